@@ -3,14 +3,16 @@
 //! What came of it is all this module says; when to try, and again, is the leader's duty
 //! (`leader/one_offs.rs`), and that it was tried is in the replicated state. An endpoint is a stranger: it may hang,
 //! drip, send without end, or lead somewhere else. So every call has one deadline for all of it, its answer's body is
-//! never read, and no redirect is followed.
+//! never read, and a redirect is followed only where the server is configured to, to addresses that were looked at.
 
+mod config;
+mod hop;
 mod resolve;
 mod sign;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_domain::one_off::OneOff;
 use muster_wire::api::task::CallbackBody;
@@ -20,40 +22,8 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 
 use crate::limits;
+pub use config::{TasksConfig, TasksConfigError};
 use resolve::Guarded;
-
-/// How completed one-off tasks are kept, claimed and told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TasksConfig {
-    /// In which a task must start that names no time of its own. Diego's 30 minutes.
-    pub start_timeout: Duration,
-    /// For which a completed task is kept that names no time of its own. Diego's 2 minutes.
-    pub retention: Duration,
-    /// For which a claim on a completed task holds. Diego's 30 s.
-    pub claim: Duration,
-    /// From a task's completion, after which a callback that was never taken is given up.
-    pub callback_deadline: Duration,
-    /// Whether callbacks may go to loopback, private and link-local addresses.
-    pub callback_private: bool,
-    /// Certificates that callbacks by HTTPS are checked with, in PEM. `None`: [`CA_FILE`], if it is there.
-    pub callback_ca: Option<PathBuf>,
-    /// A file with the key that callbacks are signed with. `None`: they are not.
-    pub callback_key: Option<PathBuf>,
-}
-
-impl Default for TasksConfig {
-    fn default() -> Self {
-        Self {
-            start_timeout: Duration::from_mins(30),
-            retention: Duration::from_mins(2),
-            claim: Duration::from_secs(30),
-            callback_deadline: Duration::from_hours(1),
-            callback_private: true,
-            callback_ca: None,
-            callback_key: None,
-        }
-    }
-}
 
 /// Where Debian keeps the certificates that a machine trusts.
 pub(crate) const CA_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -100,16 +70,14 @@ pub(crate) enum Delivery {
 pub(crate) struct Caller {
     http: ureq::Agent,
     key: Option<Arc<[u8]>>,
+    /// For all of a call.
+    wait: Duration,
+    redirects: u32,
 }
 
 impl Caller {
     /// One that calls as configured. Reads files.
     pub(crate) fn open(config: &TasksConfig) -> Result<Self, OpenCallbacksError> {
-        Self::open_within(config, limits::CALLBACK_WAIT)
-    }
-
-    /// One whose calls take at most `wait`.
-    fn open_within(config: &TasksConfig, wait: Duration) -> Result<Self, OpenCallbacksError> {
         let key = match &config.callback_key {
             Some(path) => Some(key(path)?),
             None => None,
@@ -125,22 +93,21 @@ impl Caller {
             .max_redirects_will_error(false)
             // Nothing of the server's own environment decides where a task's result goes.
             .proxy(None)
-            .timeout_global(Some(wait))
             // An endpoint keeps a connection of ours for one call.
             .max_idle_connections(0)
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
-        let guarded = Guarded {
-            private: config.callback_private,
-        };
+        let guarded = Guarded::new(config);
         Ok(Self {
             http: ureq::Agent::with_parts(http, DefaultConnector::default(), guarded),
             key,
+            wait: config.callback_wait,
+            redirects: config.callback_redirects,
         })
     }
 
-    /// Tells the client of `row` that it is completed. Blocks, for at most [`limits::CALLBACK_WAIT`].
+    /// Tells the client of `row` that it is completed. Blocks, for at most as long as is configured.
     pub(crate) fn call(&self, row: &OneOff) -> Delivery {
         let body = match serde_json::to_vec(&CallbackBody::from(row)) {
             Ok(body) => body,
@@ -150,27 +117,62 @@ impl Caller {
                 };
             }
         };
+        let begun = Instant::now();
+        let mut url = row.definition.completion_callback_url.clone();
+        let mut redirects = self.redirects;
+        loop {
+            let left = self.wait.saturating_sub(begun.elapsed());
+            let (status, location) = match self.post(&url, row, &body, left) {
+                Ok(answer) => answer,
+                Err(reason) => return Delivery::Failed { reason },
+            };
+            if !REPEATED.contains(&status) || redirects == 0 {
+                return judge(status);
+            }
+            redirects -= 1;
+            let Some(next) = location.and_then(|location| hop::target(&url, &location)) else {
+                return Delivery::Failed {
+                    reason: format!("it answered {status} and led nowhere that a callback goes to"),
+                };
+            };
+            url = next;
+        }
+    }
+
+    /// Says it once. Answers with the status and where a redirect leads.
+    fn post(
+        &self,
+        url: &str,
+        row: &OneOff,
+        body: &[u8],
+        wait: Duration,
+    ) -> Result<(u16, Option<String>), String> {
         let mut request = self
             .http
-            .post(&row.definition.completion_callback_url)
+            .post(url)
+            .config()
+            .timeout_global(Some(wait))
+            .build()
             .header("content-type", "application/json")
             .header(
                 "idempotency-key",
                 format!("{}-{}", row.guid, row.create_index.0),
             );
         if let Some(key) = &self.key {
-            request = request.header("x-muster-signature", sign::signature(key, &body));
+            request = request.header("x-muster-signature", sign::signature(key, body));
         }
-        match request.send(&body) {
-            Ok(response) => judge(response.status().as_u16()),
-            Err(error) => Delivery::Failed {
-                reason: error.to_string(),
-            },
-        }
+        let response = request.send(body).map_err(|error| error.to_string())?;
+        let location = response.headers().get("location");
+        let location = location.and_then(|value| value.to_str().ok());
+        Ok((response.status().as_u16(), location.map(ToOwned::to_owned)))
     }
 }
 
-/// What a status says of a callback. A redirect is not followed, so nobody took it.
+/// Redirects that are followed with the same body. 303 asks for another request than the one that tells what came of
+/// a task; for the first two clients differ, and one that sends no body would tell nothing.
+const REPEATED: [u16; 4] = [301, 302, 307, 308];
+
+/// What a status says of a callback. A redirect that is not followed was taken by nobody.
 fn judge(status: u16) -> Delivery {
     match status {
         300..400 | 408 | 429 | 500.. => Delivery::Failed {

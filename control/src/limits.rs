@@ -308,14 +308,24 @@ pub const PLACES_WAIT: Duration = Duration::from_millis(100);
 pub const CALLBACKS_MAX: usize = 256;
 /// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second at most.
 pub const CALLBACKS_PER_PLACE_MAX: usize = muster_control_core::limits::CALLBACKS_PER_PLACE_MAX;
-/// How long a callback may take in all: name, connection, answer. Diego's 10 s.
-pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
-/// How long a claim for a callback holds: the call, and the entries before and after it on a busy server. Diego's.
+/// The longest time for a callback in all: name, connection, answer. Diego's 10 s, and a third of what a claim holds: the
+/// call, and the entries before and after it on a busy server.
+pub const CALLBACK_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The shortest: below it a connection with TLS to another continent fails.
+pub const CALLBACK_WAIT_MIN: Duration = Duration::from_millis(100);
+/// How long a claim for a callback holds. Diego's.
 pub const CALLBACK_CLAIM: Duration = muster_control_core::limits::CALLBACK_CLAIM;
-/// Pause after a callback's first failure; it doubles from there.
-pub const CALLBACK_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause between two tries of a callback.
-pub const CALLBACK_PAUSE_MAX: Duration = Duration::from_mins(5);
+/// The shortest pause after a callback's failure: below it an endpoint that is down gets nothing but calls, and every one
+/// of them is an entry.
+pub const CALLBACK_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest time after which a callback is given up: nothing forgets its task until then.
+pub const CALLBACK_DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
+/// Redirects that a callback follows at most: a client of the web follows twenty, and every one costs a call's time.
+pub const CALLBACK_REDIRECTS_MAX: u32 = 10;
+/// Prefixes in each list of addresses that callbacks may go to or not: each is looked at for every address.
+pub const CALLBACK_PREFIXES_MAX: usize = 1024;
+/// The longest time for which a client's claim holds: if the client dies, nobody gets the result for so long.
+pub const CLAIM_MAX: Duration = Duration::from_hours(24);
 /// Least bytes of the key that callbacks are signed with: half of what its hash has.
 pub const CALLBACK_KEY_BYTES_MIN: usize = 16;
 

@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::agents::{self, Nodes};
 use crate::bbs::Bbs;
 pub use crate::bbs::{BbsConfig, BbsTlsError, OpenBbsError};
-pub use crate::callback::TasksConfig;
+pub use crate::callback::{TasksConfig, TasksConfigError};
 use crate::clock::Clock;
 use crate::comparison::{self, DivergedError};
 use crate::data_dir::{DataDir, OpenDataDirError};
@@ -245,6 +245,9 @@ pub enum StartServerError {
     /// The address for QUIC is taken.
     #[error(transparent)]
     BindQuic(#[from] OpenEndpointError),
+    /// One-off tasks cannot be kept as configured.
+    #[error(transparent)]
+    Tasks(#[from] TasksConfigError),
     /// Diego's clients cannot be answered as configured.
     #[error(transparent)]
     Bbs(#[from] OpenBbsError),
@@ -358,6 +361,7 @@ impl Server {
     ///
     /// [`StartServerError`]; nothing is left running.
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
+        config.tasks.check()?;
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
         comparison::check_data_dir(data_dir.path())?;

@@ -2,18 +2,23 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use muster_domain::job::METADATA_ADDRESSES;
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
+use super::TasksConfig;
+
 /// Resolves as the machine does, and leaves addresses out. What is called is what was looked at: the name is not
 /// resolved a second time.
 #[derive(Debug)]
 pub(super) struct Guarded {
-    /// Private ones may be called.
-    pub(super) private: bool,
+    /// Private ones may be called, unless a list says otherwise.
+    private: bool,
+    allow: Vec<IpNet>,
+    deny: Vec<IpNet>,
 }
 
 impl Resolver for Guarded {
@@ -30,7 +35,8 @@ impl Resolver for Guarded {
         }
         if left.is_empty() && !all.is_empty() {
             return Err(ureq::Error::Other(
-                "its addresses are private, and the servers call none of these".into(),
+                "the servers are configured to call none of its addresses, or they are never called"
+                    .into(),
             ));
         }
         Ok(left)
@@ -38,11 +44,28 @@ impl Resolver for Guarded {
 }
 
 impl Guarded {
+    pub(super) fn new(config: &TasksConfig) -> Self {
+        Self {
+            private: config.callback_private,
+            allow: config.callback_allow.clone(),
+            deny: config.callback_deny.clone(),
+        }
+    }
+
     fn may_call(&self, address: SocketAddr) -> bool {
-        // Where clouds tell a machine its secrets; no client waits for a callback there.
+        // Where clouds tell a machine its secrets; no client waits for a callback there, whatever a list says.
         let ip = address.ip().to_canonical();
-        let never = METADATA_ADDRESSES.contains(&ip) || is_link_local(ip);
-        !never && (self.private || !is_private(ip))
+        if METADATA_ADDRESSES.contains(&ip) || is_link_local(ip) {
+            return false;
+        }
+        let longest = |list: &[IpNet]| {
+            let holds = list.iter().filter(|net| net.contains(&ip));
+            holds.map(IpNet::prefix_len).max()
+        };
+        match (longest(&self.allow), longest(&self.deny)) {
+            (None, None) => self.private || !is_private(ip),
+            (allowed, denied) => allowed > denied,
+        }
     }
 }
 
@@ -72,9 +95,70 @@ fn is_private(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
+    fn guarded(private: bool, allow: &[&str], deny: &[&str]) -> Guarded {
+        let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
+        Guarded::new(&TasksConfig {
+            callback_private: private,
+            callback_allow: nets(allow),
+            callback_deny: nets(deny),
+            ..TasksConfig::default()
+        })
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_a_refusal_of_the_same() {
+        for (guarded, ip, may) in [
+            (guarded(true, &[], &[]), "10.0.0.1", true),
+            (guarded(false, &[], &[]), "10.0.0.1", false),
+            (guarded(false, &["10.0.0.0/8"], &[]), "10.0.0.1", true),
+            (
+                guarded(false, &["10.0.0.0/8"], &[]),
+                "::ffff:10.0.0.1",
+                true,
+            ),
+            (guarded(false, &["10.0.0.0/8"], &[]), "192.168.0.1", false),
+            (guarded(false, &["10.0.0.0/8"], &[]), "1.1.1.1", true),
+            (guarded(true, &[], &["10.0.0.0/8"]), "10.0.0.1", false),
+            (
+                guarded(true, &["10.1.0.0/16"], &["10.0.0.0/8"]),
+                "10.1.0.1",
+                true,
+            ),
+            (
+                guarded(true, &["10.1.0.0/16"], &["10.0.0.0/8"]),
+                "10.2.0.1",
+                false,
+            ),
+            (
+                guarded(true, &["10.0.0.0/8"], &["10.1.0.0/16"]),
+                "10.1.0.1",
+                false,
+            ),
+            (
+                guarded(true, &["10.0.0.0/8"], &["10.0.0.0/8"]),
+                "10.1.0.1",
+                false,
+            ),
+            (
+                guarded(true, &["1.0.0.0/8"], &["0.0.0.0/0"]),
+                "2.2.2.2",
+                false,
+            ),
+            (guarded(true, &["fd00::/8"], &["::/0"]), "fd00::1", true),
+            (
+                guarded(true, &["fd00::/8"], &["::/0"]),
+                "2606:4700::1",
+                false,
+            ),
+        ] {
+            let address = (ip.parse::<IpAddr>().unwrap(), 80).into();
+            assert_eq!(guarded.may_call(address), may, "{guarded:?} {ip}");
+        }
+    }
+
     #[test]
     fn what_a_cloud_tells_its_machines_is_never_called() {
-        let anywhere = Guarded { private: true };
+        let anywhere = guarded(true, &["0.0.0.0/0", "::/0", "169.254.0.0/16"], &[]);
         for ip in [
             "169.254.169.254",
             "::ffff:169.254.169.254",

@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_control_core::converge;
 use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
@@ -118,7 +117,7 @@ impl OneOffs {
         let Some(caller) = self.caller.clone().filter(|_| !self.claimed.is_empty()) else {
             return;
         };
-        let latest = latest(self.control.now());
+        let latest = self.latest();
         for row in std::mem::take(&mut self.claimed) {
             let is_over = row.until.is_none_or(|until| until <= latest);
             let Some(claim) = row.claim().filter(|_| !is_over) else {
@@ -244,7 +243,7 @@ impl OneOffs {
 
     fn claimed(&mut self, claims: Claims, proposed: Proposed) {
         let Claims { rows, until } = claims;
-        let is_in_time = until > latest(self.control.now());
+        let is_in_time = until > self.latest();
         let (claim, outcomes) = match proposed {
             Ok((claim, Response::OneOffsChanged { outcomes })) => (claim, outcomes),
             Ok((claim, other)) => {
@@ -296,10 +295,18 @@ impl OneOffs {
     /// When a callback is tried again that has just failed; `None`: never.
     fn next_try(&self, row: &OneOff) -> Option<Timestamp> {
         let attempts = row.callback.map_or(0, |callback| callback.attempts);
-        let next = self.control.now().plus(pause_after(attempts));
+        let config = self.control.tasks_config();
+        let next = self.control.now().plus(config.pause_after(attempts));
         let from = row.first_completed_at.unwrap_or(row.created_at);
-        let end = from.plus(self.control.tasks_config().callback_deadline);
+        let end = from.plus(config.callback_deadline);
         (next <= end).then_some(next)
+    }
+
+    /// Until when a claim must hold, at least, for its call to begin now: the call has its time, and clocks of servers may
+    /// differ by as much.
+    fn latest(&self) -> Timestamp {
+        let wait = self.control.tasks_config().callback_wait;
+        self.control.now().plus(2 * wait)
     }
 
     /// Writes what came of calls.
@@ -364,29 +371,5 @@ impl OneOffs {
             self.under_way.clear();
         }
         self.wake();
-    }
-}
-
-/// Until when a claim must hold, at least, for its call to begin `now`: the call has its time, and clocks of servers may
-/// differ by as much.
-fn latest(now: Timestamp) -> Timestamp {
-    now.plus(2 * limits::CALLBACK_WAIT)
-}
-
-/// The pause after so many failures and one more: it doubles up to its bound.
-fn pause_after(attempts: u32) -> Duration {
-    let doubled = limits::CALLBACK_PAUSE.saturating_mul(1 << attempts.min(16));
-    doubled.min(limits::CALLBACK_PAUSE_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_their_bound() {
-        assert_eq!(pause_after(0), limits::CALLBACK_PAUSE);
-        assert_eq!(pause_after(3), limits::CALLBACK_PAUSE * 8);
-        assert_eq!(pause_after(u32::MAX), limits::CALLBACK_PAUSE_MAX);
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use muster_control::server::TasksConfig;
 use muster_wire::api::duration;
 
@@ -23,12 +24,30 @@ pub struct TasksArgs {
     /// For which a client's claim on a completed task holds.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration::parse)]
     pub task_claim: Duration,
+    /// In which a call must be answered, redirects and all.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = duration::parse)]
+    pub task_callback_wait: Duration,
+    /// Between a callback's first failure and the next call; it doubles with every failure.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration::parse)]
+    pub task_callback_pause: Duration,
+    /// The longest such pause.
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = duration::parse)]
+    pub task_callback_pause_max: Duration,
     /// From a task's completion, after which a callback that nobody took is given up.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_deadline: Duration,
-    /// Keep callbacks from loopback and private addresses.
+    /// Redirects that a callback follows, with the same body; 0: a redirect is a failure.
+    #[arg(long, default_value_t = 0, value_name = "COUNT")]
+    pub task_callback_redirects: u32,
+    /// Keep callbacks from loopback and private addresses that are not allowed below.
     #[arg(long)]
     pub task_callback_public_only: bool,
+    /// Addresses that callbacks may go to, such as 10.1.0.0/16; of those allowed and denied the longest prefix decides.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub task_callback_allow: Vec<IpNet>,
+    /// Addresses that callbacks may not go to.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub task_callback_deny: Vec<IpNet>,
     /// Certificates that callbacks by HTTPS are checked with, in PEM; the machine's unless given.
     #[arg(long, value_name = "FILE")]
     pub task_callback_ca: Option<PathBuf>,
@@ -53,8 +72,14 @@ impl TasksArgs {
             start_timeout: self.task_start_timeout,
             retention: self.task_retention,
             claim: self.task_claim,
+            callback_wait: self.task_callback_wait,
+            callback_pause: self.task_callback_pause,
+            callback_pause_max: self.task_callback_pause_max,
             callback_deadline: self.task_callback_deadline,
+            callback_redirects: self.task_callback_redirects,
             callback_private: !self.task_callback_public_only,
+            callback_allow: self.task_callback_allow.clone(),
+            callback_deny: self.task_callback_deny.clone(),
             callback_ca: file(&self.task_callback_ca)?,
             callback_key: file(&self.task_callback_key)?,
         })

@@ -1,0 +1,262 @@
+//! How one-off tasks are kept and told of: the server's own, and not replicated. A task takes the times that its server
+//! had when it was desired; callbacks are made as the leader is configured.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use muster_domain::one_off::{RETENTION_MAX, START_TIMEOUT_MAX};
+
+use crate::limits;
+
+/// How completed one-off tasks are kept, claimed and told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TasksConfig {
+    /// In which a task must start that names no time of its own. Diego's 30 minutes.
+    pub start_timeout: Duration,
+    /// For which a completed task is kept that names no time of its own. Diego's 2 minutes.
+    pub retention: Duration,
+    /// For which a claim on a completed task holds. Diego's 30 s.
+    pub claim: Duration,
+    /// How long one call may take: name, connection, answer, redirects. Diego's 10 s.
+    pub callback_wait: Duration,
+    /// Pause after a callback's first failure; it doubles from there. Diego pauses only between rounds of three calls, for
+    /// up to 60 s.
+    pub callback_pause: Duration,
+    /// The longest pause between two calls.
+    pub callback_pause_max: Duration,
+    /// From a task's completion, after which a callback that was never taken is given up. Diego gives up after two
+    /// minutes.
+    pub callback_deadline: Duration,
+    /// Redirects that one call follows, each with the same body; 0: a redirect is a failure.
+    pub callback_redirects: u32,
+    /// Whether callbacks may go to loopback and private addresses that neither list below has.
+    pub callback_private: bool,
+    /// Addresses that callbacks may go to. Of two that hold an address, in both lists, the longer prefix decides.
+    pub callback_allow: Vec<IpNet>,
+    /// Addresses that they may not go to; also where the same prefix is allowed.
+    pub callback_deny: Vec<IpNet>,
+    /// Certificates that callbacks by HTTPS are checked with, in PEM. `None`: [`CA_FILE`], if it is there.
+    ///
+    /// [`CA_FILE`]: super::CA_FILE
+    pub callback_ca: Option<PathBuf>,
+    /// A file with the key that callbacks are signed with. `None`: they are not.
+    pub callback_key: Option<PathBuf>,
+}
+
+impl Default for TasksConfig {
+    fn default() -> Self {
+        Self {
+            start_timeout: Duration::from_mins(30),
+            retention: Duration::from_mins(2),
+            claim: Duration::from_secs(30),
+            callback_wait: limits::CALLBACK_WAIT_MAX,
+            callback_pause: Duration::from_secs(1),
+            callback_pause_max: Duration::from_mins(5),
+            callback_deadline: Duration::from_hours(1),
+            callback_redirects: 0,
+            callback_private: true,
+            callback_allow: Vec::new(),
+            callback_deny: Vec::new(),
+            callback_ca: None,
+            callback_key: None,
+        }
+    }
+}
+
+/// A configuration of one-off tasks that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TasksConfigError {
+    /// A time is outside its bounds.
+    #[error("the {what} of one-off tasks is {given:?}: give --{flag} from {min:?} to {max:?}")]
+    Time {
+        /// For people.
+        what: &'static str,
+        /// What sets it.
+        flag: &'static str,
+        /// What was given.
+        given: Duration,
+        /// The least.
+        min: Duration,
+        /// The most.
+        max: Duration,
+    },
+    /// There are too many redirects.
+    #[error(
+        "callbacks of one-off tasks are to follow {given} redirects: give --task-callback-redirects from 0 to {max}"
+    )]
+    Redirects {
+        /// What was given.
+        given: u32,
+        /// The most.
+        max: u32,
+    },
+    /// There are too many prefixes.
+    #[error(
+        "callbacks of one-off tasks have {given} prefixes in --{flag}: give at most {max}, shorter ones"
+    )]
+    Prefixes {
+        /// What sets them.
+        flag: &'static str,
+        /// How many were given.
+        given: usize,
+        /// The most.
+        max: usize,
+    },
+}
+
+impl TasksConfig {
+    /// Whether it can be used.
+    ///
+    /// # Errors
+    ///
+    /// [`TasksConfigError`]: the first thing that is wrong with it.
+    pub fn check(&self) -> Result<(), TasksConfigError> {
+        // A task's own time of zero means this one, so this one cannot be zero.
+        let least = Duration::from_millis(1);
+        let times = [
+            (
+                "start timeout",
+                "task-start-timeout",
+                self.start_timeout,
+                least,
+                START_TIMEOUT_MAX,
+            ),
+            (
+                "retention",
+                "task-retention",
+                self.retention,
+                least,
+                RETENTION_MAX,
+            ),
+            ("claim", "task-claim", self.claim, least, limits::CLAIM_MAX),
+            (
+                "callback's time",
+                "task-callback-wait",
+                self.callback_wait,
+                limits::CALLBACK_WAIT_MIN,
+                limits::CALLBACK_WAIT_MAX,
+            ),
+            (
+                "callback's pause",
+                "task-callback-pause",
+                self.callback_pause,
+                limits::CALLBACK_PAUSE_MIN,
+                self.callback_pause_max,
+            ),
+            (
+                "callback's longest pause",
+                "task-callback-pause-max",
+                self.callback_pause_max,
+                limits::CALLBACK_PAUSE_MIN,
+                limits::CALLBACK_DEADLINE_MAX,
+            ),
+            (
+                "callback's deadline",
+                "task-callback-deadline",
+                self.callback_deadline,
+                Duration::ZERO,
+                limits::CALLBACK_DEADLINE_MAX,
+            ),
+        ];
+        for (what, flag, given, min, max) in times {
+            if given < min || given > max {
+                return Err(TasksConfigError::Time {
+                    what,
+                    flag,
+                    given,
+                    min,
+                    max,
+                });
+            }
+        }
+        let (given, max) = (self.callback_redirects, limits::CALLBACK_REDIRECTS_MAX);
+        if given > max {
+            return Err(TasksConfigError::Redirects { given, max });
+        }
+        for (flag, list) in [
+            ("task-callback-allow", &self.callback_allow),
+            ("task-callback-deny", &self.callback_deny),
+        ] {
+            let (given, max) = (list.len(), limits::CALLBACK_PREFIXES_MAX);
+            if given > max {
+                return Err(TasksConfigError::Prefixes { flag, given, max });
+            }
+        }
+        Ok(())
+    }
+
+    /// The pause after so many failures and one more: it doubles up to its bound.
+    pub(crate) fn pause_after(&self, attempts: u32) -> Duration {
+        let doubled = self.callback_pause.saturating_mul(1 << attempts.min(16));
+        doubled.min(self.callback_pause_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_their_bound() {
+        let config = TasksConfig::default();
+
+        assert_eq!(config.pause_after(0), config.callback_pause);
+        assert_eq!(config.pause_after(3), config.callback_pause * 8);
+        assert_eq!(config.pause_after(u32::MAX), config.callback_pause_max);
+    }
+
+    type Change = fn(&mut TasksConfig);
+
+    #[test]
+    fn each_setting_has_its_bounds() {
+        let with = |change: Change| {
+            let mut config = TasksConfig::default();
+            change(&mut config);
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(with(|_| {}), Ok(()));
+        let table: [(Change, &str); 12] = [
+            (
+                |it| it.start_timeout = Duration::ZERO,
+                "--task-start-timeout",
+            ),
+            (
+                |it| it.start_timeout = START_TIMEOUT_MAX * 2,
+                "--task-start-timeout",
+            ),
+            (|it| it.retention = Duration::ZERO, "--task-retention"),
+            (|it| it.retention = RETENTION_MAX * 2, "--task-retention"),
+            (|it| it.claim = Duration::ZERO, "--task-claim"),
+            (
+                |it| it.callback_wait = Duration::ZERO,
+                "--task-callback-wait",
+            ),
+            (|it| it.callback_wait *= 2, "--task-callback-wait"),
+            (
+                |it| it.callback_pause = Duration::ZERO,
+                "--task-callback-pause ",
+            ),
+            (
+                |it| it.callback_pause = it.callback_pause_max * 2,
+                "--task-callback-pause ",
+            ),
+            (
+                |it| it.callback_deadline = RETENTION_MAX * 2,
+                "--task-callback-deadline",
+            ),
+            (
+                |it| it.callback_redirects = 100,
+                "--task-callback-redirects",
+            ),
+            (
+                |it| it.callback_deny = vec![IpNet::default(); 2_000],
+                "--task-callback-deny",
+            ),
+        ];
+        for (change, flag) in table {
+            let reason = with(change).unwrap_err();
+            assert!(reason.contains(flag), "{flag}: {reason}");
+        }
+    }
+}
