@@ -38,7 +38,7 @@ pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, Probe
 pub use kill::KillError;
 pub use oom::OomCount;
 pub use remove::RemoveCgroupError;
-pub use resources::{ApplyLimitError, Limits, Unenforced};
+pub use resources::{ApplyLimitError, Drift, Limits, Unenforced};
 pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats};
 pub use task::{CreateTaskCgroupError, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};

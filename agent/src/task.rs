@@ -284,6 +284,9 @@ pub(crate) async fn find(
             let known = if runs {
                 // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
+                if let Some(message) = recover::repair_limits(&facilities, &task, &live) {
+                    inputs.send(TaskInput::Told { message }).await;
+                }
                 end::Known::ToRunner
             } else {
                 end::Known::No

@@ -140,7 +140,7 @@ pub enum TaskInput {
         /// What happened.
         reason: String,
     },
-    /// Its driver has something to tell that changes nothing.
+    /// Its driver, or the agent on what the driver does not set, has something to tell that changes nothing.
     Told {
         /// What.
         message: String,

@@ -56,6 +56,15 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     set_quota(dir, v2, limits.cpu_cores_max)
 }
 
+/// The files that [`apply`] sets, as far as the kernel has them.
+pub(crate) fn files(v2: bool) -> &'static [&'static str] {
+    if v2 {
+        &["cpu.weight", "cpu.max"]
+    } else {
+        &["cpu.shares", "cpu.cfs_quota_us"]
+    }
+}
+
 /// Makes the group `dir` weigh as much as its children together.
 pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> {
     let failed = |source| ApplyLimitError::Read {

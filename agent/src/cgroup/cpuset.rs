@@ -25,6 +25,11 @@ pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> 
     setter.write(CPUS, &list(&limits.cores))
 }
 
+/// The files that [`apply`] sets.
+pub(crate) fn files() -> &'static [&'static str] {
+    &[CPUS]
+}
+
 /// Moves everything that is in the v2 group `from` to the v1 group `dir`. A process that forks meanwhile
 /// is seen by the next look; after [`TAKE_IN_PASSES_MAX`] of them its children may be left where they were.
 pub(crate) fn take_in(dir: &Path, from: &Path) -> Result<(), CgroupFileError> {

@@ -108,6 +108,24 @@ fn apply_v1(
     })
 }
 
+/// The files that [`apply`] sets, as far as the kernel has them.
+pub(crate) fn files(v2: bool) -> &'static [&'static str] {
+    if v2 {
+        &[
+            "memory.oom.group",
+            "memory.low",
+            "memory.swap.max",
+            "memory.max",
+        ]
+    } else {
+        &[
+            "memory.limit_in_bytes",
+            "memory.memsw.limit_in_bytes",
+            "memory.soft_limit_in_bytes",
+        ]
+    }
+}
+
 /// Lets the group `dir` pass on what its children reserve: a reservation holds only as far as
 /// each group above it has one. v2 only; v1 looks at the group alone.
 pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {

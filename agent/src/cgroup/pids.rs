@@ -26,6 +26,11 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     )
 }
 
+/// The files that [`apply`] sets.
+pub(crate) fn files() -> &'static [&'static str] {
+    &["pids.max"]
+}
+
 /// How many there are.
 pub(crate) fn current(dir: &Path) -> Result<u64, CgroupFileError> {
     file::number(dir, "pids.current")

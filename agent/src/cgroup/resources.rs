@@ -1,5 +1,6 @@
 //! What a task may use, and what is said when it cannot be enforced.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::Controller;
@@ -48,6 +49,25 @@ pub struct Unenforced {
     pub controller: Controller,
     /// What cannot be had, why, and what helps.
     pub reason: String,
+}
+
+/// A limit that was found to be another than the task's, and set again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The file that holds it.
+    pub file: PathBuf,
+    /// What it read.
+    pub found: String,
+    /// What it reads since.
+    pub set: String,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, found, set } = self;
+        let name = file.file_name().unwrap_or_default().display();
+        write!(f, "{name} was {found} and is {set} again")
+    }
 }
 
 /// Why a limit was not set.

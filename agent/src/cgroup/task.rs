@@ -15,8 +15,8 @@ use crate::cgroup::oom::{self, OomCount};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
-    ApplyLimitError, Controller, KillError, Limits, NodeTree, NodeTreeError, TaskName, TaskStats,
-    Unenforced, cpu, cpuset, freeze, kill, memory, note, pids, pressure,
+    ApplyLimitError, Controller, Drift, KillError, Limits, NodeTree, NodeTreeError, TaskName,
+    TaskStats, Unenforced, cpu, cpuset, freeze, kill, memory, note, pids, pressure,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -285,6 +285,45 @@ impl TaskCgroup {
             }
         }
         self.pass_up(limits.memory_low_bytes.is_some())
+    }
+
+    /// Sets the limits of a task that runs, and says which of them were others.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyLimitError`], as [`Self::apply`].
+    pub fn repair(&self, limits: &Limits) -> Result<Vec<Drift>, ApplyLimitError> {
+        let before = self.limit_files()?;
+        self.apply(limits)?;
+        // The kernel rounds: what it makes of the limits is compared, and not what was asked for.
+        let mut after = self.limit_files()?;
+        let changed = before.into_iter().filter_map(|(file, found)| {
+            let set = after.remove(&file)?;
+            (set != found).then_some(Drift { file, found, set })
+        });
+        Ok(changed.collect())
+    }
+
+    /// What the files read that [`Self::apply`] sets, without those that this kernel lacks.
+    fn limit_files(&self) -> Result<BTreeMap<PathBuf, String>, ApplyLimitError> {
+        let mut texts = BTreeMap::new();
+        for (controller, Group { dir, v2, .. }) in self.groups() {
+            let files = match controller {
+                Controller::Cpu => cpu::files(v2),
+                Controller::Memory => memory::files(v2),
+                Controller::Pids => pids::files(),
+                Controller::Cpuset => cpuset::files(),
+                Controller::Cpuacct | Controller::Io => &[],
+            };
+            for name in files {
+                let text = file::read_if_any(&dir, name)
+                    .map_err(|source| ApplyLimitError::Read { controller, source })?;
+                if let Some(text) = text {
+                    texts.insert(dir.join(name), text.trim().to_owned());
+                }
+            }
+        }
+        Ok(texts)
     }
 
     /// Gives the groups above what their children weigh and reserve together.

@@ -205,6 +205,46 @@ fn limits_are_what_the_kernel_has() {
     }
 }
 
+/// Somebody writes into the files between two agents.
+#[test]
+fn a_limit_that_was_changed_is_set_again_and_told() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    if !fixture.has(Controller::Pids) || !fixture.has(Controller::Cpu) {
+        return;
+    }
+    let limits = Limits {
+        cpu_mhz: 500,
+        memory_max_bytes: Some(64 * MIB + 1),
+        pids_max: 77,
+        ..Limits::default()
+    };
+    let task = fixture.task(&limits);
+    let pids = group(&fixture, Controller::Pids).0;
+    let (cpu, v2) = group(&fixture, Controller::Cpu);
+    let weight = if v2 { "cpu.weight" } else { "cpu.shares" };
+    let weighed = read(&cpu, weight);
+    assert_eq!(task.repair(&limits).unwrap(), [], "nobody changed anything");
+
+    fs::write(pids.join("pids.max"), "max").unwrap();
+    fs::write(cpu.join(weight), "7").unwrap();
+    let adopted = TaskCgroup::open(&fixture.tree, "a1", "web").unwrap();
+    let mut told = adopted.repair(&limits).unwrap();
+
+    told.sort_by_key(|drift| drift.file.file_name().map(ToOwned::to_owned));
+    assert_eq!(
+        told.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            format!("{weight} was 7 and is {weighed} again"),
+            "pids.max was max and is 77 again".to_owned()
+        ]
+    );
+    assert_eq!(read(&pids, "pids.max"), "77");
+    assert_eq!(read(&cpu, weight), weighed);
+    assert_eq!(adopted.repair(&limits).unwrap(), []);
+}
+
 /// Up, down, and away again: v1 refuses a wrong order of memory and swap.
 #[test]
 fn limits_change_in_place() {

@@ -182,6 +182,18 @@ fn create_cgroup(
     facilities: &Facilities,
     task: &TaskAt,
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
+    let alloc = task.alloc_id().to_string();
+    with_limits(facilities, task, |limits| {
+        TaskCgroup::create(&facilities.tree, &alloc, task.name(), limits)
+    })
+}
+
+/// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
+pub(super) fn with_limits<T>(
+    facilities: &Facilities,
+    task: &TaskAt,
+    set: impl FnOnce(&Limits) -> T,
+) -> T {
     let resources = &task.task().resources;
     let limits = Limits {
         cpu_mhz: task.cpu_mhz(),
@@ -191,15 +203,10 @@ fn create_cgroup(
         pids_max: pids_max(task.task()),
         ..Limits::default()
     };
-    let alloc = task.alloc_id().to_string();
-    let Facilities { tree, cores, .. } = facilities;
-    let create = |cores| {
-        let limits = Limits { cores, ..limits };
-        TaskCgroup::create(tree, &alloc, task.name(), &limits)
-    };
+    let set = |cores| set(&Limits { cores, ..limits });
     match task.cores() {
-        Some(own) => create(own.ids.clone()),
-        None => cores.shared(tree, create),
+        Some(own) => set(own.ids.clone()),
+        None => facilities.cores.shared(&facilities.tree, set),
     }
 }
 

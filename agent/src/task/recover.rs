@@ -14,7 +14,7 @@ use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::{Ended, TaskRecord};
-use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
+use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id, with_limits};
 
 /// What the absence of a record means when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +204,26 @@ async fn live(
         elsewhere: None,
         leaving: CancellationToken::new(),
     }))
+}
+
+/// Sets the limits of a task that runs again, whoever changed them meanwhile, and says what an operator should know
+/// of that.
+pub(super) fn repair_limits(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+) -> Option<String> {
+    let cgroup = live.cgroup.as_ref()?;
+    let told = match with_limits(facilities, task, |limits| cgroup.repair(limits)) {
+        Ok(drift) if drift.is_empty() => return None,
+        Ok(drift) => {
+            let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
+            format!("limits were not the task's: {}", drift.join(", "))
+        }
+        Err(error) => format!("limits are perhaps not the task's: {}", chain(&error)),
+    };
+    tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
+    Some(told)
 }
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.

@@ -1,5 +1,7 @@
 //! Agents and drivers that are killed, and what comes after them.
 
+use std::path::{Path, PathBuf};
+
 use muster_domain::alloc::{ClientStatus, Exit, TaskEventKind, TaskState};
 use muster_domain::id::AllocId;
 use muster_wire::rpc::LogStream;
@@ -80,6 +82,57 @@ async fn a_killed_agent_leaves_tasks_to_the_next() {
     server.status(alloc_id, ClientStatus::Complete).await;
     assert!(ended(pid));
     agent.end().await;
+}
+
+/// Somebody writes into a task's files while nobody watches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_was_changed_between_agents_is_set_again_and_told() {
+    let name = "a_limit_that_was_changed_between_agents_is_set_again_and_told";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let alloc_id = server.place(service(1, COUNTER).build()).await;
+    count_reaches(&server, alloc_id, 1).await;
+    let Some(limit) = pids_limit(&machine, alloc_id) else {
+        skipped(name, "no pids controller; run: cargo xtask vm");
+        return agent.kill();
+    };
+    let wanted = std::fs::read_to_string(&limit).unwrap();
+    agent.kill();
+    std::fs::write(&limit, "7").unwrap();
+
+    let agent = machine.agent(&server).await;
+
+    let told = format!(
+        "limits were not the task's: pids.max was 7 and is {} again",
+        wanted.trim()
+    );
+    server
+        .reported(alloc_id, "told of the limit", |task, _| {
+            task.events.iter().any(|event| event.message == told)
+        })
+        .await;
+    assert_eq!(std::fs::read_to_string(&limit).unwrap(), wanted);
+    server.stop(alloc_id).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    agent.end().await;
+}
+
+/// The file that bounds the processes of the allocation's task; `None` if this machine has no such controller.
+fn pids_limit(machine: &Machine, alloc_id: AllocId) -> Option<PathBuf> {
+    let record = std::fs::read(machine.data().join("cgroup-tree.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let roots = record["bound"].as_object().unwrap().values();
+    let roots = roots.map(|bound| bound["root"].as_str().unwrap());
+    let tasks = roots.map(|root| Path::new(root).join(alloc_id.to_string()));
+    let mut limits = tasks.flat_map(|alloc| {
+        let dirs = std::fs::read_dir(alloc).into_iter().flatten();
+        dirs.filter_map(|dir| Some(dir.ok()?.path().join("pids.max")))
+    });
+    limits.find(|limit| limit.exists())
 }
 
 #[tokio::test(flavor = "multi_thread")]

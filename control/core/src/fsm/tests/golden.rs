@@ -244,6 +244,31 @@ fn commands() -> Vec<(&'static str, Command)> {
     commands
 }
 
+fn claims_of_one_offs() -> (&'static str, Command) {
+    (
+        "claims_of_one_offs",
+        Command::ChangeOneOffs {
+            changes: [
+                OneOffStep::DeleteClaimed { claim: None },
+                OneOffStep::DeleteClaimed {
+                    claim: Some(LogIndex(8)),
+                },
+                OneOffStep::CallbackTried {
+                    claim: LogIndex(8),
+                    next_at: Some(AT),
+                },
+            ]
+            .map(|step| OneOffChange {
+                guid: "task-1".to_owned(),
+                generation: None,
+                step,
+            })
+            .into(),
+            at: AT,
+        },
+    )
+}
+
 fn one_offs() -> Vec<(&'static str, Command)> {
     let steps = [
         OneOffStep::Cancel,
@@ -295,28 +320,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
                 check_index: Some(LogIndex(0)),
             },
         ),
-        (
-            "claims_of_one_offs",
-            Command::ChangeOneOffs {
-                changes: [
-                    OneOffStep::DeleteClaimed { claim: None },
-                    OneOffStep::DeleteClaimed {
-                        claim: Some(LogIndex(8)),
-                    },
-                    OneOffStep::CallbackTried {
-                        claim: LogIndex(8),
-                        next_at: Some(AT),
-                    },
-                ]
-                .map(|step| OneOffChange {
-                    guid: "task-1".to_owned(),
-                    generation: None,
-                    step,
-                })
-                .into(),
-                at: AT,
-            },
-        ),
+        claims_of_one_offs(),
         (
             "resolve_one_off",
             Command::ChangeOneOffs {
