@@ -17,7 +17,7 @@ use axum::response::Response;
 use axum::routing::{any, get, put};
 use muster_control_core::fsm::{self, Command};
 use muster_control_core::periodic;
-use muster_control_core::state::{Allocs, State};
+use muster_control_core::state::{Allocs, JobSummary as CountedAllocs, State};
 use muster_domain::eval::Evaluation;
 use muster_domain::fault::Fault;
 use muster_domain::id::{EvalId, JobKey, LogIndex};
@@ -481,7 +481,7 @@ async fn read_summary(http: &Http, query: &Query, key: JobKey) -> Result<Respons
 /// What became of the instances of `job`; what waits is said by its newest evaluation that is not over.
 fn summary(state: &State, job: &Job) -> JobSummary {
     let key = job.key();
-    let counted = state.allocs().summary(&key).map(|summary| &summary.groups);
+    let counted = state.allocs().summary(&key).map(CountedAllocs::groups);
     let groups = counted.into_iter().flatten().map(|(name, counts)| {
         let counts = GroupSummary {
             queued: 0,
@@ -492,7 +492,7 @@ fn summary(state: &State, job: &Job) -> JobSummary {
             lost: counts.lost,
             unknown: counts.unknown,
         };
-        (name.clone(), counts)
+        (name.to_owned(), counts)
     });
     let groups: BTreeMap<String, GroupSummary> = groups.collect();
     let waiting = state

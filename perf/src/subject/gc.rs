@@ -21,7 +21,7 @@ use anyhow::{Context as _, bail, ensure};
 use muster_control::handle::Control;
 use muster_control::server::ServerConfig;
 use muster_control_core::fsm::{Command, GcCursor, GcJobStep, GcRule, Response};
-use muster_control_core::state::AllocView;
+use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::fixture;
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
@@ -345,27 +345,17 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     complete(control).await
 }
 
-/// Has every instance reported complete.
+/// Has every instance reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
+/// that is replaced since.
 async fn complete(control: &Control) -> anyhow::Result<()> {
-    let state = control.state();
     let mut reports: Vec<(NodeId, Vec<AllocReport>)> = Vec::new();
     let mut count = 0;
-    let lives = |alloc: &AllocView<'_>| !alloc.client_status().is_terminal();
-    let nodes: Vec<NodeId> = state.nodes().iter().map(|node| node.spec.id).collect();
+    let nodes: Vec<NodeId> = {
+        let state = control.state();
+        state.nodes().iter().map(|node| node.spec.id).collect()
+    };
     for node_id in nodes {
-        let of_node: Vec<AllocReport> = state
-            .allocs_on(&node_id)
-            .filter(lives)
-            .map(|alloc| AllocReport {
-                alloc_id: alloc.id(),
-                client_status: ClientStatus::Complete,
-                client_description: String::new(),
-                task_states: Vec::new(),
-                healthy: None,
-                end: None,
-                remote: Vec::new(),
-            })
-            .collect();
+        let of_node = completed(&control.state(), &node_id);
         count += of_node.len();
         reports.push((node_id, of_node));
         if count >= REPORTS {
@@ -374,7 +364,6 @@ async fn complete(control: &Control) -> anyhow::Result<()> {
         }
     }
     report(control, reports).await?;
-    drop(state);
     // Evaluations of ended instances, if any.
     let wait = async {
         while control.state().evals().pending().next().is_some() {
@@ -383,6 +372,24 @@ async fn complete(control: &Control) -> anyhow::Result<()> {
     };
     tokio::time::timeout(PATIENCE, wait).await?;
     Ok(())
+}
+
+/// What a node says whose instances have all completed.
+fn completed(state: &State, node_id: &NodeId) -> Vec<AllocReport> {
+    let lives = |alloc: &AllocView<'_>| !alloc.client_status().is_terminal();
+    state
+        .allocs_on(node_id)
+        .filter(lives)
+        .map(|alloc| AllocReport {
+            alloc_id: alloc.id(),
+            client_status: ClientStatus::Complete,
+            client_description: String::new(),
+            task_states: Vec::new(),
+            healthy: None,
+            end: None,
+            remote: Vec::new(),
+        })
+        .collect()
 }
 
 async fn report(control: &Control, reports: Vec<(NodeId, Vec<AllocReport>)>) -> anyhow::Result<()> {

@@ -17,7 +17,6 @@ mod row;
 mod tasks;
 mod view;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -71,8 +70,49 @@ impl GroupCounts {
 /// Allocations of a job by group and client status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobSummary {
-    /// By the group's name; groups of older versions too while they have allocations.
-    pub groups: BTreeMap<String, GroupCounts>,
+    /// Ascending by the group's name; groups of older versions too while they have allocations. A list with room for
+    /// no more than it has: most jobs have one group, for which a tree takes room for eleven.
+    groups: Vec<(String, GroupCounts)>,
+}
+
+impl JobSummary {
+    /// The groups that have allocations, ascending by name.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, GroupCounts)> {
+        self.groups
+            .iter()
+            .map(|(name, counts)| (name.as_str(), *counts))
+    }
+
+    fn count(&mut self, group: &str, status: ClientStatus, count: u32) {
+        let at = match self.find(group) {
+            Ok(at) => at,
+            Err(at) => {
+                self.groups.reserve_exact(1);
+                let counts = GroupCounts::default();
+                self.groups.insert(at, (group.to_owned(), counts));
+                at
+            }
+        };
+        *self.groups[at].1.of(status) += count;
+    }
+
+    /// A group of which nothing is left is none.
+    fn uncount(&mut self, group: &str, status: ClientStatus, count: u32) {
+        if let Ok(at) = self.find(group) {
+            let counts = &mut self.groups[at].1;
+            *counts.of(status) -= count;
+            if *counts == GroupCounts::default() {
+                self.groups.remove(at);
+                self.groups.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Where the group is, or else where it belongs.
+    fn find(&self, group: &str) -> Result<usize, usize> {
+        self.groups
+            .binary_search_by(|(name, _)| name.as_str().cmp(group))
+    }
 }
 
 /// Bits of a key for the place among an entry's rows: as many as one command may place
@@ -151,13 +191,7 @@ impl JobAllocs {
         }
         self.live += if row.is_terminal { 0 } else { count };
         let group = &row.cohort.group().name;
-        if let Some(counts) = self.summary.groups.get_mut(group) {
-            *counts.of(row.status) += count;
-        } else {
-            let mut counts = GroupCounts::default();
-            *counts.of(row.status) += count;
-            self.summary.groups.insert(group.clone(), counts);
-        }
+        self.summary.count(group, row.status, count);
     }
 }
 
@@ -175,17 +209,6 @@ impl Counted {
         match self {
             Self::New { first: _, count } => count,
             Self::Changed => 1,
-        }
-    }
-}
-
-impl JobAllocs {
-    fn uncount(&mut self, group: &str, status: ClientStatus, count: u32) {
-        if let Some(counts) = self.summary.groups.get_mut(group) {
-            *counts.of(status) -= count;
-            if *counts == GroupCounts::default() {
-                self.summary.groups.remove(group);
-            }
         }
     }
 }
@@ -661,7 +684,7 @@ impl Allocs {
             for gone in siblings {
                 job.live -= gone.live();
                 let group = &gone.cohort.group().name;
-                job.uncount(group, gone.status, gone.count);
+                job.summary.uncount(group, gone.status, gone.count);
             }
             job.keys.remove_all(of_job);
             if job.keys.is_empty() {
@@ -772,7 +795,7 @@ impl Allocs {
         if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
             let job = Arc::make_mut(job);
             job.live -= u32::from(!row.is_terminal);
-            job.uncount(&row.cohort.group().name, row.status, 1);
+            job.summary.uncount(&row.cohort.group().name, row.status, 1);
         }
         moved
     }
@@ -856,6 +879,29 @@ mod tests {
             keys[at as usize].push(key);
         }
         (allocs, keys)
+    }
+
+    #[test]
+    fn groups_are_counted_in_the_order_of_their_names_while_there_is_something_of_them() {
+        let mut summary = JobSummary::default();
+        for group in ["web", "db", "cache", "db"] {
+            summary.count(group, ClientStatus::Running, 2);
+        }
+        let counted = |summary: &JobSummary| {
+            let groups = summary.groups();
+            groups
+                .map(|(name, counts)| (name.to_owned(), counts.running, counts.lost))
+                .collect::<Vec<_>>()
+        };
+        let group = |name: &str, running| (name.to_owned(), running, 0);
+        let all = [group("cache", 2), group("db", 4), group("web", 2)];
+        assert_eq!(counted(&summary), all);
+
+        summary.uncount("db", ClientStatus::Running, 4);
+        summary.uncount("web", ClientStatus::Running, 1);
+        summary.uncount("gone", ClientStatus::Lost, 1);
+
+        assert_eq!(counted(&summary), [group("cache", 2), group("web", 1)]);
     }
 
     /// Together or one by one: it comes to the same.
