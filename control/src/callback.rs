@@ -12,6 +12,7 @@ mod sign;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use muster_domain::one_off::OneOff;
@@ -63,6 +64,44 @@ pub(crate) enum Delivery {
         /// Why not.
         reason: String,
     },
+}
+
+/// What counters tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The endpoint took it.
+    Taken,
+    /// A call failed.
+    Failed,
+    /// It failed too often.
+    GivenUp,
+}
+
+impl Outcome {
+    pub(crate) const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::GivenUp];
+
+    /// What it is called among metrics.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Failed => "failed",
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
+/// How many callbacks came to what, since this server started; those of a server that does not lead stand still.
+#[derive(Debug, Default)]
+pub(crate) struct Totals([AtomicU64; Outcome::ALL.len()]);
+
+impl Totals {
+    pub(crate) fn note(&self, outcome: Outcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize].load(Ordering::Relaxed)
+    }
 }
 
 /// Makes calls.

@@ -16,12 +16,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::agents::Nodes;
-use crate::callback::TasksConfig;
+use crate::callback::{TasksConfig, Totals as CallbackTotals};
 use crate::clock::{self, Clock};
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
-use crate::one_off::domain::Domains;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
@@ -280,7 +279,7 @@ struct Shared {
     gc: GcConfig,
     tasks: TasksConfig,
     one_offs: Requests,
-    domains: Domains,
+    callbacks: CallbackTotals,
     gc_totals: Totals,
 }
 
@@ -338,7 +337,7 @@ impl Control {
                 gc,
                 tasks,
                 one_offs,
-                domains: Domains::default(),
+                callbacks: CallbackTotals::default(),
                 gc_totals: Totals::default(),
             }),
         }
@@ -684,9 +683,9 @@ impl Control {
         &self.shared.one_offs
     }
 
-    /// The domains that clients called fresh, here.
-    pub(crate) fn domains(&self) -> &Domains {
-        &self.shared.domains
+    /// What callbacks came to.
+    pub(crate) fn callbacks(&self) -> &CallbackTotals {
+        &self.shared.callbacks
     }
 
     /// What collections came to.

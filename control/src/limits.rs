@@ -313,8 +313,6 @@ pub const CALLBACKS_PER_PLACE_MAX: usize = muster_control_core::limits::CALLBACK
 pub const CALLBACK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The shortest: below it a connection with TLS to another continent fails.
 pub const CALLBACK_WAIT_MIN: Duration = Duration::from_millis(100);
-/// How long a claim for a callback holds. Diego's.
-pub const CALLBACK_CLAIM: Duration = muster_control_core::limits::CALLBACK_CLAIM;
 /// The shortest pause after a callback's failure: below it an endpoint that is down gets nothing but calls, and every one
 /// of them is an entry.
 pub const CALLBACK_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -342,8 +340,6 @@ pub const BBS_STREAMS_MAX: usize = 64;
 pub const BBS_STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Tasks of a list that are encoded at once: at most 3 MiB of definitions.
 pub const BBS_TASKS_CHUNK: usize = 16;
-/// Domains that a server remembers as fresh; the next one is refused. Diego's installations have two or three.
-pub const DOMAINS_MAX: usize = 1024;
 /// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
 /// request; most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);

@@ -1,19 +1,18 @@
 //! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): how a request
-//! gets into the log ([`gather`]), why a task waits, and which domains are fresh ([`domain`]).
+//! gets into the log ([`gather`]), and which domains are fresh.
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
-pub(crate) mod domain;
 pub(crate) mod gather;
 
 use std::time::Duration;
 
-use muster_control_core::fsm::{DesiredOneOff, NewOneOff, OneOffChange, OneOffStep};
-use muster_control_core::state::State;
-use muster_domain::eval::EvalStatus;
+use muster_control_core::fsm::{
+    Command, DesiredOneOff, NewOneOff, OneOffChange, OneOffStep, Response,
+};
 use muster_domain::fault::Fault;
 use muster_domain::id::{LogIndex, WriteKey};
-use muster_domain::one_off::{self, Definition, OneOff, OneOffState};
+use muster_domain::one_off::{self, Definition};
 
 use crate::handle::Control;
 use gather::Answer;
@@ -83,50 +82,34 @@ pub(crate) fn claim(control: &Control) -> OneOffStep {
     }
 }
 
-/// Why `row` waits for room, in Diego's words. Empty if it does not, or nobody has looked for room yet.
-pub(crate) fn rejection_reason(state: &State, row: &OneOff) -> String {
-    match row.state {
-        OneOffState::Pending if row.alloc_id.is_none() => rejection(state, row),
-        OneOffState::Pending
-        | OneOffState::Running
-        | OneOffState::Completed
-        | OneOffState::Resolving => String::new(),
-    }
+/// Calls `domain` fresh for `ttl`, for ever if that is zero; once under `key`, if there is one. With Diego a fresh domain
+/// lets LRPs be removed that nobody desires; it has no effect on tasks, and so none here.
+pub(crate) async fn freshen(
+    control: &Control,
+    key: Option<WriteKey>,
+    domain: String,
+    ttl: Duration,
+) -> Answer<()> {
+    let at = control.now();
+    let until = (!ttl.is_zero()).then(|| at.plus(ttl));
+    let command = Command::FreshenDomain { domain, until, at };
+    let (index, response) = match key {
+        Some(key) => control.propose_keyed(key, command).await?,
+        None => control.propose(command).await?,
+    };
+    let outcome = match response {
+        Response::Rejected(rejection) => Err(rejection),
+        _ => Ok(()),
+    };
+    Ok((index, outcome))
 }
 
-fn rejection(state: &State, row: &OneOff) -> String {
-    let key = row.job_key();
-    let mut open = state.evals().open_of_job(&key);
-    let blocked = open.find(|eval| eval.status == EvalStatus::Blocked);
-    let Some(failed) = blocked.and_then(|eval| eval.failed_groups.first()) else {
-        return String::new();
+/// What is wrong with the name of a domain, if anything is.
+pub(crate) fn domain_fault(domain: &str) -> Option<Fault> {
+    let most = one_off::GUID_BYTES_MAX;
+    let fault = || {
+        let reason = format!("must have 1 to {most} bytes and no control characters");
+        Fault::new("domain", reason)
     };
-    let metrics = &failed.metrics;
-    let short: Vec<&str> = metrics
-        .dimension_exhausted
-        .iter()
-        .map(|(dimension, _)| dimension.as_str())
-        .collect();
-    if !short.is_empty() {
-        return format!("insufficient resources: {}", short.join(", "));
-    }
-    let filtered = &metrics.constraint_filtered;
-    let fails = |part: &str| filtered.iter().any(|(check, _)| check.contains(part));
-    if fails("meta.rootfs.") {
-        "found no compatible cell for required rootfs".to_owned()
-    } else if fails("meta.placement_tags") {
-        let tags = &row.definition.placement_tags;
-        let quoted: Vec<String> = tags.iter().map(|tag| format!("\"{tag}\"")).collect();
-        if quoted.is_empty() {
-            "found no compatible cell with no placement tags".to_owned()
-        } else {
-            let tags = quoted.join(", ");
-            format!("found no compatible cell with placement tag(s) {tags}")
-        }
-    } else if filtered.is_empty() {
-        "unable to communicate to compatible cells".to_owned()
-    } else {
-        let checks: Vec<&str> = filtered.iter().map(|(check, _)| check.as_str()).collect();
-        format!("found no compatible cell: {}", checks.join(", "))
-    }
+    (!one_off::is_domain(domain)).then(fault)
 }

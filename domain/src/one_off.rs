@@ -9,6 +9,7 @@ mod definition;
 mod egress;
 mod end;
 mod job;
+mod times;
 mod validate;
 
 use std::fmt;
@@ -27,8 +28,9 @@ pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
 pub use end::{BlockBytes, Counted, End, Oom, Usage};
 pub use job::{
     GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
-    META_METRICS_GUID, NAMESPACE, STOP_AFTER, TASK, job,
+    META_METRICS_GUID, NAMESPACE, TASK, job,
 };
+pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, Times};
 pub use validate::{check, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
@@ -135,7 +137,7 @@ impl fmt::Display for OneOffState {
 /// What happens beside the state, for people: Diego's four states say too little to wait by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// It waits for room.
+    /// Somebody has looked for room, and there is none: it waits.
     Queued,
     /// A node has it and has not reported a process. That report may take a moment longer than the process does to
     /// start, since nobody waits for it.
@@ -152,6 +154,8 @@ pub enum Phase {
     Delivering,
     /// A client works on its result.
     Resolving,
+    /// Room is being looked for, for the first time.
+    Placing,
 }
 
 impl Phase {
@@ -167,6 +171,7 @@ impl Phase {
             Self::Completed => "completed",
             Self::Delivering => "delivering",
             Self::Resolving => "resolving",
+            Self::Placing => "placing",
         }
     }
 }
@@ -209,6 +214,11 @@ pub struct OneOff {
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
+    /// How often room was looked for and there was none.
+    pub rejections: u32,
+    /// Why there was none the last time, in Diego's words; empty if that was never so. Stays when there is room, as
+    /// Diego's does.
+    pub rejection: String,
 }
 
 /// The delivery of a completion callback.
@@ -216,7 +226,7 @@ pub struct OneOff {
 pub struct Callback {
     /// Deliveries tried.
     pub attempts: u32,
-    /// Not to be tried before.
+    /// Not to be tried before; of one that was given up, when that was.
     pub next_at: Timestamp,
     /// It was given up: it failed too often.
     pub given_up: bool,
@@ -242,7 +252,7 @@ impl OneOff {
             domain,
             definition,
             state: OneOffState::Pending,
-            phase: Phase::Queued,
+            phase: Phase::Placing,
             ending: None,
             alloc_id: None,
             node_id: None,
@@ -255,6 +265,8 @@ impl OneOff {
             updated_at: at,
             create_index: index,
             modify_index: index,
+            rejections: 0,
+            rejection: String::new(),
         }
     }
 

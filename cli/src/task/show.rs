@@ -33,8 +33,10 @@ pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
 fn reason(status: &TaskStatus) -> &str {
     if status.failed {
         &status.failure_reason
-    } else {
+    } else if status.state == "Pending" {
         &status.rejection_reason
+    } else {
+        ""
     }
 }
 
@@ -53,7 +55,9 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
         }
     };
     line("desired", output::ago(status.created_at));
-    line("waits for", status.rejection_reason.clone());
+    if status.state == "Pending" {
+        line("waits for", waits(status));
+    }
     line("node", status.cell_id.clone());
     line("alloc", status.alloc_id.clone());
     line("ended", ended(status));
@@ -74,22 +78,46 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     output::print(&format!("{}\n", lines.join("\n")))
 }
 
+fn waits(status: &TaskStatus) -> String {
+    match status.rejection_count {
+        0 => String::new(),
+        1 => status.rejection_reason.clone(),
+        count => format!("{} (looked {count} times)", status.rejection_reason),
+    }
+}
+
 fn ended(status: &TaskStatus) -> String {
     let how = match (status.exit_code, status.signal) {
         (_, Some(signal)) => format!("by signal {signal}"),
         (Some(code), None) => format!("with status {code}"),
         (None, None) => String::new(),
     };
-    let memory = match (status.out_of_memory, status.memory_limit_bytes) {
-        (false, _) => String::new(),
-        (true, 0) => ", out of memory".to_owned(),
-        (true, limit) => format!(", out of memory at {}", output::bytes(limit)),
-    };
+    let memory = out_of_memory(status);
     if status.first_completed_at == 0 {
         return String::new();
     }
     let when = output::ago(status.first_completed_at);
     format!("{when} {how}{memory}").trim_end().to_owned()
+}
+
+fn out_of_memory(status: &TaskStatus) -> String {
+    if !status.out_of_memory {
+        return String::new();
+    }
+    let limit = match (status.memory_limit_bytes, status.oom_peak_bytes) {
+        (0, _) => String::new(),
+        (limit, 0) => format!(" at {}", output::bytes(limit)),
+        (limit, peak) => format!(
+            " at {} (peak {})",
+            output::bytes(limit),
+            output::bytes(peak)
+        ),
+    };
+    let killed = match status.oom_process.as_str() {
+        "" => String::new(),
+        name => format!(", {name} was killed"),
+    };
+    format!(", out of memory{limit}{killed}")
 }
 
 fn used(status: &TaskStatus) -> String {
@@ -122,7 +150,8 @@ fn callback(task: &Task) -> String {
         (true, _) => String::new(),
         (false, 0) => url.clone(),
         (false, failed) if status.callback_given_up => {
-            format!("{url}, given up after {failed} tries")
+            let when = output::ago(status.callback_given_up_at);
+            format!("{url}, given up {when} after {failed} tries")
         }
         (false, failed) => format!(
             "{url}, failed {failed} times, next {}",

@@ -34,11 +34,12 @@ use muster_domain::id::{
 };
 use muster_domain::job::{JobSpec, JobType};
 use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
-use muster_domain::one_off::OneOff;
+use muster_domain::one_off::{OneOff, Times};
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
 use crate::state::State;
 
 pub(crate) use admit::admit;
@@ -54,7 +55,7 @@ pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -308,6 +309,22 @@ pub enum Command {
         /// As of [`Self::RegisterJob`].
         check_index: Option<LogIndex>,
     },
+    /// A client says that what it knows of a domain is all there is to know.
+    FreshenDomain {
+        /// The domain.
+        domain: String,
+        /// Until when that holds. `None`: for ever.
+        until: Option<Timestamp>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// The leader is configured with other times than the last one.
+    SetOneOffTimes {
+        /// The times.
+        times: Times,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -375,6 +392,7 @@ impl Command {
                 .fold(1, u32::max),
             Self::PlaceOneOffs { .. } => 2,
             Self::PlaceJob { .. } => 3,
+            Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -430,7 +448,9 @@ impl Command {
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
             | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. } => *at,
+            | Self::PlaceJob { at, .. }
+            | Self::FreshenDomain { at, .. }
+            | Self::SetOneOffTimes { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -462,7 +482,9 @@ impl Command {
             | Self::SetSchedulerConfig { .. }
             | Self::DesireOneOffs { .. }
             | Self::ChangeOneOffs { .. }
-            | Self::PlaceOneOffs { .. } => None,
+            | Self::PlaceOneOffs { .. }
+            | Self::FreshenDomain { .. }
+            | Self::SetOneOffTimes { .. } => None,
         }
     }
 
@@ -492,7 +514,9 @@ impl Command {
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
             | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. } => at,
+            | Self::PlaceJob { at, .. }
+            | Self::FreshenDomain { at, .. }
+            | Self::SetOneOffTimes { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -734,6 +758,12 @@ pub enum Rejection {
         "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
     )]
     Draining(NodeId),
+    /// There is no room for another fresh domain.
+    #[error(
+        "{} domains are fresh already: let some end by their ttl",
+        limits::DOMAINS_MAX
+    )]
+    Domains,
 }
 
 /// Something the leader's shell must do.
@@ -941,6 +971,15 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             Ok(one_off::desire_all(&mut change, tasks, seen))
         }
         Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),
+        Command::FreshenDomain {
+            domain,
+            until,
+            at: _,
+        } => one_off::freshen(&mut change, &domain, until),
+        Command::SetOneOffTimes { times, at: _ } => {
+            one_off::set_times(&mut change, times);
+            Ok(Response::Done)
+        }
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }

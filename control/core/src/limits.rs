@@ -56,12 +56,12 @@ pub const ANSWERS_FORGOTTEN_MAX: u32 = 8;
 /// Instances placed by one command. Applying takes about half a microsecond each, so an entry of this many
 /// holds the others up for some 40 ms; the rest of a larger job is placed by the next round.
 pub const PLACEMENTS_MAX: u32 = 65_536;
-/// How long the claim holds that a task's end makes for its callback: three times what a call may take, as when the
-/// leader claims it by itself. Every server must apply the same.
-pub const CALLBACK_CLAIM: Duration = Duration::from_secs(30);
 /// Callbacks to one place that may be claimed by tasks' ends at once: as many as are made there at a time. One that
 /// nobody comes to make would wait until its claim is over. Every server must apply the same.
 pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
+/// Domains that are fresh at once; the next one is refused. Diego's installations have two or three. Every server must
+/// apply the same.
+pub const DOMAINS_MAX: usize = 1024;
 /// How long a place that was found for a task counts as taken while the task itself is not in the state: as long as
 /// whoever asked for it waits for the log.
 pub const PLACED_AHEAD: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{JobStatus, JobVersion};
 use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
-use muster_domain::one_off::OneOff;
+use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Answer, Config, RowRecord, StateHash};
@@ -67,12 +67,16 @@ pub enum Record {
     },
     /// A one-off task.
     OneOff(Arc<OneOff>),
+    /// The times of one-off tasks, unless they are the defaults.
+    OneOffTimes(Times),
+    /// A domain that is fresh.
+    Domain(DomainRecord),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 14] = [
+    pub const KINDS: [(&'static str, u32); 16] = [
         ("header", 2),
         ("job versions", 4),
         ("placement metrics", 1),
@@ -86,7 +90,9 @@ impl Record {
         ("settings", 1),
         ("answers", 1),
         ("end", 1),
-        ("one-off tasks", 1),
+        ("one-off tasks", 2),
+        ("times of one-off tasks", 1),
+        ("domains", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -107,6 +113,8 @@ impl Record {
             Self::Answer(_) => 11,
             Self::End { .. } => 12,
             Self::OneOff(_) => 13,
+            Self::OneOffTimes(_) => 14,
+            Self::Domain(_) => 15,
         }
     }
 }
@@ -152,6 +160,14 @@ pub struct NodeRecord {
 pub struct HeldRecord {
     number: NodeNumber,
     node_id: NodeId,
+}
+
+/// A domain that is fresh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainRecord {
+    domain: String,
+    /// `None`: for ever.
+    until: Option<Timestamp>,
 }
 
 /// A job, its versions by their place in the stream.

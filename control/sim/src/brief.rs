@@ -52,6 +52,8 @@ pub fn command(command: &Command) -> String {
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
+        Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
+        Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
         Command::PlaceJob { spec, places, .. } => {
             let runs = places
                 .plan

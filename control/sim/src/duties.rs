@@ -12,7 +12,6 @@ use muster_control_core::converge;
 use muster_control_core::fsm::{Command, Effect, OneOffChange, OneOffStep, Response};
 use muster_control_core::gc::{Collector, GcConfig};
 use muster_control_core::heartbeat::{Beat, HeartbeatConfig, Heartbeats};
-use muster_control_core::limits::CALLBACK_CLAIM;
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
 use muster_domain::eval::EvalStatus;
@@ -226,7 +225,7 @@ impl Duties {
         if rows.is_empty() {
             return None;
         }
-        let until = at.plus(CALLBACK_CLAIM);
+        let until = at.plus(state.one_offs().times().callback_claim);
         let step = OneOffStep::Claim {
             until,
             for_callback: true,

@@ -101,10 +101,10 @@ impl Error {
 
 impl From<Rejection> for Error {
     fn from(rejection: Rejection) -> Self {
-        if let Rejection::OneOff(refusal) = rejection {
-            refusal.into()
-        } else {
-            Self::of(Kind::Unknown, rejection)
+        match rejection {
+            Rejection::OneOff(refusal) => refusal.into(),
+            Rejection::Domains => Self::of(Kind::InvalidRequest, rejection),
+            other => Self::of(Kind::Unknown, other),
         }
     }
 }

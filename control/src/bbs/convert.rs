@@ -15,7 +15,7 @@ use super::proto::{Task, task::State};
 pub(super) use definition::definition;
 
 /// A task as Diego's clients see it.
-pub(super) fn task(row: &OneOff, rejection_reason: String) -> Task {
+pub(super) fn task(row: &OneOff) -> Task {
     let (state, cell) = match row.state {
         OneOffState::Pending => (State::Pending, row.node_id),
         OneOffState::Running => (State::Running, row.node_id),
@@ -36,8 +36,8 @@ pub(super) fn task(row: &OneOff, rejection_reason: String) -> Task {
         result: end.map(|end| end.result.clone()).unwrap_or_default(),
         failed: end.is_some_and(|end| end.failed),
         failure_reason: row.failure_reason().to_owned(),
-        rejection_count: 0,
-        rejection_reason,
+        rejection_count: i32::try_from(row.rejections).unwrap_or(i32::MAX),
+        rejection_reason: row.rejection.clone(),
     }
 }
 

@@ -1,13 +1,11 @@
-//! Domains: what clients say is up to date. One memory with the JSON API: [`crate::one_off::domain`].
+//! Domains: what clients say is up to date. One table with the JSON API.
 
 use std::time::Duration;
 
-use muster_domain::fault::Fault;
-
-use super::proto::error::Kind;
 use super::proto::{Anything, DomainsResponse, Error, UpsertDomainRequest, UpsertDomainResponse};
 use super::{Context, Table};
-use crate::one_off::domain::DomainRefusal;
+use crate::handle::Consistency;
+use crate::one_off;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -17,10 +15,11 @@ pub(super) fn routes(table: Table) -> Table {
 
 async fn list(context: Context, _: Anything) -> Result<DomainsResponse, Error> {
     let control = &context.control;
-    let fresh = control.domains().list(control.monotonic());
+    let state = control.read(Consistency::Leader).await?.state;
+    let fresh = state.one_offs().fresh(control.now());
     Ok(DomainsResponse {
         error: None,
-        domains: fresh.into_keys().collect(),
+        domains: fresh.map(|(domain, _)| domain.to_owned()).collect(),
     })
 }
 
@@ -29,13 +28,11 @@ async fn upsert(
     request: UpsertDomainRequest,
 ) -> Result<UpsertDomainResponse, Error> {
     let UpsertDomainRequest { domain, ttl } = request;
-    let ttl = Duration::from_secs(u64::from(ttl));
-    let control = &context.control;
-    match control.domains().upsert(domain, ttl, control.monotonic()) {
-        Ok(()) => Ok(UpsertDomainResponse::default()),
-        Err(refusal @ DomainRefusal::Name) => {
-            Err(Error::invalid(&[Fault::new("domain", refusal.to_string())]))
-        }
-        Err(refusal @ DomainRefusal::Full) => Err(Error::of(Kind::InvalidRequest, refusal)),
+    if let Some(fault) = one_off::domain_fault(&domain) {
+        return Err(Error::invalid(&[fault]));
     }
+    let ttl = Duration::from_secs(u64::from(ttl));
+    let (_, outcome) = one_off::freshen(&context.control, None, domain, ttl).await?;
+    outcome?;
+    Ok(UpsertDomainResponse::default())
 }

@@ -91,7 +91,7 @@ impl Told {
     }
 
     fn now(&mut self, row: &Arc<OneOff>, text: &mut String) {
-        let task = |row: &OneOff| Some(convert::task(row, String::new()));
+        let task = |row: &OneOff| Some(convert::task(row));
         let before = self.rows.insert(row.guid.clone(), Arc::clone(row));
         let after = task(row);
         match before.map(|before| task(&before)) {
@@ -104,7 +104,7 @@ impl Told {
 
     fn gone(&mut self, guid: &str, text: &mut String) {
         if let Some(row) = self.rows.remove(guid) {
-            let task = Some(convert::task(&row, String::new()));
+            let task = Some(convert::task(&row));
             self.write("task_removed", &TaskRemovedEvent { task }, text);
         }
     }

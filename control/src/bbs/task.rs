@@ -9,7 +9,6 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
 use muster_control_core::fsm::{OneOffRefusal, OneOffStep};
-use muster_control_core::state::State;
 use muster_domain::fault::Fault;
 use muster_domain::one_off::{HOST_ROOT, OneOff, OneOffState};
 use prost::Message as _;
@@ -44,12 +43,12 @@ pub(super) fn routes(table: Table) -> Table {
 /// sent: a list is as long as it is, and messages can be had in pieces.
 async fn list(context: Context, request: Request) -> Response {
     match rows(&context, request).await {
-        Ok((state, rows)) => answer::stream(Body::from_stream(stream::iter(pieces(state, rows)))),
+        Ok(rows) => answer::stream(Body::from_stream(stream::iter(pieces(rows)))),
         Err(error) => answer::reply::<TasksResponse>(Err(error)),
     }
 }
 
-async fn rows(context: &Context, request: Request) -> Result<(State, Vec<Arc<OneOff>>), Error> {
+async fn rows(context: &Context, request: Request) -> Result<Vec<Arc<OneOff>>, Error> {
     let TasksRequest { domain, cell_id } = answer::read(request).await?;
     let state = context.control.read(Consistency::Leader).await?.state;
     let on_cell = |row: &Arc<OneOff>| {
@@ -68,16 +67,14 @@ async fn rows(context: &Context, request: Request) -> Result<(State, Vec<Arc<One
         let tasks = tasks.of_domain(&domain);
         tasks.filter(|row| on_cell(row)).map(Arc::clone).collect()
     };
-    Ok((state, rows))
+    Ok(rows)
 }
 
-fn pieces(state: State, rows: Vec<Arc<OneOff>>) -> impl Iterator<Item = Result<Bytes, Infallible>> {
+fn pieces(rows: Vec<Arc<OneOff>>) -> impl Iterator<Item = Result<Bytes, Infallible>> {
     let mut rows = rows.into_iter();
     std::iter::from_fn(move || {
         let some = rows.by_ref().take(limits::BBS_TASKS_CHUNK);
-        let tasks: Vec<_> = some
-            .map(|row| convert::task(&row, one_off::rejection_reason(&state, &row)))
-            .collect();
+        let tasks: Vec<_> = some.map(|row| convert::task(&row)).collect();
         let piece = TasksResponse { error: None, tasks };
         (!piece.tasks.is_empty()).then(|| Ok(Bytes::from(piece.encode_to_vec())))
     })
@@ -91,7 +88,7 @@ async fn one(context: Context, request: TaskGuidRequest) -> Result<TaskResponse,
     };
     Ok(TaskResponse {
         error: None,
-        task: Some(convert::task(row, one_off::rejection_reason(&state, row))),
+        task: Some(convert::task(row)),
     })
 }
 

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use muster_domain::one_off::{RETENTION_MAX, START_TIMEOUT_MAX};
+use muster_domain::id::Timestamp;
+use muster_domain::one_off::{
+    LOST_AFTER_MAX, LOST_AFTER_MIN, RETENTION_MAX, START_TIMEOUT_MAX, Times,
+};
 
 use crate::limits;
 
@@ -18,6 +21,11 @@ pub struct TasksConfig {
     pub retention: Duration,
     /// For which a claim on a completed task holds. Diego's 30 s.
     pub claim: Duration,
+    /// A task is taken for gone so long after its node was found gone; agents end what they have before. Replicated: the
+    /// leader's counts, for tasks that are desired from then on.
+    pub lost_after: Duration,
+    /// For how long a callback that is being made is nobody else's: three calls at least. Replicated: the leader's counts.
+    pub callback_claim: Duration,
     /// How long one call may take: name, connection, answer, redirects. Diego's 10 s.
     pub callback_wait: Duration,
     /// Pause after a callback's first failure; it doubles from there. Diego pauses only between rounds of three calls, for
@@ -50,6 +58,8 @@ impl Default for TasksConfig {
             start_timeout: Duration::from_mins(30),
             retention: Duration::from_mins(2),
             claim: Duration::from_secs(30),
+            lost_after: Times::default().lost_after,
+            callback_claim: Times::default().callback_claim,
             callback_wait: limits::CALLBACK_WAIT_MAX,
             callback_pause: Duration::from_secs(1),
             callback_pause_max: Duration::from_mins(5),
@@ -131,6 +141,20 @@ impl TasksConfig {
             ),
             ("claim", "task-claim", self.claim, least, limits::CLAIM_MAX),
             (
+                "time to give a node up",
+                "task-lost-after",
+                self.lost_after,
+                LOST_AFTER_MIN,
+                LOST_AFTER_MAX,
+            ),
+            (
+                "callback's claim",
+                "task-callback-claim",
+                self.callback_claim,
+                3 * self.callback_wait,
+                limits::CLAIM_MAX,
+            ),
+            (
                 "callback's time",
                 "task-callback-wait",
                 self.callback_wait,
@@ -186,8 +210,28 @@ impl TasksConfig {
         Ok(())
     }
 
+    /// What every server must go by alike.
+    pub(crate) fn times(&self) -> Times {
+        Times {
+            lost_after: self.lost_after,
+            callback_claim: self.callback_claim,
+        }
+    }
+
+    /// When the callback of a task that was completed at `from` is tried again, if it failed so often and now once more;
+    /// `None`: never.
+    pub(crate) fn next_try(
+        &self,
+        attempts: u32,
+        from: Timestamp,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let next = now.plus(self.pause_after(attempts));
+        (next <= from.plus(self.callback_deadline)).then_some(next)
+    }
+
     /// The pause after so many failures and one more: it doubles up to its bound.
-    pub(crate) fn pause_after(&self, attempts: u32) -> Duration {
+    fn pause_after(&self, attempts: u32) -> Duration {
         let doubled = self.callback_pause.saturating_mul(1 << attempts.min(16));
         doubled.min(self.callback_pause_max)
     }
@@ -206,6 +250,24 @@ mod tests {
         assert_eq!(config.pause_after(u32::MAX), config.callback_pause_max);
     }
 
+    #[test]
+    fn a_callback_is_tried_until_its_deadline_and_not_after() {
+        let config = TasksConfig::default();
+        let from = Timestamp::from_millis(1_000);
+        let end = from.plus(config.callback_deadline);
+        let last = Timestamp(end.0 - u64::try_from(config.callback_pause.as_nanos()).unwrap());
+
+        let first = from.plus(config.callback_pause);
+        assert_eq!(config.next_try(0, from, from), Some(first));
+        assert_eq!(config.next_try(0, from, last), Some(end));
+        assert_eq!(config.next_try(0, from, Timestamp(last.0 + 1)), None);
+        assert_eq!(config.next_try(1, from, last), None);
+        // The clock of another leader may be behind.
+        let earlier = Timestamp(0);
+        let next = earlier.plus(config.callback_pause);
+        assert_eq!(config.next_try(0, from, earlier), Some(next));
+    }
+
     type Change = fn(&mut TasksConfig);
 
     #[test]
@@ -216,7 +278,17 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         assert_eq!(with(|_| {}), Ok(()));
-        let table: [(Change, &str); 12] = [
+        let table: [(Change, &str); 16] = [
+            (|it| it.lost_after = LOST_AFTER_MIN / 2, "--task-lost-after"),
+            (|it| it.lost_after = LOST_AFTER_MAX * 2, "--task-lost-after"),
+            (
+                |it| it.callback_claim = it.callback_wait * 2,
+                "--task-callback-claim",
+            ),
+            (
+                |it| it.callback_claim = limits::CLAIM_MAX * 2,
+                "--task-callback-claim",
+            ),
             (
                 |it| it.start_timeout = Duration::ZERO,
                 "--task-start-timeout",

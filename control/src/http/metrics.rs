@@ -13,6 +13,7 @@ use muster_wire::api::operator::{Gauge, Metrics};
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
+use crate::callback::{self, Outcome};
 use crate::garbage;
 
 /// One number.
@@ -46,6 +47,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         is_leader,
     ));
     samples.extend(collections(&http.control.gc_totals().read()));
+    samples.extend(callbacks(http.control.callbacks()));
     let build = ("version", http.control.server_info().version.to_owned());
     let help = "The version that runs; always 1.";
     samples.push(Sample {
@@ -73,6 +75,16 @@ pub(super) fn exposition(text: String) -> Response {
 /// What a format is called that there is not.
 pub(super) fn unknown_format(format: &str) -> ApiError {
     ApiError::Malformed(format!("Invalid format: `{format}` is not prometheus"))
+}
+
+/// What callbacks of one-off tasks came to.
+fn callbacks(totals: &callback::Totals) -> impl Iterator<Item = Sample> {
+    Outcome::ALL.into_iter().map(|outcome| Sample {
+        name: "muster_task_callbacks_total",
+        help: "Completion callbacks of one-off tasks that this server made, by outcome.",
+        label: Some(("outcome", outcome.word().to_owned())),
+        value: totals.of(outcome) as f64,
+    })
 }
 
 impl Sample {

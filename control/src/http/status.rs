@@ -142,7 +142,8 @@ fn rejection(rejection: &Rejection) -> String {
         | Rejection::KeyReused { .. }
         | Rejection::OneOff(_)
         | Rejection::OfOneOff(_)
-        | Rejection::Draining(_) => rejection.to_string(),
+        | Rejection::Draining(_)
+        | Rejection::Domains => rejection.to_string(),
         Rejection::UnknownDeployment(_) => "deployment not found".to_owned(),
         Rejection::UnknownAlloc(_) => "alloc not found".to_owned(),
     }
@@ -163,6 +164,7 @@ impl ApiError {
     fn task_error(&self) -> Option<TaskError> {
         let kind = match self {
             Self::Task { kind, .. } => kind,
+            Self::Rejected(Rejection::Domains) => kind::INVALID_REQUEST,
             Self::Rejected(Rejection::OneOff(refusal)) => match refusal {
                 OneOffRefusal::Exists(_) => kind::RESOURCE_EXISTS,
                 OneOffRefusal::Unknown(_) => kind::RESOURCE_NOT_FOUND,
@@ -215,6 +217,7 @@ impl ApiError {
                 | Rejection::Job { .. }
                 | Rejection::NoGroups(_)
                 | Rejection::OfOneOff(_)
+                | Rejection::Domains
                 | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
             },
             Self::Propose(error) => match error {

@@ -12,14 +12,13 @@ use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
 use muster_domain::one_off::{OneOff, OneOffState};
 use muster_wire::api::task::{
-    self as shapes, DesireResponse, Domain, ReadDesireError, Task, TaskResponse, TaskStatus, kind,
+    self as shapes, DesireResponse, Domain, ReadDesireError, Task, TaskResponse, kind,
 };
 
 use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table};
-use crate::one_off::domain::DomainRefusal;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -79,7 +78,7 @@ async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
         .list_state(&http, index, move |state, mut page| {
             let mut take = |row: &OneOff| {
                 if wanted.shows(row) {
-                    page.push(&row.guid, || shape(state, row));
+                    page.push(&row.guid, || Task::from(row));
                 }
             };
             match &wanted.domain {
@@ -105,7 +104,7 @@ async fn one(
             },
             |state| {
                 let row = state.one_offs().get(&guid);
-                row.map(|row| shape(state, row))
+                row.map(|row| Task::from(&**row))
                     .ok_or_else(|| unknown(&guid))
             },
         )
@@ -114,12 +113,12 @@ async fn one(
 
 async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let index = |state: &State| state.one_offs().index();
-    let fresh = http.control.domains().list(http.control.monotonic());
+    let now = http.control.now();
     query
         .list_state(&http, index, move |state, mut page| {
             let tasks: BTreeMap<&str, usize> = state.one_offs().domains().collect();
-            let fresh_names = fresh.keys().map(String::as_str);
-            let names: BTreeSet<&str> = tasks.keys().copied().chain(fresh_names).collect();
+            let fresh: BTreeMap<_, _> = state.one_offs().fresh(now).collect();
+            let names: BTreeSet<&str> = tasks.keys().chain(fresh.keys()).copied().collect();
             for name in names {
                 page.push(name, || Domain {
                     domain: name.to_owned(),
@@ -127,7 +126,7 @@ async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, A
                     fresh: fresh.contains_key(name),
                     ttl: fresh
                         .get(name)
-                        .and_then(|left| left.map(|left| left.as_secs())),
+                        .and_then(|until| until.map(|until| until.since(now).as_secs())),
                 });
             }
             page
@@ -142,19 +141,14 @@ async fn upsert_domain(
 ) -> Result<Response, ApiError> {
     let request = shapes::read_upsert_domain(&body.0).map_err(not_json)?;
     let shapes::UpsertDomainRequest { domain, ttl } = request;
+    if let Some(fault) = crate::one_off::domain_fault(&domain) {
+        return Err(invalid(&[fault]));
+    }
     let ttl = Duration::from_secs(u64::from(ttl));
-    let control = &http.control;
-    let noted = control.domains().upsert(domain, ttl, control.monotonic());
-    noted.map_err(|refusal| match refusal {
-        DomainRefusal::Name => invalid(&[Fault::new("domain", refusal.to_string())]),
-        DomainRefusal::Full => ApiError::Task {
-            kind: kind::INVALID_REQUEST,
-            message: refusal.to_string(),
-        },
-    })?;
-    query.json(&TaskResponse {
-        index: control.state().one_offs().index().0,
-    })
+    let answer = crate::one_off::freshen(&http.control, query.key(), domain, ttl).await?;
+    let (index, outcome) = answer;
+    outcome?;
+    query.json(&TaskResponse { index: index.0 })
 }
 
 async fn desire(
@@ -251,14 +245,4 @@ fn invalid(faults: &[Fault]) -> ApiError {
 
 fn unknown(guid: &str) -> ApiError {
     Rejection::OneOff(OneOffRefusal::Unknown(guid.to_owned())).into()
-}
-
-fn shape(state: &State, row: &OneOff) -> Task {
-    Task {
-        definition: (*row.definition).clone(),
-        status: TaskStatus {
-            rejection_reason: crate::one_off::rejection_reason(state, row),
-            ..TaskStatus::new(row)
-        },
-    }
 }

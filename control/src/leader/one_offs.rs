@@ -16,7 +16,7 @@ use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
-use crate::callback::{Caller, Delivery};
+use crate::callback::{Caller, Delivery, Outcome};
 use crate::handle::{Control, ProposeError, Proposed};
 use crate::limits;
 
@@ -160,6 +160,7 @@ impl OneOffs {
         self.looked_at = now;
         self.look_at = None;
         let state = self.control.state();
+        self.agree_on_times(&state);
         if state.one_offs().is_empty() {
             return;
         }
@@ -181,6 +182,18 @@ impl OneOffs {
             let picked = self.pick(&state, now, wall);
             self.claim(picked, wall);
         }
+    }
+
+    /// Writes this leader's times, where the last one's were others: every server goes by what is in the log.
+    fn agree_on_times(&mut self, state: &State) {
+        let times = self.control.tasks_config().times();
+        if state.one_offs().times() == times || !self.converging.is_empty() {
+            return;
+        }
+        let at = self.control.now();
+        let control = self.control.clone();
+        self.converging
+            .spawn(async move { control.propose(Command::SetOneOffTimes { times, at }).await });
     }
 
     /// Callbacks to make now: those that are due, of each place as many as may be under way there.
@@ -223,7 +236,7 @@ impl OneOffs {
             return;
         }
         // A call that is under way must not be made a second time.
-        let until = wall.plus(limits::CALLBACK_CLAIM);
+        let until = wall.plus(self.control.tasks_config().callback_claim);
         let step = OneOffStep::Claim {
             until,
             for_callback: true,
@@ -276,14 +289,18 @@ impl OneOffs {
         let step = match delivery {
             Delivery::Taken { status } => {
                 tracing::debug!(task = row.guid, status, "a callback was taken");
+                self.control.callbacks().note(Outcome::Taken);
                 OneOffStep::DeleteClaimed { claim: Some(claim) }
             }
             Delivery::Failed { reason } => {
                 let next_at = self.next_try(row);
                 let url = &row.definition.completion_callback_url;
+                let totals = self.control.callbacks();
+                totals.note(Outcome::Failed);
                 if next_at.is_some() {
                     tracing::info!(task = row.guid, url, reason, "a callback is tried again");
                 } else {
+                    totals.note(Outcome::GivenUp);
                     tracing::warn!(task = row.guid, url, reason, "a callback is given up");
                 }
                 OneOffStep::CallbackTried { claim, next_at }
@@ -295,11 +312,9 @@ impl OneOffs {
     /// When a callback is tried again that has just failed; `None`: never.
     fn next_try(&self, row: &OneOff) -> Option<Timestamp> {
         let attempts = row.callback.map_or(0, |callback| callback.attempts);
-        let config = self.control.tasks_config();
-        let next = self.control.now().plus(config.pause_after(attempts));
         let from = row.first_completed_at.unwrap_or(row.created_at);
-        let end = from.plus(config.callback_deadline);
-        (next <= end).then_some(next)
+        let config = self.control.tasks_config();
+        config.next_try(attempts, from, self.control.now())
     }
 
     /// Until when a claim must hold, at least, for its call to begin now: the call has its time, and clocks of servers may

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Definition, EgressRule, Reach};
+use super::{Definition, EgressRule, Reach, Times};
 use crate::job::{
     Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
     LogConfig, NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
@@ -26,11 +26,9 @@ pub const TASK: &str = "task";
 pub const HOST_ROOT: &str = "preloaded:host";
 /// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// An agent that has no server for so long stops its one-off tasks.
-pub const STOP_AFTER: Duration = Duration::from_secs(30);
 /// The control plane takes them for gone so long after it took their node for down, which is a heartbeat's time to
-/// live after the agent's last word. The agent needs [`STOP_AFTER`] and [`GRACE`] to end them; the rest is for force
-/// and for a machine that is busy.
+/// live after the agent's last word, unless its leader is configured otherwise ([`super::Times`]). The agent needs
+/// [`super::Times::stop_after`] and [`GRACE`] to end them; the rest is for force and for a machine that is busy.
 pub const LOST_AFTER: Duration = Duration::from_mins(1);
 
 /// Where a task's root comes from.
@@ -74,7 +72,7 @@ impl Root {
 
 /// The job that runs the task.
 #[must_use]
-pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
+pub fn job(guid: &str, domain: &str, definition: &Definition, times: Times) -> JobSpec {
     JobSpec {
         namespace: NAMESPACE.to_owned(),
         id: guid.to_owned(),
@@ -97,7 +95,7 @@ pub fn job(guid: &str, domain: &str, definition: &Definition) -> JobSpec {
         parameterized: None,
         launched: None,
         meta: meta(domain, definition),
-        groups: vec![group(definition)],
+        groups: vec![group(definition, times)],
     }
 }
 
@@ -125,7 +123,7 @@ fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
 }
 
 /// What is placed: once, and nowhere else afterwards.
-fn group(definition: &Definition) -> TaskGroup {
+fn group(definition: &Definition, times: Times) -> TaskGroup {
     TaskGroup {
         name: GROUP.to_owned(),
         count: 1,
@@ -141,8 +139,8 @@ fn group(definition: &Definition) -> TaskGroup {
         update: None,
         migrate: None,
         disconnect: Disconnect {
-            lost_after: Some(LOST_AFTER),
-            stop_on_client_after: Some(STOP_AFTER),
+            lost_after: Some(times.lost_after),
+            stop_on_client_after: Some(times.stop_after()),
             replace: false,
             ..Disconnect::default()
         },

@@ -407,7 +407,7 @@ fn the_disk_of_a_task_bounds_its_transfers() {
     let config = |disk_mb| {
         let mut definition = definition();
         definition.disk_mb = disk_mb;
-        let job = job("g", "d", &definition);
+        let job = job("g", "d", &definition, Times::default());
         let config = &job.groups[0].tasks[0].config_json;
         serde_json::from_str::<Value>(config).unwrap()["disk_mb"].clone()
     };
@@ -452,7 +452,7 @@ fn rules_that_let_everything_out_or_nothing_choose_the_network() {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
         assert_eq!(check("g", "d", &definition), []);
-        job("g", "d", &definition).groups[0]
+        job("g", "d", &definition, Times::default()).groups[0]
             .network
             .as_ref()
             .unwrap()
@@ -472,7 +472,9 @@ fn a_rule_for_everything_can_be_told() {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
         assert_eq!(check("g", "d", &definition), []);
-        let network = job("g", "d", &definition).groups[0].network.clone();
+        let network = job("g", "d", &definition, Times::default()).groups[0]
+            .network
+            .clone();
         network.unwrap().policy
     };
     let all = |log: bool| json!({"protocol": "all", "destinations": ["0.0.0.0/0"], "log": log});
@@ -504,7 +506,7 @@ fn what_a_client_calls_a_task_goes_with_its_allocation() {
             value[name] = field.clone();
         }
         let definition: Definition = serde_json::from_value(value).unwrap();
-        let meta = job("g", "apps", &definition).meta;
+        let meta = job("g", "apps", &definition, Times::default()).meta;
         meta.into_iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect::<Vec<_>>()
@@ -534,7 +536,7 @@ fn rules_for_some_destinations_become_a_policy() {
     .unwrap();
     assert_eq!(check("g", "d", &definition), []);
 
-    let job = job("g", "d", &definition);
+    let job = job("g", "d", &definition, Times::default());
 
     let network = job.groups[0].network.as_ref().unwrap();
     assert_eq!(network.mode, NetworkMode::Host);
@@ -575,7 +577,7 @@ fn tags_are_compared_as_a_set() {
     let constraint = |tags: &[&str]| {
         let mut definition = definition();
         definition.placement_tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        job("g", "d", &definition).constraints[0].to_string()
+        job("g", "d", &definition, Times::default()).constraints[0].to_string()
     };
     assert_eq!(constraint(&[]), "${meta.placement_tags} is_not_set ");
     assert_eq!(constraint(&["b", "a", "b"]), "${meta.placement_tags} = a,b");

@@ -7,7 +7,7 @@ use crate::limits;
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
     Download, EgressRule, GUID_BYTES_MAX, LABEL_BYTES_MAX, PIDS_MAX, RETENTION_MAX,
-    START_TIMEOUT_MAX, URL_BYTES_MAX, job, job::Root,
+    START_TIMEOUT_MAX, Times, URL_BYTES_MAX, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -44,7 +44,7 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     if faults.is_empty() {
         // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
         // without a server and being waited for go together only where nothing is ever replaced.
-        let mut job = job(guid, domain, definition);
+        let mut job = job(guid, domain, definition, Times::default());
         for group in &mut job.groups {
             group.disconnect.lost_after = None;
         }

@@ -69,7 +69,7 @@ pub struct Domain {
     pub domain: String,
     /// Tasks in it.
     pub tasks: u64,
-    /// Whether a client of the server that answers called it fresh, and that holds.
+    /// Whether a client called it fresh, and that holds.
     pub fresh: bool,
     /// Whole seconds for which it is fresh yet. Without it a fresh domain is fresh for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ pub struct TaskStatus {
     pub domain: String,
     /// `Pending`, `Running`, `Completed` or `Resolving`.
     pub state: String,
-    /// What happens beside that: `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
+    /// What happens beside that: `placing`, `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
     /// `delivering`, `resolving`.
     pub phase: String,
     /// When it was desired, in nanoseconds since 1970, as all times here.
@@ -128,7 +128,9 @@ pub struct TaskStatus {
     pub failure_reason: String,
     /// Which action of the tree failed, such as `serial[1].run`.
     pub failed_action: String,
-    /// Why it waits for room; empty if it does not, or is not looked at yet.
+    /// How often room was looked for and there was none.
+    pub rejection_count: u32,
+    /// Why there was none the last time; empty if that was never so.
     pub rejection_reason: String,
     /// Exit code of the process that decided, if one did.
     pub exit_code: Option<i32>,
@@ -138,6 +140,12 @@ pub struct TaskStatus {
     pub out_of_memory: bool,
     /// The memory limit in bytes, of an out-of-memory kill; 0 if unknown.
     pub memory_limit_bytes: u64,
+    /// The most memory that was used, in bytes, of an out-of-memory kill; 0 if unknown.
+    pub oom_peak_bytes: u64,
+    /// The name of the process that was killed because memory ran out; empty if unknown.
+    pub oom_process: String,
+    /// When its work was over, by its node; 0 if it is not. It is completed when that is in the log.
+    pub ended_at: u64,
     /// CPU time in nanoseconds, if it was counted.
     pub cpu_ns: Option<u64>,
     /// The most memory it used in bytes, if that was counted.
@@ -158,10 +166,12 @@ pub struct TaskStatus {
     pub block_write_bytes: Option<u64>,
     /// Deliveries of its callback that failed.
     pub callback_attempts: u32,
-    /// When its callback is tried again; 0: at once, or there is none.
+    /// When its callback is tried again; 0: at once, or there is none, or it is given up.
     pub callback_next_at: u64,
     /// Its callback failed too often.
     pub callback_given_up: bool,
+    /// When its callback was given up; 0 if it is not. The task is kept after that as long as after its completion.
+    pub callback_given_up_at: u64,
     /// The entry that made it; tells it from an earlier task of that name.
     pub generation: u64,
     /// The last entry that changed it.
@@ -201,7 +211,7 @@ impl From<&OneOff> for CallbackBody {
 }
 
 impl TaskStatus {
-    /// Of a row; `rejection_reason` is the reader's to fill in.
+    /// Of a row.
     #[must_use]
     pub fn new(row: &OneOff) -> Self {
         let OneOff {
@@ -222,6 +232,8 @@ impl TaskStatus {
             updated_at,
             create_index,
             modify_index,
+            rejections,
+            rejection,
         } = row;
         let callback = callback.unwrap_or(Callback {
             attempts: 0,
@@ -243,8 +255,19 @@ impl TaskStatus {
                 .map(AllocId::to_string)
                 .unwrap_or_default(),
             callback_attempts: callback.attempts,
-            callback_next_at: callback.next_at.0,
+            rejection_count: *rejections,
+            rejection_reason: rejection.clone(),
+            callback_next_at: if callback.given_up {
+                0
+            } else {
+                callback.next_at.0
+            },
             callback_given_up: callback.given_up,
+            callback_given_up_at: if callback.given_up {
+                callback.next_at.0
+            } else {
+                0
+            },
             generation: create_index.0,
             modify_index: modify_index.0,
             ..Self::default()
@@ -266,7 +289,7 @@ impl TaskStatus {
             exit,
             oom,
             usage,
-            at: _,
+            at,
         } = end;
         let known = exit.filter(|exit| !exit.unknown);
         let counted = usage.counted.as_ref();
@@ -285,6 +308,11 @@ impl TaskStatus {
                 .map(|exit| exit.signal),
             out_of_memory: oom.is_some() || exit.is_some_and(|exit| exit.oom_killed),
             memory_limit_bytes: oom.as_ref().map_or(0, |oom| oom.limit_bytes),
+            oom_peak_bytes: oom.as_ref().map_or(0, |oom| oom.peak_bytes),
+            oom_process: oom
+                .as_ref()
+                .map_or_else(String::new, |oom| oom.process.clone()),
+            ended_at: at.0,
             cpu_ns: usage.cpu.map(nanos),
             memory_peak_bytes: usage.memory_peak_bytes,
             forks: counted.map(|counted| counted.forks),

@@ -33,7 +33,12 @@ pub(crate) fn batch(name: u32, script: &str) -> AllocBuilder {
 pub(crate) fn one_off(name: u32, definition: &Definition) -> AllocBuilder {
     AllocBuilder {
         name,
-        spec: muster_domain::one_off::job(&format!("task-{name}"), "it", definition),
+        spec: muster_domain::one_off::job(
+            &format!("task-{name}"),
+            "it",
+            definition,
+            muster_domain::one_off::Times::default(),
+        ),
         holding: Holding::default(),
         deployment: None,
     }

@@ -24,6 +24,13 @@ pub struct TasksArgs {
     /// For which a client's claim on a completed task holds.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration::parse)]
     pub task_claim: Duration,
+    /// After which a task is taken for gone whose node was found gone; its agent ends it 30 s before that. The leader's counts
+    /// for all.
+    #[arg(long, default_value = "1m", value_name = "TIME", value_parser = duration::parse)]
+    pub task_lost_after: Duration,
+    /// For which a callback that is being made is nobody else's, three times its wait at least. The leader's counts for all.
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration::parse)]
+    pub task_callback_claim: Duration,
     /// In which a call must be answered, redirects and all.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_wait: Duration,
@@ -72,6 +79,8 @@ impl TasksArgs {
             start_timeout: self.task_start_timeout,
             retention: self.task_retention,
             claim: self.task_claim,
+            lost_after: self.task_lost_after,
+            callback_claim: self.task_callback_claim,
             callback_wait: self.task_callback_wait,
             callback_pause: self.task_callback_pause,
             callback_pause_max: self.task_callback_pause_max,

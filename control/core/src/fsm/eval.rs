@@ -6,7 +6,7 @@ use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::EvalId;
 use muster_domain::id::LogIndex;
 
-use super::{Change, EvalUpdate, NextEval};
+use super::{Change, EvalUpdate, NextEval, one_off};
 
 /// Records `update`, unless the evaluation is gone or has ended.
 ///
@@ -47,6 +47,10 @@ pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
         && deployment.create_index == change.index
     {
         eval.deployment = Some(deployment.id);
+    }
+    let waits = status == EvalStatus::Blocked || next == NextEval::Blocked;
+    if waits && eval.job.is_one_off() {
+        one_off::rejected(change, &eval.job, &eval.failed_groups);
     }
     let follow_up = follow_up(change, &eval, next);
     if next == NextEval::Blocked {

@@ -9,15 +9,18 @@
 //! place where the leader found one ([`OneOffPlace`]), its end claims its callback, and a claim may delete at once. What
 //! it was in between is told all the same ([`Change::pass_one_off`]).
 
+mod rejection;
+
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics, Score};
-use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
+use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::{
-    self, Callback, Definition, End, OneOff, OneOffState, Phase, job_key,
+    self, Callback, Definition, End, OneOff, OneOffState, Phase, Times, job_key,
 };
 use muster_domain::plan::{PlacementDetail, PlacementRun};
 use muster_domain::resources::Holding;
@@ -220,7 +223,7 @@ fn desire(
     let key = job_key(&guid);
     // Of an earlier task of that name nothing may be left, whoever left it.
     forget_job(change, &key);
-    let spec = one_off::job(&guid, &domain, &definition);
+    let spec = one_off::job(&guid, &domain, &definition, change.state.one_offs.times());
     let row = job::first_version(change, spec);
     let (index, at) = (change.index, change.at);
     let task = OneOff::new(guid, domain, Arc::new(definition), index, at);
@@ -453,7 +456,7 @@ fn held(row: &OneOff, claim: Option<LogIndex>) -> Result<(), OneOffRefusal> {
 fn callback_failed(change: &mut Change<'_>, row: &OneOff, next_at: Option<Timestamp>) {
     let callback = row.callback.map(|callback| Callback {
         attempts: callback.attempts.saturating_add(1),
-        next_at: next_at.unwrap_or(callback.next_at),
+        next_at: next_at.unwrap_or(change.at),
         given_up: next_at.is_none(),
     });
     change.put_one_off(OneOff {
@@ -487,17 +490,25 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
 
 /// Takes a task that was told to end for ended, for its node is gone. If the node is back, its agent knows and will tell.
 fn give_up(change: &mut Change<'_>, row: &OneOff) {
+    let Some(alloc) = the_alloc(change.state, &row.job_key()) else {
+        return;
+    };
     if !row.node_id.is_some_and(|id| is_gone(change.state, &id)) {
-        let until = Some(change.at.plus(one_off::LOST_AFTER));
+        let until = Some(change.at.plus(lost_after(alloc)));
         change.put_one_off(OneOff {
             until,
             ..row.clone()
         });
         return;
     }
-    if let Some(key) = the_alloc(change.state, &row.job_key()).map(AllocView::key) {
-        change.stop(key, "its node is down", Some(ClientStatus::Lost));
-    }
+    let key = alloc.key();
+    change.stop(key, "its node is down", Some(ClientStatus::Lost));
+}
+
+/// How long after its node was found gone the allocation of a task is taken for lost: as it was when the task was desired.
+fn lost_after(alloc: AllocView<'_>) -> Duration {
+    let told = alloc.group().disconnect.lost_after;
+    told.unwrap_or(one_off::LOST_AFTER)
 }
 
 /// Whether nothing is to be heard of a node.
@@ -568,6 +579,51 @@ fn the_alloc<'a>(state: &'a State, key: &JobKey) -> Option<AllocView<'a>> {
     state.allocs.of_job(key).next()
 }
 
+/// There is no room for the task of `key`: counts it and says why, in Diego's words.
+pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGroup]) {
+    let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
+        return;
+    };
+    if row.state != OneOffState::Pending || row.ending.is_some() {
+        return;
+    }
+    let tags = &row.definition.placement_tags;
+    let why = failed
+        .first()
+        .map(|it| rejection::reason(&it.metrics, tags));
+    change.put_one_off(OneOff {
+        phase: Phase::Queued,
+        rejections: row.rejections.saturating_add(1),
+        rejection: why.unwrap_or_default(),
+        ..(*row).clone()
+    });
+}
+
+/// Calls a domain fresh.
+pub(super) fn freshen(
+    change: &mut Change<'_>,
+    domain: &str,
+    until: Option<Timestamp>,
+) -> Result<Response, Rejection> {
+    let one_offs = &mut change.state.one_offs;
+    let others = one_offs
+        .fresh(change.at)
+        .filter(|(name, _)| *name != domain);
+    if others.count() >= limits::DOMAINS_MAX {
+        return Err(Rejection::Domains);
+    }
+    one_offs.forget_stale(change.at);
+    one_offs.freshen(domain, until);
+    one_offs.set_index(change.index);
+    Ok(Response::Done)
+}
+
+/// From here on tasks are desired, and their callbacks claimed, with other times.
+pub(super) fn set_times(change: &mut Change<'_>, times: Times) {
+    change.state.one_offs.set_times(times);
+    change.state.one_offs.set_index(change.index);
+}
+
 /// Whether a job is a one-off task's and has been placed: nothing places it again.
 pub(crate) fn is_placed(state: &State, key: &JobKey) -> bool {
     key.is_one_off() && the_alloc(state, key).is_some()
@@ -620,9 +676,10 @@ pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
             // The evaluation that would give it up is over with its job.
             Phase::Unreachable => {
                 let from = alloc.unreachable_at().unwrap_or(change.at);
-                next.until = row.until.max(Some(from.plus(one_off::LOST_AFTER)));
+                next.until = row.until.max(Some(from.plus(lost_after(alloc))));
             }
-            Phase::Queued
+            Phase::Placing
+            | Phase::Queued
             | Phase::Preparing
             | Phase::Running
             | Phase::Cancelling
@@ -669,7 +726,7 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: End) {
     };
     match calls_back_at_once(change.state, &completed) {
         Some(alloc_id) => {
-            let until = at.plus(limits::CALLBACK_CLAIM);
+            let until = at.plus(change.state.one_offs.times().callback_claim);
             change.put_one_off(claimed(&completed, until, true));
             change.pass_one_off(completed);
             change.effect(Effect::CallbackClaimed(alloc_id));

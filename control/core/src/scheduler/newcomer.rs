@@ -55,7 +55,12 @@ impl Scheduler {
         if state.one_offs().get(&task.guid).is_some() || state.jobs().get(&key).is_some() {
             return None;
         }
-        let spec = one_off::job(&task.guid, &task.domain, &task.definition);
+        let spec = one_off::job(
+            &task.guid,
+            &task.domain,
+            &task.definition,
+            state.one_offs().times(),
+        );
         self.look_ahead(state, spec, now, |plan, _update| only_place(plan))
     }
 

@@ -8,7 +8,9 @@ use muster_domain::id::{NodeId, NodeNumber};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
-use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
+use super::{
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION,
+};
 use crate::state::{Cohort, JobRow, RowRecord, State};
 
 /// Why a stream of records is no state.
@@ -126,6 +128,10 @@ impl Restoring {
             Record::Config(config) => self.state.config = config,
             Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
             Record::OneOff(row) => self.state.one_offs.put(Arc::unwrap_or_clone(row)),
+            Record::OneOffTimes(times) => self.state.one_offs.set_times(times),
+            Record::Domain(DomainRecord { domain, until }) => {
+                self.state.one_offs.freshen(&domain, until);
+            }
             Record::End { records } => {
                 self.ended = records == self.read;
             }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{NodeId, NodeNumber};
+use muster_domain::id::{NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
-use muster_domain::one_off::OneOff;
+use muster_domain::one_off::{OneOff, Times};
 
-use super::{CohortRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION};
+use super::{
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION,
+};
 use crate::state::{Answer, Cohort, Config, JobRow, Row, RowRecord, State};
 
 /// The records of `state`, in order.
@@ -49,6 +51,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
     let held = nodes
         .held()
         .map(|(node_id, number)| Item::Held(node_id, number));
+    let times = Some(one_offs.times()).filter(|times| *times != Times::default());
     let source = nodes_rows
         .chain(held)
         .chain(jobs.rows().map(|(_, row)| Item::Job(row)))
@@ -57,7 +60,9 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(deployments.iter().map(Item::Deployment))
         .chain((*config != Config::default()).then_some(Item::Config(*config)))
         .chain(answers.iter().map(Item::Answer))
-        .chain(one_offs.iter().map(Item::OneOff));
+        .chain(one_offs.iter().map(Item::OneOff))
+        .chain(times.map(Item::OneOffTimes))
+        .chain(one_offs.domains_said().map(Item::Domain));
     Records {
         source: Some(source),
         shared: SharedPlaces::default(),
@@ -77,6 +82,8 @@ enum Item<'a> {
     Config(Config),
     Answer(&'a Arc<Answer>),
     OneOff(&'a Arc<OneOff>),
+    OneOffTimes(Times),
+    Domain((&'a str, Option<Timestamp>)),
 }
 
 /// Records under way.
@@ -126,6 +133,11 @@ impl<I> Records<I> {
             Item::Config(config) => Record::Config(config),
             Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
             Item::OneOff(row) => Record::OneOff(Arc::clone(row)),
+            Item::OneOffTimes(times) => Record::OneOffTimes(times),
+            Item::Domain((domain, until)) => Record::Domain(DomainRecord {
+                domain: domain.to_owned(),
+                until,
+            }),
         };
         self.ready.push_back(record);
     }

@@ -60,6 +60,20 @@ fn populated() -> State {
         let at = cluster.now;
         cluster.apply(crate::fsm::Command::DesireOneOffs { tasks, at });
     }
+    for (domain, until) in [("apps", None), ("other", Some(cluster.now))] {
+        cluster.apply(crate::fsm::Command::FreshenDomain {
+            domain: domain.to_owned(),
+            until,
+            at: Timestamp(cluster.now.0 - 1),
+        });
+    }
+    cluster.apply(crate::fsm::Command::SetOneOffTimes {
+        times: Times {
+            callback_claim: Duration::from_mins(1),
+            ..Default::default()
+        },
+        at: cluster.now,
+    });
     let cancelled = crate::fsm::OneOffChange {
         guid: "cancelled".to_owned(),
         generation: None,

@@ -313,6 +313,10 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     for row in state.one_offs.iter() {
         one_offs.put((**row).clone());
     }
+    for (domain, until) in state.one_offs.domains_said() {
+        one_offs.freshen(domain, until);
+    }
+    one_offs.set_times(state.one_offs.times());
     one_offs.set_index(state.one_offs.index());
     if one_offs != state.one_offs {
         broken.push("indexes of the one-off tasks differ from their rows".to_owned());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::{OneOff, OneOffState, Phase};
+use muster_domain::one_off::{OneOff, OneOffState, Phase, Times};
 
 use super::digest::Digest;
 use super::sets::take_out;
@@ -29,6 +29,10 @@ pub struct OneOffs {
     callbacks: OrdMap<Arc<str>, OrdSet<(Timestamp, Arc<str>)>>,
     /// How many callbacks are claimed, by where to.
     delivering: OrdMap<Arc<str>, usize>,
+    /// What every server goes by alike.
+    times: Times,
+    /// Domains that clients called fresh, until when; `None` means for ever. Some may be over.
+    fresh: OrdMap<Arc<str>, Option<Timestamp>>,
     index: LogIndex,
     hash: u64,
 }
@@ -107,7 +111,53 @@ impl OneOffs {
 
     /// The hash of its rows and its index; see [`super::StateHash`].
     pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
+        let times = Some(self.times).filter(|times| *times != Times::default());
+        let times = times.map_or(0, |times| Digest::of(&times));
+        let fresh = self.domains_said().map(|it| Digest::of(&it));
+        let fresh = fresh.fold(times, u64::wrapping_add);
+        let rows = self.hash.wrapping_add(fresh);
+        rows.wrapping_add(Digest::of(&self.index))
+    }
+
+    /// What every server goes by alike.
+    #[must_use]
+    pub fn times(&self) -> Times {
+        self.times
+    }
+
+    /// Domains that are fresh at `now`, by name, until when; `None` means for ever.
+    pub fn fresh(&self, now: Timestamp) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
+        let is_fresh = move |until: Option<Timestamp>| until.is_none_or(|until| until > now);
+        self.domains_said()
+            .filter(move |(_, until)| is_fresh(*until))
+    }
+
+    /// Domains that were called fresh and not forgotten yet.
+    pub(crate) fn domains_said(&self) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
+        self.fresh.iter().map(|(domain, until)| (&**domain, *until))
+    }
+
+    pub(crate) fn set_times(&mut self, times: Times) {
+        self.times = times;
+    }
+
+    /// Calls a domain fresh.
+    pub(crate) fn freshen(&mut self, domain: &str, until: Option<Timestamp>) {
+        self.fresh.insert(Arc::from(domain), until);
+    }
+
+    /// Forgets the domains that are not fresh any more at `now`.
+    pub(crate) fn forget_stale(&mut self, now: Timestamp) {
+        let stale = |until: &Option<Timestamp>| until.is_some_and(|until| until <= now);
+        let stale: Vec<Arc<str>> = self
+            .fresh
+            .iter()
+            .filter(|(_, until)| stale(until))
+            .map(|(domain, _)| Arc::clone(domain))
+            .collect();
+        for domain in stale {
+            self.fresh.remove(&domain);
+        }
     }
 
     /// Writes a row.
@@ -254,7 +304,7 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
         |from: Timestamp, ms: u64| Timestamp(from.0.saturating_add(ms.saturating_mul(1_000_000)));
     match row.state {
         OneOffState::Pending | OneOffState::Running => match row.phase {
-            Phase::Queued | Phase::Preparing => {
+            Phase::Placing | Phase::Queued | Phase::Preparing => {
                 Some(after(row.created_at, row.definition.start_timeout_ms))
             }
             Phase::Unreachable => row.until,
@@ -267,9 +317,16 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
         OneOffState::Completed if row.owes_callback() => None,
         OneOffState::Completed => row
             .first_completed_at
+            .max(given_up_at(row))
             .map(|at| after(at, row.definition.retention_ms)),
         OneOffState::Resolving => row.until,
     }
+}
+
+/// When the callback of a task was given up: whoever asks must be able to see that, as long as any other result.
+fn given_up_at(row: &OneOff) -> Option<Timestamp> {
+    let callback = row.callback.filter(|callback| callback.given_up)?;
+    Some(callback.next_at)
 }
 
 fn callback_at(row: &OneOff) -> Option<Timestamp> {

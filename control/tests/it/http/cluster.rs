@@ -87,6 +87,31 @@ async fn a_wait_goes_on_through_a_change_of_leader() {
     trio.shutdown().await;
 }
 
+/// Freshness is in the log: what one server was told, all tell, and the next leader too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_is_fresh_at_every_server_and_after_an_election() {
+    let mut trio = Trio::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let follower = trio.follower().await;
+    let fresh = json!({"domain": "apps", "ttl": 100_000});
+    let told = trio.client(follower).put("/v1/domains", &fresh).await;
+    assert_eq!(told.status, 200, "{}", told.text);
+
+    trio.crash(leader);
+    trio.settled().await;
+
+    for at in trio.running() {
+        let listed = trio.client(at).get("/v1/domains?consistent").await.json();
+        assert_eq!(
+            (&listed[0]["domain"], &listed[0]["fresh"]),
+            (&json!("apps"), &json!(true)),
+            "{at}"
+        );
+    }
+    trio.shutdown().await;
+}
+
 /// One of three cannot know whether it is behind: it says so, and when to come back.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_only_stale_reads_are_answered() {

@@ -415,6 +415,7 @@ async fn a_task_says_why_it_waits_and_is_cancelled_at_once() {
 
     let waiting = client.get("/v1/tasks/a").await.json();
     assert_eq!(waiting["phase"], "queued");
+    assert_eq!(waiting["rejection_count"], 1);
     assert_eq!(
         waiting["rejection_reason"],
         "insufficient resources: memory"

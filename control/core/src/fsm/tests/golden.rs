@@ -322,6 +322,21 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         ),
         claims_of_one_offs(),
         (
+            "freshen_domain",
+            Command::FreshenDomain {
+                domain: "apps".to_owned(),
+                until: Some(AT),
+                at: AT,
+            },
+        ),
+        (
+            "set_one_off_times",
+            Command::SetOneOffTimes {
+                times: Times::default(),
+                at: AT,
+            },
+        ),
+        (
             "resolve_one_off",
             Command::ChangeOneOffs {
                 changes: vec![OneOffChange {
@@ -582,6 +597,7 @@ fn commands_read_back_what_they_wrote() {
             "place_one_offs" | "resolve_one_off" => 2,
             "place_job" => 3,
             "claims_of_one_offs" => 4,
+            "freshen_domain" | "set_one_off_times" => 5,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

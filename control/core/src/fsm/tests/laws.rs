@@ -75,6 +75,15 @@ enum Step {
         task: u8,
         step: OneOffStep,
     },
+    /// A domain is called fresh.
+    Freshen {
+        domain: u8,
+        seconds: Option<u64>,
+    },
+    /// A leader with another configuration.
+    Times {
+        seconds: u64,
+    },
     /// What is due of one-off tasks.
     Converge,
     Settle,
@@ -110,6 +119,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 task, domain, callback, placed,
             }),
         4 => (0..3_u8, one_off_step()).prop_map(|(task, step)| Step::Task { task, step }),
+        1 => (0..3_u8, proptest::option::of(1..50_u64))
+            .prop_map(|(domain, seconds)| Step::Freshen { domain, seconds }),
+        1 => (45..90_u64).prop_map(|seconds| Step::Times { seconds }),
         2 => Just(Step::Converge),
         6 => Just(Step::Settle),
         5 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
@@ -250,6 +262,18 @@ impl History {
                     step,
                 }];
                 self.apply(Command::ChangeOneOffs { changes, at });
+            }
+            Step::Freshen { domain, seconds } => {
+                let until = seconds.map(|seconds| at.plus(Duration::from_secs(seconds)));
+                let domain = format!("domain{domain}");
+                self.apply(Command::FreshenDomain { domain, until, at });
+            }
+            Step::Times { seconds } => {
+                let times = Times {
+                    lost_after: Duration::from_secs(seconds),
+                    ..Times::default()
+                };
+                self.apply(Command::SetOneOffTimes { times, at });
             }
             Step::Converge => {
                 for command in crate::converge::due(&self.cluster.state, at).commands {

@@ -2,10 +2,15 @@
 
 use muster_domain::fixture::definition;
 use muster_domain::id::AllocId;
-use muster_domain::one_off::{CANCELLED, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase};
+use muster_domain::one_off::{
+    CANCELLED, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times,
+};
+
+use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 use super::*;
 use crate::converge;
+use crate::state::due_at;
 
 const GUID: &str = "task-1";
 
@@ -373,8 +378,8 @@ fn a_place_that_is_gone_leaves_the_task_to_wait() {
         rows.map(|row| (row.guid.clone(), row.state, row.phase))
             .collect::<Vec<_>>()
     };
-    let queued = |guid: &str| (guid.to_owned(), OneOffState::Pending, Phase::Queued);
-    assert_eq!(states(&fixture), [queued("a"), queued("b"), queued(GUID)]);
+    let waits = |guid: &str| (guid.to_owned(), OneOffState::Pending, Phase::Placing);
+    assert_eq!(states(&fixture), [waits("a"), waits("b"), waits(GUID)]);
     assert!(fixture.cluster.passed.is_empty());
     fixture.cluster.settle();
     assert_eq!(fixture.cluster.broker.blocked(), 3);
@@ -533,7 +538,7 @@ fn an_end_claims_its_callback() {
         (row.state, row.phase),
         (OneOffState::Resolving, Phase::Delivering)
     );
-    let until = fixture.cluster.now.plus(limits::CALLBACK_CLAIM);
+    let until = fixture.cluster.now.plus(Times::default().callback_claim);
     assert_eq!(row.until, Some(until));
     let claimed = Effect::CallbackClaimed(fixture.alloc());
     assert!(fixture.cluster.effects.contains(&claimed));
@@ -543,7 +548,7 @@ fn an_end_claims_its_callback() {
     assert_eq!(completed.state, OneOffState::Completed);
     assert_eq!((&completed.end, completed.until), (&row.end, None));
     // Nobody has made it: it can be claimed again.
-    fixture.cluster.advance(limits::CALLBACK_CLAIM);
+    fixture.cluster.advance(Times::default().callback_claim);
     fixture.converge();
     assert_eq!(fixture.row().phase, Phase::Completed);
     assert_eq!(
@@ -568,10 +573,133 @@ fn an_end_claims_no_more_callbacks_than_are_made_at_a_time() {
     assert!(fixture.cluster.passed.is_empty());
 }
 
+/// Task-1, completed, whose callback was claimed by its end.
+fn given_up(after: Duration) -> (Fixture, Timestamp) {
+    let mut fixture = called_back(0);
+    fixture.cluster.advance(after);
+    let claim = fixture.row().claim().unwrap();
+    let given_up = OneOffStep::CallbackTried {
+        claim,
+        next_at: None,
+    };
+    assert_eq!(fixture.step(given_up), None);
+    let now = fixture.cluster.now;
+    (fixture, now)
+}
+
+/// Whoever waits for the end of a task whose callback nobody took finds it for as long as one without a callback.
+#[test]
+fn a_callback_that_is_given_up_is_on_record_as_long_as_a_result() {
+    let (mut fixture, at) = given_up(Duration::from_hours(1));
+
+    let row = fixture.row();
+    let callback = row.callback.unwrap();
+    assert!(callback.given_up);
+    assert_eq!((callback.attempts, callback.next_at), (1, at));
+    let retention = Duration::from_millis(row.definition.retention_ms);
+    assert!(retention < Duration::from_hours(1));
+    assert_eq!(due_at(&row), Some(at.plus(retention)));
+    fixture.cluster.now = Timestamp(at.plus(retention).0 - 1);
+    fixture.converge();
+    assert_eq!(fixture.row().state, OneOffState::Completed);
+    fixture.cluster.now = at.plus(retention);
+    fixture.converge();
+    assert_eq!(fixture.cluster.state.one_offs().get(GUID), None);
+}
+
+/// Retention counts from the completion, not from a callback that was given up before it had passed.
+#[test]
+fn a_callback_that_is_given_up_at_once_takes_no_time_from_the_result() {
+    let (fixture, at) = given_up(Duration::ZERO);
+
+    let row = fixture.row();
+
+    assert_eq!(row.first_completed_at, Some(at));
+    let retention = Duration::from_millis(row.definition.retention_ms);
+    assert_eq!(due_at(&row), Some(at.plus(retention)));
+}
+
+#[test]
+fn domains_are_fresh_until_their_time_and_bounded() {
+    let mut fixture = Fixture::new();
+    let freshen = |fixture: &mut Fixture, domain: &str, seconds: u64| {
+        let at = fixture.cluster.now;
+        fixture.cluster.apply(Command::FreshenDomain {
+            domain: domain.to_owned(),
+            until: (seconds > 0).then(|| at.plus(Duration::from_secs(seconds))),
+            at,
+        })
+    };
+    let fresh = |fixture: &Fixture| {
+        let (one_offs, now) = (fixture.cluster.state.one_offs(), fixture.cluster.now);
+        let fresh = one_offs.fresh(now);
+        fresh
+            .map(|(domain, _)| domain.to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(freshen(&mut fixture, "short", 1), Response::Done);
+    assert_eq!(freshen(&mut fixture, "ever", 0), Response::Done);
+    assert_eq!(fresh(&fixture), ["ever", "short"]);
+    fixture.cluster.advance(Duration::from_secs(1));
+    assert_eq!(fresh(&fixture), ["ever"]);
+    for number in 1..limits::DOMAINS_MAX {
+        let response = freshen(&mut fixture, &number.to_string(), 1);
+        assert_eq!(response, Response::Done, "{number}");
+    }
+    let before = fixture.cluster.state.clone();
+
+    let refused = freshen(&mut fixture, "more", 1);
+
+    assert_eq!(refused, Response::Rejected(Rejection::Domains));
+    assert_eq!(fixture.cluster.state.one_offs(), before.one_offs());
+    assert_eq!(freshen(&mut fixture, "ever", 1), Response::Done);
+    fixture.cluster.advance(Duration::from_secs(1));
+    assert_eq!(freshen(&mut fixture, "more", 1), Response::Done);
+    assert_eq!(fresh(&fixture), ["more"]);
+}
+
+/// The times of the log count, and for a task those from when it was desired.
+#[test]
+fn a_leader_with_other_times_has_them_kept_by_all() {
+    let mut fixture = Fixture::new();
+    let times = Times {
+        lost_after: Duration::from_secs(100),
+        callback_claim: Duration::from_secs(70),
+    };
+    let at = fixture.cluster.now;
+    fixture.cluster.apply(Command::SetOneOffTimes { times, at });
+    fixture.desire_as(GUID, "apps", "http://localhost").unwrap();
+    fixture.cluster.settle();
+    let alloc_id = fixture.alloc();
+    let alloc = fixture.cluster.state.allocs().get(&alloc_id).unwrap();
+    let disconnect = alloc.group().disconnect.clone();
+    assert_eq!(disconnect.lost_after, Some(times.lost_after));
+    let patience = Duration::from_secs(70);
+    assert_eq!(disconnect.stop_on_client_after, Some(patience));
+    let default = Times::default();
+    let at = fixture.cluster.now;
+    fixture
+        .cluster
+        .apply(Command::SetOneOffTimes { times: default, at });
+    assert_eq!(fixture.step(OneOffStep::Cancel), None);
+    let gone_at = fixture.cluster.now;
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+    fixture.cluster.settle();
+    let end = gone_at.plus(times.lost_after);
+    assert_eq!(fixture.row().until, Some(end));
+    fixture.cluster.now = end;
+    fixture.converge();
+    // Its callback is claimed as the log says now.
+    let until = end.plus(default.callback_claim);
+    assert_eq!(fixture.row().until, Some(until));
+}
+
 #[test]
 fn a_task_is_followed_to_its_end() {
     let mut fixture = Fixture::at(Some(OneOffState::Pending));
-    assert_eq!(fixture.row().phase, Phase::Queued);
+    assert_eq!(fixture.row().phase, Phase::Placing);
     fixture.cluster.settle();
     assert_eq!(fixture.row().phase, Phase::Preparing);
     fixture.report(ClientStatus::Running, None);
@@ -653,6 +781,81 @@ fn a_node_out_of_reach_is_waited_for() {
 
     assert_eq!(fixture.row().failure_reason(), "");
     assert_eq!(fixture.row().state, OneOffState::Completed);
+}
+
+/// Diego fails every task when it finds no cell at all, as when its own table of cells is lost.
+#[test]
+fn no_nodes_at_all_fail_no_task_at_once() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    fixture.desire("waits").unwrap();
+    fixture.desire("waits-too").unwrap();
+    fixture.cluster.settle();
+    fixture
+        .cluster
+        .node_status(fixture.node_id, NodeStatus::Down);
+    let states = |fixture: &Fixture| {
+        let rows = fixture.cluster.state.one_offs().iter();
+        rows.map(|row| (row.state, row.failure_reason().to_owned()))
+            .collect::<Vec<_>>()
+    };
+    let before = states(&fixture);
+    for _ in 0..59 {
+        fixture.cluster.advance(Duration::from_secs(1));
+        fixture.converge();
+        fixture.cluster.settle();
+        assert_eq!(states(&fixture), before);
+    }
+
+    fixture.cluster.advance(Duration::from_secs(2));
+    fixture.cluster.settle();
+
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.failure_reason()),
+        (OneOffState::Completed, NODE_GONE)
+    );
+}
+
+/// It gives up its place, and is placed nowhere else: it may have started.
+#[test]
+fn a_task_that_is_preempted_has_failed_and_runs_nowhere_else() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    fixture.cluster.apply(Command::SetSchedulerConfig {
+        config: SchedulerConfig {
+            preemption: PreemptionConfig {
+                system: true,
+                sysbatch: true,
+                batch: true,
+                service: true,
+            },
+            ..SchedulerConfig::default()
+        },
+        check_index: None,
+        at: fixture.cluster.now,
+    });
+    fixture
+        .cluster
+        .run(job("more-important").priority(90).cpu_mhz(150).build());
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Running, Phase::Cancelling)
+    );
+    // Nothing says that it has ended until its node does.
+    fixture.converge();
+    assert_eq!(fixture.row().state, OneOffState::Running);
+
+    fixture.report(ClientStatus::Complete, Some(End::default()));
+
+    let row = fixture.row();
+    assert_eq!(row.state, OneOffState::Completed);
+    let end = row.end.as_ref().unwrap();
+    assert!(end.failed);
+    assert_eq!(end.failure_reason, "preempted by a more important job");
+    fixture.cluster.node(node("n2").build());
+    fixture.cluster.settle();
+    let allocs = fixture.cluster.state.allocs();
+    assert_eq!(allocs.of_job(&row.job_key()).count(), 1);
 }
 
 /// Task-1, cancelled, and its node gone, in either order; and when the node was found gone.
@@ -776,7 +979,9 @@ fn a_task_without_room_waits_and_expires() {
     fixture.cluster.settle();
     fixture.cluster.advance(Duration::from_secs(59));
     fixture.converge();
-    assert_eq!(fixture.row().phase, Phase::Queued);
+    let row = fixture.row();
+    assert_eq!((row.phase, row.rejections), (Phase::Queued, 1));
+    assert_eq!(row.rejection, "insufficient resources: cpu");
     fixture.cluster.advance(Duration::from_secs(1));
 
     fixture.converge();
@@ -870,7 +1075,10 @@ fn what_owes_a_callback_is_kept_until_that_is_given_up() {
     fixture.step(claim());
     assert_eq!(owed(&fixture), 0);
     fixture.step(OneOffStep::CallbackFailed { next_at: None });
+    fixture.converge();
+    assert_eq!(fixture.row().state, OneOffState::Completed);
 
+    fixture.cluster.advance(Duration::from_mins(1));
     fixture.converge();
 
     assert!(fixture.cluster.state.one_offs().is_empty());
