@@ -122,68 +122,7 @@ impl TasksConfig {
     ///
     /// [`TasksConfigError`]: the first thing that is wrong with it.
     pub fn check(&self) -> Result<(), TasksConfigError> {
-        // A task's own time of zero means this one, so this one cannot be zero.
-        let least = Duration::from_millis(1);
-        let times = [
-            (
-                "start timeout",
-                "task-start-timeout",
-                self.start_timeout,
-                least,
-                START_TIMEOUT_MAX,
-            ),
-            (
-                "retention",
-                "task-retention",
-                self.retention,
-                least,
-                RETENTION_MAX,
-            ),
-            ("claim", "task-claim", self.claim, least, limits::CLAIM_MAX),
-            (
-                "time to give a node up",
-                "task-lost-after",
-                self.lost_after,
-                LOST_AFTER_MIN,
-                LOST_AFTER_MAX,
-            ),
-            (
-                "callback's claim",
-                "task-callback-claim",
-                self.callback_claim,
-                3 * self.callback_wait,
-                limits::CLAIM_MAX,
-            ),
-            (
-                "callback's time",
-                "task-callback-wait",
-                self.callback_wait,
-                limits::CALLBACK_WAIT_MIN,
-                limits::CALLBACK_WAIT_MAX,
-            ),
-            (
-                "callback's pause",
-                "task-callback-pause",
-                self.callback_pause,
-                limits::CALLBACK_PAUSE_MIN,
-                self.callback_pause_max,
-            ),
-            (
-                "callback's longest pause",
-                "task-callback-pause-max",
-                self.callback_pause_max,
-                limits::CALLBACK_PAUSE_MIN,
-                limits::CALLBACK_DEADLINE_MAX,
-            ),
-            (
-                "callback's deadline",
-                "task-callback-deadline",
-                self.callback_deadline,
-                Duration::ZERO,
-                limits::CALLBACK_DEADLINE_MAX,
-            ),
-        ];
-        for (what, flag, given, min, max) in times {
+        for (what, flag, given, min, max) in self.bounds() {
             if given < min || given > max {
                 return Err(TasksConfigError::Time {
                     what,
@@ -208,6 +147,71 @@ impl TasksConfig {
             }
         }
         Ok(())
+    }
+
+    /// Each time: for people, what sets it, what it is, and from where to where it may be.
+    fn bounds(&self) -> [(&'static str, &'static str, Duration, Duration, Duration); 9] {
+        // A task's own time of zero means this one, so this one cannot be zero.
+        let least = Duration::from_millis(1);
+        [
+            (
+                "start timeout",
+                "task-start-timeout",
+                self.start_timeout,
+                least,
+                START_TIMEOUT_MAX,
+            ),
+            (
+                "retention",
+                "task-retention",
+                self.retention,
+                least,
+                RETENTION_MAX,
+            ),
+            ("claim", "task-claim", self.claim, least, limits::CLAIM_MAX),
+            (
+                "time to give a node up",
+                "task-lost-after",
+                self.lost_after,
+                LOST_AFTER_MIN,
+                LOST_AFTER_MAX,
+            ),
+            (
+                "callback's time",
+                "task-callback-wait",
+                self.callback_wait,
+                limits::CALLBACK_WAIT_MIN,
+                limits::CALLBACK_WAIT_MAX,
+            ),
+            (
+                "callback's claim",
+                "task-callback-claim",
+                self.callback_claim,
+                3 * self.callback_wait,
+                limits::CLAIM_MAX,
+            ),
+            (
+                "callback's pause",
+                "task-callback-pause",
+                self.callback_pause,
+                limits::CALLBACK_PAUSE_MIN,
+                self.callback_pause_max,
+            ),
+            (
+                "callback's longest pause",
+                "task-callback-pause-max",
+                self.callback_pause_max,
+                limits::CALLBACK_PAUSE_MIN,
+                limits::CALLBACK_DEADLINE_MAX,
+            ),
+            (
+                "callback's deadline",
+                "task-callback-deadline",
+                self.callback_deadline,
+                Duration::ZERO,
+                limits::CALLBACK_DEADLINE_MAX,
+            ),
+        ]
     }
 
     /// What every server must go by alike.

@@ -20,37 +20,8 @@ fn handle() -> RemoteHandle {
     }
 }
 
-/// A state with something in every table, gaps among the columns, and versions that only an allocation
-/// knows.
-fn populated() -> State {
-    let mut cluster = Cluster::new();
-    for name in ["n1", "n2", "n3", "n4"] {
-        cluster.node(node(name).build());
-    }
-    cluster.run(job("web").count(3).dynamic_port("http").build());
-    // Told to stop by the next version, it is kept until it has.
-    let alloc_id = cluster.live("web")[0].id;
-    cluster.report_remote(alloc_id, ClientStatus::Running, vec![handle()]);
-    cluster.run(
-        job("web")
-            .count(3)
-            .dynamic_port("http")
-            .cpu_mhz(200)
-            .build(),
-    );
-    cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
-    cluster.run(job("huge").memory_mb(1_000_000).build());
-    let mut rolling = job("rolling").build();
-    rolling.groups[0].update = Some(UpdateStrategy::default());
-    cluster.run(rolling);
-    cluster.apply(crate::fsm::Command::SetSchedulerConfig {
-        config: SchedulerConfig {
-            memory_oversubscription: true,
-            ..SchedulerConfig::default()
-        },
-        check_index: None,
-        at: cluster.now,
-    });
+/// One-off tasks, what is known of domains, and times that are not the defaults.
+fn one_offs(cluster: &mut Cluster) {
     for guid in ["queued", "cancelled"] {
         let tasks = vec![crate::fsm::NewOneOff {
             guid: guid.to_owned(),
@@ -83,6 +54,40 @@ fn populated() -> State {
         changes: vec![cancelled],
         at: cluster.now,
     });
+}
+
+/// A state with something in every table, gaps among the columns, and versions that only an allocation
+/// knows.
+fn populated() -> State {
+    let mut cluster = Cluster::new();
+    for name in ["n1", "n2", "n3", "n4"] {
+        cluster.node(node(name).build());
+    }
+    cluster.run(job("web").count(3).dynamic_port("http").build());
+    // Told to stop by the next version, it is kept until it has.
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report_remote(alloc_id, ClientStatus::Running, vec![handle()]);
+    cluster.run(
+        job("web")
+            .count(3)
+            .dynamic_port("http")
+            .cpu_mhz(200)
+            .build(),
+    );
+    cluster.run(job("sum").job_type(JobType::Batch).count(2).build());
+    cluster.run(job("huge").memory_mb(1_000_000).build());
+    let mut rolling = job("rolling").build();
+    rolling.groups[0].update = Some(UpdateStrategy::default());
+    cluster.run(rolling);
+    cluster.apply(crate::fsm::Command::SetSchedulerConfig {
+        config: SchedulerConfig {
+            memory_oversubscription: true,
+            ..SchedulerConfig::default()
+        },
+        check_index: None,
+        at: cluster.now,
+    });
+    one_offs(&mut cluster);
     let alloc_id = cluster.live("sum")[0].id;
     cluster.report(alloc_id, ClientStatus::Failed);
     let down = cluster.state.nodes().iter().next().unwrap().spec.id;

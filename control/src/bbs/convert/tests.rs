@@ -189,6 +189,11 @@ fn a_task_says_what_became_of_it() {
         at(1),
     );
     let node_id = NodeId::at(LogIndex(5), 0);
+    let pending = OneOff {
+        rejections: 2,
+        rejection: "no room".to_owned(),
+        ..pending
+    };
     let running = OneOff {
         state: OneOffState::Running,
         node_id: Some(node_id),
@@ -206,13 +211,15 @@ fn a_task_says_what_became_of_it() {
         ..running.clone()
     };
 
-    let waits = task(&pending, "no room".to_owned());
-    let runs = task(&running, String::new());
-    let ended = task(&completed, String::new());
+    let (waits, runs, ended) = (task(&pending), task(&running), task(&completed));
 
     assert_eq!(
-        (waits.state(), waits.rejection_reason.as_str()),
-        (State::Pending, "no room")
+        (
+            waits.state(),
+            waits.rejection_count,
+            waits.rejection_reason.as_str()
+        ),
+        (State::Pending, 2, "no room")
     );
     assert_eq!(
         (waits.task_guid.as_str(), waits.domain.as_str()),

@@ -187,7 +187,7 @@ async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again
 
 /// Whether it died in the middle.
 async fn a_leader_dies_when_asked() -> bool {
-    let (_cluster, mut members) = three().await;
+    let (_cluster, mut members) = Box::pin(three()).await;
     let at = leader(&members).await;
     members[at].load().await;
     let all = ask(&members[at], "dry_run").await;
@@ -225,7 +225,7 @@ async fn a_collection_by_age_goes_on_at_the_next_leader() {
 
 /// Whether it died in the middle.
 async fn a_leader_dies_by_age() -> bool {
-    let (_cluster, members) = three().await;
+    let (_cluster, members) = Box::pin(three()).await;
     members[leader(&members).await].load().await;
     let mut configs = Vec::new();
     for member in members {

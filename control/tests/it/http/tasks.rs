@@ -452,7 +452,7 @@ async fn a_running_task_is_completed_when_its_node_has_ended_it() {
         let line = events.events().await.events.into_iter();
         phases.extend(line.map(|event| event.payload["Task"]["phase"].clone()));
     }
-    assert_eq!(phases, ["queued", "preparing", "running", "cancelling"]);
+    assert_eq!(phases, ["placing", "preparing", "running", "cancelling"]);
     let told = agent.next_wanted(DesiredStatus::Stop).await;
     assert_eq!(told.alloc_id, alloc.alloc_id);
     agent

@@ -672,7 +672,7 @@ fn a_leader_with_other_times_has_them_kept_by_all() {
     fixture.cluster.settle();
     let alloc_id = fixture.alloc();
     let alloc = fixture.cluster.state.allocs().get(&alloc_id).unwrap();
-    let disconnect = alloc.group().disconnect.clone();
+    let disconnect = alloc.group().disconnect;
     assert_eq!(disconnect.lost_after, Some(times.lost_after));
     let patience = Duration::from_secs(70);
     assert_eq!(disconnect.stop_on_client_after, Some(patience));
