@@ -48,7 +48,9 @@ use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
 pub use garbage::outlook::Outlook as GcOutlook;
 pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
-pub use garbage::{Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept};
+pub use garbage::{
+    Bounds as GcBounds, Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept,
+};
 pub(crate) use job::is_unknown;
 pub use keyed::{Once, Unkeyed};
 pub(crate) use one_off::is_placed as is_placed_one_off;
@@ -840,8 +842,18 @@ impl Applied {
 }
 
 /// Applies the entry at `index`.
-#[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
+    apply_within(state, index, command, GcBounds::default())
+}
+
+/// The same with other bounds for a slice of a collection.
+#[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
+pub fn apply_within(
+    state: &mut State,
+    index: LogIndex,
+    command: Command,
+    bounds: GcBounds,
+) -> Applied {
     let at = command.at();
     state.applied = index;
     if let Some(key) = command.job_key().filter(JobKey::is_one_off) {
@@ -902,6 +914,7 @@ pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
             at: _,
         } => Ok(garbage::collect(
             &mut change,
+            bounds,
             rule,
             before,
             batch_before,

@@ -82,7 +82,9 @@ pub fn command(command: &Command) -> String {
                 .collect();
             format!("tasks {}", words.join(", "))
         }
-        Command::CollectGarbage { rule, .. } => format!("collect {rule:?}"),
+        Command::CollectGarbage { rule, after, .. } => {
+            format!("collect {rule:?}{}", after.as_ref().map_or("", |_| " on"))
+        }
         Command::Keyed {
             once,
             command: inner,

@@ -30,11 +30,13 @@ pub enum Bug {
     OlderDesired,
     /// The key of a write is not looked at, so that a retry is applied twice.
     KeyIgnored,
+    /// A collection that somebody asked for is over with the first slice of each rule.
+    HalfCollection,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::CommitWithoutQuorum,
         Self::AckBeforeSync,
         Self::VoteForgotten,
@@ -46,6 +48,7 @@ impl Bug {
         Self::UncountedHeartbeat,
         Self::OlderDesired,
         Self::KeyIgnored,
+        Self::HalfCollection,
     ];
 
     /// The word used on the command line.
@@ -63,6 +66,7 @@ impl Bug {
             Self::UncountedHeartbeat => "uncounted-heartbeat",
             Self::OlderDesired => "older-desired",
             Self::KeyIgnored => "key-ignored",
+            Self::HalfCollection => "half-collection",
         }
     }
 

@@ -16,7 +16,7 @@ use crate::message::{Answer, Ask, Message, Place, Wish};
 struct Request {
     number: u64,
     ask: Ask,
-    /// What was acknowledged when it began.
+    /// What a read must see, and after what a collection must be: what was acknowledged, or committed, when it began.
     floor: u64,
     tries: u32,
     until: Timestamp,
@@ -64,10 +64,14 @@ impl Client {
             None => {
                 self.next += 1;
                 let ask = self.choose(nodes, &mut env.dice);
+                let floor = match ask {
+                    Ask::Collect => env.oracle.committed_index(),
+                    Ask::Write { .. } | Ask::ReadLinearizable => env.oracle.acknowledged(),
+                };
                 self.request = Some(Request {
                     number: self.next,
                     ask,
-                    floor: env.oracle.acknowledged(),
+                    floor,
                     tries: 0,
                     until: env.now,
                 });
@@ -112,6 +116,11 @@ impl Client {
                 self.request = None;
                 env.after(5, 400, Event::Client(client));
             }
+            (Ask::Collect, Answer::Collected) => {
+                env.oracle.collected_by_force(request.floor);
+                self.request = None;
+                env.after(10, 4_000, Event::Client(client));
+            }
             (_, answer) => env
                 .oracle
                 .fault(&format!("client {client} got the wrong answer {answer:?}")),
@@ -122,7 +131,7 @@ impl Client {
         if dice.chance(60) {
             return Ask::ReadLinearizable;
         }
-        let wish = match dice.below(26) {
+        let wish = match dice.below(28) {
             0..=9 => Wish::Register(Box::new(job(dice))),
             10..=12 => Wish::Deregister {
                 key: some_job(dice),
@@ -131,6 +140,7 @@ impl Client {
             13..=15 => Wish::Evaluate(some_job(dice)),
             20..=22 => Wish::Desire(Box::new(task(dice))),
             23..=25 => Wish::Task(step(dice)),
+            26..=27 => return Ask::Collect,
             _ => Wish::SetEligibility {
                 node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
                 eligibility: if dice.chance(75) {

@@ -22,6 +22,7 @@ use muster_domain::one_off::{OneOff, Phase};
 use crate::bug::Bug;
 use crate::env::Env;
 use crate::limits;
+use crate::server::Waiter;
 
 /// What a proposal of the duties was for.
 #[derive(Debug)]
@@ -48,6 +49,14 @@ struct Call {
     change: OneOffChange,
 }
 
+/// What a collection does next.
+#[derive(Debug)]
+enum Garbage {
+    Propose(Command),
+    /// What was asked for is over.
+    Tell(Waiter),
+}
+
 /// Callbacks of one-off tasks.
 #[derive(Debug, Default)]
 struct Callbacks {
@@ -72,8 +81,11 @@ pub struct Duties {
     applying: bool,
     /// Deliveries that workers have.
     busy: usize,
-    garbage: VecDeque<Command>,
+    garbage: VecDeque<Garbage>,
+    /// A slice is on its way.
     collecting: bool,
+    /// Those whose collections are over.
+    collected: Vec<Waiter>,
     converging: bool,
     callbacks: Callbacks,
     looked_at: Timestamp,
@@ -109,6 +121,7 @@ impl Duties {
             busy: 0,
             garbage: VecDeque::new(),
             collecting: false,
+            collected: Vec::new(),
             converging: false,
             callbacks: Callbacks::default(),
             looked_at: env.now,
@@ -128,6 +141,8 @@ impl Duties {
     pub fn restart(&mut self, state: &State, now: Timestamp) {
         self.reign.1 += 1;
         self.waiting.clear();
+        // The next interval finds the same garbage; who waits for it asks again.
+        self.garbage.clear();
         // Answers to what is under way do not come any more.
         (self.applying, self.collecting, self.converging) = (false, false, false);
         (self.callbacks.claiming, self.callbacks.writing) = (false, false);
@@ -288,8 +303,9 @@ impl Duties {
             }
             Purpose::Garbage(command) => {
                 self.collecting = false;
-                if let Some(next) = Collector::next_slice(&command, response, now) {
-                    self.garbage.push_front(next);
+                let next = Collector::next_slice(&command, response, now);
+                if let Some(next) = next.filter(|_| !env.has(Bug::HalfCollection)) {
+                    self.garbage.push_front(Garbage::Propose(next));
                 }
             }
             Purpose::Plans(merged) => {
@@ -340,10 +356,7 @@ impl Duties {
         now: Timestamp,
         at: Timestamp,
     ) -> Option<(Command, Purpose)> {
-        if !self.collecting
-            && let Some(command) = self.garbage.pop_front()
-        {
-            self.collecting = true;
+        if let Some(command) = self.next_slice() {
             return Some((command.clone(), Purpose::Garbage(Box::new(command))));
         }
         if !self.converging
@@ -396,6 +409,37 @@ impl Duties {
         }
     }
 
+    fn next_slice(&mut self) -> Option<Command> {
+        while !self.collecting {
+            match self.garbage.pop_front()? {
+                Garbage::Tell(waiter) => self.collected.push(waiter),
+                Garbage::Propose(command) => {
+                    self.collecting = true;
+                    return Some(command);
+                }
+            }
+        }
+        None
+    }
+
+    /// Somebody wants everything forgotten that is over, and waits for it.
+    pub fn force(&mut self, waiter: Waiter, now: Timestamp) {
+        let commands = Collector::forced(now).into_iter().map(Garbage::Propose);
+        self.garbage.extend(commands);
+        self.garbage.push_back(Garbage::Tell(waiter));
+    }
+
+    /// Those whose collections are over.
+    pub fn take_collected(&mut self) -> Vec<Waiter> {
+        std::mem::take(&mut self.collected)
+    }
+
+    /// Whether a collection is begun and not over.
+    #[must_use]
+    pub fn is_collecting(&self) -> bool {
+        self.collecting || !self.garbage.is_empty()
+    }
+
     /// Time has passed. Gives back what to propose about silent nodes.
     pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Command> {
         let stalled = now.since(self.looked_at) > limits::LEADER_STALL;
@@ -405,7 +449,8 @@ impl Duties {
             self.heartbeats.lead(state, now);
         }
         self.broker.handle_timeout(now);
-        self.garbage.extend(self.collector.handle_timeout(now));
+        let due = self.collector.handle_timeout(now).into_iter();
+        self.garbage.extend(due.map(Garbage::Propose));
         let silent = self.heartbeats.handle_timeout(now).into_iter();
         silent
             .map(|node_id| Command::SetNodeStatus {

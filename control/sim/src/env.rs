@@ -62,6 +62,8 @@ pub enum Event {
         /// What.
         what: HostEvent,
     },
+    /// A server dies.
+    ServerCrashes(usize),
     /// A server starts again.
     ServerStarts(usize),
     /// An agent starts again.

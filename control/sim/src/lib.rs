@@ -94,6 +94,17 @@ impl SimConfig {
     }
 }
 
+/// Collections that were not over when their leader was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutShort {
+    /// It led no more.
+    pub unseated: u64,
+    /// It died, and another may go on.
+    pub died: u64,
+    /// It died, and was the only server.
+    pub died_alone: u64,
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -105,6 +116,12 @@ pub struct Report {
     pub placed: u64,
     /// Objects that collections have freed.
     pub collected: u64,
+    /// Collections that users asked for and were told of.
+    pub forced: u64,
+    /// Slices that went on where another had ended.
+    pub slices: u64,
+    /// Collections whose leader was lost before they were over.
+    pub cut_short: CutShort,
     /// One-off tasks that began.
     pub one_offs: usize,
     /// One-off tasks placed by the entry that made them.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use muster_control_core::fsm::GcBounds;
 use muster_domain::id::Timestamp;
 
 /// When every run begins.
@@ -74,6 +75,15 @@ pub const CLIENT_WAIT: Duration = Duration::from_secs(6);
 pub const CLIENT_TRIES_MAX: u32 = 8;
 /// How often it is looked whether all is at rest.
 pub const REST_INTERVAL: Duration = Duration::from_secs(5);
+/// What a slice of a collection frees and looks at, at most: so little that most collections take several.
+pub const GC_BOUNDS: GcBounds = GcBounds {
+    freed_max: 3,
+    looked_at_max: 8,
+};
+/// How long a server waits for the leader to collect what a user wants collected.
+pub const COLLECT_WAIT: Duration = Duration::from_secs(4);
+/// Slices of which the leader dies before the collection is over.
+pub const CRASH_IN_COLLECTION_PERCENT: u32 = 1;
 /// Longest callback, as `control`'s `CALLBACK_WAIT`.
 pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
 /// Callbacks claimed in one entry: few, so that there are several.

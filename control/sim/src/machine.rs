@@ -8,6 +8,7 @@ use muster_control_core::state::{State, StateHash, check};
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 
 use crate::bug::Bug;
+use crate::limits;
 use crate::log::Position;
 
 /// A state as it is kept on disk and sent to servers that are far behind.
@@ -73,7 +74,8 @@ impl Machine {
             }
             _ => {}
         }
-        fsm::apply(&mut self.state, LogIndex(index), command)
+        let bounds = limits::GC_BOUNDS;
+        fsm::apply_within(&mut self.state, LogIndex(index), command, bounds)
     }
 
     /// Equal for equal states.

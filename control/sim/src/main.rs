@@ -9,7 +9,7 @@
 
 use std::process::ExitCode;
 
-use muster_control_sim::{Bug, Report, SimConfig, limits, run};
+use muster_control_sim::{Bug, CutShort, Report, SimConfig, limits, run};
 
 #[derive(Debug)]
 struct Args {
@@ -40,6 +40,9 @@ struct Sum {
     entries: u64,
     placed: u64,
     collected: u64,
+    forced: u64,
+    slices: u64,
+    cut_short: CutShort,
     one_offs: usize,
     placed_at_once: u64,
     called: u64,
@@ -55,6 +58,11 @@ impl Sum {
         self.entries += report.entries;
         self.placed += report.placed;
         self.collected += report.collected;
+        self.forced += report.forced;
+        self.slices += report.slices;
+        self.cut_short.unseated += report.cut_short.unseated;
+        self.cut_short.died += report.cut_short.died;
+        self.cut_short.died_alone += report.cut_short.died_alone;
         self.one_offs += report.one_offs;
         self.placed_at_once += report.placed_at_once;
         self.called += report.called;
@@ -140,7 +148,7 @@ fn main() -> ExitCode {
     }
     eprintln!();
     println!(
-        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} writes and {} reads of users; at rest within {} s of virtual time",
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} collections asked for and made, {} slices after others, {} collections cut short by an election and {} by a crash, {} of the only server, {} writes and {} reads of users; at rest within {} s of virtual time",
         args.seeds,
         sum.events,
         sum.entries,
@@ -150,6 +158,11 @@ fn main() -> ExitCode {
         sum.placed_at_once,
         sum.called,
         sum.collected,
+        sum.forced,
+        sum.slices,
+        sum.cut_short.unseated,
+        sum.cut_short.died + sum.cut_short.died_alone,
+        sum.cut_short.died_alone,
         sum.promises,
         sum.reads,
         sum.longest_calm.as_secs()

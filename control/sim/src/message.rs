@@ -56,6 +56,16 @@ pub enum Message {
         /// The index.
         index: Option<u64>,
     },
+    /// A server asks the leader to forget everything that is over.
+    Collect {
+        /// The sender's number for it.
+        request: u64,
+    },
+    /// The leader has.
+    CollectDone {
+        /// The sender's number for it.
+        request: u64,
+    },
     /// Heartbeats that a server gathered.
     Beats(Vec<GatheredBeat>),
     /// The leader has counted them.
@@ -200,6 +210,8 @@ pub enum Ask {
     },
     /// A read that sees everything acknowledged before it.
     ReadLinearizable,
+    /// Forget everything that is over, whatever its age, and say when that is done.
+    Collect,
 }
 
 /// What a user wants.
@@ -244,6 +256,8 @@ pub enum Answer {
         /// The newest entry seen.
         index: u64,
     },
+    /// Everything that was over when it was asked for is forgotten.
+    Collected,
     /// Nobody leads, or nothing came back in time: it may have been done or not.
     Unavailable,
 }

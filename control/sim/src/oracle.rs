@@ -4,6 +4,8 @@
 //! state was after each, who led which term, what clients were told. Beside it runs a reference model of
 //! the jobs, a few lines long, that must agree with the state.
 
+mod collection;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,6 +19,8 @@ use muster_domain::one_off::OneOffState;
 use crate::disk::Image;
 use crate::log::{Entry, Payload, Position};
 use crate::machine::{self, Machine};
+
+pub use collection::Collections;
 
 /// A committed entry.
 #[derive(Debug)]
@@ -68,8 +72,8 @@ pub struct Oracle {
     pub called: u64,
     /// Instances placed.
     pub placed: u64,
-    /// Objects that collections have freed.
-    pub collected: u64,
+    /// What is known of collections of garbage.
+    pub collections: Collections,
     /// Reads that were held against what was acknowledged.
     pub reads: u64,
     /// What is wrong.
@@ -96,7 +100,7 @@ impl Oracle {
             calls: BTreeMap::new(),
             called: 0,
             placed: 0,
-            collected: 0,
+            collections: Collections::default(),
             reads: 0,
             faults: Vec::new(),
         }
@@ -360,19 +364,8 @@ impl Oracle {
                 let placed = outcomes.iter().map(|outcome| u64::from(outcome.placed));
                 self.placed += placed.sum::<u64>();
             }
-            (
-                _,
-                Response::Collected {
-                    evals,
-                    allocs,
-                    jobs,
-                    nodes,
-                    deployments,
-                    ..
-                },
-            ) => {
-                let freed = [evals, allocs, jobs, nodes, deployments].into_iter();
-                self.collected += freed.map(|count| u64::from(*count)).sum::<u64>();
+            (_, response @ Response::Collected { .. }) => {
+                self.sliced(command, response, machine.state.applied().0);
             }
             _ => {}
         }

@@ -3,6 +3,7 @@
 //! Stands for the shell `control`: what is pure there is the real thing here, what waits is a stage that is
 //! looked at again whenever something happened.
 
+mod collect;
 mod request;
 mod session;
 
@@ -25,6 +26,8 @@ use crate::machine::Machine;
 use crate::message::{GatheredBeat, Message, Place};
 use crate::raft::Raft;
 
+use collect::Passed;
+pub use collect::Waiter;
 pub use request::{Asker, SessionWrite};
 use request::{Read, Request};
 use session::Session;
@@ -59,6 +62,7 @@ pub struct Server {
     proposals: BTreeMap<u64, (u64, Origin)>,
     requests: BTreeMap<u64, Request>,
     reads: BTreeMap<u64, Read>,
+    passed: BTreeMap<u64, Passed>,
     next_number: u64,
     sessions: BTreeMap<usize, Session>,
     /// The newest session that was opened from each machine, whichever life of this server it was: a late copy of what
@@ -88,6 +92,7 @@ impl Server {
             proposals: BTreeMap::new(),
             requests: BTreeMap::new(),
             reads: BTreeMap::new(),
+            passed: BTreeMap::new(),
             next_number: life << 32,
             sessions: BTreeMap::new(),
             opened: BTreeMap::new(),
@@ -102,6 +107,7 @@ impl Server {
     /// It dies: memory is gone, and of the disk what was not synced.
     pub fn crash(&mut self, env: &mut Env) {
         self.up = false;
+        self.end_duties(env);
         self.raft.disk.crash(&mut env.dice);
     }
 
@@ -149,6 +155,10 @@ impl Server {
             (_, Message::ReadIndexIs { read, index }) => {
                 self.handle_read_index_is(read, index, env);
             }
+            (Place::Server(from), Message::Collect { request }) => {
+                self.handle_collect(from, request, env);
+            }
+            (_, Message::CollectDone { request }) => self.handle_collected(request, env),
             (Place::Server(from), Message::Beats(beats)) => {
                 self.count_beats(from, beats, env);
             }
@@ -215,8 +225,10 @@ impl Server {
         let requests = self.requests.values().map(Request::poll_timeout);
         let reads = self.reads.values().map(Read::poll_timeout);
         let sessions = self.sessions.values().map(Session::poll_timeout);
+        let passed = self.passed.values().map(Passed::poll_timeout);
         requests
             .chain(reads)
+            .chain(passed)
             .chain(sessions)
             .fold(at, Timestamp::min)
     }
@@ -227,6 +239,7 @@ impl Server {
         self.apply_committed(env);
         self.begin_or_end_duties(env);
         self.run_duties(env);
+        self.advance_collections(env);
         self.advance_requests(env);
         self.advance_reads(env);
         self.advance_sessions(env);
@@ -300,11 +313,16 @@ impl Server {
             return;
         };
         let clock = self.wall(env.now);
+        let is_collection = matches!(**command, Command::CollectGarbage { .. });
+        let before = is_collection.then(|| self.machine.state.clone());
         let applied = self.machine.apply(entry.at.index, command, clock, env.bug);
         if env
             .oracle
             .applied(self.at, entry, Some(&applied), &self.machine)
         {
+            if let Some(before) = before {
+                env.oracle.forgotten(&before, &self.machine.state);
+            }
             env.say(format_args!(
                 "{}: {} -> {}",
                 entry.at.index,
@@ -371,13 +389,25 @@ impl Server {
             .first_of_term()
             .filter(|first| self.applied >= *first || env.has(Bug::DoublePlacement));
         match ready {
-            None => self.duties = None,
+            None => self.end_duties(env),
             Some(_) if self.duties.is_some() => {}
             Some(first) => {
                 let reign = (first, self.next_number() << 16);
                 env.say(format_args!("server {} begins its duties", self.at));
                 self.duties = Some(Duties::begin(&self.machine.state, reign, env));
             }
+        }
+    }
+
+    /// Others lead, or nobody, also in the middle of a collection.
+    fn end_duties(&mut self, env: &mut Env) {
+        if self
+            .duties
+            .take()
+            .is_some_and(|duties| duties.is_collecting())
+        {
+            env.say(format_args!("server {} collects no more", self.at));
+            env.oracle.collection_cut_short(!self.up);
         }
     }
 
@@ -420,8 +450,12 @@ impl Server {
         purpose: Purpose,
         env: &mut Env,
     ) -> bool {
+        let collects = matches!(purpose, Purpose::Garbage(_));
         match self.raft.propose(command, env) {
             Some(at) => {
+                if collects && env.trouble(limits::CRASH_IN_COLLECTION_PERCENT) {
+                    env.after(0, 30, Event::ServerCrashes(self.at));
+                }
                 let origin = Origin::Duty(reign, purpose);
                 self.proposals.insert(at.index, (at.term, origin));
                 true

@@ -14,6 +14,7 @@ fn well(config: SimConfig, name: &str) -> Report {
 fn the_first_seeds_come_to_rest() {
     let (mut placed, mut collected, mut one_offs) = (0, 0, 0);
     let (mut placed_at_once, mut called) = (0, 0);
+    let (mut forced, mut slices, mut cut_short) = (0, 0, 0);
     for seed in 1..=20 {
         let report = well(SimConfig::new(seed), &format!("seed {seed}"));
         placed += report.placed;
@@ -21,16 +22,42 @@ fn the_first_seeds_come_to_rest() {
         one_offs += report.one_offs;
         placed_at_once += report.placed_at_once;
         called += report.called;
+        forced += report.forced;
+        slices += report.slices;
+        cut_short += report.cut_short.unseated + report.cut_short.died;
     }
 
     assert!(placed > 1_000, "only {placed} instances were placed");
     assert!(collected > 1_000, "only {collected} objects were collected");
-    assert!(one_offs > 100, "only {one_offs} one-off tasks began");
+    assert!(one_offs > 50, "only {one_offs} one-off tasks began");
     assert!(
         placed_at_once > 20,
         "only {placed_at_once} tasks were placed as they were made"
     );
     assert!(called > 20, "only {called} callbacks were made");
+    assert!(forced > 100, "only {forced} collections were asked for");
+    assert!(slices > 500, "only {slices} slices followed others");
+    assert!(
+        cut_short > 10,
+        "only {cut_short} collections were cut short"
+    );
+}
+
+/// What a collection had begun is no less whole when the only server starts again and goes on with its log.
+#[test]
+fn the_only_server_dies_in_the_middle_of_collections() {
+    let mut died = 0;
+    for seed in 1..=12 {
+        let config = SimConfig {
+            servers: 1,
+            ..SimConfig::new(seed)
+        };
+
+        let report = well(config, &format!("seed {seed}, alone"));
+        died += report.cut_short.died_alone;
+    }
+
+    assert!(died > 5, "it died only {died} times");
 }
 
 #[test]

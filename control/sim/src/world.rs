@@ -84,7 +84,10 @@ impl World {
         Report {
             entries: self.env.oracle.committed_index(),
             placed: self.env.oracle.placed,
-            collected: self.env.oracle.collected,
+            collected: self.env.oracle.collections.freed,
+            forced: self.env.oracle.collections.forced,
+            slices: self.env.oracle.collections.slices,
+            cut_short: self.env.oracle.collections.cut_short,
             one_offs: self.env.oracle.one_offs(),
             placed_at_once: self.env.oracle.placed_at_once,
             called: self.env.oracle.called,
@@ -230,6 +233,7 @@ impl World {
                     self.check_processes();
                 }
             }
+            Event::ServerCrashes(at) => self.crash(at),
             Event::ServerStarts(at) => self.start_server(at),
             Event::AgentStarts(at) => self.start_agent(at),
             Event::Client(at) => self.clients[at].act(&self.nodes, &mut self.env),

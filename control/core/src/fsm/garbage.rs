@@ -43,6 +43,24 @@ pub enum GcRule {
     Deployments,
 }
 
+/// How much one slice does at most. Every server must apply with the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Objects freed.
+    pub freed_max: usize,
+    /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
+    pub looked_at_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            freed_max: limits::GC_SLICE_MAX,
+            looked_at_max: limits::GC_LOOKED_AT_MAX,
+        }
+    }
+}
+
 /// Where a slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
@@ -134,6 +152,7 @@ impl GcJobStep {
 /// What a slice forgot and what it left, and how much it looked at.
 #[derive(Debug, Default)]
 struct Slice {
+    bounds: Bounds,
     looked_at: usize,
     freed: usize,
     evals: u32,
@@ -161,7 +180,7 @@ struct Seen {
 
 impl Slice {
     fn is_full(&self) -> bool {
-        self.freed >= limits::GC_SLICE_MAX || self.looked_at >= limits::GC_LOOKED_AT_MAX
+        self.freed >= self.bounds.freed_max || self.looked_at >= self.bounds.looked_at_max
     }
 
     fn look(&mut self) {
@@ -185,7 +204,7 @@ impl Slice {
     /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
     fn remove_seen(&mut self, change: &mut Change<'_>) -> bool {
         let Seen { evals, mut allocs } = std::mem::take(&mut self.seen);
-        if self.freed + evals.len() + allocs.len() > limits::GC_SLICE_MAX {
+        if self.freed + evals.len() + allocs.len() > self.bounds.freed_max {
             return false;
         }
         self.freed += allocs.len();
@@ -217,19 +236,25 @@ impl Slice {
 /// Forgets one slice.
 pub(super) fn collect(
     change: &mut Change<'_>,
+    bounds: Bounds,
     rule: GcRule,
     before: Timestamp,
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Response {
-    let mut slice = match rule {
-        GcRule::Evals => collect_evals(change, before, batch_before, after),
-        GcRule::Jobs => collect_jobs(change, before, after),
-        GcRule::Nodes => collect_nodes(change, before, after),
-        GcRule::Deployments => collect_deployments(change, before, after),
+    let mut slice = Slice {
+        bounds,
+        ..Slice::default()
+    };
+    slice.next = match rule {
+        GcRule::Evals => collect_evals(change, before, batch_before, after, &mut slice),
+        GcRule::Jobs => collect_jobs(change, before, after, &mut slice),
+        GcRule::Nodes => collect_nodes(change, before, after, &mut slice),
+        GcRule::Deployments => collect_deployments(change, before, after, &mut slice),
     };
     slice.remove_allocs(change);
     let Slice {
+        bounds: _,
         going: _,
         seen: _,
         looked_at: _,
@@ -262,7 +287,8 @@ fn collect_evals(
     before: Timestamp,
     batch_before: Timestamp,
     after: Option<GcCursor>,
-) -> Slice {
+    slice: &mut Slice,
+) -> Option<GcCursor> {
     let (batch_begun, mut from, alloc) = match after {
         Some(GcCursor::EvalAt {
             is_batch,
@@ -273,7 +299,6 @@ fn collect_evals(
         Some(GcCursor::Eval { at, eval_id }) => (false, (at, eval_id), 0),
         Some(_) | None => (false, (Timestamp(0), FIRST_EVAL), 0),
     };
-    let mut slice = Slice::default();
     let snapshot = change.state.clone();
     for is_batch in [false, true] {
         if batch_begun && !is_batch {
@@ -294,19 +319,17 @@ fn collect_evals(
                 })
             };
             if slice.is_full() {
-                slice.next = stopped_at(first);
-                return slice;
+                return stopped_at(first);
             }
             if let Some(eval) = snapshot.evals.get(&eval_id)
-                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, first, &mut slice)
+                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, first, slice)
             {
-                slice.next = stopped_at(cut);
-                return slice;
+                return stopped_at(cut);
             }
         }
         from = (Timestamp(0), FIRST_EVAL);
     }
-    slice
+    None
 }
 
 /// Forgets of an evaluation what may go, from the allocation `first` on. Says before which allocation the slice
@@ -354,7 +377,12 @@ fn collect_eval(
     Ok(())
 }
 
-fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
+fn collect_jobs(
+    change: &mut Change<'_>,
+    before: Timestamp,
+    after: Option<GcCursor>,
+    slice: &mut Slice,
+) -> Option<GcCursor> {
     let no_job = JobKey {
         namespace: String::new(),
         job_id: String::new(),
@@ -364,7 +392,6 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
     } else {
         ((Timestamp(0), no_job), GcJobStep::Begin)
     };
-    let mut slice = Slice::default();
     let left = match step {
         GcJobStep::Begin | GcJobStep::Look { .. } => None,
         GcJobStep::Remove => Some(FIRST_BELOW),
@@ -372,12 +399,11 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
     };
     if let Some(left) = left {
         let snapshot = change.state.clone();
-        let cut = remove_below(change, &snapshot, &from.1, before, left, &mut slice);
+        let cut = remove_below(change, &snapshot, &from.1, before, left, slice);
         if let Some(cut) = cut {
             let (at, key) = from;
             let step = GcJobStep::remove_from(cut);
-            slice.next = Some(GcCursor::JobAt { at, key, step });
-            return slice;
+            return Some(GcCursor::JobAt { at, key, step });
         }
         // A job that took the name is looked at without them.
         slice.remove_allocs(change);
@@ -395,18 +421,17 @@ fn collect_jobs(change: &mut Change<'_>, before: Timestamp, after: Option<GcCurs
         let next = if slice.is_full() {
             Some(step)
         } else {
-            collect_job(change, &snapshot, key, before, step, &mut slice)
+            collect_job(change, &snapshot, key, before, step, slice)
         };
         if let Some(step) = next {
-            slice.next = Some(GcCursor::JobAt {
+            return Some(GcCursor::JobAt {
                 at,
                 key: key.clone(),
                 step,
             });
-            break;
         }
     }
-    slice
+    None
 }
 
 /// Forgets a job if everything below it may go. Says how far it is if the slice was full before.
@@ -576,16 +601,16 @@ fn collect_deployments(
     change: &mut Change<'_>,
     before: Timestamp,
     after: Option<GcCursor>,
-) -> Slice {
+    slice: &mut Slice,
+) -> Option<GcCursor> {
     let from = if let Some(GcCursor::Deployment { at, id }) = after {
         (at, id)
     } else {
         (Timestamp(0), DeploymentId([0; 16]))
     };
-    let mut slice = Slice::default();
     let snapshot = change.state.clone();
     let places = snapshot.deployments.due_from(from);
-    let cut = walk(places, before, &mut slice, |id, slice| {
+    let cut = walk(places, before, slice, |id, slice| {
         let row = snapshot.deployments.get(&id);
         match row.map(|row| rule::deployment(&snapshot, row, before)) {
             Some(Ok(())) => slice.remove_deployment(change, &id),
@@ -593,20 +618,23 @@ fn collect_deployments(
             None => {}
         }
     });
-    slice.next = cut.map(|(at, id)| GcCursor::Deployment { at, id });
-    slice
+    cut.map(|(at, id)| GcCursor::Deployment { at, id })
 }
 
-fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCursor>) -> Slice {
+fn collect_nodes(
+    change: &mut Change<'_>,
+    before: Timestamp,
+    after: Option<GcCursor>,
+    slice: &mut Slice,
+) -> Option<GcCursor> {
     let from = if let Some(GcCursor::NodeAt { at, node_id }) = after {
         (at, node_id)
     } else {
         (Timestamp(0), NodeId([0; 16]))
     };
-    let mut slice = Slice::default();
     let snapshot = change.state.clone();
     let places = snapshot.nodes.down_from(from);
-    let cut = walk(places, before, &mut slice, |node_id, slice| {
+    let cut = walk(places, before, slice, |node_id, slice| {
         let node = snapshot.nodes.get(&node_id);
         match node.map(|node| rule::node(&snapshot, node, before)) {
             Some(Ok(())) => {
@@ -620,8 +648,7 @@ fn collect_nodes(change: &mut Change<'_>, before: Timestamp, after: Option<GcCur
             None => {}
         }
     });
-    slice.next = cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id });
-    slice
+    cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id })
 }
 
 /// Looks at what ended before, in that order. Says at which the slice was full.

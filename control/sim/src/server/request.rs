@@ -30,6 +30,8 @@ pub enum Asker {
         /// What for.
         what: SessionWrite,
     },
+    /// This server, of what a purged job left.
+    Purge,
 }
 
 /// What a session writes.
@@ -140,6 +142,7 @@ impl Server {
                 self.ask(Asker::Client { client, request }, command, env);
             }
             Ask::ReadLinearizable => self.read(Reader::Client { client, request }, env),
+            Ask::Collect => self.handle_wish_to_collect(client, request, env),
         }
     }
 
@@ -233,6 +236,7 @@ impl Server {
                 && *index <= self.applied
             {
                 let result = Some((LogIndex(*index), response.clone()));
+                self.forget_below(&request.command, response, env);
                 self.finish(request.asker, result, env);
                 continue;
             }
@@ -304,10 +308,12 @@ impl Server {
                 let response = result.map(|(_, response)| response);
                 self.handle_session_written(host, session, what, response, env);
             }
+            // What is left goes with the next collection.
+            Asker::Purge => {}
         }
     }
 
-    fn tell_client(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
+    pub(super) fn tell_client(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
         let (me, to) = (Place::Server(self.at), Place::Client(client));
         env.send(me, to, Message::Answer { request, answer });
     }

@@ -30,8 +30,8 @@ fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
 }
 
 #[test]
-fn forgotten_vote_is_found_within_17_seeds() {
-    found_within(Bug::VoteForgotten, 17);
+fn forgotten_vote_is_found_by_seed_86() {
+    found_among(Bug::VoteForgotten, 80..=86);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn double_placement_after_failover_is_found_within_100_seeds() {
 }
 
 #[test]
-fn stale_read_is_found_by_seed_157() {
-    found_among(Bug::StaleRead, 141..=157);
+fn stale_read_is_found_within_40_seeds() {
+    found_within(Bug::StaleRead, 40);
 }
 
 #[test]
@@ -65,8 +65,13 @@ fn uncounted_heartbeat_is_found_within_150_seeds() {
 }
 
 #[test]
-fn older_desired_state_is_found_by_seed_261() {
-    found_among(Bug::OlderDesired, 242..=261);
+fn older_desired_state_is_found_within_5_seeds() {
+    found_within(Bug::OlderDesired, 5);
+}
+
+#[test]
+fn half_a_collection_is_found_within_2_seeds() {
+    found_within(Bug::HalfCollection, 2);
 }
 
 #[test]

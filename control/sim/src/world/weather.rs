@@ -94,11 +94,15 @@ impl World {
         } else {
             at..at + 1
         } {
-            if self.servers[at].up {
-                self.env.say(format_args!("server {at} crashes"));
-                self.servers[at].crash(&mut self.env);
-                self.env.after(100, 15_000, Event::ServerStarts(at));
-            }
+            self.crash(at);
+        }
+    }
+
+    pub(super) fn crash(&mut self, at: usize) {
+        if self.servers[at].up {
+            self.env.say(format_args!("server {at} crashes"));
+            self.servers[at].crash(&mut self.env);
+            self.env.after(100, 15_000, Event::ServerStarts(at));
         }
     }
 

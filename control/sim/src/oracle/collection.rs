@@ -1,0 +1,179 @@
+//! What must be true of collections of garbage: nothing live goes, and one that is over has come to the end of every rule.
+//!
+//! The rules of `fsm/garbage/rule.rs` are not asked: what they must never allow is said here anew.
+
+use std::collections::BTreeMap;
+
+use muster_control_core::fsm::{Command, GcRule, Response};
+use muster_control_core::gc::Collector;
+use muster_control_core::state::{AllocView, State};
+use muster_domain::alloc::ClientStatus;
+use muster_domain::id::Timestamp;
+use muster_domain::job::{Job, JobStatus};
+use muster_domain::node::{Node, NodeStatus};
+use muster_domain::one_off::OneOffState;
+
+use super::Oracle;
+use crate::CutShort;
+
+/// What is known of collections.
+#[derive(Debug, Default)]
+pub struct Collections {
+    /// Objects freed.
+    pub freed: u64,
+    /// Collections that users asked for and were told of.
+    pub forced: u64,
+    /// Slices that went on where another had ended.
+    pub slices: u64,
+    /// Collections whose leader was lost before they were over.
+    pub cut_short: CutShort,
+    /// The entry with which each rule of a forced collection last began.
+    begun: BTreeMap<GcRule, u64>,
+    /// The same of the last one that came to its end.
+    swept: BTreeMap<GcRule, u64>,
+}
+
+impl Oracle {
+    /// A slice was applied by entry `index`.
+    pub(super) fn sliced(&mut self, command: &Command, response: &Response, index: u64) {
+        let (
+            Command::CollectGarbage {
+                rule,
+                before,
+                after,
+                ..
+            },
+            Response::Collected {
+                evals,
+                allocs,
+                jobs,
+                nodes,
+                deployments,
+                next,
+                ..
+            },
+        ) = (command, response)
+        else {
+            return;
+        };
+        let freed = [evals, allocs, jobs, nodes, deployments].into_iter();
+        let known = &mut self.collections;
+        known.freed += freed.map(|count| u64::from(*count)).sum::<u64>();
+        known.slices += u64::from(after.is_some());
+        let is_forced = *before == Timestamp(u64::MAX);
+        if is_forced && after.is_none() {
+            known.begun.insert(*rule, index);
+        }
+        if is_forced
+            && next.is_none()
+            && let Some(begun) = known.begun.get(rule)
+        {
+            known.swept.insert(*rule, *begun);
+        }
+    }
+
+    /// A collection that was asked for when `floor` was committed is said to be over.
+    pub fn collected_by_force(&mut self, floor: u64) {
+        self.collections.forced += 1;
+        for command in Collector::forced(Timestamp(0)) {
+            let Command::CollectGarbage { rule, .. } = command else {
+                continue;
+            };
+            let swept = self.collections.swept.get(&rule).copied();
+            if swept.is_none_or(|begun| begun <= floor) {
+                self.fault(&format!(
+                    "a collection that was asked for after {floor} is over, and {rule:?} were last \
+                     collected to their end from {swept:?} on"
+                ));
+            }
+        }
+    }
+
+    /// A leader is lost in the middle of a collection; it led no more, or died.
+    pub fn collection_cut_short(&mut self, died: bool) {
+        let is_alone = self.servers == 1;
+        let cut_short = &mut self.collections.cut_short;
+        match (died, is_alone) {
+            (false, _) => cut_short.unseated += 1,
+            (true, false) => cut_short.died += 1,
+            (true, true) => cut_short.died_alone += 1,
+        }
+    }
+
+    /// A slice has made `after` of `before`.
+    pub fn forgotten(&mut self, before: &State, after: &State) {
+        let mut live: Vec<String> = Vec::new();
+        let allocs = before.allocs().iter();
+        for alloc in allocs.filter(|alloc| after.allocs().get(&alloc.id()).is_none()) {
+            if let Some(why) = alloc_is_needed(before, after, alloc) {
+                live.push(format!("allocation {} {why}", alloc.id()));
+            }
+        }
+        let evals = before.evals().iter();
+        for eval in evals.filter(|eval| after.evals().get(&eval.id).is_none()) {
+            if !eval.status.is_terminal() {
+                let status = eval.status.word();
+                live.push(format!("evaluation {} is {status}", eval.id));
+            }
+        }
+        let jobs = before.jobs().iter();
+        for job in jobs.filter(|job| after.jobs().get(&job.key()).is_none()) {
+            if !job_is_over(job) {
+                live.push(format!("job {} is {:?}", job.key(), job.status));
+            }
+        }
+        let deployments = before.deployments().iter();
+        for row in deployments.filter(|row| after.deployments().get(&row.id).is_none()) {
+            if row.status.is_active() {
+                live.push(format!("deployment {} is {:?}", row.id, row.status));
+            }
+        }
+        let nodes = before.nodes().iter();
+        for node in nodes.filter(|node| after.nodes().get(&node.spec.id).is_none()) {
+            if !node_is_gone(before, node) {
+                live.push(format!("node {} is {:?}", node.spec.name, node.status));
+            }
+        }
+        let one_offs = before.one_offs().iter();
+        for row in one_offs.filter(|row| after.one_offs().get(&row.guid).is_none()) {
+            if row.state != OneOffState::Completed || row.owes_callback() {
+                live.push(format!("task {} is {:?}", row.guid, row.phase));
+            }
+        }
+        for what in live {
+            self.fault(&format!("a collection has forgotten what is live: {what}"));
+        }
+    }
+}
+
+/// Why an allocation may not be forgotten.
+fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Option<String> {
+    let status = alloc.client_status();
+    let may_run = match status {
+        ClientStatus::Running | ClientStatus::Unknown => {
+            before.nodes().get(&alloc.node_id()).is_some()
+        }
+        ClientStatus::Pending
+        | ClientStatus::Complete
+        | ClientStatus::Failed
+        | ClientStatus::Lost => false,
+    };
+    if may_run || !alloc.is_terminal() {
+        let desired = alloc.desired().word();
+        return Some(format!("is {} and told to {desired}", status.word()));
+    }
+    let job = after.jobs().get(alloc.job_key())?;
+    let is_result = alloc.job().spec.job_type.is_batch()
+        && !job.stop
+        && alloc.job().create_index >= job.current.create_index;
+    is_result.then(|| "is the result of a batch job".to_owned())
+}
+
+fn job_is_over(job: &Job) -> bool {
+    job.status == JobStatus::Dead && (job.stop || job.current.spec.job_type.is_batch())
+}
+
+fn node_is_gone(before: &State, node: &Node) -> bool {
+    let mut allocs = before.allocs_on(&node.spec.id);
+    node.status == NodeStatus::Down && allocs.all(AllocView::is_terminal)
+}

@@ -1,0 +1,135 @@
+//! Collections of garbage that users ask for, and what goes with a purged job.
+//!
+//! The leader collects; another server asks it to. Nothing of it is under a key: whoever gets no answer asks again, and
+//! a collection that was made twice has freed nothing the second time.
+
+use muster_control_core::fsm::{Command, Response};
+use muster_control_core::gc::Collector;
+use muster_domain::id::Timestamp;
+
+use super::{Asker, Server};
+use crate::duties::Duties;
+use crate::env::Env;
+use crate::limits;
+use crate::message::{Answer, Message, Place};
+
+/// Who waits for the end of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// A client of the leader.
+    Client {
+        /// Which.
+        client: usize,
+        /// Its number of the request.
+        request: u64,
+    },
+    /// Another server.
+    Server {
+        /// Which.
+        server: usize,
+        /// Its number of the wish.
+        request: u64,
+    },
+}
+
+/// A client's wish that was passed to the leader.
+#[derive(Debug)]
+pub(super) struct Passed {
+    client: usize,
+    request: u64,
+    until: Timestamp,
+}
+
+impl Passed {
+    pub(super) fn poll_timeout(&self) -> Timestamp {
+        self.until
+    }
+}
+
+impl Server {
+    /// A client wants everything forgotten that is over.
+    pub(super) fn handle_wish_to_collect(&mut self, client: usize, request: u64, env: &mut Env) {
+        if self.duties.is_some() {
+            self.force(Waiter::Client { client, request }, env);
+            return;
+        }
+        let Some(leader) = self.raft.leader().filter(|leader| *leader != self.at) else {
+            self.tell_client(client, request, Answer::Unavailable, env);
+            return;
+        };
+        let id = self.next_number();
+        let until = env.now.plus(limits::COLLECT_WAIT);
+        let passed = Passed {
+            client,
+            request,
+            until,
+        };
+        self.passed.insert(id, passed);
+        let (me, to) = (Place::Server(self.at), Place::Server(leader));
+        env.send(me, to, Message::Collect { request: id });
+    }
+
+    /// Another server passes such a wish on. One that does not lead says nothing: that runs out.
+    pub(super) fn handle_collect(&mut self, from: usize, request: u64, env: &mut Env) {
+        let server = from;
+        self.force(Waiter::Server { server, request }, env);
+    }
+
+    fn force(&mut self, waiter: Waiter, env: &mut Env) {
+        let now = env.now;
+        if let Some(duties) = &mut self.duties {
+            env.say(format_args!("server {} collects by force", self.at));
+            duties.force(waiter, now);
+        }
+    }
+
+    /// The leader has collected what another server asked it to.
+    pub(super) fn handle_collected(&mut self, request: u64, env: &mut Env) {
+        if let Some(passed) = self.passed.remove(&request) {
+            self.tell_client(passed.client, passed.request, Answer::Collected, env);
+        }
+    }
+
+    /// Tells those who waited for collections that are over, or for too long.
+    pub(super) fn advance_collections(&mut self, env: &mut Env) {
+        let over = self.duties.as_mut().map(Duties::take_collected);
+        for waiter in over.into_iter().flatten() {
+            match waiter {
+                Waiter::Client { client, request } => {
+                    self.tell_client(client, request, Answer::Collected, env);
+                }
+                Waiter::Server { server, request } => {
+                    let (me, to) = (Place::Server(self.at), Place::Server(server));
+                    env.send(me, to, Message::CollectDone { request });
+                }
+            }
+        }
+        let late = self
+            .passed
+            .extract_if(.., |_, passed| passed.until <= env.now);
+        for (_, passed) in late.collect::<Vec<_>>() {
+            self.tell_client(passed.client, passed.request, Answer::Unavailable, env);
+        }
+    }
+
+    /// What had ended of a purged job goes at once, slice after slice.
+    pub(super) fn forget_below(&mut self, command: &Command, response: &Response, env: &mut Env) {
+        if matches!(response, Response::Rejected(_)) {
+            return;
+        }
+        let next = match command {
+            Command::Keyed { command, .. } => match command.command() {
+                Command::DeregisterJob {
+                    key,
+                    purge: true,
+                    at,
+                } => Some(Collector::below(key.clone(), *at)),
+                _ => None,
+            },
+            other => Collector::next_slice(other, response, env.now),
+        };
+        if let Some(next) = next {
+            self.ask(Asker::Purge, next, env);
+        }
+    }
+}
