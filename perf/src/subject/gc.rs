@@ -52,6 +52,9 @@ const WARM: u32 = 200;
 /// How long the placement of those takes after the collection: the allocator gives pages back by and by, as threads that
 /// own them ask for others.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
+/// Before the load the servers carry and forget this part of it: a server that has done nothing yet lacks what every other
+/// has and what has a bound of its own, such as the events that it keeps for followers.
+const LIVED: u32 = 10;
 /// How long servers gather heartbeats.
 const BEATS: Duration = Duration::from_millis(25);
 /// How often they do within the time to live.
@@ -96,7 +99,8 @@ fn unit(name: &str) -> &'static str {
         "placement_ms_max" | "slice_ms_mean" | "slice_ms_max" | "read_ms_max"
         | "heartbeat_ms_max" => "ms",
         "memory_ratio" => "of before the load",
-        "memory_before" | "memory_loaded" | "memory_after" => "MiB",
+        "memory_ratio_to_fresh" => "of a server that was just started",
+        "memory_fresh" | "memory_before" | "memory_loaded" | "memory_after" => "MiB",
         "log_bytes_per_object" => "B",
         _ => "",
     }
@@ -137,6 +141,8 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     let addrs = cluster.servers.iter().map(|server| server.info().quic_addr);
     let beating = Beating::join(&identity, &addrs.collect::<Vec<_>>()).await?;
     place_one(&control, "warm", WARM, Duration::ZERO).await?;
+    let fresh = resident()? as f64;
+    live_a_little(&control, jobs / LIVED).await?;
     let before = resident()? as f64;
     load(&control, jobs).await?;
     let loaded = resident()? as f64;
@@ -169,6 +175,8 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     let after = resident()? as f64;
     for (name, value) in [
         ("memory_ratio", after / before),
+        ("memory_ratio_to_fresh", after / fresh),
+        ("memory_fresh", fresh / MIB),
         ("memory_before", before / MIB),
         ("memory_loaded", loaded / MIB),
         ("memory_after", after / MIB),
@@ -343,6 +351,14 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
         placed(control, &format!("dead-{number}"), COUNT).await?;
     }
     complete(control).await
+}
+
+/// Carries some load and forgets it.
+async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
+    load(control, jobs).await?;
+    let mut client = Client::connect(control.server_info().http_addr).await?;
+    client.put("/v1/system/gc", "{}").await?;
+    place_one(control, "lived", WARM, GIVEN_BACK / WARM).await
 }
 
 /// Has every instance reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
