@@ -5,7 +5,7 @@
 //! | [`node`] | composition root and the node's loop; [`node::Agent`] |
 //! | `alloc`, `task` | carry out what `agent-core` decides about an allocation and its tasks |
 //! | `control` | the session with a server, and its questions |
-//! | `store` | what survives the agent |
+//! | `store`, `contact` | what survives the agent |
 //! | `drivers` | task drivers, one of them in a process of its own |
 //! | [`cgroup`], [`bpf`] | limits, counters, the exit ledger |
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
@@ -27,6 +27,7 @@ pub mod bpf;
 mod bridge;
 pub mod cgroup;
 pub mod clean;
+mod contact;
 mod control;
 mod cores;
 pub mod disk;

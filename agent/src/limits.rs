@@ -15,6 +15,9 @@ pub(crate) const STORE_CACHE_BYTES: usize = 1 << 20;
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.
 pub(crate) const STORE_CLOSE_INTERVAL: Duration = Duration::from_millis(5);
+/// Least time between two writes of when a leader last counted a heartbeat. Heartbeats are further apart but for very
+/// short times to live; what is not written yet makes the next agent less patient by as much.
+pub(crate) const CONTACT_WRITE_INTERVAL: Duration = Duration::from_secs(1);
 /// Databases that were set aside and are kept; the oldest numbers are reused after that.
 pub(crate) const STORES_SET_ASIDE_MAX: u32 = 100;
 

@@ -124,6 +124,7 @@ impl Agent {
             publisher,
             clients,
             found,
+            contact,
         } = opened;
         let node_id = facilities.spec().id;
 
@@ -136,7 +137,14 @@ impl Agent {
             certificates: certificates.clone(),
             node: events.clone(),
         };
-        let node = events::Node::new(Arc::clone(&facilities), events.clone(), config.gc, found);
+        let node = events::Node::new(
+            Arc::clone(&facilities),
+            events.clone(),
+            config.gc,
+            found,
+            contact.known(),
+        );
+        tasks.spawn(contact.follow(facilities.standing.heard(), stop.clone()));
         tasks.spawn(node.run(loaded, inbox, stop.clone()));
         tasks.spawn(session.run(stop.clone()));
         Ok(Self {

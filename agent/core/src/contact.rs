@@ -1,20 +1,30 @@
 //! What an agent stops by itself because no server was in reach for too long.
 //!
-//! Time is the agent's monotonic clock, and counts from the sending of the newest heartbeat that a
-//! leader is known to have counted; for an agent that was just started, from its start.
+//! Time is the machine's since its boot, and counts from the sending of the newest heartbeat that a
+//! leader is known to have counted, be it an earlier agent's: one that is started again and again
+//! gains no time by it. Where nothing is known of an earlier agent in this boot, it counts from the
+//! agent's start. An earlier contact that is older than it really was only stops sooner.
+//!
+//! An agent that finds a patience over at its start gives its servers a moment to answer
+//! ([`FIRST_CONTACT`]), up to a bound that no further start moves ([`FIRST_CONTACT_LATE_MAX`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, Timestamp};
 
+use crate::limits::{FIRST_CONTACT, FIRST_CONTACT_LATE_MAX};
 use crate::node::Desired;
 
 /// When a leader last heard of the node.
 #[derive(Debug)]
 pub struct Contact {
     last: Timestamp,
+    /// When this agent began, if `last` is an earlier one's.
+    began: Option<Timestamp>,
+    /// What a server told of first since then, and when: nobody places anything on a node that is gone.
+    told: BTreeMap<AllocId, Timestamp>,
     /// What was stopped since then.
     stopped: BTreeSet<AllocId>,
 }
@@ -28,11 +38,13 @@ pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
 }
 
 impl Contact {
-    /// Of an agent that starts.
+    /// Of an agent that starts; `earlier` is the contact of the one before it in this boot.
     #[must_use]
-    pub fn new(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp, earlier: Option<Timestamp>) -> Self {
         Self {
-            last: now,
+            last: earlier.map_or(now, |earlier| earlier.min(now)),
+            began: earlier.map(|_| now),
+            told: BTreeMap::new(),
             stopped: BTreeSet::new(),
         }
     }
@@ -41,7 +53,17 @@ impl Contact {
     pub fn handle_heartbeat(&mut self, sent: Timestamp) {
         if sent > self.last {
             self.last = sent;
+            self.began = None;
+            self.told.clear();
             self.stopped.clear();
+        }
+    }
+
+    /// A server tells of an allocation that never ran. It may do so before the leader has counted the session's
+    /// first heartbeat.
+    pub fn handle_told(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
+        if patience(alloc).is_some() {
+            self.told.insert(alloc.alloc_id, now);
         }
     }
 
@@ -64,9 +86,19 @@ impl Contact {
 
     fn turns(&self, desired: &Desired) -> impl Iterator<Item = (Timestamp, AllocId)> {
         desired.dependent().filter_map(|alloc| {
-            let at = self.last.plus(patience(alloc)?);
-            (!self.stopped.contains(&alloc.alloc_id)).then_some((at, alloc.alloc_id))
+            let alloc_id = alloc.alloc_id;
+            let at = self.turn(alloc_id, self.last.plus(patience(alloc)?));
+            (!self.stopped.contains(&alloc_id)).then_some((at, alloc_id))
         })
+    }
+
+    /// When an allocation stops whose patience is over at `due`.
+    fn turn(&self, alloc_id: AllocId, due: Timestamp) -> Timestamp {
+        let first = |from: Timestamp| from.plus(FIRST_CONTACT);
+        let at_start = self.began.map(first);
+        let at_start = at_start.map(|at| at.min(due.plus(FIRST_CONTACT_LATE_MAX)));
+        let when_told = self.told.get(&alloc_id).copied().map(first);
+        at_start.max(when_told).unwrap_or(due).max(due)
     }
 }
 
@@ -116,7 +148,7 @@ mod tests {
     #[test]
     fn a_newer_patience_takes_the_place_of_the_old_one() {
         let mut desired = desired(&[Some(30), None]);
-        let contact = Contact::new(at(0));
+        let contact = Contact::new(at(0), None);
         let changed = [(id(0), None), (id(1), Some(20))].map(|(alloc_id, seconds)| {
             let mut alloc = desired.get(alloc_id).unwrap().clone();
             alloc.alloc_modify_index = LogIndex(2);
@@ -143,7 +175,7 @@ mod tests {
     #[test]
     fn each_stops_after_its_own_time() {
         let desired = desired(&[Some(60), None, Some(30)]);
-        let mut contact = Contact::new(at(0));
+        let mut contact = Contact::new(at(0), None);
         contact.handle_heartbeat(at(100));
 
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(130));
@@ -157,7 +189,7 @@ mod tests {
     #[test]
     fn a_heartbeat_begins_the_time_anew() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(0));
+        let mut contact = Contact::new(at(0), None);
 
         contact.handle_heartbeat(at(29));
 
@@ -169,7 +201,7 @@ mod tests {
     #[test]
     fn an_older_heartbeat_takes_no_time_back() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(0));
+        let mut contact = Contact::new(at(0), None);
         contact.handle_heartbeat(at(20));
 
         contact.handle_heartbeat(at(10));
@@ -180,9 +212,83 @@ mod tests {
     #[test]
     fn an_agent_without_servers_counts_from_its_start() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(5));
+        let mut contact = Contact::new(at(5), None);
 
         assert_eq!(contact.handle_timeout(&desired, at(35)), [id(0)]);
+    }
+
+    /// Each of them would have been patient again if it counted from its own start.
+    #[test]
+    fn an_agent_that_is_started_again_goes_on_counting() {
+        let desired = desired(&[Some(30)]);
+
+        let mut second = Contact::new(at(29), Some(at(0)));
+        let mut third = Contact::new(at(33), Some(at(0)));
+
+        assert_eq!(second.handle_timeout(&desired, at(33)), []);
+        assert_eq!(third.poll_timeout(&desired).unwrap().0, at(38));
+        assert_eq!(third.handle_timeout(&desired, at(38)), [id(0)]);
+    }
+
+    /// However often it is started: from ten seconds after its end no patience is lengthened.
+    #[test]
+    fn a_patience_that_ended_long_ago_is_not_lengthened() {
+        let desired = desired(&[Some(30)]);
+
+        let late = Contact::new(at(38), Some(at(0)));
+        let mut too_late = Contact::new(at(41), Some(at(0)));
+
+        assert_eq!(late.poll_timeout(&desired).unwrap().0, at(40));
+        assert_eq!(too_late.handle_timeout(&desired, at(41)), [id(0)]);
+    }
+
+    #[test]
+    fn a_server_that_answers_an_agent_in_time_keeps_everything() {
+        let desired = desired(&[Some(30), Some(1)]);
+        let mut contact = Contact::new(at(32), Some(at(0)));
+
+        contact.handle_heartbeat(at(33));
+
+        assert_eq!(contact.handle_timeout(&desired, at(33)), []);
+        // The second is given no more than it asks for.
+        assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(34));
+    }
+
+    /// A file that somebody else wrote must not make a patience longer than it is.
+    #[test]
+    fn no_contact_is_in_the_future() {
+        let contact = Contact::new(at(5), Some(at(500)));
+
+        assert_eq!(
+            contact.poll_timeout(&desired(&[Some(30)])).unwrap().0,
+            at(35)
+        );
+    }
+
+    /// The node was away for long and is back: what was placed on it since is told before the leader has counted
+    /// its first heartbeat.
+    #[test]
+    fn what_a_server_tells_of_first_is_not_stopped_at_once() {
+        let desired = desired(&[Some(30)]);
+        let mut contact = Contact::new(at(300), Some(at(0)));
+        contact.handle_told(desired.get(id(0)).unwrap(), at(302));
+
+        assert_eq!(contact.handle_timeout(&desired, at(302)), []);
+        assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(307));
+
+        contact.handle_heartbeat(at(303));
+        assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(333));
+    }
+
+    /// The servers take such tasks for gone a minute after they found the node gone, which is later than a minute
+    /// after its last contact.
+    #[test]
+    fn one_off_tasks_have_ended_before_they_are_given_up() {
+        use muster_domain::one_off::{GRACE, LOST_AFTER, STOP_AFTER};
+
+        let ended = STOP_AFTER + FIRST_CONTACT_LATE_MAX + GRACE + crate::limits::STOP_GRACE;
+
+        assert!(ended < LOST_AFTER, "{ended:?}");
     }
 
     #[test]
@@ -192,6 +298,6 @@ mod tests {
 
         let desired = Desired::restore([stopped]);
 
-        assert_eq!(Contact::new(at(0)).poll_timeout(&desired), None);
+        assert_eq!(Contact::new(at(0), None).poll_timeout(&desired), None);
     }
 }

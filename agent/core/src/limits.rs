@@ -29,6 +29,15 @@ pub const TOMBSTONES_MAX: usize = 4096;
 /// configuration.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 
+/// How long the servers have to answer an agent that finds at its start that what it runs should have stopped for
+/// want of them: a session and a counted heartbeat take one or two seconds. Half would stop tasks because a server
+/// was busy.
+pub const FIRST_CONTACT: Duration = Duration::from_secs(5);
+/// How long after such a patience ended any agent waits for that, however often it is started. With the patience of
+/// one-off tasks, their grace and [`STOP_GRACE`] it must be less than the minute after which the servers give them up;
+/// half would leave no start the whole of [`FIRST_CONTACT`].
+pub const FIRST_CONTACT_LATE_MAX: Duration = Duration::from_secs(10);
+
 /// First pause before a server that failed is tried again, doubled each time up to
 /// [`RECONNECT_PAUSE_MAX`].
 pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);

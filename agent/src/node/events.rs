@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alloc::{self, AllocTask, Input};
 use crate::cgroup::{TaskCgroup, TaskName};
+use crate::contact::ContactClock;
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, Asks, Collected};
@@ -117,8 +118,7 @@ pub(super) struct Node {
     events: mpsc::Sender<Event>,
     desired: Desired,
     contact: Contact,
-    /// Where the monotonic clock of `contact` begins.
-    epoch: Instant,
+    clock: ContactClock,
     allocs: BTreeMap<AllocId, Known>,
     jobs: Jobs,
     turns: Turns,
@@ -142,13 +142,14 @@ impl Node {
         events: mpsc::Sender<Event>,
         gc: GcConfig,
         found: BTreeSet<AllocId>,
+        (clock, earlier): (ContactClock, Option<Timestamp>),
     ) -> Self {
         Self {
             facilities,
             events,
             desired: Desired::default(),
-            contact: Contact::new(Timestamp(0)),
-            epoch: Instant::now(),
+            contact: Contact::new(clock.began(), earlier),
+            clock,
             allocs: BTreeMap::new(),
             jobs: Jobs::default(),
             turns: Turns::default(),
@@ -188,11 +189,11 @@ impl Node {
                 () = alloc::until(refused) => {}
                 Ok(()) = heard.changed() => {
                     if let Some(sent) = *heard.borrow_and_update() {
-                        self.contact.handle_heartbeat(self.since_epoch(sent));
+                        self.contact.handle_heartbeat(self.clock.at(sent));
                     }
                     continue;
                 }
-                () = until(self.epoch, alone) => {
+                () = until(self.clock, alone) => {
                     self.stop_disconnected();
                     continue;
                 }
@@ -299,7 +300,11 @@ impl Node {
                 let known = known.map(|alloc| (alloc.alloc_id, alloc.client_status));
                 self.facilities.outbox.hear(known);
                 let merged = self.desired.apply(news);
+                let now = self.clock.at(Instant::now());
                 for change in merged.changes {
+                    if let Change::Start(alloc) = &change {
+                        self.contact.handle_told(alloc, now);
+                    }
                     self.change(change, &remote);
                 }
                 if merged.ask_again {
@@ -489,12 +494,8 @@ impl Node {
         self.allocs.insert(alloc_id, Known { runner, finished });
     }
 
-    fn since_epoch(&self, at: Instant) -> Timestamp {
-        Timestamp(0).plus(at.saturating_duration_since(self.epoch))
-    }
-
     fn stop_disconnected(&mut self) {
-        let now = self.since_epoch(Instant::now());
+        let now = self.clock.at(Instant::now());
         for alloc_id in self.contact.handle_timeout(&self.desired, now) {
             if self
                 .allocs
@@ -711,13 +712,10 @@ fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
     }
 }
 
-/// Sleeps until a core's timeout on the clock that begins at `epoch`; for ever if there is none.
-async fn until(epoch: Instant, timeout: Option<(Timestamp, &'static str)>) {
+/// Sleeps until a core's timeout on that clock; for ever if there is none.
+async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) {
     match timeout {
-        Some((at, _why)) => {
-            let due = epoch + at.since(Timestamp(0));
-            tokio::time::sleep_until(due.into()).await;
-        }
+        Some((at, _why)) => tokio::time::sleep_until(clock.instant(at).into()).await,
         None => std::future::pending().await,
     }
 }

@@ -17,6 +17,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
 use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
+use crate::contact::KeptContact;
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::disk::{Disks, Means};
@@ -44,6 +45,8 @@ pub(super) struct Opened {
     pub(super) clients: Vec<Client>,
     /// Allocations that have a cgroup with processes.
     pub(super) found: BTreeSet<AllocId>,
+    /// Where it is kept when a leader last heard of the node.
+    pub(super) contact: KeptContact,
 }
 
 pub(super) async fn open(
@@ -56,6 +59,8 @@ pub(super) async fn open(
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
     let (store, mut loaded) = store::open(data.root())?;
+    let boot_id = boot_id();
+    let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = open_tree(&data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
     let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
@@ -101,7 +106,7 @@ pub(super) async fn open(
         cores: Cores::default(),
         disks,
         drivers,
-        boot_id: boot_id(),
+        boot_id,
         spec,
         standing: Standing::default(),
         outbox: Outbox::default(),
@@ -126,6 +131,7 @@ pub(super) async fn open(
         publisher,
         clients,
         found,
+        contact,
     })
 }
 

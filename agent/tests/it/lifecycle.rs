@@ -173,3 +173,46 @@ async fn what_may_not_run_without_a_server_stops() {
     assert_eq!(report.client_description, "stopped: no server was in reach");
     agent.end().await;
 }
+
+/// Each agent lives for a shorter time than the task may run without a server, and none hears of a leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_die_again_and_again_gain_no_time() {
+    if !privileged("agents_that_die_again_and_again_gain_no_time") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let bound = service(1, "sleep 600").with(|spec, _| {
+        spec.groups[0].disconnect.stop_on_client_after = Some(Duration::from_secs(6));
+    });
+    let mut agent = machine.killable_agent(&server);
+    let alloc_id = server.place(bound.build()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let pid = server.pid(alloc_id).await;
+    eventually("a contact that is stored", async || {
+        let kept = std::fs::read(machine.data().join("contact"));
+        kept.is_ok_and(|kept| !kept.is_empty()).then_some(())
+    })
+    .await;
+    server.leaderless(true);
+
+    let deadline = std::time::Instant::now() + crate::support::DEADLINE;
+    while !crate::support::ended(pid) {
+        assert!(std::time::Instant::now() < deadline, "the task runs on");
+        agent.kill();
+        let sessions = server.sessions();
+        agent = machine.killable_agent(&server);
+        eventually("the next agent", async || {
+            (server.sessions() > sessions).then_some(())
+        })
+        .await;
+        // Its life, after which the next one would have the whole time before it.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+
+    server.leaderless(false);
+    server.status(alloc_id, ClientStatus::Complete).await;
+    let report = server.report(alloc_id).unwrap();
+    assert_eq!(report.client_description, "stopped: no server was in reach");
+    agent.kill();
+}

@@ -1,0 +1,201 @@
+//! When a leader last heard of the node, kept over the life of the agent: `contact` in the data directory.
+//!
+//! One line, written in place and not synced: the number is the machine's time since its boot and
+//! means nothing in another one, so that only the death of the agent must not lose it, and the page cache outlives that.
+//! A write that is lost or late leaves an older contact, with which the next agent stops sooner.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use muster_domain::id::Timestamp;
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::CONTACT_WRITE_INTERVAL;
+
+const FILE: &str = "contact";
+
+/// The clock of [`muster_agent_core::contact`]: time since the boot, as it was when the agent began and has passed for
+/// timers since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContactClock {
+    instant: Instant,
+    since_boot: Timestamp,
+}
+
+impl ContactClock {
+    fn start() -> Self {
+        // The clock is there on every kernel that runs an agent.
+        let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Into::into);
+        Self {
+            instant: Instant::now(),
+            since_boot: Timestamp(0).plus(since_boot),
+        }
+    }
+
+    /// When the agent began.
+    pub(crate) fn began(self) -> Timestamp {
+        self.since_boot
+    }
+
+    /// The time at `instant`.
+    pub(crate) fn at(self, instant: Instant) -> Timestamp {
+        let since = instant.saturating_duration_since(self.instant);
+        self.since_boot.plus(since)
+    }
+
+    /// The instant at which it is `at`, or the agent's beginning if that was later.
+    pub(crate) fn instant(self, at: Timestamp) -> Instant {
+        self.instant + at.since(self.since_boot)
+    }
+}
+
+/// The file, and what an earlier agent wrote.
+#[derive(Debug)]
+pub(crate) struct KeptContact {
+    clock: ContactClock,
+    boot_id: String,
+    /// `None` if it cannot be written.
+    file: Option<File>,
+    earlier: Option<Timestamp>,
+}
+
+impl KeptContact {
+    /// Reads what is kept in `data_dir`. A file that cannot be used costs the next agent its memory and this one nothing.
+    pub(crate) fn open(data_dir: &Path, boot_id: &str) -> Self {
+        let path = data_dir.join(FILE);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        let read = opened.and_then(|file| Ok((io::read_to_string(&file)?, file)));
+        let (text, file) = match read {
+            Ok((text, file)) => (text, Some(file)),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "the next agent will not know when a server last heard of the node");
+                (String::new(), None)
+            }
+        };
+        Self {
+            clock: ContactClock::start(),
+            boot_id: boot_id.to_owned(),
+            file,
+            earlier: parse(&text, boot_id),
+        }
+    }
+
+    /// The agent's clock, and the contact of an earlier agent in this boot.
+    pub(crate) fn known(&self) -> (ContactClock, Option<Timestamp>) {
+        (self.clock, self.earlier)
+    }
+
+    /// Writes down what is `heard` until `stop`.
+    pub(crate) async fn follow(
+        self,
+        mut heard: watch::Receiver<Option<Instant>>,
+        stop: CancellationToken,
+    ) {
+        let mut is_told = false;
+        let following = async {
+            while heard.changed().await.is_ok() {
+                let Some(sent) = *heard.borrow_and_update() else {
+                    continue;
+                };
+                let written = self.write(self.clock.at(sent));
+                if let Err(error) = &written
+                    && !is_told
+                {
+                    tracing::warn!(%error, "it is not stored when a server last heard of the node");
+                }
+                is_told = written.is_err();
+                tokio::time::sleep(CONTACT_WRITE_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(following).await;
+    }
+
+    /// Lines are of one length, and a copy of so few bytes into the page cache is whole or was not begun.
+    fn write(&self, contact: Timestamp) -> io::Result<()> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        file.write_all_at(line(contact, &self.boot_id).as_bytes(), 0)
+    }
+}
+
+fn line(contact: Timestamp, boot_id: &str) -> String {
+    format!("{boot_id} {:020}\n", contact.0)
+}
+
+/// What a line of this boot says.
+fn parse(text: &str, boot_id: &str) -> Option<Timestamp> {
+    let (boot, number) = text.strip_suffix('\n')?.split_once(' ')?;
+    (boot == boot_id).then_some(())?;
+    Some(Timestamp(number.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contact_is_read_back_in_the_same_boot_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = KeptContact::open(dir.path(), "boot-1");
+        let sent = first.clock.at(Instant::now());
+
+        first.write(Timestamp(u64::MAX)).unwrap();
+        first.write(sent).unwrap();
+
+        assert_eq!(first.known().1, None);
+        let again = KeptContact::open(dir.path(), "boot-1").known();
+        assert_eq!(again.1, Some(sent));
+        assert!(again.0.began() >= sent);
+        assert_eq!(KeptContact::open(dir.path(), "boot-2").known().1, None);
+    }
+
+    #[test]
+    fn what_is_no_contact_says_nothing() {
+        let good = line(Timestamp(7), "boot");
+        assert_eq!(parse(&good, "boot"), Some(Timestamp(7)));
+
+        for bad in [
+            "",
+            "boot",
+            "boot x\n",
+            " 7\n",
+            &good[..good.len() - 1],
+            "boot 7 7\n",
+        ] {
+            assert_eq!(parse(bad, "boot"), None, "{bad:?}");
+        }
+    }
+
+    /// Disk that cannot be written keeps no agent from starting.
+    #[test]
+    fn a_file_that_cannot_be_opened_is_done_without() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(FILE)).unwrap();
+
+        let kept = KeptContact::open(dir.path(), "boot");
+
+        assert_eq!(kept.known().1, None);
+        kept.write(Timestamp(1)).unwrap();
+    }
+
+    #[test]
+    fn the_clock_goes_there_and_back() {
+        let clock = ContactClock::start();
+        let later = Instant::now() + Duration::from_secs(3);
+
+        assert_eq!(clock.instant(clock.at(later)), later);
+        assert_eq!(clock.instant(Timestamp(0)), clock.instant);
+    }
+}
