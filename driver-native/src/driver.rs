@@ -12,12 +12,13 @@ use muster_driver::{
     ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs,
     NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec, StartTaskError, StartedTask,
     TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream, TaskHandle, TaskState,
-    TaskStatsStream, TaskStatus,
+    TaskStatsStream, TaskStatus, WithoutHost,
 };
 use nix::unistd::geteuid;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 
+use crate::absence::{self, Absence};
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
 use crate::isolation::Confinement;
@@ -49,6 +50,7 @@ struct Shared {
     node: OnceLock<Arc<Node>>,
     /// Told when the node's allowances change.
     configured: watch::Sender<()>,
+    absence: Absence,
 }
 
 /// A task's place in the table.
@@ -83,6 +85,7 @@ impl NativeDriver {
                 open_files,
                 node: OnceLock::new(),
                 configured: watch::Sender::new(()),
+                absence: Absence::default(),
             }),
         }
     }
@@ -151,35 +154,7 @@ impl NativeDriver {
 
     async fn stop(&self, task_id: &str, timeout: Duration, named: &str) -> Result<(), TaskError> {
         let task = self.shared.find(task_id)?;
-        let own = task.kill_signal.as_deref();
-        let name = match named {
-            "" => own.unwrap_or(signal::DEFAULT_STOP),
-            named => named,
-        };
-        let signal = signal::parse(name)?;
-        if task.life.end().is_some() {
-            return Ok(());
-        }
-        match &task.life.tree {
-            // Which signal its processes get is not for the task to say: a client knows one.
-            Some(tree) => tree.stop(),
-            None => {
-                task.life
-                    .signal(signal)
-                    .map_err(|error| failed(format!("send {name} to task {task_id}: {error}")))?;
-            }
-        }
-        if tokio::time::timeout(timeout, task.life.ended())
-            .await
-            .is_err()
-        {
-            self.shared.emit(
-                &task,
-                format!("did not end within {timeout:?} of {name}; killed"),
-            );
-            task.life.kill().await?;
-        }
-        Ok(())
+        self.shared.stop(&task, timeout, named).await
     }
 
     async fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
@@ -346,6 +321,77 @@ impl Shared {
         }
     }
 
+    /// Asks the task to end, and kills it when it does not.
+    async fn stop(
+        &self,
+        task: &NativeTask,
+        timeout: Duration,
+        named: &str,
+    ) -> Result<(), TaskError> {
+        let own = task.kill_signal.as_deref();
+        let name = match named {
+            "" => own.unwrap_or(signal::DEFAULT_STOP),
+            named => named,
+        };
+        let signal = signal::parse(name)?;
+        if task.life.end().is_some() {
+            return Ok(());
+        }
+        match &task.life.tree {
+            // Which signal its processes get is not for the task to say: a client knows one.
+            Some(tree) => tree.stop(),
+            None => {
+                task.life
+                    .signal(signal)
+                    .map_err(|error| failed(format!("send {name} to task {}: {error}", task.id)))?;
+            }
+        }
+        if tokio::time::timeout(timeout, task.life.ended())
+            .await
+            .is_err()
+        {
+            self.emit(
+                task,
+                format!("did not end within {timeout:?} of {name}; killed"),
+            );
+            task.life.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Has the task stopped when no host was there for as long as it may run without one. Needs a runtime to be
+    /// entered.
+    fn guard(self: &Arc<Self>, task: &Arc<NativeTask>) {
+        let Some(without_host) = task.without_host else {
+            return;
+        };
+        let lasts = self.absence.lasts(without_host.max);
+        // It ends with the task, which must not live for it.
+        let (shared, guarded) = (Arc::downgrade(self), Arc::downgrade(task));
+        let guard = tokio::spawn(async move {
+            lasts.await;
+            if let (Some(shared), Some(task)) = (shared.upgrade(), guarded.upgrade()) {
+                shared.stop_unattended(&task, without_host).await;
+            }
+        });
+        task.guarded_by(guard.abort_handle());
+    }
+
+    async fn stop_unattended(&self, task: &NativeTask, without_host: WithoutHost) {
+        if task.life.end().is_some() {
+            return;
+        }
+        let why = absence::reason(without_host.max);
+        tracing::warn!(task = %task.id, "{why}");
+        task.life.stop_for(why);
+        if let Err(error) = self.stop(task, without_host.kill_timeout, "").await {
+            tracing::warn!(task = %task.id, %error, "a task without an agent is killed");
+            if let Err(error) = task.life.kill().await {
+                tracing::error!(task = %task.id, %error, "a task without an agent runs on");
+            }
+        }
+    }
+
     fn emit(&self, task: &NativeTask, message: String) {
         let config = match task.handle() {
             Ok(handle) => handle.config,
@@ -388,9 +434,11 @@ impl Reservation {
 
     fn fill(mut self, task: NativeTask) {
         self.filled = true;
+        let task = Arc::new(task);
+        self.shared.guard(&task);
         self.shared
             .lock()
-            .insert(self.task_id.clone(), Slot::Known(Arc::new(task)));
+            .insert(self.task_id.clone(), Slot::Known(task));
     }
 }
 
@@ -538,6 +586,10 @@ impl TaskDriver for NativeDriver {
         let stream = BroadcastStream::new(self.shared.events.subscribe())
             .filter_map(|event| async { event.ok() });
         async { Ok(stream.boxed()) }.boxed()
+    }
+
+    fn host_present(&self, present: bool) {
+        self.shared.absence.host_present(present);
     }
 
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {

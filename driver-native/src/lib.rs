@@ -15,11 +15,14 @@
 //! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
 //!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
 //!
+//! - `absence` ends tasks that may not run for ever without an agent, when none is there to do it.
+//!
 //! Cgroups and limits are the agent's. So is the network: the driver puts a task into a namespace that
 //! somebody made, or into an empty one.
 
 pub mod limits;
 
+mod absence;
 mod actions;
 mod cgroup;
 mod command;

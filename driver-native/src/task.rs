@@ -7,11 +7,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_driver::{
     DriverError, ExitResult, RecoverTaskError, Retry, TaskConfig, TaskError, TaskHandle, TaskState,
+    WithoutHost,
 };
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -59,10 +60,13 @@ pub(crate) struct NativeTask {
     pub(crate) id: Box<str>,
     pub(crate) name: Box<str>,
     pub(crate) kill_signal: Option<Box<str>>,
+    pub(crate) without_host: Option<WithoutHost>,
     pub(crate) level: Level,
     pub(crate) started_at: SystemTime,
     pub(crate) life: Arc<Life>,
     watcher: AbortHandle,
+    /// Stops the task if it has been without a host for too long.
+    guard: OnceLock<AbortHandle>,
     /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
     _output: Option<HeldOutput>,
     /// Nobody else's as long as the task is known.
@@ -72,6 +76,9 @@ pub(crate) struct NativeTask {
 impl Drop for NativeTask {
     fn drop(&mut self) {
         self.watcher.abort();
+        if let Some(guard) = self.guard.get() {
+            guard.abort();
+        }
     }
 }
 
@@ -88,6 +95,8 @@ pub(crate) struct Life {
     is_first: bool,
     /// A signal that SIGKILL stood for; 0 is none.
     meant: AtomicI32,
+    /// Why the driver stops it without being asked to.
+    stopped_for: OnceLock<String>,
     /// Set when the process was reaped. Held while reaping and while killing the process's group,
     /// because the number of a group is only known to be the task's before.
     reaped: Mutex<bool>,
@@ -252,6 +261,7 @@ impl NativeTask {
             exit: watch::Sender::new(None),
             is_first: native.isolation != Level::Raw && !native.has_init(),
             meant: AtomicI32::new(0),
+            stopped_for: OnceLock::new(),
             reaped: Mutex::new(false),
         });
         let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
@@ -261,13 +271,21 @@ impl NativeTask {
             id: config.id.as_str().into(),
             name: config.task_name.as_str().into(),
             kill_signal: config.kill_signal.as_deref().map(Into::into),
+            without_host: config.without_host,
             level: native.isolation,
             started_at,
             life,
             watcher,
+            guard: OnceLock::new(),
             _output: output,
             ids,
         })
+    }
+
+    /// `guard` is aborted with the task.
+    pub(crate) fn guarded_by(&self, guard: AbortHandle) {
+        // There is one, given by who made the task.
+        let _first = self.guard.set(guard);
     }
 
     /// What the host calls id 0 of the task.
@@ -333,6 +351,27 @@ impl Life {
         self.process.signal(signal)
     }
 
+    /// The driver is about to stop the task for `why`, which its end says.
+    pub(crate) fn stop_for(&self, why: String) {
+        // The first reason stands.
+        let _first = self.stopped_for.set(why);
+    }
+
+    /// The end with why the driver stopped it. A tree that went well had ended before.
+    fn explained(&self, mut result: ExitResult) -> ExitResult {
+        let Some(why) = self.stopped_for.get() else {
+            return result;
+        };
+        if let Some(actions) = &mut result.actions {
+            if actions.failure_reason.is_empty() {
+                return result;
+            }
+            actions.failure_reason.clone_from(why);
+        }
+        result.stopped = Some(why.clone());
+        result
+    }
+
     /// The end, if it came.
     pub(crate) fn end(&self) -> Option<End> {
         self.exit.borrow().clone()
@@ -360,6 +399,7 @@ impl Life {
                         Some(tree) => tree.result(result).await,
                         None => result,
                     };
+                    let result = self.explained(result);
                     debug!(pid = self.process.pid, ?result, "task ended");
                     self.exit.send_replace(Some(End {
                         result,

@@ -49,6 +49,7 @@ pub use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, 
 pub use crate::task::{
     ActionsEnd, CgroupPlacement, Device, Dns, ExitResult, HandleDecodeError, LinuxResources, Mount,
     PortMapping, StartedTask, TaskConfig, TaskHandle, TaskResources, TaskState, TaskStatus,
+    WithoutHost,
 };
 pub use crate::task_driver::{
     DETACH_SIGNAL, ExecInputStream, ExecOutputStream, FingerprintStream, TaskDriver,

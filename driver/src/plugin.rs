@@ -16,6 +16,7 @@ mod ends;
 mod handshake;
 mod launch;
 mod output;
+mod presence;
 mod server;
 mod status;
 

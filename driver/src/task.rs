@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use prost::Message;
 use serde_json::Value;
@@ -69,6 +69,18 @@ pub struct TaskConfig {
     pub cgroup: Option<CgroupPlacement>,
     /// The signal of a stop that names none; `None` is the driver's default.
     pub kill_signal: Option<String>,
+    /// How long it may run while the driver has no host; `None` is for ever. A host that only wants it changed
+    /// would have to start the task anew.
+    pub without_host: Option<WithoutHost>,
+}
+
+/// How long a task may run while no host is connected to its driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WithoutHost {
+    /// From the end of the last connection on. Then the driver stops the task as a host would.
+    pub max: Duration,
+    /// From its signal to its end by force.
+    pub kill_timeout: Duration,
 }
 
 /// Where a task is born.
@@ -251,6 +263,8 @@ pub struct ExitResult {
     pub err: Option<String>,
     /// What came of the actions of a task that had some in place of a program.
     pub actions: Option<Box<ActionsEnd>>,
+    /// Why the driver stopped the task without being asked to, if it did.
+    pub stopped: Option<String>,
 }
 
 /// What came of a task's actions. The exit code beside it is that of the process that decided, else 1 of a
@@ -291,6 +305,7 @@ impl ExitResult {
             status_known: true,
             err: None,
             actions: None,
+            stopped: None,
         }
     }
 

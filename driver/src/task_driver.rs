@@ -111,6 +111,10 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     /// that a driver tells: that a stop was ignored and ended in a kill.
     fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>>;
 
+    /// Whether a host is connected, said by who serves the driver to other processes: at the beginning and with each
+    /// change. Tasks with [`TaskConfig::without_host`] are stopped by the driver when none was for so long.
+    fn host_present(&self, _present: bool) {}
+
     /// Handles of all tasks that the driver knows, ended ones included. This is how a host that
     /// lost its records finds its tasks again; Nomad's protocol has nothing like it.
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {

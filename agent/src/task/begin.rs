@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_driver::{
     CgroupPlacement, LinuxResources, Mount, MountConfigs, NetworkIsolation, NetworkMode,
-    PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
+    PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources, WithoutHost,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
@@ -441,6 +442,13 @@ fn task_config(
         stdout_path: fifo(LogStream::Stdout),
         stderr_path: fifo(LogStream::Stderr),
         kill_signal: Some(description.kill_signal.clone()),
+        without_host: group
+            .disconnect
+            .stop_on_client_after
+            .map(|max| WithoutHost {
+                max,
+                kill_timeout: description.kill_timeout.min(KILL_TIMEOUT_MAX),
+            }),
         mounts,
         network: network(group, own_network),
         env: env.vars,

@@ -67,6 +67,9 @@ pub(super) async fn end(
         oom,
         peak_bytes,
     } = with_memory(facilities, task, live, seen.exit);
+    if let Some(why) = &seen.stopped {
+        push_detail(&mut detail, why);
+    }
     if !exit.success()
         && let Some(full) = facilities.disks.full(task.alloc_id())
     {
@@ -221,7 +224,12 @@ async fn wait(
         }
         match driver.wait_task(&live.record.task_id).await {
             Ok(result) if result.status_known => return Ok(seen_by_driver(result)),
-            Ok(_unknown) => return Ok(from_ledger(facilities, live).await),
+            Ok(unknown) => {
+                return Ok(Seen {
+                    stopped: unknown.stopped,
+                    ..from_ledger(facilities, live).await
+                });
+            }
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
                 known = Known::ToRunner;
@@ -242,6 +250,7 @@ fn seen_by_driver(result: ExitResult) -> Seen {
         },
         actions: result.actions,
         by_driver: true,
+        stopped: result.stopped,
     }
 }
 
@@ -251,6 +260,7 @@ async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Seen {
         exit: exit_in_ledger(facilities, live).await,
         actions: None,
         by_driver: false,
+        stopped: None,
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Seen {
     pub(super) actions: Option<Box<ActionsEnd>>,
     /// Its driver saw the end.
     pub(super) by_driver: bool,
+    /// Why its driver stopped it without being asked to, if it did.
+    pub(super) stopped: Option<String>,
 }
 
 impl TaskAt {
@@ -166,6 +168,7 @@ mod tests {
             exit: code(3),
             actions: Some(Box::new(actions)),
             by_driver: true,
+            stopped: None,
         });
 
         assert!(end.failed && end.failure_reason.ends_with("(truncated)"));
@@ -183,6 +186,7 @@ mod tests {
             exit: code(1),
             actions: Some(Box::new(ActionsEnd::failure("exceeded 2s timeout"))),
             by_driver: true,
+            stopped: None,
         });
 
         assert_eq!((end.failed, end.exit), (true, None));
@@ -207,6 +211,7 @@ mod tests {
                 exit,
                 actions: Some(Box::new(actions)),
                 by_driver: true,
+                stopped: None,
             });
             assert_eq!(
                 end.failure_reason,
@@ -222,6 +227,7 @@ mod tests {
             exit: code(0),
             actions: None,
             by_driver: false,
+            stopped: None,
         });
 
         assert_eq!((end.failed, end.exit), (true, None));
@@ -234,6 +240,7 @@ mod tests {
             exit,
             actions: None,
             by_driver: true,
+            stopped: None,
         };
 
         assert!(!ended(seen(code(0))).failed);

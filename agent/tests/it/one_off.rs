@@ -1,5 +1,7 @@
 //! One-off tasks: what they do is done at most once, and what came of it is reported.
 
+use std::time::Duration;
+
 use muster_domain::alloc::{ClientStatus, TaskPhase};
 use muster_domain::id::AllocId;
 use muster_domain::one_off::{Definition, End};
@@ -267,6 +269,48 @@ async fn a_driver_that_dies_ends_its_one_off_tasks() {
     assert_eq!(end.failure_reason, reason);
     assert!(!machine.alloc_dir(alloc_id).join("task/local/no").exists());
     agent.end().await;
+}
+
+/// The agent is killed and nobody starts another: the driver stops what may not run on alone, and its end waits
+/// for the agent that comes in the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_off_task_ends_where_the_agent_stays_dead() {
+    if !privileged("a_one_off_task_ends_where_the_agent_stays_dead") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let tree = json!({"serial": {"actions": [
+        run("trap 'echo term > r; exit 0' TERM; echo > begun; sleep 600 & wait"),
+        run("echo > no"),
+    ]}});
+    let task = one_off(1, &definition(&tree, "r")).with(|spec, _| {
+        spec.groups[0].disconnect.stop_on_client_after = Some(Duration::from_secs(2));
+    });
+    let alloc_id = server.place(task.build()).await;
+    let local = machine.alloc_dir(alloc_id).join("task/local");
+    eventually("the action", async || {
+        std::fs::read(local.join("begun")).is_ok().then_some(())
+    })
+    .await;
+    let cgroup = machine.tree().join(alloc_id.to_string()).join("task");
+
+    agent.kill();
+    eventually("its end without an agent", async || {
+        let events = std::fs::read_to_string(cgroup.join("cgroup.events"));
+        events
+            .is_ok_and(|events| events.contains("populated 0"))
+            .then_some(())
+    })
+    .await;
+    let agent = machine.killable_agent(&server);
+
+    let end = end(&server, alloc_id).await;
+    assert_eq!(end.failure_reason, "stopped: no agent for 2 s");
+    assert_eq!((end.failed, end.result.as_str()), (true, "term\n"));
+    assert!(!local.join("no").exists());
+    agent.kill();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_driver::plugin::Client;
-use muster_driver::{DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHandle, TaskState};
+use muster_driver::{
+    DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHandle, TaskState, WithoutHost,
+};
 use muster_driver_native::{NativeDriver, ServeError};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -404,4 +406,74 @@ async fn long_socket_path_is_refused() {
     let error = muster_driver_native::serve(&path).await.unwrap_err();
 
     assert!(error.to_string().contains("125 bytes"), "{error}");
+}
+
+/// Nobody is connected any more: who may not run without an agent is stopped as an agent would have stopped it, and its
+/// end waits for the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_need_an_agent_are_stopped_without_one() {
+    let (_dir, socket) = socket();
+    let DriverProcess { mut child, client } = DriverProcess::start(&socket).await;
+    let script = "trap 'echo > asked; exit 3' TERM; echo > begun; while :; do sleep 0.02; done";
+    let mut bound = Task::new(shell(script));
+    bound.config.kill_signal = Some("SIGTERM".to_owned());
+    let max = Duration::from_millis(300);
+    bound.config.without_host = Some(WithoutHost {
+        max,
+        kill_timeout: DEADLINE,
+    });
+    let free = Task::new(sleep_for_ever());
+    start(&client, &bound).await;
+    start(&client, &free).await;
+    bound.read("begun");
+    // While somebody is connected no time passes.
+    let later = Instant::now() + 2 * max;
+    while Instant::now() < later {
+        client.ping().await.unwrap();
+    }
+    assert!(is_alive(pid_of(&client, bound.id()).await));
+
+    drop(client);
+    bound.read("asked");
+
+    let client = Client::new("native", &socket);
+    let result = client.wait_task(bound.id()).await.unwrap();
+    assert_eq!((result.exit_code, result.signal), (3, 0));
+    let why = result.stopped.as_deref();
+    assert_eq!(why, Some("stopped: no agent for 300 ms"));
+    assert!(is_alive(pid_of(&client, free.id()).await));
+    client.destroy_task(free.id(), true).await.unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// How long a task may run without an agent stands in its handle, and what ignores its signal is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recovered_task_still_needs_an_agent() {
+    let (_dir, socket) = socket();
+    let driver = DriverProcess::start(&socket).await;
+    let mut task = Task::new(shell(
+        "trap '' TERM; echo > begun; while :; do sleep 0.02; done",
+    ));
+    task.config.without_host = Some(WithoutHost {
+        max: Duration::from_millis(100),
+        kill_timeout: Duration::from_millis(100),
+    });
+    let handle = start(&driver.client, &task).await;
+    let pid = pid_of(&driver.client, task.id()).await;
+    task.read("begun");
+    driver.kill();
+    assert!(is_alive(pid));
+
+    let DriverProcess { mut child, client } = DriverProcess::start(&socket).await;
+    client.recover_task(handle).await.unwrap();
+    drop(client);
+
+    until("the task is killed", || !is_alive(pid));
+    let client = Client::new("native", &socket);
+    let result = client.wait_task(task.id()).await.unwrap();
+    let why = result.stopped.as_deref();
+    assert_eq!(why, Some("stopped: no agent for 100 ms"));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -216,6 +216,7 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         status_known,
         err,
         actions,
+        stopped,
     } = result;
     drivers::ExitResult {
         exit_code: *exit_code,
@@ -224,6 +225,7 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         status_unknown: !status_known,
         err: err.clone().unwrap_or_default(),
         actions: actions.as_deref().map(actions_to_proto),
+        stopped: stopped.clone().unwrap_or_default(),
     }
 }
 
@@ -297,6 +299,7 @@ pub(crate) fn exit_from_proto(message: drivers::ExitResult) -> ExitResult {
         status_known: !message.status_unknown,
         err: Some(message.err).filter(|err| !err.is_empty()),
         actions: message.actions.map(|end| Box::new(actions_from_proto(end))),
+        stopped: Some(message.stopped).filter(|why| !why.is_empty()),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
 use crate::limits;
 use crate::plugin::convert::{self, protocol};
 use crate::plugin::ends;
+use crate::plugin::presence::Presence;
 use crate::plugin::proto::base::base_plugin_server::{BasePlugin, BasePluginServer};
 use crate::plugin::proto::controller::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
 use crate::plugin::proto::controller::grpc_controller_server::{
@@ -53,6 +54,11 @@ pub async fn serve(
     listener: UnixListener,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
+    let presence = Presence::new(Arc::clone(&driver));
+    let connections = UnixListenerStream::new(listener).map(move |connection| {
+        let connection = connection?;
+        Ok::<_, std::io::Error>(presence.enter(connection))
+    });
     let served = Served { driver, shutdown };
     let ended = served.shutdown.clone();
     let serving = Server::builder()
@@ -74,10 +80,7 @@ pub async fn serve(
         .add_service(
             MusterDriverServer::new(served).max_encoding_message_size(limits::MESSAGE_BYTES_MAX),
         )
-        .serve_with_incoming_shutdown(
-            UnixListenerStream::new(listener),
-            ended.clone().cancelled_owned(),
-        );
+        .serve_with_incoming_shutdown(connections, ended.clone().cancelled_owned());
     let drained = async {
         ended.cancelled().await;
         tokio::time::sleep(limits::DRAIN_DEADLINE).await;

@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use crate::error::DriverError;
 use crate::plugin::convert::{
-    config_from_msgpack, config_to_msgpack, network_from_proto, network_to_proto, path_to_proto,
+    config_from_msgpack, config_to_msgpack, duration_from_proto, duration_to_proto,
+    network_from_proto, network_to_proto, path_to_proto,
 };
 use crate::plugin::proto::drivers;
 use crate::task::{
     CgroupPlacement, Device, Dns, LinuxResources, Mount, PortMapping, TaskConfig, TaskResources,
+    WithoutHost,
 };
 
 pub(crate) fn task_config_to_proto(
@@ -40,6 +42,7 @@ pub(crate) fn task_config_to_proto(
         dns,
         cgroup,
         kill_signal,
+        without_host,
     } = config;
     Ok(drivers::TaskConfig {
         id: id.clone(),
@@ -67,6 +70,10 @@ pub(crate) fn task_config_to_proto(
         cgroup: cgroup.as_ref().map(cgroup_to_proto).transpose()?,
         task_dir: path_to_proto(task_dir)?,
         kill_signal: kill_signal.clone().unwrap_or_default(),
+        without_host: without_host.map(|WithoutHost { max, kill_timeout }| drivers::WithoutHost {
+            max: Some(duration_to_proto(max)),
+            kill_timeout: Some(duration_to_proto(kill_timeout)),
+        }),
     })
 }
 
@@ -115,6 +122,10 @@ pub(crate) fn task_config_from_proto(
             joins: cgroup.joins.into_iter().map(PathBuf::from).collect(),
         }),
         kill_signal: Some(message.kill_signal).filter(|signal| !signal.is_empty()),
+        without_host: message.without_host.map(|without| WithoutHost {
+            max: duration_from_proto(without.max),
+            kill_timeout: duration_from_proto(without.kill_timeout),
+        }),
     })
 }
 

@@ -9,6 +9,7 @@ use crate::limits;
 use crate::schema::Spec;
 use crate::task::{
     CgroupPlacement, Device, Dns, LinuxResources, Mount, PortMapping, TaskConfig, TaskResources,
+    WithoutHost,
 };
 
 mod numbers;
@@ -83,6 +84,10 @@ fn full_config() -> TaskConfig {
             joins: vec!["/v1/memory/cgroup.procs".into()],
         }),
         kill_signal: Some("SIGTERM".to_owned()),
+        without_host: Some(WithoutHost {
+            max: Duration::from_secs(30),
+            kill_timeout: Duration::from_millis(1_500),
+        }),
     }
 }
 
@@ -112,6 +117,7 @@ fn task_directory_is_below_the_allocation_by_default() {
     assert_eq!(config.config, Value::Null);
     assert_eq!(config.cgroup, None);
     assert_eq!(config.kill_signal, None);
+    assert_eq!(config.without_host, None);
 }
 
 /// A result from a driver that is not ours has no word on its status: it is known.
@@ -236,24 +242,37 @@ fn configuration_that_is_no_msgpack_is_refused() {
     );
 }
 
-/// The stored form of a handle: these bytes are on disks and must be readable for ever.
+/// The stored form of a handle: these bytes are on disks and must be readable for ever. The first are from before tasks
+/// had [`TaskConfig::without_host`].
 #[test]
-fn handle_of_version_1_is_still_read() {
-    let handle = TaskHandle {
-        version: 1,
-        driver: "native".to_owned(),
-        config: full_config(),
-        state: TaskState::Running,
-        driver_state: b"{\"pid\":7}".to_vec(),
+fn handles_of_version_1_are_still_read() {
+    let older = TaskConfig {
+        without_host: None,
+        ..full_config()
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/handle-v1.bin");
-    // The variable that `expect-test` uses too, so that one switch blesses all golden files.
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
-        std::fs::write(&path, handle.encode().unwrap()).unwrap();
+    let forms = [
+        ("handle-v1.bin", older),
+        ("handle-v1-without-host.bin", full_config()),
+    ];
+    for (name, config) in forms {
+        let handle = TaskHandle {
+            version: 1,
+            driver: "native".to_owned(),
+            config,
+            state: TaskState::Running,
+            driver_state: b"{\"pid\":7}".to_vec(),
+        };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("testdata")
+            .join(name);
+        // The variable that `expect-test` uses too, so that one switch blesses all golden files.
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            std::fs::write(&path, handle.encode().unwrap()).unwrap();
+        }
+
+        let golden = std::fs::read(&path).unwrap();
+
+        assert_eq!(TaskHandle::decode(&golden).unwrap(), handle);
+        assert_eq!(handle.encode().unwrap(), golden);
     }
-
-    let golden = std::fs::read(&path).unwrap();
-
-    assert_eq!(TaskHandle::decode(&golden).unwrap(), handle);
-    assert_eq!(handle.encode().unwrap(), golden);
 }

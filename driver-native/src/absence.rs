@@ -1,0 +1,140 @@
+//! How long the driver has had no host, for tasks that may not run without one for ever.
+//!
+//! An agent decides when its tasks stop for want of a server. If it dies and stays dead, nobody would: so the driver,
+//! which lives on, counts from the end of the last connection, on the monotonic clock. A driver that was itself started
+//! anew counts from its start; it knows the tasks that an agent gives it back, and only an agent starts it.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Since when no host is connected. `None` while one is, and where nobody says: then nobody is missed.
+#[derive(Debug, Default)]
+pub(crate) struct Absence {
+    since: watch::Sender<Option<Instant>>,
+}
+
+impl Absence {
+    /// A host is connected from now on, or none is any more.
+    pub(crate) fn host_present(&self, present: bool) {
+        self.since.send_replace((!present).then(Instant::now));
+    }
+
+    /// Returns when no host was connected for `max`; never if the driver is dropped before.
+    pub(crate) fn lasts(&self, max: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let mut since = self.since.subscribe();
+        async move {
+            loop {
+                let began = *since.borrow_and_update();
+                let over = async {
+                    match began.and_then(|began| began.checked_add(max)) {
+                        Some(at) => tokio::time::sleep_until(at).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    changed = since.changed() => if changed.is_err() {
+                        pending::<()>().await;
+                    },
+                    () = over => return,
+                }
+            }
+        }
+    }
+}
+
+/// Why a task was stopped that may run for `max` without an agent.
+pub(crate) fn reason(max: Duration) -> String {
+    if max.subsec_nanos() == 0 {
+        format!("stopped: no agent for {} s", max.as_secs())
+    } else {
+        format!("stopped: no agent for {} ms", max.as_millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_secs(30);
+    const NEARLY: Duration = Duration::from_secs(29);
+
+    /// Whether it is over by now.
+    async fn is_over(waiting: &mut tokio::task::JoinHandle<()>) -> bool {
+        // On a clock that stands still this lets everybody run who can.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        waiting.is_finished()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_counts_from_the_end_of_the_last_connection() {
+        let absence = Absence::default();
+        let mut waiting = tokio::spawn(absence.lasts(MAX));
+        absence.host_present(true);
+        tokio::time::advance(MAX * 10).await;
+        assert!(!is_over(&mut waiting).await, "a host is there");
+
+        absence.host_present(false);
+        tokio::time::advance(NEARLY).await;
+        assert!(!is_over(&mut waiting).await);
+
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(is_over(&mut waiting).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_comes_back_gives_the_whole_time_again() {
+        let absence = Absence::default();
+        absence.host_present(false);
+        let mut waiting = tokio::spawn(absence.lasts(MAX));
+
+        for _ in 0..3 {
+            tokio::time::advance(NEARLY).await;
+            assert!(!is_over(&mut waiting).await);
+            absence.host_present(true);
+            absence.host_present(false);
+        }
+
+        tokio::time::advance(MAX).await;
+        assert!(is_over(&mut waiting).await);
+    }
+
+    /// One that was given back to a driver which has had no host for a while.
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_comes_later_has_no_time_of_its_own() {
+        let absence = Absence::default();
+        absence.host_present(false);
+        tokio::time::advance(MAX).await;
+
+        let mut waiting = tokio::spawn(absence.lasts(MAX));
+
+        assert!(is_over(&mut waiting).await);
+    }
+
+    /// A driver within its host, and one that is gone.
+    #[tokio::test(start_paused = true)]
+    async fn where_nobody_says_nobody_is_missed() {
+        let absence = Absence::default();
+        let mut waiting = tokio::spawn(absence.lasts(MAX));
+        let mut longest = tokio::spawn(absence.lasts(Duration::MAX));
+        tokio::time::advance(MAX * 10).await;
+        assert!(!is_over(&mut waiting).await);
+
+        absence.host_present(false);
+        drop(absence);
+        tokio::time::advance(MAX * 10).await;
+
+        assert!(!is_over(&mut waiting).await);
+        assert!(!is_over(&mut longest).await);
+    }
+
+    #[test]
+    fn reasons_say_for_how_long() {
+        assert_eq!(reason(MAX), "stopped: no agent for 30 s");
+        let short = Duration::from_millis(1_500);
+        assert_eq!(reason(short), "stopped: no agent for 1500 ms");
+    }
+}
