@@ -28,6 +28,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::cgroup::Fence;
 use crate::config::NativeConfig;
 use crate::exec::KillOnDrop;
 use crate::limits;
@@ -242,8 +243,13 @@ impl Tree {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A name that no other action of the tree has.
+    fn fence_name(&self) -> String {
+        format!("action-{}", self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Counts a process among those that run, unless the task is over: then it is killed.
-    fn enter(self: &Arc<Self>, process: Process) -> Option<Entered> {
+    fn enter(self: &Arc<Self>, process: Process, fence: Option<Fence>) -> Option<Entered> {
         let guard = KillOnDrop::new(process.clone());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
@@ -252,6 +258,7 @@ impl Tree {
             number,
             process,
             guard: Some(guard),
+            fence,
         };
         // Looked at after it was entered: whoever says so later kills what is there.
         (!self.is_gone()).then_some(entered)
@@ -265,6 +272,8 @@ struct Entered {
     number: u64,
     process: Process,
     guard: Option<KillOnDrop>,
+    /// What the process and all it started are in, if they may have to be killed alone.
+    fence: Option<Fence>,
 }
 
 impl Entered {
@@ -275,9 +284,28 @@ impl Entered {
         }
     }
 
+    /// The process ended, and what it left running goes on.
     fn done(mut self) {
         if let Some(guard) = self.guard.take() {
             guard.done();
+        }
+        if let Some(fence) = self.fence.take() {
+            fence.keep();
+        }
+    }
+
+    /// Kills the process with its group and, if it has a fence, all it started.
+    fn kill(&self) -> std::io::Result<()> {
+        if let Some(fence) = &self.fence {
+            fence.kill();
+        }
+        self.process.kill_group()
+    }
+
+    /// The process was stopped and ended: nothing that it left running goes on.
+    async fn clear(&mut self) {
+        if let Some(fence) = self.fence.take() {
+            fence.end().await;
         }
     }
 }

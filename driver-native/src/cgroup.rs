@@ -9,11 +9,13 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use muster_driver::CgroupPlacement;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, warn};
 
 use crate::limits;
 use crate::process;
@@ -102,6 +104,12 @@ impl TaskCgroup {
         open_in(self.dir()?.as_fd(), name, access)
     }
 
+    /// Makes a cgroup in it, without limits of its own.
+    fn make(&self, name: &str) -> io::Result<Self> {
+        rustix::fs::mkdirat(self.dir()?, name, Mode::from_raw_mode(0o755))?;
+        Self::open(&self.path.join(name)).map_err(|error| error.source)
+    }
+
     /// The file through which a process moves itself here.
     pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
         Ok(self.open_in("cgroup.procs", OFlags::WRONLY)?.into())
@@ -141,6 +149,72 @@ impl TaskCgroup {
             .take(limits::KERNEL_FILE_BYTES_MAX)
             .read_to_string(&mut text)?;
         Ok(text)
+    }
+}
+
+/// A cgroup in a task's, for an action that must be killed with all it started while the task goes on. It has neither
+/// limits nor counters of its own: those of the task hold and count for it.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    cgroup: TaskCgroup,
+    is_kept: bool,
+}
+
+impl Fence {
+    /// In the cgroup of `task`, with a name that is nobody else's.
+    pub(crate) fn make(task: &TaskCgroup, name: &str) -> io::Result<Self> {
+        Ok(Self {
+            cgroup: task.make(name)?,
+            is_kept: false,
+        })
+    }
+
+    /// For the start of the action.
+    pub(crate) fn cgroup(&self) -> &TaskCgroup {
+        &self.cgroup
+    }
+
+    /// The action ended by itself: what it left running goes on.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+
+    /// Kills all of the action.
+    pub(crate) fn kill(&self) {
+        if let Err(error) = self.cgroup.kill() {
+            warn!(dir = %self.cgroup.path.display(), %error, "cannot kill what an action left running");
+        }
+    }
+
+    /// Kills all of it and waits until it is gone; what is stuck in the kernel is left to the end of the task.
+    pub(crate) async fn end(self) {
+        self.kill();
+        let empty = async {
+            let mut pause = Duration::from_millis(1);
+            while self.cgroup.populated().unwrap_or(false) {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(limits::EMPTY_POLL_MAX);
+            }
+        };
+        if tokio::time::timeout(limits::ACTION_EXIT_DEADLINE, empty)
+            .await
+            .is_err()
+        {
+            warn!(dir = %self.cgroup.path.display(), "what an action left running does not die");
+        }
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.kill();
+        }
+        // One that is not empty goes with the task's, which whoever made that removes.
+        let removed = rustix::fs::unlinkat(CWD, &*self.cgroup.path, AtFlags::REMOVEDIR);
+        if let Err(error) = removed {
+            debug!(dir = %self.cgroup.path.display(), %error, "the cgroup of an action is left");
+        }
     }
 }
 

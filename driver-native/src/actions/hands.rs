@@ -19,6 +19,7 @@ use tracing::warn;
 use super::failure::{Failure, OUT_OF_MEMORY};
 use super::tree::{Hands, Output, Step};
 use super::{Entered, KILLED, Tree};
+use crate::cgroup::Fence;
 use crate::command::{Beside, Launch, StartProcessError, Streams, start_beside};
 use crate::config::NativeConfig;
 use crate::isolation::task_dir;
@@ -84,7 +85,7 @@ impl NativeHands {
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
-        let entered = match self.start(run, at, stop).await {
+        let entered = match self.start(run, step, stop).await {
             Ok(Some(entered)) => entered,
             Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
             Ok(None) => return Err(Failure::plain(at, KILLED)),
@@ -112,11 +113,11 @@ impl NativeHands {
     async fn start(
         &self,
         run: &Run,
-        at: &str,
+        step: &Step,
         stop: &CancellationToken,
     ) -> Result<Option<Entered>, String> {
-        let (run, at) = (run.clone(), at.to_owned());
-        self.begun(stop, move |work| work.start_run(&run, &at))
+        let (run, step) = (run.clone(), step.clone());
+        self.begun(stop, move |work| work.start_run(&run, &step))
             .await
     }
 
@@ -149,17 +150,24 @@ impl NativeHands {
     }
 
     /// Asks the process to end, and kills it when it does not.
-    async fn end(&self, run: &Run, entered: Entered, at: &str) -> io::Result<Result<(), Failure>> {
+    async fn end(
+        &self,
+        run: &Run,
+        mut entered: Entered,
+        at: &str,
+    ) -> io::Result<Result<(), Failure>> {
         entered.process.signal(Signal::TERM)?;
         if let Ok(ended) = tokio::time::timeout(GRACE, entered.wait()).await {
+            entered.clear().await;
             self.ended(run, entered, ended?, "").await;
             return Ok(Err(Failure::cancelled(at)));
         }
-        entered.process.kill_group()?;
+        entered.kill()?;
         let killed = tokio::time::timeout(limits::ACTION_EXIT_DEADLINE, entered.wait()).await;
         let Ok(ended) = killed else {
             return Ok(Err(Failure::plain(at, "process did not exit")));
         };
+        entered.clear().await;
         let late = format!(
             " (exceeded {} graceful shutdown interval)",
             go_duration(GRACE)
@@ -282,8 +290,8 @@ impl Work {
         self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
     }
 
-    fn start_run(&self, run: &Run, at: &str) -> Result<Option<Entered>, StartProcessError> {
-        note(&self.config, at);
+    fn start_run(&self, run: &Run, step: &Step) -> Result<Option<Entered>, StartProcessError> {
+        note(&self.config, &step.at);
         let (config, native) = self.configured(run);
         let streams = if run.suppress_log_output {
             Streams {
@@ -294,17 +302,23 @@ impl Work {
         } else {
             Streams::of_task(&config)?
         };
-        self.start_beside_first(&Launch {
+        let cgroup = self.life.cgroup.as_ref();
+        let fence = cgroup.filter(|_| step.is_fenced);
+        let fence = fence.map(|cgroup| Fence::make(cgroup, &self.tree.fence_name()));
+        let fence = fence.transpose().map_err(StartProcessError::Look)?;
+        let launch = Launch {
             config: &config,
             native: &native,
             node: &self.node,
-            cgroup: self.life.cgroup.as_ref(),
+            cgroup: fence.as_ref().map(Fence::cgroup).or(cgroup),
             command: &run.path,
             args: &run.args,
             own: None,
             streams: &streams,
             terminal: None,
-        })
+        };
+        let process = self.start_beside_first(&launch)?;
+        Ok(self.tree.enter(process, fence))
     }
 
     /// Starts the porter as `user`, which carries `path` of the task.
@@ -317,7 +331,7 @@ impl Work {
     ) -> Result<Option<Entered>, StartProcessError> {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         become_user(&mut config, &mut native, user);
-        self.start_beside_first(&Launch {
+        let process = self.start_beside_first(&Launch {
             config: &config,
             native: &native,
             node: &self.node,
@@ -327,19 +341,16 @@ impl Work {
             own: Some(self.node.porter()?),
             streams,
             terminal: None,
-        })
+        })?;
+        Ok(self.tree.enter(process, None))
     }
 
-    fn start_beside_first(
-        &self,
-        launch: &Launch<'_>,
-    ) -> Result<Option<Entered>, StartProcessError> {
+    fn start_beside_first(&self, launch: &Launch<'_>) -> Result<Process, StartProcessError> {
         let spawned = start_beside(launch, &self.life.process, Beside::Action)?;
-        let process = Process::started(&spawned).map_err(|error| {
+        Process::started(&spawned).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
-        })?;
-        Ok(self.tree.enter(process))
+        })
     }
 
     /// The task's configuration with what the action has of its own.

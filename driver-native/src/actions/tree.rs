@@ -28,6 +28,11 @@ pub(crate) struct Step {
     pub(crate) at: String,
     /// What its lines and failures are named by.
     pub(crate) source: String,
+    /// Something of the tree goes on when this fails.
+    is_survived: bool,
+    /// It may be stopped while something of the tree goes on: nothing of it may be left then. Anything else is killed
+    /// with the tree when it ends.
+    pub(crate) is_fenced: bool,
 }
 
 /// What carries out the leaves of a tree.
@@ -74,6 +79,8 @@ pub(crate) async fn carry_out(
         } else {
             log_source.to_owned()
         },
+        is_survived: false,
+        is_fenced: false,
     };
     step(hands, tree, root, stop.clone()).await
 }
@@ -103,13 +110,8 @@ fn step<'a>(
             Action::Timeout(bounded) => timeout(hands, bounded, &here, &stop).await,
             Action::EmitProgress(watched) => emit_progress(hands, watched, &here, stop).await,
             Action::Try(tried) => {
-                let ended = step(
-                    hands,
-                    &tried.action,
-                    here.child(&tried.action),
-                    stop.clone(),
-                )
-                .await;
+                let child = here.child(&tried.action).survived();
+                let ended = step(hands, &tried.action, child, stop.clone()).await;
                 // What was stopped did not just fail.
                 if stop.is_cancelled() { ended } else { Ok(()) }
             }
@@ -137,14 +139,30 @@ impl Step {
     fn child(&self, action: &Action) -> Self {
         Self {
             at: format!("{}.{}", self.at, action.word()),
-            source: self.source.clone(),
+            ..self.clone()
         }
     }
 
     fn nth(&self, index: usize, action: &Action) -> Self {
         Self {
             at: format!("{}[{index}].{}", self.at, action.word()),
-            source: self.source.clone(),
+            ..self.clone()
+        }
+    }
+
+    /// Of an action whose failure is not that of the tree.
+    fn survived(self) -> Self {
+        Self {
+            is_survived: true,
+            ..self
+        }
+    }
+
+    /// Of an action that is stopped by the one above it.
+    fn stoppable(self) -> Self {
+        Self {
+            is_fenced: self.is_fenced || self.is_survived,
+            ..self
         }
     }
 }
@@ -162,7 +180,7 @@ async fn timeout(
     let mut inner = step(
         hands,
         &bounded.action,
-        here.child(&bounded.action),
+        here.child(&bounded.action).stoppable(),
         inner_stop.clone(),
     );
     if let Ok(ended) = tokio::time::timeout(bound, &mut inner).await {
@@ -220,8 +238,10 @@ async fn parallel(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let children = all.actions.iter().enumerate();
-    let children =
-        children.map(|(index, action)| step(hands, action, here.nth(index, action), stop.clone()));
+    let children = children.map(|(index, action)| {
+        let here = here.nth(index, action).survived();
+        step(hands, action, here, stop.clone())
+    });
     let failures = join_all(children).await.into_iter().filter_map(Result::err);
     Failure::all(failures.collect()).map_or(Ok(()), Err)
 }
@@ -252,7 +272,7 @@ async fn codependent(
         .iter()
         .enumerate()
         .map(|(index, action)| {
-            let here = here.nth(index, action);
+            let here = here.nth(index, action).stoppable().survived();
             let at = here.at.clone();
             step(hands, action, here, stop_all.clone()).map(move |ended| (at, ended))
         })

@@ -245,6 +245,32 @@ async fn a_timeout_ends_its_process() {
     assert_eq!(actions.failed_action, "timeout");
 }
 
+/// A process in a session of its own goes with the action that was stopped, and stays where an action ended by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_ends_what_its_process_left_running() {
+    let leave = |name: &str, then: &str| {
+        let script = format!("setsid sleep 600 & echo $! > {name}; {then}");
+        json!({"try": {"action": {"timeout": {"action": run(&script), "timeout_ms": 500}}}})
+    };
+    let tree = json!({"serial": {"actions": [
+        run("setsid sleep 600 & echo $! > first"),
+        leave("kept", "true"),
+        leave("left", "sleep 600"),
+        leave("deaf", "trap '' TERM; wait"),
+        run("kill -0 $(cat first) && kill -0 $(cat kept)"),
+        // Not before whoever inherits it has heard of its death.
+        run("for name in left deaf; do while kill -0 $(cat $name); do sleep 0.02; done; done"),
+    ]}});
+    let task = task(&tree, json!({}));
+    if task.config.cgroup.is_none() {
+        return;
+    }
+
+    let (result, actions) = ended(&task).await;
+
+    assert_eq!(result.exit_code, 0, "{actions:?}");
+}
+
 /// A FIFO, a directory, a way out: none blocks or is read, and none makes a failure but on demand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn result_files_that_cannot_be_read_are_noted() {

@@ -232,7 +232,7 @@ impl Drop for Parent {
             let _killed = fs::write(entry.path().join("cgroup.kill"), "1");
             // The kernel needs a moment after the last process ended.
             for _attempt in 0..500 {
-                if fs::remove_dir(entry.path()).is_ok() {
+                if remove_with_those_in_it(&entry.path()).is_ok() {
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(2));
@@ -240,6 +240,16 @@ impl Drop for Parent {
         }
         let _removed = fs::remove_dir(&self.path);
     }
+}
+
+/// A task's cgroup may have some of actions in it.
+fn remove_with_those_in_it(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)?.flatten() {
+        if entry.path().is_dir() {
+            fs::remove_dir(entry.path())?;
+        }
+    }
+    fs::remove_dir(dir)
 }
 
 /// The v2 cgroup of a process, as the kernel shows it.

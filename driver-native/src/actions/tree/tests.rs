@@ -23,7 +23,8 @@ impl Actor {
 
     async fn act(&self, run: &Run, step: &Step, stop: &CancellationToken) -> Result<(), Failure> {
         let (at, words) = (step.at.as_str(), run.path.split(' ').collect::<Vec<_>>());
-        self.write(&format!("begin {at}"));
+        let fenced = if step.is_fenced { " fenced" } else { "" };
+        self.write(&format!("begin {at}{fenced}"));
         if words == ["stuck"] {
             std::future::pending::<()>().await;
         }
@@ -341,4 +342,33 @@ async fn a_tree_that_is_stopped_first_begins_nothing() {
 
     assert_eq!(told.end, "0 parallel: cancelled");
     assert_eq!(told.log, Vec::<String>::new());
+}
+
+/// A fence costs a cgroup: only what may be stopped while something else goes on has one.
+#[tokio::test(start_paused = true)]
+async fn what_may_be_stopped_before_the_tree_ends_is_fenced() {
+    let fenced = async |tree| {
+        let log = tell(tree, None).await.log;
+        let begun = log.iter().filter_map(|line| line.split_once("begin "));
+        let begun = begun.filter_map(|(_, at)| at.strip_suffix(" fenced"));
+        begun.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let tried = |action: Value| json!({"try": {"action": action}});
+
+    assert_eq!(fenced(run("1 ok")).await, [""; 0]);
+    assert_eq!(fenced(within(5, run("1 ok"))).await, [""; 0]);
+    let first = json!({"serial": {"actions": [within(5, run("1 ok")), run("1 ok")]}});
+    assert_eq!(fenced(first).await, [""; 0], "the tree fails with it");
+    assert_eq!(fenced(tried(run("1 ok"))).await, [""; 0]);
+    assert_eq!(fenced(all("parallel", ["1 ok", "2 ok"])).await, [""; 0]);
+    assert_eq!(fenced(within(5, tried(run("1 ok")))).await, [""; 0]);
+
+    assert_eq!(
+        fenced(tried(within(5, run("1 ok")))).await,
+        ["try.timeout.run"]
+    );
+    let beside = json!({"parallel": {"actions": [run("1 ok"), within(5, run("1 ok"))]}});
+    assert_eq!(fenced(beside).await, ["parallel[1].timeout.run"]);
+    let below = json!({"try": {"action": all("codependent", ["1 ok"])}});
+    assert_eq!(fenced(below).await, ["try.codependent[0].run"]);
 }
