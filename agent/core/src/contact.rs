@@ -284,9 +284,9 @@ mod tests {
     /// after its last contact.
     #[test]
     fn one_off_tasks_have_ended_before_they_are_given_up() {
-        use muster_domain::one_off::{GRACE, LOST_AFTER, STOP_AFTER};
+        use muster_domain::one_off::{GRACE, LOST_AFTER, Times};
 
-        let ended = STOP_AFTER + FIRST_CONTACT_LATE_MAX + GRACE + crate::limits::STOP_GRACE;
+        let ended = Times::default().stop_after() + FIRST_CONTACT_LATE_MAX + GRACE + crate::limits::STOP_GRACE;
 
         assert!(ended < LOST_AFTER, "{ended:?}");
     }
