@@ -81,6 +81,32 @@ async fn a_one_off_task_reports_its_result() {
     agent.end().await;
 }
 
+/// What its client calls its log is with the task itself, under the names that any job's metadata has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_one_off_task_knows_what_its_log_is_called() {
+    if !privileged("a_one_off_task_knows_what_its_log_is_called") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let words = "echo $NOMAD_META_log_guid $NOMAD_META_LOG_GUID $NOMAD_META_log_source";
+    let mut named = definition(&run(&format!("{words} > r")), "r");
+    "app-7".clone_into(&mut named.log_guid);
+    let mut unnamed = definition(&run("env | grep -c NOMAD_META_ > r; true"), "r");
+    unnamed.log_source.clear();
+
+    let named = server.place(one_off(1, &named).build()).await;
+    let named = end(&server, named).await;
+    let unnamed = server.place(one_off(2, &unnamed).build()).await;
+    let unnamed = end(&server, unnamed).await;
+
+    assert_eq!(named.result, "app-7 app-7 VIZ\n", "{named:?}");
+    // The domain, under both of its names: what is not said is left out.
+    assert_eq!(unnamed.result, "2\n", "{unnamed:?}");
+    agent.end().await;
+}
+
 /// The same totals that a task's counters had when it ended: of all its actions, from the kernel.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_one_off_task_reports_what_it_used() {

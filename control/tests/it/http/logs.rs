@@ -3,6 +3,7 @@
 use muster_domain::id::Timestamp;
 use muster_wire::api::logs::Frame;
 use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, NodeReply, NodeRequest};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -84,6 +85,43 @@ async fn a_plain_log_is_what_the_task_wrote() {
         .await;
 
     assert_eq!(asked.await.unwrap().text, "hi\nho\n");
+    test.server.shutdown().await;
+}
+
+/// A client finds its task's log by what it called it, on the answer itself; the log of a job has no such names, whatever its
+/// metadata is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_a_one_off_task_says_what_its_client_calls_it() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    let mut named = super::tasks::body("named");
+    named["task_definition"]["log_guid"] = "app-7".into();
+    named["task_definition"]["log_source"] = "APP/TASK".into();
+    let mut path_of = async |body: &Value| {
+        assert_eq!(client.put("/v1/tasks", body).await.status, 200);
+        let alloc = agent.next_to_run().await;
+        format!("/v1/client/fs/logs/{}?plain=true", alloc.alloc_id)
+    };
+    let named = path_of(&named).await;
+    let unnamed = path_of(&super::tasks::body("unnamed")).await;
+
+    let mut labels = Vec::new();
+    for path in [named, unnamed] {
+        let client = Client::new(&test.server);
+        let asked = tokio::spawn(async move { client.get(&path).await });
+        agent.answer(&[data(3, "hi\n")]).await;
+        let answer = asked.await.unwrap();
+        let header = |name: &str| {
+            let value = answer.headers.get(name)?;
+            Some(value.to_str().unwrap().to_owned())
+        };
+        labels.push(["x-muster-log-guid", "x-muster-log-source"].map(header));
+        assert_eq!(answer.text, "hi\n");
+    }
+
+    let said = ["app-7", "APP/TASK"].map(|label| Some(label.to_owned()));
+    assert_eq!(labels, [said, [None, None]]);
     test.server.shutdown().await;
 }
 
