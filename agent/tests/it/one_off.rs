@@ -168,7 +168,9 @@ async fn failures_of_one_off_tasks_say_why() {
         eater.failure_reason.ends_with("(out of memory)"),
         "{eater:?}"
     );
-    assert_eq!(eater.oom.map(|oom| oom.limit_bytes), Some(64 << 20));
+    let oom = eater.oom.expect("what is known of the kill");
+    assert_eq!((oom.limit_bytes, oom.process.as_str()), (64 << 20, "tail"));
+    assert!(oom.peak_bytes > 32 << 20, "{oom:?}");
 
     // The node does not fetch from itself unless it is told to.
     let download =
