@@ -158,14 +158,16 @@ fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Optio
         | ClientStatus::Failed
         | ClientStatus::Lost => false,
     };
-    if may_run || !alloc.is_terminal() {
+    let job = after.jobs().get(alloc.job_key());
+    let is_batch = alloc.job().spec.job_type.is_batch();
+    let is_earlier = |job: &Job| alloc.job().create_index < job.current.create_index;
+    // What a batch job that was purged and registered again left goes when it is told to stop, as Nomad has it.
+    let is_left = is_batch && job.is_some_and(|job| is_earlier(job));
+    if !alloc.is_terminal() || (may_run && !is_left) {
         let desired = alloc.desired().word();
         return Some(format!("is {} and told to {desired}", status.word()));
     }
-    let job = after.jobs().get(alloc.job_key())?;
-    let is_result = alloc.job().spec.job_type.is_batch()
-        && !job.stop
-        && alloc.job().create_index >= job.current.create_index;
+    let is_result = is_batch && job.is_some_and(|job| !job.stop && !is_earlier(job));
     is_result.then(|| "is the result of a batch job".to_owned())
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
 //! | allocation | with its evaluation, or alone when that stays: it ended before the cutoff, does not run any more, and its job is over or will not replace it |
-//! | allocation of an earlier job of the name | when it is terminal, does not run any more, and its evaluation ended before the cutoff |
+//! | allocation of an earlier job of the name | when it is terminal and its evaluation ended before the cutoff |
 //! | job | dead and stopped, or dead and batch, not one that makes others; submitted before the cutoff, and all below it goes |
 //! | deployment | over before the cutoff, and nothing of it is live |
 //! | node | down since before the cutoff, nothing live on it |
@@ -179,12 +179,10 @@ pub(super) fn alloc_of(
         Extent::Earlier => {
             let is_earlier =
                 job.is_some_and(|job| view.job().create_index < job.current.create_index);
-            if !is_earlier {
-                Err(Kept::Result)
-            } else if may_run(state, view) {
-                Err(Kept::Running)
-            } else {
+            if is_earlier {
                 Ok(())
+            } else {
+                Err(Kept::Result)
             }
         }
     }
@@ -201,7 +199,17 @@ pub(super) fn alloc(
     if !alloc.is_terminal() {
         return Err(Kept::Live);
     }
-    if may_run(state, alloc) {
+    // One that was told to stop may run until its agent says otherwise. Without the node nobody will.
+    let may_run = match alloc.client_status() {
+        ClientStatus::Running | ClientStatus::Unknown => {
+            state.nodes.get(&alloc.node_id()).is_some()
+        }
+        ClientStatus::Pending
+        | ClientStatus::Complete
+        | ClientStatus::Failed
+        | ClientStatus::Lost => false,
+    };
+    if may_run {
         return Err(Kept::Running);
     }
     if alloc.modify_time() >= before {
@@ -212,19 +220,6 @@ pub(super) fn alloc(
             Err(Kept::Replaceable)
         }
         Some(_) | None => Ok(()),
-    }
-}
-
-/// Whether one that was told to stop may run: until its agent says otherwise. Without the node nobody will.
-fn may_run(state: &State, alloc: AllocView<'_>) -> bool {
-    match alloc.client_status() {
-        ClientStatus::Running | ClientStatus::Unknown => {
-            state.nodes.get(&alloc.node_id()).is_some()
-        }
-        ClientStatus::Pending
-        | ClientStatus::Complete
-        | ClientStatus::Failed
-        | ClientStatus::Lost => false,
     }
 }
 

@@ -304,25 +304,6 @@ fn results_of_an_earlier_job_of_the_name_go() {
     assert_eq!(state.evals().len(), 1);
 }
 
-/// The same with one that was told to stop when the job was purged, and whose agent has not said that it did.
-#[test]
-fn what_runs_of_an_earlier_job_of_the_name_stays() {
-    for client in [ClientStatus::Running, ClientStatus::Unknown] {
-        let (mut scene, put) = ended(JobType::Batch);
-        scene.job(spec(JobType::Batch), 5, false, JobStatus::Running);
-        let desired = DesiredStatus::Stop;
-        scene.alloc(&Put {
-            desired,
-            client,
-            ..put
-        });
-
-        let state = collected(&scene);
-
-        assert_eq!(state.allocs().len(), 1, "{client:?}");
-    }
-}
-
 type JobCase = (
     &'static str,
     JobType,
