@@ -118,20 +118,30 @@ mod tests {
     fn a_report_says_what_stays_and_why() {
         let report = GcReport {
             dry_run: true,
-            state: vec![GcCount {
-                kind: "allocations".to_owned(),
-                freed: 12,
-                kept: vec![
-                    GcKept {
-                        reason: "not over".to_owned(),
-                        count: 2,
-                    },
-                    GcKept {
-                        reason: "ended, but may be replaced".to_owned(),
+            state: vec![
+                GcCount {
+                    kind: "allocations".to_owned(),
+                    freed: 12,
+                    kept: vec![
+                        GcKept {
+                            reason: "not over".to_owned(),
+                            count: 2,
+                        },
+                        GcKept {
+                            reason: "ended, but may be replaced".to_owned(),
+                            count: 1,
+                        },
+                    ],
+                },
+                GcCount {
+                    kind: "one-offs".to_owned(),
+                    freed: 3,
+                    kept: vec![GcKept {
+                        reason: "ended, but owed a callback".to_owned(),
                         count: 1,
-                    },
-                ],
-            }],
+                    }],
+                },
+            ],
             nodes: vec![GcNode {
                 name: "n1".to_owned(),
                 error: "not connected".to_owned(),
@@ -143,6 +153,7 @@ mod tests {
         assert_eq!(
             shown(&report),
             "allocations         12 would be freed, 3 would be kept (2 not over, 1 ended, but may be replaced)\n\
+             one-offs             3 would be freed, 1 would be kept (1 ended, but owed a callback)\n\
              node n1: not connected\n"
         );
     }

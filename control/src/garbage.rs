@@ -27,6 +27,8 @@ pub(crate) struct Freed {
     pub slices: u64,
     /// Time it took.
     pub took: Duration,
+    /// One-off tasks.
+    pub one_offs: u64,
 }
 
 impl Freed {
@@ -39,6 +41,7 @@ impl Freed {
             nodes,
             deployments,
             next: _,
+            one_offs,
             kept: _,
             bytes,
         } = response
@@ -54,6 +57,7 @@ impl Freed {
             bytes: *bytes,
             slices: 1,
             took: Duration::ZERO,
+            one_offs: u64::from(*one_offs),
         })
     }
 
@@ -66,6 +70,7 @@ impl Freed {
             GcKind::Allocs => self.allocs,
             GcKind::Deployments => self.deployments,
             GcKind::Nodes => self.nodes,
+            GcKind::OneOffs => self.one_offs,
         }
     }
 
@@ -85,6 +90,7 @@ impl Freed {
             bytes,
             slices,
             took,
+            one_offs,
         } = other;
         self.jobs += jobs;
         self.evals += evals;
@@ -94,6 +100,7 @@ impl Freed {
         self.bytes += bytes;
         self.slices += slices;
         self.took += *took;
+        self.one_offs += one_offs;
     }
 }
 
@@ -235,6 +242,7 @@ mod tests {
             nodes: 0,
             deployments: 0,
             next: None,
+            one_offs: 0,
             kept: kept.iter().copied().collect(),
             bytes: 0,
         }

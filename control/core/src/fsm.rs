@@ -375,7 +375,6 @@ impl Command {
             | Self::ApplyPlans { .. }
             | Self::UpdateEvals { .. }
             | Self::ReportAllocs { .. }
-            | Self::CollectGarbage { .. }
             | Self::ReportNodes { .. }
             | Self::ChangeDeployment { .. }
             | Self::DrainNode { .. }
@@ -392,6 +391,10 @@ impl Command {
                 .iter()
                 .map(|change| change.step.version())
                 .fold(1, u32::max),
+            Self::CollectGarbage { rule, .. } => match rule {
+                GcRule::Evals | GcRule::Jobs | GcRule::Nodes | GcRule::Deployments => 1,
+                GcRule::OneOffs => 5,
+            },
             Self::PlaceOneOffs { .. } => 2,
             Self::PlaceJob { .. } => 3,
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
@@ -622,8 +625,10 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
-        /// What was looked at and stays, by reason. Only for whoever proposed it where it was applied: neither
-        /// stored nor sent.
+        /// One-off tasks. Only for whoever proposed it where it was applied: neither stored nor sent.
+        #[serde(skip)]
+        one_offs: u32,
+        /// What was looked at and stays, by reason. The same for whom.
         #[serde(skip)]
         kept: BTreeMap<GcKept, u32>,
         /// How large what was forgotten is, in bytes as it is hashed, without what rows share: an allocation's part of

@@ -60,6 +60,7 @@ impl GcConfig {
             batch_evals: before(now, self.batch_eval_threshold),
             deployments: before(now, self.deployment_threshold),
             nodes: before(now, self.node_threshold),
+            one_offs: Timestamp(0),
         }
     }
 
@@ -72,23 +73,18 @@ impl GcConfig {
             self.eval_threshold
         }
     }
-
-    fn interval(&self, rule: GcRule) -> Duration {
-        match rule {
-            GcRule::Jobs => self.job_interval,
-            GcRule::Evals => self.eval_interval,
-            GcRule::Deployments => self.deployment_interval,
-            GcRule::Nodes => self.node_interval,
-        }
-    }
 }
 
-/// Jobs go first, as what is below them goes with them; nodes last, when nothing is on them any more.
-const ORDER: [GcRule; 4] = [
-    GcRule::Jobs,
-    GcRule::Evals,
-    GcRule::Deployments,
-    GcRule::Nodes,
+/// The time between two looks at something.
+type Interval = fn(&GcConfig) -> Duration;
+
+/// What goes by age, and the interval of each. Jobs go first, as what is below them goes with them; nodes last, when
+/// nothing is on them any more.
+const ORDER: [(GcRule, Interval); 4] = [
+    (GcRule::Jobs, |config| config.job_interval),
+    (GcRule::Evals, |config| config.eval_interval),
+    (GcRule::Deployments, |config| config.deployment_interval),
+    (GcRule::Nodes, |config| config.node_interval),
 ];
 
 /// The clock of the collection.
@@ -105,7 +101,7 @@ impl Collector {
     pub fn new(config: GcConfig, now: Timestamp) -> Self {
         Self {
             config,
-            due: ORDER.map(|rule| now.plus(config.interval(rule))),
+            due: ORDER.map(|(_, interval)| now.plus(interval(&config))),
         }
     }
 
@@ -113,21 +109,24 @@ impl Collector {
     pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<Command> {
         let cutoffs = self.config.cutoffs(now);
         let mut commands = Vec::new();
-        for (rule, due) in ORDER.into_iter().zip(&mut self.due) {
+        for ((rule, interval), due) in ORDER.into_iter().zip(&mut self.due) {
             if now >= *due {
-                *due = now.plus(self.config.interval(rule));
+                *due = now.plus(interval(&self.config));
                 commands.push(collect(rule, &cutoffs, now));
             }
         }
         commands
     }
 
-    /// What to propose, in order, when somebody asks for it: no threshold applies.
+    /// What to propose, in order, when somebody asks for it: no threshold applies. One-off tasks go first, with their
+    /// jobs; by age they go when their own time is over, whoever collects.
     #[must_use]
     pub fn forced(now: Timestamp) -> Vec<Command> {
-        ORDER
+        let by_age = ORDER.into_iter().map(|(rule, _)| rule);
+        let rules = std::iter::once(GcRule::OneOffs).chain(by_age);
+        rules
             .map(|rule| collect(rule, &GcCutoffs::NONE, now))
-            .into()
+            .collect()
     }
 
     /// What to propose when a job was purged `at` that time: what was below it and had ended goes at once. What
@@ -196,12 +195,14 @@ fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Command {
         batch_evals,
         deployments,
         nodes,
+        one_offs,
     } = *cutoffs;
     let before = match rule {
         GcRule::Jobs => jobs,
         GcRule::Evals => evals,
         GcRule::Deployments => deployments,
         GcRule::Nodes => nodes,
+        GcRule::OneOffs => one_offs,
     };
     Command::CollectGarbage {
         rule,

@@ -76,6 +76,7 @@ impl Collection {
             GcRule::Jobs => "jobs",
             GcRule::Nodes => "nodes",
             GcRule::Deployments => "deployments",
+            GcRule::OneOffs => "one-offs",
         }
     }
 
@@ -181,6 +182,7 @@ mod tests {
             nodes: 0,
             deployments: 0,
             next: next.map(cursor),
+            one_offs: 0,
             kept: BTreeMap::from([(GcKept::Live, 1)]),
             bytes: 100,
         };
@@ -262,6 +264,7 @@ mod tests {
             GcRule::Jobs,
             GcRule::Nodes,
             GcRule::Deployments,
+            GcRule::OneOffs,
         ];
         for at in 0..100 {
             for rule in rules {

@@ -190,7 +190,7 @@ pub struct GcReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcRound {
-    /// What it looked at: `evals`, `jobs`, `deployments` or `nodes`.
+    /// What it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`.
     pub rule: String,
     /// It came to its end. If not, another leader began anew.
     pub complete: bool,

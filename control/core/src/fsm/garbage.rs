@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Effect, Response};
@@ -41,6 +42,8 @@ pub enum GcRule {
     Nodes,
     /// Deployments that are over.
     Deployments,
+    /// One-off tasks that are completed, with all that ran them.
+    OneOffs,
 }
 
 /// How much one slice does at most. Every server must apply with the same.
@@ -109,6 +112,13 @@ pub enum GcCursor {
         /// Its id.
         node_id: NodeId,
     },
+    /// At this one-off task, in the order in which time changes them.
+    OneOffAt {
+        /// When it does.
+        due: Timestamp,
+        /// Its name.
+        guid: String,
+    },
 }
 
 /// How far a job is.
@@ -160,6 +170,7 @@ struct Slice {
     jobs: u32,
     nodes: u32,
     deployments: u32,
+    one_offs: u32,
     /// How large what was forgotten is.
     bytes: u64,
     kept: BTreeMap<Kept, u32>,
@@ -224,6 +235,33 @@ impl Slice {
         self.evals += 1;
     }
 
+    fn remove_job(&mut self, change: &mut Change<'_>, row: &JobRow) {
+        let versions = std::iter::once(&row.job.current).chain(&row.older);
+        let sizes = versions.map(|version| Digest::bytes_of(&**version));
+        self.bytes += sizes.sum::<u64>();
+        change.remove_job(&row.job.key());
+        self.freed += 1;
+        self.jobs += 1;
+    }
+
+    /// Forgets a task with its job and all below that: an evaluation or two, and one allocation at most.
+    fn remove_one_off(&mut self, change: &mut Change<'_>, snapshot: &State, row: &OneOff) {
+        let key = row.job_key();
+        for alloc in snapshot.allocs.of_job(&key) {
+            self.remove_alloc(alloc.key());
+        }
+        for eval in snapshot.evals.of_job(&key) {
+            self.remove_eval(change, &eval.id);
+        }
+        if let Some(job) = snapshot.jobs.row(&key) {
+            self.remove_job(change, job);
+        }
+        self.bytes += Digest::bytes_of(row);
+        change.remove_one_off(&row.guid);
+        self.freed += 1;
+        self.one_offs += 1;
+    }
+
     fn remove_deployment(&mut self, change: &mut Change<'_>, id: &DeploymentId) {
         let deployment = change.state.deployments.get(id);
         self.bytes += deployment.map_or(0, |row| Digest::bytes_of(&**row));
@@ -251,6 +289,7 @@ pub(super) fn collect(
         GcRule::Jobs => collect_jobs(change, before, after, &mut slice),
         GcRule::Nodes => collect_nodes(change, before, after, &mut slice),
         GcRule::Deployments => collect_deployments(change, before, after, &mut slice),
+        GcRule::OneOffs => collect_one_offs(change, before, after, &mut slice),
     };
     slice.remove_allocs(change);
     let Slice {
@@ -264,6 +303,7 @@ pub(super) fn collect(
         jobs,
         nodes,
         deployments,
+        one_offs,
         bytes,
         kept,
         next,
@@ -275,6 +315,7 @@ pub(super) fn collect(
         nodes,
         deployments,
         next,
+        one_offs,
         kept,
         bytes,
     }
@@ -471,12 +512,7 @@ fn collect_job(
             for id in deployments {
                 slice.remove_deployment(change, &id);
             }
-            let versions = std::iter::once(&row.job.current).chain(&row.older);
-            let sizes = versions.map(|version| Digest::bytes_of(&**version));
-            slice.bytes += sizes.sum::<u64>();
-            change.remove_job(key);
-            slice.freed += 1;
-            slice.jobs += 1;
+            slice.remove_job(change, row);
             // What an earlier slice saw is not among it.
             if from == FIRST_BELOW && slice.remove_seen(change) {
                 return None;
@@ -649,6 +685,33 @@ fn collect_nodes(
         }
     });
     cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id })
+}
+
+/// Tasks that owe a callback are not due for anything, so they are not even looked at.
+fn collect_one_offs(
+    change: &mut Change<'_>,
+    before: Timestamp,
+    after: Option<GcCursor>,
+    slice: &mut Slice,
+) -> Option<GcCursor> {
+    let (first, guid) = if let Some(GcCursor::OneOffAt { due, guid }) = after {
+        (due, guid)
+    } else {
+        (Timestamp(0), String::new())
+    };
+    let snapshot = change.state.clone();
+    for (due, row) in snapshot.one_offs.due_from(first, &guid) {
+        if slice.is_full() {
+            let guid = row.guid.clone();
+            return Some(GcCursor::OneOffAt { due, guid });
+        }
+        slice.look();
+        match rule::one_off(row, before) {
+            Ok(()) => slice.remove_one_off(change, &snapshot, row),
+            Err(why) => slice.keep(why),
+        }
+    }
+    None
 }
 
 /// Looks at what ended before, in that order. Says at which the slice was full.

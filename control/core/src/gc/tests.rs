@@ -13,6 +13,7 @@ use crate::fsm::{GcCursor, GcJobStep, GcKept};
 use crate::limits;
 use crate::state::{AllocView, State, check};
 
+mod one_offs;
 mod outlook;
 mod recorded;
 mod rules;
@@ -72,6 +73,18 @@ fn by_threshold(cluster: &mut Cluster) -> [u32; 4] {
 fn forced(cluster: &mut Cluster) -> [u32; 4] {
     let commands = Collector::forced(cluster.now);
     collect_all(cluster, commands)
+}
+
+/// The first slice of a forced collection that looks at jobs.
+fn jobs_by_force(now: Timestamp) -> Command {
+    let is_of_jobs = |command: &Command| {
+        let Command::CollectGarbage { rule, .. } = command else {
+            return false;
+        };
+        *rule == GcRule::Jobs
+    };
+    let mut commands = Collector::forced(now).into_iter();
+    commands.find(is_of_jobs).unwrap()
 }
 
 /// A job that ran and was stopped, its agent having said so.
@@ -329,7 +342,7 @@ fn until(
 #[test]
 fn a_job_of_many_instances_goes_in_slices() {
     let mut cluster = crowd(2);
-    let jobs = Collector::forced(cluster.now).remove(0);
+    let jobs = jobs_by_force(cluster.now);
 
     let left = until(&mut cluster, jobs, |_| false);
 
@@ -343,7 +356,7 @@ fn a_job_of_many_instances_goes_in_slices() {
 #[test]
 fn what_one_collection_leaves_another_finishes() {
     let mut cluster = crowd(1);
-    let jobs = Collector::forced(cluster.now).remove(0);
+    let jobs = jobs_by_force(cluster.now);
     until(&mut cluster, jobs, |state| state.jobs().is_empty());
     assert!(!cluster.state.allocs().is_empty());
 
@@ -357,7 +370,7 @@ fn what_one_collection_leaves_another_finishes() {
 #[test]
 fn a_job_registered_meanwhile_keeps_its_own() {
     let mut cluster = crowd(1);
-    let jobs = Collector::forced(cluster.now).remove(0);
+    let jobs = jobs_by_force(cluster.now);
     let next = until(&mut cluster, jobs, |state| state.jobs().is_empty());
     let spec = job("sum-0").job_type(JobType::Batch).cpu_mhz(1).build();
     cluster.run(spec);

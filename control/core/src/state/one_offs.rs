@@ -67,6 +67,16 @@ impl OneOffs {
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
+    /// The same from one on, which need not be there any more.
+    pub(crate) fn due_from(
+        &self,
+        at: Timestamp,
+        guid: &str,
+    ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
+        let due = self.due.range((at, Arc::from(guid))..);
+        due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
+    }
+
     /// Places that are owed callbacks, those after `from` first, so that whoever takes some at a time comes to all.
     pub fn callback_places(&self, from: &str) -> impl Iterator<Item = &str> {
         let from: Arc<str> = Arc::from(from);

@@ -3,6 +3,7 @@
 //! The rules of `fsm/garbage/rule.rs` are not asked: what they must never allow is said here anew.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use muster_control_core::fsm::{Command, GcRule, Response};
 use muster_control_core::gc::Collector;
@@ -11,7 +12,7 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::id::Timestamp;
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::{Node, NodeStatus};
-use muster_domain::one_off::OneOffState;
+use muster_domain::one_off::{OneOff, OneOffState};
 
 use super::Oracle;
 use crate::CutShort;
@@ -50,13 +51,14 @@ impl Oracle {
                 nodes,
                 deployments,
                 next,
+                one_offs,
                 ..
             },
         ) = (command, response)
         else {
             return;
         };
-        let freed = [evals, allocs, jobs, nodes, deployments].into_iter();
+        let freed = [evals, allocs, jobs, nodes, deployments, one_offs].into_iter();
         let known = &mut self.collections;
         known.freed += freed.map(|count| u64::from(*count)).sum::<u64>();
         known.slices += u64::from(after.is_some());
@@ -158,6 +160,12 @@ fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Optio
         | ClientStatus::Failed
         | ClientStatus::Lost => false,
     };
+    let task = before.one_offs().get(&alloc.job_key().job_id);
+    let runs_it =
+        |row: &Arc<OneOff>| row.alloc_id == Some(alloc.id()) && row.state == OneOffState::Running;
+    if alloc.job_key().is_one_off() && task.is_some_and(runs_it) {
+        return Some("is a one-off task's that has not ended".to_owned());
+    }
     let job = after.jobs().get(alloc.job_key());
     let is_batch = alloc.job().spec.job_type.is_batch();
     let is_earlier = |job: &Job| alloc.job().create_index < job.current.create_index;

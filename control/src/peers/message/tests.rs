@@ -173,6 +173,7 @@ fn replies() -> Vec<PeerReply> {
             bytes: 600,
             slices: 6,
             took: Duration::from_millis(7),
+            one_offs: 8,
         }),
         PeerReply::Places(PlacesFound::Tasks {
             places: vec![None],

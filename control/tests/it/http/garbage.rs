@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::events::Stream;
 use super::trio::Trio;
-use super::{Answer, Client, until};
+use super::{Answer, Client, tasks, until};
 use crate::fixture::{self, FakeAgent, TestServer};
 
 /// Waits until nothing is to be scheduled.
@@ -121,7 +121,7 @@ async fn a_dry_run_says_what_a_collection_frees() {
         (&dry["DryRun"], &done["DryRun"]),
         (&json!(true), &json!(false))
     );
-    assert_eq!((&dry["Slices"], &done["Slices"]), (&json!(0), &json!(4)));
+    assert_eq!((&dry["Slices"], &done["Slices"]), (&json!(0), &json!(5)));
     let live = json!([{"Reason": "not over", "Count": 1}]);
     for report in [&dry, &done] {
         assert_eq!(kept(report, "allocations"), live);
@@ -203,8 +203,49 @@ async fn what_a_round_kept_is_counted() {
             "muster_gc_kept{reason=\"result\"} 1",
             "muster_gc_kept{reason=\"needed\"} 0",
             "muster_gc_kept{reason=\"failure\"} 0",
+            "muster_gc_kept{reason=\"owed\"} 0",
+            "muster_gc_kept{reason=\"claimed\"} 0",
         ]
     );
+    test.server.shutdown().await;
+}
+
+/// One task has ended, one runs, and the result of one is claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completed_task_is_forgotten_by_force() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    for guid in ["done", "runs", "claimed"] {
+        client.put("/v1/tasks", &tasks::body(guid)).await.json();
+        let alloc_id = agent.next_to_run().await.alloc_id;
+        agent.report(alloc_id, ClientStatus::Running).await;
+        if guid != "runs" {
+            agent.report(alloc_id, ClientStatus::Complete).await;
+        }
+    }
+    let claimed = client.put("/v1/tasks/claimed/resolving", &json!({})).await;
+    assert_eq!(claimed.status, 200, "{}", claimed.text);
+
+    let (dry, _) = collect(&client, "dry_run", &agent, 0).await;
+    let (done, _) = collect(&client, "wait", &agent, 0).await;
+
+    assert_eq!(freed(&dry), freed(&done));
+    for report in [&dry, &done] {
+        assert!(
+            freed(report).contains(&("one-offs".to_owned(), 1)),
+            "{report}"
+        );
+        let reasons = json!([
+            {"Reason": "not over", "Count": 1},
+            {"Reason": "ended, but claimed for the result", "Count": 1},
+        ]);
+        assert_eq!(kept(report, "one-offs"), reasons);
+    }
+    for (guid, status) in [("done", 404), ("runs", 200), ("claimed", 200)] {
+        let path = format!("/v1/tasks/{guid}");
+        assert_eq!(client.get(&path).await.status, status, "{guid}");
+    }
     test.server.shutdown().await;
 }
 
@@ -256,7 +297,7 @@ async fn a_follower_has_the_leader_collect() {
     assert_eq!(before, between);
     assert_eq!(freed(&dry), web());
     assert_eq!(freed(&done), web());
-    assert_eq!(done["Slices"], 4);
+    assert_eq!(done["Slices"], 5);
     assert_eq!(done["Nodes"][0]["Freed"], 3);
     assert_eq!(done["Nodes"][0]["Error"], "");
     assert_eq!(size(&trio.server(follower).control().state()), [1, 1, 1]);

@@ -8,9 +8,11 @@
 //! | job | dead and stopped, or dead and batch, not one that makes others; submitted before the cutoff, and all below it goes |
 //! | deployment | over before the cutoff, and nothing of it is live |
 //! | node | down since before the cutoff, nothing live on it |
+//! | one-off task | only by force: completed, its callback made or given up, its result claimed by nobody |
 //!
-//! Different from Nomad: an allocation whose follow-up evaluation is still to come stays, because its replacement
-//! would come at once, without a delay; and a failed deployment of a job's current version stays, because the job
+//! Different from Nomad: the allocation of a one-off task that has not ended stays, also if it was told to stop before
+//! its node had started it; one whose follow-up evaluation is still to come stays, because its replacement would
+//! come at once, without a delay; and a failed deployment of a job's current version stays, because the job
 //! would begin it anew.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
@@ -19,6 +21,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::Timestamp;
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
+use muster_domain::one_off::{OneOff, OneOffState};
 
 use crate::state::{AllocView, State, is_over};
 
@@ -35,6 +38,8 @@ pub struct Cutoffs {
     pub deployments: Timestamp,
     /// Nodes.
     pub nodes: Timestamp,
+    /// One-off tasks. By age none goes here: how long each is kept is its own, and `converge` sees to it.
+    pub one_offs: Timestamp,
 }
 
 impl Cutoffs {
@@ -47,6 +52,7 @@ impl Cutoffs {
             batch_evals: ever,
             deployments: ever,
             nodes: ever,
+            one_offs: ever,
         }
     };
 
@@ -78,11 +84,15 @@ pub enum Kept {
     Needed,
     /// It says that its job's current version failed.
     Failure,
+    /// Its callback is to be made.
+    Owed,
+    /// Somebody has claimed its result.
+    Claimed,
 }
 
 impl Kept {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Live,
         Self::Young,
         Self::Running,
@@ -90,6 +100,8 @@ impl Kept {
         Self::Result,
         Self::Needed,
         Self::Failure,
+        Self::Owed,
+        Self::Claimed,
     ];
 
     /// The word used in the API, in metrics and in the log.
@@ -103,6 +115,8 @@ impl Kept {
             Self::Result => "result",
             Self::Needed => "needed",
             Self::Failure => "failure",
+            Self::Owed => "owed",
+            Self::Claimed => "claimed",
         }
     }
 
@@ -117,6 +131,8 @@ impl Kept {
             Self::Result => "held as results of a batch job that is there",
             Self::Needed => "what belongs to it stays",
             Self::Failure => "says that its job's current version failed",
+            Self::Owed => "ended, but owed a callback",
+            Self::Claimed => "ended, but claimed for the result",
         }
     }
 }
@@ -196,7 +212,7 @@ pub(super) fn alloc(
     before: Timestamp,
     at: Timestamp,
 ) -> Result<(), Kept> {
-    if !alloc.is_terminal() {
+    if !alloc.is_terminal() || runs_task(state, alloc) {
         return Err(Kept::Live);
     }
     // One that was told to stop may run until its agent says otherwise. Without the node nobody will.
@@ -221,6 +237,18 @@ pub(super) fn alloc(
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// Whether it is a one-off task's that has not ended, and ends by what becomes of it and by nothing else: also if it
+/// was told to stop before its node had started anything.
+fn runs_task(state: &State, alloc: AllocView<'_>) -> bool {
+    let key = alloc.job_key();
+    let row = Some(key).filter(|key| key.is_one_off());
+    let row = row.and_then(|key| state.one_offs.get(&key.job_id));
+    row.is_some_and(|row| {
+        row.alloc_id == Some(alloc.id())
+            && matches!(row.state, OneOffState::Pending | OneOffState::Running)
+    })
 }
 
 /// Until when a job may still replace an allocation that has ended, that moment included; the end of time if
@@ -305,5 +333,18 @@ pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), 
         Ok(())
     } else {
         Err(Kept::Needed)
+    }
+}
+
+/// Whether a one-off task may go.
+pub(super) fn one_off(row: &OneOff, before: Timestamp) -> Result<(), Kept> {
+    match row.state {
+        OneOffState::Pending | OneOffState::Running => Err(Kept::Live),
+        OneOffState::Resolving => Err(Kept::Claimed),
+        OneOffState::Completed if row.owes_callback() => Err(Kept::Owed),
+        OneOffState::Completed => match row.first_completed_at {
+            Some(at) if at < before => Ok(()),
+            Some(_) | None => Err(Kept::Young),
+        },
     }
 }

@@ -21,16 +21,19 @@ pub enum Kind {
     Deployments,
     /// Nodes.
     Nodes,
+    /// One-off tasks. What runs them counts for itself, too.
+    OneOffs,
 }
 
 impl Kind {
     /// All of them, as they are shown.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Jobs,
         Self::Evals,
         Self::Allocs,
         Self::Deployments,
         Self::Nodes,
+        Self::OneOffs,
     ];
 
     /// The word used in the API and in metrics.
@@ -42,6 +45,7 @@ impl Kind {
             Self::Allocs => "allocations",
             Self::Deployments => "deployments",
             Self::Nodes => "nodes",
+            Self::OneOffs => "one-offs",
         }
     }
 }
@@ -79,7 +83,15 @@ impl Survey {
         for kind in Kind::ALL {
             survey.counts.insert(kind, Count::default());
         }
-        let going = survey.jobs(state, cutoffs, at);
+        let mut going = BTreeSet::new();
+        for row in state.one_offs.iter() {
+            let verdict = rule::one_off(row, cutoffs.one_offs);
+            if verdict.is_ok() {
+                going.insert(row.job_key());
+            }
+            survey.add(Kind::OneOffs, verdict);
+        }
+        survey.jobs(state, cutoffs, at, &mut going);
         for eval in state.evals.iter() {
             let goes_with_job = going.contains(&eval.job);
             survey.eval(state, eval, cutoffs, at, goes_with_job);
@@ -108,9 +120,14 @@ impl Survey {
         self.counts.entry(kind).or_default().add(verdict);
     }
 
-    /// The jobs that go.
-    fn jobs(&mut self, state: &State, cutoffs: &Cutoffs, at: Timestamp) -> BTreeSet<JobKey> {
-        let mut going = BTreeSet::new();
+    /// Adds the jobs that go to those that go with one-off tasks.
+    fn jobs(
+        &mut self,
+        state: &State,
+        cutoffs: &Cutoffs,
+        at: Timestamp,
+        going: &mut BTreeSet<JobKey>,
+    ) {
         for (key, row) in state.jobs.rows() {
             let before = cutoffs.jobs;
             let below_goes = || {
@@ -123,6 +140,7 @@ impl Survey {
                 })
             };
             let verdict = match rule::job(&row.job, before) {
+                _ if going.contains(key) => Ok(()),
                 Ok(()) if !below_goes() => Err(Kept::Needed),
                 other => other,
             };
@@ -131,7 +149,6 @@ impl Survey {
             }
             self.add(Kind::Jobs, verdict);
         }
-        going
     }
 
     fn eval(

@@ -538,6 +538,13 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
                 node_id: NODE,
             },
         ),
+        (
+            GcRule::OneOffs,
+            GcCursor::OneOffAt {
+                due: AT,
+                guid: "task-1".to_owned(),
+            },
+        ),
     ];
     cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);
@@ -549,7 +556,11 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
             after,
             at: AT,
         };
-        ("collect_garbage", command)
+        let name = match rule {
+            GcRule::OneOffs => "collect_one_offs",
+            _ => "collect_garbage",
+        };
+        (name, command)
     })
 }
 
@@ -597,7 +608,7 @@ fn commands_read_back_what_they_wrote() {
             "place_one_offs" | "resolve_one_off" => 2,
             "place_job" => 3,
             "claims_of_one_offs" => 4,
-            "freshen_domain" | "set_one_off_times" => 5,
+            "freshen_domain" | "set_one_off_times" | "collect_one_offs" => 5,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

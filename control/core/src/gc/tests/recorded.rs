@@ -286,7 +286,7 @@ fn judge_objects(row: &Value) -> Outcome {
 }
 
 /// Says where the survey of `before` did not say what became of it by force.
-fn survey(before: &State, after: &State) -> Vec<String> {
+pub(super) fn survey(before: &State, after: &State) -> Vec<String> {
     let sizes = |state: &State| {
         [
             (GcKind::Jobs, state.jobs().len()),
@@ -294,6 +294,7 @@ fn survey(before: &State, after: &State) -> Vec<String> {
             (GcKind::Allocs, state.allocs().len()),
             (GcKind::Deployments, state.deployments().len()),
             (GcKind::Nodes, state.nodes().len()),
+            (GcKind::OneOffs, state.one_offs().len()),
         ]
     };
     let survey = GcSurvey::of(before, &GcCutoffs::NONE, NOW);
