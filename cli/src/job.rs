@@ -19,6 +19,7 @@ pub use logs::JobLogsArgs;
 pub use plan::PlanArgs;
 pub(crate) use status::{reason, reasons};
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -235,19 +236,36 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
             output::print_json(&answer)?;
         } else {
             output::print(&format!(
-                "{id} is being stopped (evaluation {}).\n",
-                answer.eval_id
+                "{id} is being stopped (evaluation {}).\n{}",
+                answer.eval_id,
+                freed(&answer.freed)
             ))?;
         }
         return Ok(Exit::Done);
     }
     let stopped = run::wait_stopped(client, &id, Duration::from_secs(args.timeout))?;
     if json {
-        output::print_json(&json!({ "JobID": id, "Stopped": stopped, "EvalID": answer.eval_id }))?;
+        let (eval_id, freed) = (answer.eval_id, answer.freed);
+        output::print_json(
+            &json!({ "JobID": id, "Stopped": stopped, "EvalID": eval_id, "Freed": freed }),
+        )?;
     } else {
-        output::print(&format!("{id} is stopped: {stopped} allocations ended.\n"))?;
+        output::print(&format!(
+            "{id} is stopped: {stopped} allocations ended.\n{}",
+            freed(&answer.freed)
+        ))?;
     }
     Ok(Exit::Done)
+}
+
+/// A line on what a purge freed; none of what was not one.
+fn freed(counts: &BTreeMap<String, u64>) -> String {
+    if counts.is_empty() {
+        return String::new();
+    }
+    let each = counts.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let each: Vec<String> = each.collect();
+    format!("Forgotten at once: {}.\n", each.join(", "))
 }
 
 fn inspect(client: &Client, name: &str) -> CliResult {

@@ -80,6 +80,14 @@ impl Freed {
         GcKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
     }
 
+    /// By the kind's word, without those of which there are none.
+    #[must_use]
+    pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
+        let counts = GcKind::ALL.into_iter();
+        let counts = counts.map(|kind| (kind.word().to_owned(), self.count(kind)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
     pub(crate) fn add(&mut self, other: &Self) {
         let Self {
             jobs,
@@ -140,7 +148,7 @@ impl fmt::Display for Kept {
     }
 }
 
-/// Counters for metrics; those of a server that does not lead stand still.
+/// Counters for metrics; those of a server that does not lead stand still, but for jobs that are purged through it.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     freed: [AtomicU64; GcKind::ALL.len()],
@@ -176,7 +184,7 @@ pub(crate) struct Read {
 }
 
 impl Totals {
-    /// A slice was applied, `took` after it was proposed.
+    /// A slice was applied, `took` after it was proposed. What a purged job's own entry frees is counted as one of none.
     pub(crate) fn slice(&self, freed: &Freed, took: Duration) {
         for (kind, total) in GcKind::ALL.into_iter().zip(&self.freed) {
             total.fetch_add(freed.count(kind), Ordering::Relaxed);

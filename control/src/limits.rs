@@ -193,6 +193,9 @@ pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
 /// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
 /// slower for them; a node holds a stream and a task here.
 pub const COLLECT_NODES_MAX: usize = 256;
+/// Collections whose slices are put together for events at the same time: one a rule, and purges of large jobs. More of
+/// them than this at once have no event.
+pub const COLLECTIONS_FOLLOWED_MAX: usize = 64;
 /// How often a server sends its nodes' heartbeats to the leader; a tenth of the time to live if that is less.
 /// Half would double the messages for nothing, double would use up a fifth of the time to live.
 pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);

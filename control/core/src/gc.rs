@@ -87,6 +87,9 @@ const ORDER: [(GcRule, Interval); 4] = [
     (GcRule::Nodes, |config| config.node_interval),
 ];
 
+/// Where a purged job stands: no other is looked at with it.
+const AFTER_ALL_JOBS: Timestamp = Timestamp(u64::MAX);
+
 /// The clock of the collection.
 #[derive(Debug)]
 pub struct Collector {
@@ -139,12 +142,23 @@ impl Collector {
             before: at,
             batch_before: at,
             after: Some(GcCursor::JobAt {
-                // After all jobs, so that no other is looked at.
-                at: Timestamp(u64::MAX),
+                at: AFTER_ALL_JOBS,
                 key,
                 step: GcJobStep::REMOVE,
             }),
             at,
+        }
+    }
+
+    /// The job that was purged, if `after` is a place in what [`Self::below`] began, and whether it is the beginning.
+    #[must_use]
+    pub fn purged(after: &GcCursor) -> Option<(&JobKey, bool)> {
+        if let GcCursor::JobAt { at, key, step } = after
+            && *at == AFTER_ALL_JOBS
+        {
+            Some((key, *step == GcJobStep::REMOVE))
+        } else {
+            None
         }
     }
 

@@ -6,16 +6,27 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use muster_control_core::fsm::{Command, GcCursor, GcKind, GcRule, Response};
-use muster_domain::id::Timestamp;
+use muster_control_core::fsm::{Command, GcCursor, GcRule, Response};
+use muster_control_core::gc::Collector;
+use muster_domain::id::{JobKey, Timestamp};
 use muster_wire::api::operator::GcRound;
 
 use crate::garbage::{Freed, Kept};
+use crate::limits;
+
+/// What a collection is about. At most one of each is under way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum About {
+    /// All that falls under a rule.
+    Rule(GcRule),
+    /// What was below a job that was purged.
+    Purged(JobKey),
+}
 
 /// One slice: what its entry says.
 #[derive(Debug)]
 pub(crate) struct Slice {
-    rule: GcRule,
+    about: About,
     before: Timestamp,
     after: Option<GcCursor>,
     at: Timestamp,
@@ -32,10 +43,15 @@ impl Slice {
             at,
         } = command
         {
+            let purged = after.as_ref().and_then(Collector::purged);
+            let (about, is_first) = match purged {
+                Some((key, is_first)) => (About::Purged(key.clone()), is_first),
+                None => (About::Rule(*rule), false),
+            };
             Some(Self {
-                rule: *rule,
+                about,
                 before: *before,
-                after: after.clone(),
+                after: after.clone().filter(|_| !is_first),
                 at: *at,
             })
         } else {
@@ -44,10 +60,10 @@ impl Slice {
     }
 }
 
-/// A collection by one rule.
+/// A collection by one rule, or of what a purged job left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Collection {
-    rule: GcRule,
+    about: About,
     before: Timestamp,
     began_at: Timestamp,
     ended_at: Timestamp,
@@ -59,7 +75,7 @@ pub(crate) struct Collection {
 impl Collection {
     fn begin(slice: &Slice) -> Self {
         Self {
-            rule: slice.rule,
+            about: slice.about.clone(),
             before: slice.before,
             began_at: slice.at,
             ended_at: slice.at,
@@ -71,30 +87,37 @@ impl Collection {
 
     /// Its name.
     pub(super) fn rule(&self) -> &'static str {
-        match self.rule {
-            GcRule::Evals => "evals",
-            GcRule::Jobs => "jobs",
-            GcRule::Nodes => "nodes",
-            GcRule::Deployments => "deployments",
-            GcRule::OneOffs => "one-offs",
+        match &self.about {
+            About::Rule(GcRule::Evals) => "evals",
+            About::Rule(GcRule::Jobs) => "jobs",
+            About::Rule(GcRule::Nodes) => "nodes",
+            About::Rule(GcRule::Deployments) => "deployments",
+            About::Rule(GcRule::OneOffs) => "one-offs",
+            About::Purged(_) => "purge",
+        }
+    }
+
+    /// The job that was purged.
+    pub(super) fn job(&self) -> Option<&JobKey> {
+        match &self.about {
+            About::Rule(_) => None,
+            About::Purged(key) => Some(key),
         }
     }
 
     pub(super) fn shape(&self) -> GcRound {
-        let freed: BTreeMap<String, u64> = GcKind::ALL
-            .into_iter()
-            .map(|kind| (kind.word().to_owned(), self.freed.count(kind)))
-            .filter(|(_, count)| *count > 0)
-            .collect();
         let kept = self.kept.iter();
+        let job = self.job();
         GcRound {
             rule: self.rule().to_owned(),
+            namespace: job.map_or_else(String::new, |key| key.namespace.clone()),
+            job_id: job.map_or_else(String::new, |key| key.job_id.clone()),
             complete: self.is_complete,
             before: self.before.0,
             began_at: self.began_at.0,
             ended_at: self.ended_at.0,
             slices: self.freed.slices,
-            freed,
+            freed: self.freed.by_kind(),
             bytes: self.freed.bytes,
             kept: kept
                 .map(|(why, count)| (why.word().to_owned(), count))
@@ -103,10 +126,10 @@ impl Collection {
     }
 }
 
-/// Collections under way, at most one of a rule, each with where its next slice begins.
+/// Collections under way, each with where its next slice begins.
 #[derive(Debug, Default)]
 pub(crate) struct Collections {
-    open: BTreeMap<GcRule, (GcCursor, Collection)>,
+    open: BTreeMap<About, (GcCursor, Collection)>,
 }
 
 impl Collections {
@@ -120,7 +143,7 @@ impl Collections {
         let goes_on = |(next, one): &(GcCursor, Collection)| {
             one.before == slice.before && slice.after.as_ref() == Some(next)
         };
-        let open = self.open.entry(slice.rule);
+        let open = self.open.entry(slice.about.clone());
         let mut collection = match (open, &slice.after) {
             (open, None) => {
                 // One that is under way is nobody's any more.
@@ -136,7 +159,11 @@ impl Collections {
         collection.freed.add(&freed);
         collection.kept.add(response);
         if let Some(next) = next {
-            self.open.insert(slice.rule, (next.clone(), collection));
+            self.open.insert(slice.about, (next.clone(), collection));
+            if self.open.len() > limits::COLLECTIONS_FOLLOWED_MAX {
+                // Purges come after rules.
+                self.open.pop_last();
+            }
         } else {
             collection.is_complete = true;
             over.push(collection);
@@ -170,7 +197,7 @@ mod tests {
     /// A slice proposed `at` that time, and its answer.
     fn slice(at: u64, after: Option<u64>, next: Option<u64>, evals: u32) -> (Slice, Response) {
         let slice = Slice {
-            rule: GcRule::Evals,
+            about: About::Rule(GcRule::Evals),
             before: Timestamp(1_000),
             after: after.map(cursor),
             at: Timestamp(at),
@@ -216,6 +243,8 @@ mod tests {
         assert_eq!((told[0].len(), told[1].len()), (0, 0));
         let whole = GcRound {
             rule: "evals".to_owned(),
+            namespace: String::new(),
+            job_id: String::new(),
             complete: true,
             before: 1_000,
             began_at: 5,
@@ -259,20 +288,37 @@ mod tests {
     #[test]
     fn what_is_followed_is_bounded() {
         let mut collections = Collections::default();
-        let rules = [
-            GcRule::Evals,
-            GcRule::Jobs,
-            GcRule::Nodes,
-            GcRule::Deployments,
-            GcRule::OneOffs,
-        ];
-        for at in 0..100 {
-            for rule in rules {
+        for at in 0..2 * limits::COLLECTIONS_FOLLOWED_MAX as u64 {
+            let job = JobKey::in_default(format!("job-{at}"));
+            for about in [About::Purged(job), About::Rule(GcRule::Evals)] {
                 let (begun, response) = slice(at, None, Some(at), 1);
-                collections.follow(Slice { rule, ..begun }, &response);
+                collections.follow(Slice { about, ..begun }, &response);
             }
         }
 
-        assert_eq!(collections.open.len(), rules.len());
+        assert_eq!(collections.open.len(), limits::COLLECTIONS_FOLLOWED_MAX);
+        let rule = About::Rule(GcRule::Evals);
+        assert!(collections.open.contains_key(&rule));
+    }
+
+    /// A round that looks at jobs is under way, and goes on.
+    #[test]
+    fn what_a_purge_freed_is_told_for_itself() {
+        let mut collections = Collections::default();
+        let key = JobKey::in_default("web");
+        let jobs = Slice {
+            about: About::Rule(GcRule::Jobs),
+            ..slice(4, None, Some(1), 1).0
+        };
+        let begun = Slice::of(&Collector::below(key.clone(), Timestamp(5))).unwrap();
+        assert!(begun.after.is_none());
+
+        collections.follow(jobs, &slice(4, None, Some(1), 1).1);
+        let told = collections.follow(begun, &slice(5, None, None, 2).1);
+
+        let round = told[0].shape();
+        assert_eq!((&*round.rule, &*round.job_id), ("purge", "web"));
+        assert_eq!(round.freed["evaluations"], 2);
+        assert_eq!(collections.open.len(), 1);
     }
 }

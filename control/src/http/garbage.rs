@@ -1,5 +1,7 @@
 //! Collections of garbage that somebody asks for, and what goes with a purged job.
 
+use std::time::Duration;
+
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -53,21 +55,43 @@ pub(super) async fn collect(
     query.json(&report(freed, &survey, nodes))
 }
 
-/// Forgets what had ended of a job that was purged `at` that time. What is left, because it had not or because the
-/// log takes no more changes, goes by the rules.
-pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp) {
+/// What the entry that purges a job frees: the job and its deployments, as `state` has them before.
+pub(super) fn with_job(state: &State, key: &JobKey) -> Freed {
+    Freed {
+        jobs: u64::from(state.jobs().get(key).is_some()),
+        deployments: state.deployments().of_job(key).count() as u64,
+        ..Freed::default()
+    }
+}
+
+/// Forgets what had ended of a job that was purged `at` that time, and by whose purge `freed` went. What is left,
+/// because it had not or because the log takes no more changes, goes by the rules. Gives back all that went.
+pub(super) async fn forget_below(
+    http: &Http,
+    key: JobKey,
+    at: Timestamp,
+    mut freed: Freed,
+) -> Freed {
+    let totals = http.control.gc_totals();
+    totals.slice(&freed, Duration::ZERO);
     let mut next = Some(Collector::below(key, at));
     while let Some(command) = next {
+        let begun = http.control.monotonic();
         match http.control.propose(command.clone()).await {
             Ok((_, response)) => {
+                if let Some(slice) = Freed::of(&response) {
+                    totals.slice(&slice, http.control.monotonic().since(begun));
+                    freed.add(&slice);
+                }
                 next = Collector::next_slice(&command, &response, http.control.now());
             }
             Err(error) => {
                 tracing::warn!(%error, "what a purged job left is left to the next collections");
-                return;
+                next = None;
             }
         }
     }
+    freed
 }
 
 /// Nodes that are not known to be out of reach.

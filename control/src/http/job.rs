@@ -419,7 +419,8 @@ async fn nothing(
 async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let purge = query.flag("purge")?;
     let at = http.control.now();
-    let answer = propose(
+    let with_job = garbage::with_job(&http.control.state(), &key);
+    let mut answer = propose(
         http,
         query,
         Command::DeregisterJob {
@@ -430,7 +431,8 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
     )
     .await?;
     if purge {
-        garbage::forget_below(http, key, at).await;
+        let freed = garbage::forget_below(http, key, at, with_job).await;
+        answer.freed = freed.by_kind();
     }
     query.json(&answer)
 }

@@ -104,7 +104,7 @@ fn collections(read: &garbage::Read) -> Vec<Sample> {
     let mut samples: Vec<Sample> = freed
         .map(|(kind, count)| Sample {
             name: "muster_gc_freed_total",
-            help: "Objects that this server's collections have freed, while it led.",
+            help: "Objects that this server's collections have freed, while it led, and jobs that were purged through it.",
             label: Some(("kind", kind.word().to_owned())),
             value: count as f64,
         })

@@ -534,6 +534,9 @@ pub struct RegisterResponse {
     pub job_modify_index: u64,
     /// For people, one a line; empty if there is nothing to say.
     pub warnings: String,
+    /// Of a purge: objects that went at once, by kind, the job among them. Ours.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub freed: BTreeMap<String, u64>,
     pub index: u64,
     pub last_contact: u64,
     pub known_leader: bool,

@@ -190,8 +190,14 @@ pub struct GcReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcRound {
-    /// What it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`.
+    /// What it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`; `purge` of what
+    /// was below a job that somebody purged.
     pub rule: String,
+    /// Of the job that was purged; else empty.
+    pub namespace: String,
+    /// The same.
+    #[serde(rename = "JobID")]
+    pub job_id: String,
     /// It came to its end. If not, another leader began anew.
     pub complete: bool,
     /// What ended before was looked at; nanoseconds since the epoch.

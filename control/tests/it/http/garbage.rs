@@ -348,6 +348,8 @@ async fn a_purge_forgets_what_has_ended_at_once() {
     let left: Vec<String> = evals.map(|eval| eval.id.to_string()).collect();
     let placed = client.get(&path).await.json()["EvalID"].clone();
     assert_eq!(json!(left), json!([placed, answer["EvalID"]]));
+    let counted = json!({"jobs": 1, "deployments": 1, "evaluations": 1, "allocations": 1});
+    assert_eq!(answer["Freed"], counted);
     test.server.shutdown().await;
 }
 
