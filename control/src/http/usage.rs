@@ -15,7 +15,7 @@ use muster_control_core::state::State;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::LogIndex;
 use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
-use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeStats, TaskStats};
+use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
 
 /// One number of a task.
 struct Family {
@@ -52,6 +52,65 @@ const DISK_FAMILIES: [DiskFamily; 4] = [
         name: "muster_alloc_disk_limit_inodes",
         help: "Most files and directories of the ephemeral disk.",
         value: |disk| Some(disk.limit_inodes),
+    },
+];
+
+/// One number of a node's collection of finished allocations.
+struct CollectionFamily {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&NodeCollection) -> f64,
+}
+
+const COLLECTION_FAMILIES: &[CollectionFamily] = &[
+    CollectionFamily {
+        name: "muster_node_gc_refusals_total",
+        kind: "counter",
+        help: "Times that a driver or the kernel did not let go of an allocation; each is tried again.",
+        value: |node| node.refusals as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_under_way",
+        kind: "gauge",
+        help: "Allocations that are being destroyed.",
+        value: |node| node.under_way as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_deleting",
+        kind: "gauge",
+        help: "Directories of destroyed allocations whose deletion is not over.",
+        value: |node| node.deleting as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_deleted_files_total",
+        kind: "counter",
+        help: "Files and directories deleted.",
+        value: |node| node.deleted_files as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_deleted_bytes_total",
+        kind: "counter",
+        help: "Bytes deleted with them.",
+        value: |node| node.deleted_bytes as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_delete_seconds_total",
+        kind: "counter",
+        help: "Time that all threads together spent on deleting.",
+        value: |node| node.delete_busy.as_secs_f64(),
+    },
+    CollectionFamily {
+        name: "muster_node_gc_delete_failures_total",
+        kind: "counter",
+        help: "Deletions that failed; each is tried again.",
+        value: |node| node.delete_failures as f64,
+    },
+    CollectionFamily {
+        name: "muster_node_gc_stuck",
+        kind: "gauge",
+        help: "Entries that cannot be deleted at present, as far as they are told one by one.",
+        value: |node| node.stuck.len() as f64,
     },
 ];
 
@@ -344,6 +403,7 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
         );
         line(&mut text, "muster_node_ebpf_lost_total", "", lost as f64);
     }
+    add_collection(&mut text, &stats.collection);
     let name = "muster_task_instances";
     let help = "Allocations that share this place; the newest is told.";
     header(&mut text, name, "gauge", help);
@@ -376,6 +436,27 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     }
     add_disks(&mut text, state, stats);
     text
+}
+
+/// What the node's collection did since its agent's start, and what it keeps: finished allocations that nothing
+/// presses for, and those that were refused.
+fn add_collection(text: &mut String, node: &NodeCollection) {
+    let name = "muster_node_gc_destroyed_total";
+    header(text, name, "counter", "Finished allocations destroyed.");
+    for (reason, count) in &node.destroyed {
+        let label = format!("reason=\"{}\"", escape(reason));
+        line(text, name, &label, *count as f64);
+    }
+    let name = "muster_node_gc_kept";
+    header(text, name, "gauge", "Finished allocations that are there.");
+    let idle = node.finished.saturating_sub(node.refused + node.under_way);
+    for (reason, count) in [("no pressure", idle), ("refused", node.refused)] {
+        line(text, name, &format!("reason=\"{reason}\""), count as f64);
+    }
+    for family in COLLECTION_FAMILIES {
+        header(text, family.name, family.kind, family.help);
+        line(text, family.name, "", (family.value)(node));
+    }
 }
 
 /// The newest allocation of a place is told, as of tasks.
@@ -532,6 +613,32 @@ mod tests {
     #[test]
     fn a_label_cannot_end_early() {
         assert_eq!(escape("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn what_a_node_collected_and_keeps_is_told() {
+        let node = NodeCollection {
+            finished: 7,
+            under_way: 1,
+            refused: 2,
+            destroyed: BTreeMap::from([("disk usage".to_owned(), 3)]),
+            deleted_bytes: 4_096,
+            delete_busy: Duration::from_millis(1_500),
+            ..NodeCollection::default()
+        };
+        let mut text = String::new();
+
+        add_collection(&mut text, &node);
+
+        for sample in [
+            "muster_node_gc_destroyed_total{reason=\"disk usage\"} 3",
+            "muster_node_gc_kept{reason=\"no pressure\"} 4",
+            "muster_node_gc_kept{reason=\"refused\"} 2",
+            "muster_node_gc_deleted_bytes_total 4096",
+            "muster_node_gc_delete_seconds_total 1.5",
+        ] {
+            assert!(text.lines().any(|line| line == sample), "{sample}: {text}");
+        }
     }
 
     #[test]
