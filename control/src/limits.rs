@@ -14,6 +14,11 @@ pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// Entries applied before the state is published and their proposers are answered. Not less: each
 /// published root costs a few microseconds of copying on the next write. Not more: answers wait.
 pub const APPLY_BATCH_MAX: usize = 256;
+/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, about a mebibyte; half would
+/// leave more to the applier when the thread waits for a processor, double would only be memory.
+pub const OUTDATED_STATES_MAX: usize = 16;
+/// Rows that a replaced state owns before another thread is woken to free it: less takes no longer than waking that.
+pub const OUTDATED_ROWS_MIN: usize = 64;
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;

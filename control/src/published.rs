@@ -5,7 +5,7 @@
 //! that index, and so does [`Published::events`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use muster_control_core::fsm::{Applied, Effect};
@@ -25,6 +25,8 @@ pub(crate) struct Unpublished {
     effects: Vec<TermEffect>,
     batches: Vec<Batch>,
     hashes: Vec<(LogIndex, StateHash)>,
+    /// Rows that were written or removed.
+    rows: usize,
 }
 
 impl Unpublished {
@@ -38,6 +40,7 @@ impl Unpublished {
         mut applied: Applied,
         collections: Vec<Collection>,
     ) {
+        self.rows += applied.changed.len();
         let effects = std::mem::take(&mut applied.effects);
         self.effects
             .extend(effects.into_iter().map(|effect| (term, effect)));
@@ -53,6 +56,8 @@ impl Unpublished {
 pub(crate) struct Outdated {
     _state: State,
     _batches: Vec<Arc<Batch>>,
+    /// How many rows go with it, about.
+    pub(crate) rows: usize,
 }
 
 /// The newest state, and where its changes are heard.
@@ -65,6 +70,7 @@ pub(crate) struct Published {
     events: EventRing,
     hashes: Mutex<Hashes>,
     halted: OnceLock<String>,
+    freed_by_applier: AtomicU64,
 }
 
 impl Published {
@@ -80,6 +86,7 @@ impl Published {
             events: EventRing::default(),
             hashes: Mutex::new(Hashes::of(LogIndex(0), State::default().hash())),
             halted: OnceLock::new(),
+            freed_by_applier: AtomicU64::new(0),
         };
         (published, receiver)
     }
@@ -134,6 +141,16 @@ impl Published {
         self.halted.get().map(String::as_str)
     }
 
+    /// The applier itself frees what a state replaced: whoever does that is behind.
+    pub(crate) fn count_freed_by_applier(&self) {
+        self.freed_by_applier.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it did.
+    pub(crate) fn freed_by_applier(&self) -> u64 {
+        self.freed_by_applier.load(Ordering::Relaxed)
+    }
+
     /// Whether effects were lost since the last question: then whoever acts on them must scan.
     pub(crate) fn take_effects_lost(&self) -> bool {
         self.effects_lost.swap(false, Ordering::AcqRel)
@@ -147,6 +164,7 @@ impl Published {
             effects,
             batches,
             hashes,
+            rows,
         } = entries;
         self.hashes
             .lock()
@@ -160,21 +178,27 @@ impl Published {
         Outdated {
             _state: state,
             _batches: batches,
+            rows,
         }
     }
 
     /// Shows `state`, which a snapshot holds: all entries up to `index` are in it, and what they did one by
-    /// one is not known.
-    pub(crate) fn jump(&self, state: State, index: LogIndex) {
+    /// one is not known. The state before comes back, as a whole.
+    #[must_use = "freeing it can wait"]
+    pub(crate) fn jump(&self, state: State, index: LogIndex) -> Outdated {
         self.hashes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .jump(index, state.hash());
         self.events.jump(index);
         let old = self.show(state, index);
-        drop(old);
         // Whoever acts on effects must look at the state instead.
         self.effects_lost.store(true, Ordering::Release);
+        Outdated {
+            _state: old,
+            _batches: Vec::new(),
+            rows: usize::MAX,
+        }
     }
 
     /// The state before comes back, to be freed outside the lock.
@@ -287,7 +311,7 @@ mod tests {
         };
         drop(published.publish(State::default(), LogIndex(2), entries));
 
-        published.jump(State::default(), LogIndex(9));
+        drop(published.jump(State::default(), LogIndex(9)));
 
         assert_eq!(published.hash_at(LogIndex(2)), None);
         assert_eq!(

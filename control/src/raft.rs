@@ -10,6 +10,7 @@ mod log;
 mod machine;
 pub(crate) mod membership;
 mod network;
+mod outdated;
 mod read;
 mod restore;
 mod snapshot;

@@ -46,6 +46,11 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         "Whether this server leads.",
         is_leader,
     ));
+    samples.push(Sample::one(
+        "muster_apply_freed_states_total",
+        "Replaced states that the thread which applies entries had to free itself, because the one for that was behind.",
+        http.control.published().freed_by_applier() as f64,
+    ));
     samples.extend(collections(&http.control.gc_totals().read()));
     samples.extend(callbacks(http.control.callbacks()));
     let build = ("version", http.control.server_info().version.to_owned());

@@ -15,6 +15,7 @@ use openraft::EntryPayload;
 use openraft::OptionalSend;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
+use super::outdated::Dropper;
 use super::restore::{self, LastRestored, Restoring};
 use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
@@ -34,6 +35,7 @@ pub(crate) struct Machine {
     restoring: Option<Restoring>,
     restored: LastRestored,
     collections: Collections,
+    outdated: Dropper,
     published: Arc<Published>,
     snapshots: SnapshotStore,
 }
@@ -59,6 +61,7 @@ impl Machine {
             restoring: None,
             restored: LastRestored::default(),
             collections: Collections::default(),
+            outdated: Dropper::start(Arc::clone(&published)),
             published,
             snapshots,
         };
@@ -81,7 +84,8 @@ impl Machine {
         self.membership = meta.last_membership.clone();
         self.restoring.clone_from(restoring);
         self.collections.forget();
-        self.published.jump(self.state.clone(), self.index());
+        let outdated = self.published.jump(self.state.clone(), self.index());
+        self.outdated.take(outdated);
     }
 
     /// Which restore was carried out last.
@@ -116,11 +120,13 @@ impl Machine {
                 match restore::step(&mut self.restoring, &logged.body)? {
                     restore::Outcome::Noted => {}
                     restore::Outcome::Restore { attempt, contents } => {
-                        drop(self.publish(std::mem::take(entries)));
+                        let outdated = self.publish(std::mem::take(entries));
+                        self.outdated.take(outdated);
                         self.state = contents.state;
                         self.state.restored_at(index);
                         self.collections.forget();
-                        self.published.jump(self.state.clone(), index);
+                        let outdated = self.published.jump(self.state.clone(), index);
+                        self.outdated.take(outdated);
                         self.restored.set(attempt);
                     }
                 }
@@ -215,14 +221,14 @@ impl RaftStateMachine<TypeConfig> for Machine {
             if unpublished == limits::APPLY_BATCH_MAX {
                 let outdated = self.publish(std::mem::take(&mut applied));
                 answer(&mut answers);
-                drop(outdated);
+                self.outdated.take(outdated);
                 unpublished = 0;
             }
         }
         if unpublished > 0 {
             let outdated = self.publish(applied);
             answer(&mut answers);
-            drop(outdated);
+            self.outdated.take(outdated);
         }
         Ok(())
     }

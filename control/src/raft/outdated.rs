@@ -1,0 +1,115 @@
+//! Frees what published states replaced, on a thread beside the applier: an old root may own a slice of garbage, or after
+//! a restore a whole state, and whoever frees it has nobody waiting.
+//!
+//! The way there is short, for what is on it takes memory: if it is full the applier frees by itself. The thread ends
+//! when the applier is gone and all is freed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use crate::limits;
+use crate::published::{Outdated, Published};
+
+/// The way to the thread.
+#[derive(Debug)]
+pub(super) struct Dropper {
+    /// None where no thread could be started.
+    queue: Option<SyncSender<Outdated>>,
+    published: Arc<Published>,
+}
+
+impl Dropper {
+    pub(super) fn start(published: Arc<Published>) -> Self {
+        let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
+        let started = thread::Builder::new()
+            .name("outdated states".to_owned())
+            .spawn(move || free(&receiver));
+        let queue = match started {
+            Ok(_thread) => Some(sender),
+            Err(error) => {
+                tracing::warn!(%error, "outdated states are freed by the thread that applies entries");
+                None
+            }
+        };
+        Self { queue, published }
+    }
+
+    /// Has `outdated` freed by the thread; here if it is little, or that is behind.
+    pub(super) fn take(&self, outdated: Outdated) {
+        if outdated.rows < limits::OUTDATED_ROWS_MIN {
+            return;
+        }
+        let left = match &self.queue {
+            None => Err(outdated),
+            Some(queue) => queue.try_send(outdated).map_err(|error| match error {
+                TrySendError::Full(outdated) | TrySendError::Disconnected(outdated) => outdated,
+            }),
+        };
+        if let Err(outdated) = left {
+            self.published.count_freed_by_applier();
+            drop(outdated);
+        }
+    }
+}
+
+fn free(outdated: &Receiver<Outdated>) {
+    while let Ok(one) = outdated.recv() {
+        drop(one);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::state::State;
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+    use crate::published::Unpublished;
+
+    fn outdated(published: &Published, rows: usize) -> Outdated {
+        let entries = Unpublished::default();
+        let mut outdated = published.publish(State::default(), LogIndex(1), entries);
+        outdated.rows = rows;
+        outdated
+    }
+
+    #[test]
+    fn the_applier_frees_what_the_thread_has_no_room_for() {
+        let published = Arc::new(Published::new().0);
+        // Nobody takes anything out.
+        let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
+        let dropper = Dropper {
+            queue: Some(sender),
+            published: Arc::clone(&published),
+        };
+
+        for _ in 0..limits::OUTDATED_STATES_MAX + 3 {
+            dropper.take(outdated(&published, limits::OUTDATED_ROWS_MIN));
+            dropper.take(outdated(&published, limits::OUTDATED_ROWS_MIN - 1));
+        }
+
+        assert_eq!(published.freed_by_applier(), 3);
+        assert_eq!(receiver.try_iter().count(), limits::OUTDATED_STATES_MAX);
+    }
+
+    #[test]
+    fn the_thread_frees_what_it_was_given_and_ends() {
+        let published = Arc::new(Published::new().0);
+        let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
+        let dropper = Dropper {
+            queue: Some(sender),
+            published: Arc::clone(&published),
+        };
+        dropper.take(published.jump(State::default(), LogIndex(2)));
+        let thread = thread::spawn(move || {
+            free(&receiver);
+            receiver.try_iter().count()
+        });
+
+        drop(dropper);
+
+        assert_eq!(thread.join().unwrap(), 0);
+        assert_eq!(published.freed_by_applier(), 0);
+    }
+}
