@@ -391,9 +391,9 @@ impl Command {
                 .iter()
                 .map(|change| change.step.version())
                 .fold(1, u32::max),
-            Self::CollectGarbage { rule, .. } => match rule {
-                GcRule::Evals | GcRule::Jobs | GcRule::Nodes | GcRule::Deployments => 1,
-                GcRule::OneOffs => 5,
+            Self::CollectGarbage { rule, after, .. } => match (rule, after) {
+                (GcRule::OneOffs, _) | (_, Some(GcCursor::BatchEvalAt { .. })) => 5,
+                (GcRule::Evals | GcRule::Jobs | GcRule::Nodes | GcRule::Deployments, _) => 1,
             },
             Self::PlaceOneOffs { .. } => 2,
             Self::PlaceJob { .. } => 3,

@@ -87,7 +87,7 @@ pub enum GcCursor {
     },
     /// At an evaluation, in the order of their end.
     EvalAt {
-        /// Whether it is a batch job's; those come second.
+        /// Whether it is a batch job's. Not written any more: the walk of those begins anew.
         is_batch: bool,
         /// When it ended.
         at: Timestamp,
@@ -118,6 +118,17 @@ pub enum GcCursor {
         due: Timestamp,
         /// Its name.
         guid: String,
+    },
+    /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
+    BatchEvalAt {
+        /// The job.
+        key: JobKey,
+        /// When it ended.
+        at: Timestamp,
+        /// Its id.
+        eval_id: EvalId,
+        /// Before its allocation of this key.
+        alloc: u64,
     },
 }
 
@@ -199,7 +210,13 @@ impl Slice {
     }
 
     fn keep(&mut self, why: Kept) {
-        *self.kept.entry(why).or_default() += 1;
+        self.keep_many(why, 1);
+    }
+
+    fn keep_many(&mut self, why: Kept, count: usize) {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let kept = self.kept.entry(why).or_default();
+        *kept = kept.saturating_add(count);
     }
 
     fn remove_alloc(&mut self, key: u64) {
@@ -323,6 +340,19 @@ pub(super) fn collect(
 
 const FIRST_EVAL: EvalId = EvalId([0; 16]);
 
+/// An evaluation by its end.
+type EvalAt = (Timestamp, EvalId);
+const FIRST_EVAL_AT: EvalAt = (Timestamp(0), FIRST_EVAL);
+
+/// Comes before all jobs.
+const fn no_job() -> JobKey {
+    JobKey {
+        namespace: String::new(),
+        job_id: String::new(),
+    }
+}
+
+/// Evaluations by the time of their end; those of batch jobs second, job by job.
 fn collect_evals(
     change: &mut Change<'_>,
     before: Timestamp,
@@ -330,45 +360,107 @@ fn collect_evals(
     after: Option<GcCursor>,
     slice: &mut Slice,
 ) -> Option<GcCursor> {
-    let (batch_begun, mut from, alloc) = match after {
-        Some(GcCursor::EvalAt {
-            is_batch,
+    let snapshot = change.state.clone();
+    let (from, alloc) = match after {
+        Some(GcCursor::BatchEvalAt {
+            key,
             at,
             eval_id,
             alloc,
-        }) => (is_batch, (at, eval_id), alloc),
-        Some(GcCursor::Eval { at, eval_id }) => (false, (at, eval_id), 0),
-        Some(_) | None => (false, (Timestamp(0), FIRST_EVAL), 0),
+        }) => {
+            let from = (at, eval_id);
+            return collect_of_batch_jobs(
+                change,
+                &snapshot,
+                batch_before,
+                (key, from, alloc),
+                slice,
+            );
+        }
+        Some(GcCursor::EvalAt {
+            is_batch: false,
+            at,
+            eval_id,
+            alloc,
+        }) => ((at, eval_id), alloc),
+        Some(GcCursor::Eval { at, eval_id }) => ((at, eval_id), 0),
+        Some(_) | None => (FIRST_EVAL_AT, 0),
     };
-    let snapshot = change.state.clone();
-    for is_batch in [false, true] {
-        if batch_begun && !is_batch {
+    let due = snapshot.evals.due_from(from);
+    match collect_each(change, &snapshot, due, before, (from, alloc), slice) {
+        Some(((at, eval_id), alloc)) => Some(GcCursor::EvalAt {
+            is_batch: false,
+            at,
+            eval_id,
+            alloc,
+        }),
+        None => {
+            let first = (no_job(), FIRST_EVAL_AT, 0);
+            collect_of_batch_jobs(change, &snapshot, batch_before, first, slice)
+        }
+    }
+}
+
+/// A job that keeps all of its evaluations is one look.
+fn collect_of_batch_jobs(
+    change: &mut Change<'_>,
+    snapshot: &State,
+    before: Timestamp,
+    (first, at_first, alloc_at_first): (JobKey, EvalAt, u64),
+    slice: &mut Slice,
+) -> Option<GcCursor> {
+    for (key, due) in snapshot.evals.due_of_batch_jobs_from(&first) {
+        let (from, alloc) = if **key == first {
+            (at_first, alloc_at_first)
+        } else {
+            (FIRST_EVAL_AT, 0)
+        };
+        let stopped_at = |((at, eval_id), alloc)| GcCursor::BatchEvalAt {
+            key: (**key).clone(),
+            at,
+            eval_id,
+            alloc,
+        };
+        if slice.is_full() {
+            return Some(stopped_at((from, alloc)));
+        }
+        slice.look();
+        let job = snapshot.jobs.get(key).map(|job| &**job);
+        if due
+            .oldest()
+            .is_some_and(|oldest| rule::keeps_all(job, oldest))
+        {
+            slice.keep_many(Kept::Result, due.len());
             continue;
         }
-        let cutoff = if is_batch { batch_before } else { before };
-        for (at, eval_id) in snapshot.evals.due_from(is_batch, from) {
-            if at >= cutoff {
-                break;
-            }
-            let first = if (at, eval_id) == from { alloc } else { 0 };
-            let stopped_at = |alloc| {
-                Some(GcCursor::EvalAt {
-                    is_batch,
-                    at,
-                    eval_id,
-                    alloc,
-                })
-            };
-            if slice.is_full() {
-                return stopped_at(first);
-            }
-            if let Some(eval) = snapshot.evals.get(&eval_id)
-                && let Err(cut) = collect_eval(change, &snapshot, eval, cutoff, first, slice)
-            {
-                return stopped_at(cut);
-            }
+        let each = due.from(from);
+        if let Some(cut) = collect_each(change, snapshot, each, before, (from, alloc), slice) {
+            return Some(stopped_at(cut));
         }
-        from = (Timestamp(0), FIRST_EVAL);
+    }
+    None
+}
+
+/// Forgets of evaluations that ended before what may go. Says at which, and before which of its allocations, the slice
+/// was full.
+fn collect_each(
+    change: &mut Change<'_>,
+    snapshot: &State,
+    due: impl Iterator<Item = EvalAt>,
+    before: Timestamp,
+    (from, alloc): (EvalAt, u64),
+    slice: &mut Slice,
+) -> Option<(EvalAt, u64)> {
+    for place in due.take_while(|(at, _)| *at < before) {
+        let first = if place == from { alloc } else { 0 };
+        if slice.is_full() {
+            return Some((place, first));
+        }
+        if let Some(eval) = snapshot.evals.get(&place.1)
+            && let Err(cut) = collect_eval(change, snapshot, eval, before, first, slice)
+        {
+            return Some((place, cut));
+        }
     }
     None
 }
@@ -424,14 +516,10 @@ fn collect_jobs(
     after: Option<GcCursor>,
     slice: &mut Slice,
 ) -> Option<GcCursor> {
-    let no_job = JobKey {
-        namespace: String::new(),
-        job_id: String::new(),
-    };
     let (from, mut step) = if let Some(GcCursor::JobAt { at, key, step }) = after {
         ((at, key), step)
     } else {
-        ((Timestamp(0), no_job), GcJobStep::Begin)
+        ((Timestamp(0), no_job()), GcJobStep::Begin)
     };
     let left = match step {
         GcJobStep::Begin | GcJobStep::Look { .. } => None,

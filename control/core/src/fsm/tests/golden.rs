@@ -545,6 +545,15 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
                 guid: "task-1".to_owned(),
             },
         ),
+        (
+            GcRule::Evals,
+            GcCursor::BatchEvalAt {
+                key: JobKey::in_default("sum"),
+                at: AT,
+                eval_id: EVAL,
+                alloc: 300,
+            },
+        ),
     ];
     cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);
@@ -556,9 +565,9 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
             after,
             at: AT,
         };
-        let name = match rule {
-            GcRule::OneOffs => "collect_one_offs",
-            _ => "collect_garbage",
+        let name = match command.version() {
+            1 => "collect_garbage",
+            _ => "collect_garbage_v5",
         };
         (name, command)
     })
@@ -608,7 +617,7 @@ fn commands_read_back_what_they_wrote() {
             "place_one_offs" | "resolve_one_off" => 2,
             "place_job" => 3,
             "claims_of_one_offs" => 4,
-            "freshen_domain" | "set_one_off_times" | "collect_one_offs" => 5,
+            "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");
