@@ -286,7 +286,10 @@ mod tests {
     fn one_off_tasks_have_ended_before_they_are_given_up() {
         use muster_domain::one_off::{GRACE, LOST_AFTER, Times};
 
-        let ended = Times::default().stop_after() + FIRST_CONTACT_LATE_MAX + GRACE + crate::limits::STOP_GRACE;
+        let ended = Times::default().stop_after()
+            + FIRST_CONTACT_LATE_MAX
+            + GRACE
+            + crate::limits::STOP_GRACE;
 
         assert!(ended < LOST_AFTER, "{ended:?}");
     }

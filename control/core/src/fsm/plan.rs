@@ -3,10 +3,11 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::Trigger;
-use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, Timestamp};
 use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 
@@ -93,7 +94,7 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
         }
     }
     for alloc_id in &plan.unreachable {
-        set_unreachable(change, alloc_id);
+        set_unreachable(change, plan, alloc_id);
     }
     change.state.jobs.set_plan_index(&plan.job, change.index);
     change.touch(&plan.job);
@@ -143,16 +144,39 @@ fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
     eval_ids
 }
 
-fn set_unreachable(change: &mut Change<'_>, alloc_id: &AllocId) {
-    let at = change.at;
+fn set_unreachable(change: &mut Change<'_>, plan: &Plan, alloc_id: &AllocId) {
     let alloc = change.state.allocs.get(alloc_id);
     let alloc = alloc.filter(|alloc| !alloc.is_terminal());
-    if let Some(key) = alloc.map(AllocView::key) {
+    if let Some(alloc) = alloc {
+        let (key, at) = (alloc.key(), unreachable_since(change, plan, alloc));
         change.decide(key, |row| {
             row.set_client(ClientStatus::Unknown, "its node is out of reach");
             row.set_unreachable(Some(at));
         });
     }
+}
+
+/// Since when an allocation counts as out of reach that is so by `plan`: since the plan was made. One of its follow-ups
+/// looks again when the time for that is over; counted from this entry, which is later, it would not be over then, and
+/// nobody would look once more.
+fn unreachable_since(change: &Change<'_>, plan: &Plan, alloc: AllocView<'_>) -> Timestamp {
+    let version = change.state.jobs.version(&plan.job, plan.job_version);
+    let now = version.as_deref().and_then(|version| {
+        let group = version.spec.group(&alloc.group().name)?;
+        group.disconnect.lost_after
+    });
+    let waits = [now, alloc.group().disconnect.lost_after];
+    let looks = plan.follow_ups.iter();
+    let looks = looks.filter(|look| look.trigger == Trigger::MaxDisconnect);
+    let made = looks.flat_map(|look| {
+        let made = |wait: Duration| {
+            let wait = u64::try_from(wait.as_nanos()).ok()?;
+            Some(Timestamp(look.wait_until.0.checked_sub(wait)?))
+        };
+        waits.into_iter().flatten().filter_map(made)
+    });
+    let made = made.filter(|made| *made <= change.at).max();
+    made.unwrap_or(change.at)
 }
 
 /// Live instances of older versions go over to `version` where they are.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, NodeId};
-use muster_domain::job::{Disconnect, ReconcileStrategy, UpdateStrategy};
+use muster_domain::id::{AllocId, NodeId, Timestamp};
+use muster_domain::job::{Disconnect, JobType, ReconcileStrategy, UpdateStrategy};
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
@@ -139,6 +139,43 @@ fn one_that_does_not_come_back_in_time_is_lost_once() {
     let runs = (DesiredStatus::Run, ClientStatus::Running);
     assert_eq!(pair.state(replacement), runs);
     assert_eq!(pair.count(), 2);
+}
+
+/// An entry is written some time after its plan was made, most of all after an election. What looks again when the
+/// plan says must find the time over: nobody looks after it.
+#[test]
+fn one_that_does_not_come_back_is_lost_however_late_its_plan_was_written() {
+    for job_type in [JobType::Service, JobType::System] {
+        let mut cluster = Cluster::new();
+        let node_id = cluster.node(fixture::node("n1").build());
+        let mut spec = fixture::job("web").job_type(job_type).build();
+        spec.groups[0].disconnect = Disconnect {
+            replace: false,
+            ..replaced(ReconcileStrategy::BestScore)
+        };
+        cluster.run(spec);
+        let original = cluster.live("web")[0].id;
+        cluster.report(original, ClientStatus::Running);
+        cluster.node_status(node_id, NodeStatus::Down);
+        let outcome = cluster.schedule_next().unwrap();
+        let looks_at = outcome.plan.follow_ups[0].wait_until;
+        cluster.advance(Duration::from_secs(3));
+        let mut plans = Vec::new();
+        cluster.commit(vec![outcome], Vec::new(), &mut plans);
+        let status = |cluster: &Cluster| {
+            let alloc = cluster.state.allocs().get(&original).unwrap();
+            alloc.client_status()
+        };
+        assert_eq!(status(&cluster), ClientStatus::Unknown, "{job_type:?}");
+
+        cluster.now = Timestamp(looks_at.0 - 1);
+        cluster.settle();
+        assert_eq!(status(&cluster), ClientStatus::Unknown, "{job_type:?}");
+        cluster.now = looks_at;
+        cluster.settle();
+
+        assert_eq!(status(&cluster), ClientStatus::Lost, "{job_type:?}");
+    }
 }
 
 /// With more instances wanted than before, so that there is room for one that nobody has.
