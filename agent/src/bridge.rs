@@ -136,6 +136,15 @@ pub enum BridgeError {
         #[source]
         source: io::Error,
     },
+    /// The kernel did not let go of something.
+    #[error("the allocation's network cannot be removed: {what} failed")]
+    Remove {
+        /// What.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
     /// None of an allocation's processes is in a network that this node made for it.
     #[error("none of its processes is in the network that was made for it")]
     NotFound,
@@ -147,6 +156,10 @@ pub enum BridgeError {
 impl BridgeError {
     fn kernel(what: &'static str, source: io::Error) -> Self {
         Self::Kernel { what, source }
+    }
+
+    fn remove(what: &'static str, source: io::Error) -> Self {
+        Self::Remove { what, source }
     }
 
     fn is_taken(&self) -> bool {
@@ -223,6 +236,8 @@ pub(crate) struct Bridge {
     /// The thread that makes them, or why there is none.
     orders: Result<mpsc::Sender<Order>, String>,
     networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
+    /// Those that the kernel did not let go of: tried again before their allocations are destroyed.
+    left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
     /// Whether this agent made anything of the machine's ready.
     used: AtomicBool,
 }
@@ -244,6 +259,7 @@ impl Bridge {
             node,
             orders,
             networks: Mutex::default(),
+            left: Mutex::default(),
             used: AtomicBool::new(false),
         }
     }
@@ -279,11 +295,14 @@ impl Bridge {
             };
             let made = self.ask(order, made).await??;
             let (network, opened) = open(facilities, desired, group, made);
+            let network = Arc::new(network);
             if let Err(error) = opened {
-                self.close(facilities, alloc_id, &network).await;
+                self.close_or_leave(facilities.bpf(), alloc_id, network)
+                    .await
+                    .unwrap_or_else(|left| tell_left(alloc_id, &left));
                 return Err(error);
             }
-            Ok(Arc::new(network))
+            Ok(network)
         });
         network.await.map(|network| Some(Arc::clone(network)))
     }
@@ -322,20 +341,42 @@ impl Bridge {
         }
     }
 
-    /// Removes the network of an allocation of which nothing runs.
-    pub(crate) async fn remove(&self, facilities: &Facilities, alloc_id: AllocId) {
+    /// Removes the network of an allocation of which nothing runs, and what was left of earlier ones of it. What the
+    /// kernel does not let go of stays to be removed by the next call.
+    pub(crate) async fn remove(
+        &self,
+        bpf: Option<&Bpf>,
+        alloc_id: AllocId,
+    ) -> Result<(), BridgeError> {
+        let mut networks = self.left().remove(&alloc_id).unwrap_or_default();
         let removed = self.locked().remove(&alloc_id);
-        if let Some(network) = removed.as_ref().and_then(|cell| cell.get()) {
-            self.close(facilities, alloc_id, network).await;
+        networks.extend(removed.and_then(|cell| cell.get().map(Arc::clone)));
+        let mut first = Ok(());
+        for network in networks {
+            let closed = self.close_or_leave(bpf, alloc_id, network).await;
+            first = first.and(closed);
         }
+        first
     }
 
-    async fn close(&self, facilities: &Facilities, alloc_id: AllocId, network: &AllocNetwork) {
-        // The ports first, so that nothing is led to an address that another may get.
-        if let Some(bpf) = facilities.bpf()
-            && let Err(error) = bpf.remove_door(network.door, &network.ports)
-        {
-            tracing::warn!(%alloc_id, %error, "published ports of an allocation that ended are left until the agent starts again");
+    async fn close_or_leave(
+        &self,
+        bpf: Option<&Bpf>,
+        alloc_id: AllocId,
+        network: Arc<AllocNetwork>,
+    ) -> Result<(), BridgeError> {
+        let closed = self.close(bpf, &network).await;
+        if closed.is_err() {
+            self.left().entry(alloc_id).or_default().push(network);
+        }
+        closed
+    }
+
+    /// May be repeated. The ports go first, so that nothing is led to an address that another may get.
+    async fn close(&self, bpf: Option<&Bpf>, network: &AllocNetwork) -> Result<(), BridgeError> {
+        if let Some(bpf) = bpf {
+            bpf.remove_door(network.door, &network.ports)
+                .map_err(|source| BridgeError::remove("take its published ports back", source))?;
         }
         let (done, removed) = oneshot::channel();
         let order = Order::Remove {
@@ -344,11 +385,14 @@ impl Bridge {
             done,
         };
         match self.ask(order, removed).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%alloc_id, %error, "the device of an allocation is left until its namespace goes");
+            Ok(removed) => {
+                removed.map_err(|source| BridgeError::remove("remove its pair of devices", source))
             }
-            Err(error) => tracing::warn!(%alloc_id, %error, "the device of an allocation is left"),
+            // Nobody can try again; it goes with the agent, which has its namespace open.
+            Err(error) => {
+                tracing::warn!(%error, "the device of an allocation is left until the agent ends");
+                Ok(())
+            }
         }
     }
 
@@ -407,6 +451,17 @@ impl Bridge {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn left(&self) -> MutexGuard<'_, BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>> {
+        // The same.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that the network of an allocation that has ended is not wholly gone.
+pub(crate) fn tell_left(alloc_id: AllocId, error: &BridgeError) {
+    tracing::warn!(%alloc_id, error = crate::task::chain(error),
+        "something of the network of an allocation is left; it is removed before the allocation is destroyed");
 }
 
 /// Keeps up with the machine's devices until the agent stops.

@@ -252,13 +252,25 @@ pub(crate) async fn release_kernel(
 
 /// Destroys an allocation of which nothing runs. Tries until it succeeds; the node is told of each failure.
 pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
-    facilities.bridge.remove(facilities, alloc_id).await;
     let mut pause = DESTROY_PAUSE_MIN;
-    while !(release(facilities, alloc_id).await.is_ok() && discard(facilities, alloc_id).await) {
+    while !(let_go(facilities, alloc_id).await && discard(facilities, alloc_id).await) {
         drop(facilities.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
     }
+}
+
+/// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
+async fn let_go(facilities: &Facilities, alloc_id: AllocId) -> bool {
+    let closed = facilities.bridge.remove(facilities.bpf(), alloc_id).await;
+    if let Err(error) = &closed {
+        tracing::warn!(
+            %alloc_id, error = chain(error),
+            "the network of an allocation cannot be removed yet; it is tried again"
+        );
+    }
+    let released = release(facilities, alloc_id).await;
+    closed.is_ok() && released.is_ok()
 }
 
 /// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one

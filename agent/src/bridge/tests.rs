@@ -24,3 +24,55 @@ fn a_port_without_another_inside_is_the_same() {
     assert_eq!(inside_port(8080, 0), 8080);
     assert_eq!(inside_port(8080, 80), 80);
 }
+
+/// Answers what the thread is asked to remove, and says through which doors that was.
+async fn removed(orders: &mut mpsc::Receiver<Order>, answers: Vec<io::Result<()>>) -> Vec<u32> {
+    let mut doors = Vec::new();
+    for answer in answers {
+        let Some(Order::Remove { door, done, .. }) = orders.recv().await else {
+            panic!("something else is asked for");
+        };
+        done.send(answer).unwrap();
+        doors.push(door);
+    }
+    doors
+}
+
+/// Once when its tasks have ended, and again before it is destroyed; then nothing is left to ask for.
+#[tokio::test]
+async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
+    let alloc_id = AllocId::at(muster_domain::id::LogIndex(7), 0);
+    let (sender, mut orders) = mpsc::channel(1);
+    let bridge = Bridge {
+        node: NodeNetwork::new(NodeId([1; 16]), DEFAULT_SUBNET),
+        orders: Ok(sender),
+        networks: Mutex::default(),
+        left: Mutex::default(),
+        used: AtomicBool::new(false),
+    };
+    let network = AllocNetwork {
+        address: Ipv4Addr::new(172, 26, 64, 2),
+        files: Vec::new(),
+        door: 9,
+        namespace: std::fs::File::open("/dev/null").unwrap().into(),
+        ports: Vec::new(),
+    };
+    let cell = OnceCell::new_with(Some(Arc::new(network)));
+    bridge.locked().insert(alloc_id, Arc::new(cell));
+
+    let busy = vec![Err(io::ErrorKind::ResourceBusy.into())];
+    let (ended, first) = tokio::join!(bridge.remove(None, alloc_id), removed(&mut orders, busy));
+    let (destroyed, second) = tokio::join!(
+        bridge.remove(None, alloc_id),
+        removed(&mut orders, vec![Ok(())])
+    );
+
+    assert!(
+        matches!(ended, Err(BridgeError::Remove { .. })),
+        "{ended:?}"
+    );
+    assert!(destroyed.is_ok(), "{destroyed:?}");
+    assert_eq!((first, second), (vec![9], vec![9]));
+    assert!(bridge.remove(None, alloc_id).await.is_ok());
+    assert!(orders.try_recv().is_err());
+}
