@@ -150,17 +150,7 @@ impl Cluster {
                 .issue(&tls, Subject::Agent, CERTIFICATE_LIFE)
                 .unwrap();
             authority.save_certificate(&tls).unwrap();
-            let servers: Vec<String> = (0..SERVERS.len())
-                .map(|at| format!("{}:4647", self::address(at)))
-                .collect();
-            let mut command = self.network.command(name, env!("CARGO_BIN_EXE_muster"));
-            command.args(["agent", "--name", name, "--servers", &servers.join(",")]);
-            command
-                .arg("--tls-dir")
-                .arg(&tls)
-                .arg("--data-dir")
-                .arg(home.join("data"));
-            self.agents[at] = Some(self.spawn(name, command));
+            self.begin_agent(at);
         }
         until("both nodes to be ready", || {
             let nodes = http(0).get("/v1/nodes")?.json();
@@ -171,6 +161,35 @@ impl Cluster {
                 .count();
             (ready == AGENTS.len()).then_some(())
         });
+    }
+
+    /// Starts the agent at its place.
+    pub(crate) fn begin_agent(&mut self, at: usize) {
+        assert!(self.agents[at].is_none(), "{} runs", AGENTS[at]);
+        let name = AGENTS[at];
+        let servers: Vec<String> = (0..SERVERS.len())
+            .map(|at| format!("{}:4647", address(at)))
+            .collect();
+        let mut command = self.network.command(name, env!("CARGO_BIN_EXE_muster"));
+        command.args(["agent", "--name", name, "--servers", &servers.join(",")]);
+        command
+            .arg("--tls-dir")
+            .arg(self.dir.path().join(name).join("tls"))
+            .arg("--data-dir")
+            .arg(self.agent_data(at));
+        self.agents[at] = Some(self.spawn(name, command));
+    }
+
+    /// Where the agent at its place keeps everything.
+    pub(crate) fn agent_data(&self, at: usize) -> PathBuf {
+        self.dir.path().join(AGENTS[at]).join("data")
+    }
+
+    /// kill -9.
+    pub(crate) fn kill_agent(&mut self, at: usize) {
+        let mut child = self.agents[at].take().expect("it runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// Starts the server at its place.

@@ -6,7 +6,7 @@
 //! recorded histories of etcd. It is not ours, has no dependencies, and is on crates.io; Porcupine itself is
 //! not packaged where we can get it, and its port to Rust brings a benchmark harness along.
 //!
-//! The suite takes about six minutes. `MUSTER_CLUSTER_LONG=1` makes it longer: fifty deaths of a leader.
+//! The suite takes about eight minutes. `MUSTER_CLUSTER_LONG=1` makes it longer: fifty deaths of a leader.
 
 #[cfg(test)]
 mod client;
@@ -22,6 +22,8 @@ mod kill;
 mod limits;
 #[cfg(test)]
 mod network;
+#[cfg(test)]
+mod one_offs;
 #[cfg(test)]
 mod partition;
 #[cfg(test)]

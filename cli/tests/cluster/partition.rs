@@ -13,12 +13,12 @@ use crate::limits;
 use crate::network::Direction::{self, Incoming, Outgoing};
 use crate::relay::{Relay, Weather};
 
-fn others(one: usize) -> Vec<usize> {
+pub(crate) fn others(one: usize) -> Vec<usize> {
     (0..SERVERS.len()).filter(|at| *at != one).collect()
 }
 
 /// Cuts `one` off the other servers; clients still reach it.
-fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
+pub(crate) fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
     for other in others(one) {
         for direction in directions {
             cluster
