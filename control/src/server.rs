@@ -361,6 +361,11 @@ impl Server {
     ///
     /// [`StartServerError`]; nothing is left running.
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
+        // Large, and awaited once: whoever awaits it need not be as large.
+        Box::pin(Self::open(config)).await
+    }
+
+    async fn open(config: ServerConfig) -> Result<Self, StartServerError> {
         config.tasks.check()?;
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);

@@ -9,6 +9,7 @@ use crate::limits;
 
 /// A command in a few words.
 #[must_use]
+#[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn command(command: &Command) -> String {
     match command {
         Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
