@@ -8,8 +8,7 @@
 //! a while before it is answered, and one that is repeated is answered like the first. A list or a task is as new as
 //! what the leader has. Events come in the order of the log.
 //!
-//! Deliberately absent: what only cells say (`task` refuses it), LRPs (their list is empty), and domains' freshness
-//! beyond this server ([`crate::one_off::domain`]).
+//! Deliberately absent: what only cells say (`task` refuses it), and LRPs (their list is empty).
 
 mod answer;
 mod cell;

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs};
 use muster_agent::node::{Agent, Leave};
 use muster_agent::{Collected, GcReason, KeptReason};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::AllocId;
+use muster_domain::job::{GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_wire::codec;
 
-use crate::support::{FakeServer, Machine, batch, ended, eventually, privileged, service};
+use crate::support::{FakeServer, Machine, batch, ended, eventually, privileged, service, skipped};
 
 /// An agent whose tasks are no processes, and which keeps `allocs_max` allocations.
 async fn agent_with(
@@ -482,6 +484,89 @@ async fn a_forgotten_allocation_leaves_nothing() {
         (trash == 0).then_some(())
     })
     .await;
+    agent.end().await;
+}
+
+/// How deep a cgroup lies: the root has no events.
+fn level(cgroup: &Path) -> u32 {
+    let above = cgroup.ancestors();
+    let inside = above.take_while(|dir| dir.join("cgroup.events").exists());
+    u32::try_from(inside.count()).unwrap()
+}
+
+/// Whether a file or directory of that name, or the like, is anywhere below `dir`.
+fn is_named_below(dir: &Path, name: &str) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let is_named = entry.file_name().to_string_lossy().contains(name);
+        is_named || (is_dir && is_named_below(&entry.path(), name))
+    })
+}
+
+/// What eBPF programs know of a task goes with its allocation: counters, its main process, how it ended. So do its
+/// FIFOs, mounts and logs, whatever they are called.
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_programs_nor_files_know_of_a_collected_allocation() {
+    let name = "neither_programs_nor_files_know_of_a_collected_allocation";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    let object = node.attributes.get("ebpf.object");
+    if object.is_none_or(|object| object == "absent") {
+        skipped(name, "no eBPF programs; run: cargo xtask build-ebpf");
+        return;
+    }
+    let fenced = service(1, "echo up; sleep 600").with(|spec, _| {
+        let mut policy = NetworkPolicy::default();
+        policy.egress.default = Some(PolicyAction::Deny);
+        spec.groups[0].network = Some(GroupNetwork {
+            mode: NetworkMode::Host,
+            ports: Vec::new(),
+            policy: Some(policy),
+            dns: None,
+        });
+    });
+    let alloc_id = server.place(fenced.build()).await;
+    let pid = server.pid(alloc_id).await;
+    let cgroup = machine.tree().join(alloc_id.to_string()).join("main");
+    let task = std::fs::metadata(&cgroup).unwrap().ino();
+    let bpf = Bpf::open(&BpfConfig {
+        pin_dir: ensure_bpffs(&machine.data())
+            .unwrap()
+            .join("muster")
+            .join(node.id.to_string()),
+        cgroup_dir: machine.tree(),
+        task_level: level(&cgroup),
+    })
+    .unwrap();
+    let known = || {
+        [
+            bpf.counters_of(task).unwrap().is_some(),
+            bpf.main_of(task).unwrap().is_some(),
+            bpf.exit_of(task).unwrap().is_some(),
+        ]
+    };
+    assert_eq!(known(), [true, true, false]);
+    let named = alloc_id.to_string();
+    assert!(is_named_below(&machine.data(), &named));
+
+    server.forget(alloc_id).await;
+    eventually("everything of it is gone", async || {
+        let is_left = known() != [false; 3] || is_named_below(&machine.data(), &named);
+        (!is_left && !cgroup.exists()).then_some(())
+    })
+    .await;
+
+    assert!(ended(pid));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&named), "{mounts}");
     agent.end().await;
 }
 
