@@ -148,8 +148,8 @@ pub(crate) fn print_one(
 /// Where each of several logs ended; `None` for one that has nothing.
 pub(crate) type Ends = Vec<(Source, Option<u64>)>;
 
-/// Prints what `sources` have kept, in the order of time, and says where each of them ended;
-/// `None` if whoever reads our output has had enough.
+/// Prints what `sources` have kept, in the order of time, and says where each of them ended, which for whoever follows is
+/// where a line begins; `None` if whoever reads our output has had enough.
 pub(crate) fn print_kept(
     client: &Client,
     sources: Vec<Source>,
@@ -187,13 +187,20 @@ pub(crate) fn print_kept(
                     output::say(&note);
                 }
                 Some(Item::Note(note)) => output::say(&note),
+                // Whoever follows has the last line whole.
+                None if args.follow && sources[number].runs => {}
                 None => lines[number].finish(&mut text),
             }
             if enough(out.write_all(&text).and_then(|()| out.flush()))? {
                 return Ok(None);
             }
         }
-        ends.extend(merged.into_feeds().into_iter().map(Feed::into_end));
+        let feeds = merged.into_feeds().into_iter().zip(&mut lines);
+        ends.extend(feeds.map(|(feed, lines)| {
+            let (source, end) = feed.into_end();
+            let left = lines.leave();
+            (source, end.map(|end| end.saturating_sub(left)))
+        }));
     }
     Ok(Some(ends))
 }

@@ -70,6 +70,13 @@ impl Lines {
         }
     }
 
+    /// Forgets the line that is not finished, for somebody who reads it once more from its begin. Says how long it is.
+    pub(crate) fn leave(&mut self) -> u64 {
+        let bytes = self.partial.len();
+        self.partial.clear();
+        bytes as u64
+    }
+
     /// Appends the line that is not finished, if there is one.
     pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
         if self.partial.is_empty() {
@@ -130,6 +137,20 @@ mod tests {
         times: true,
         colour: false,
     };
+
+    /// A task may be in the midst of a line when what it has kept ends: whoever follows has the line whole.
+    #[test]
+    fn a_line_that_is_left_is_nobodys_but_the_next_readers() {
+        let mut lines = lines("t", PLAIN);
+        let mut out = Vec::new();
+        lines.push(None, b"whole\nhal", &mut out);
+
+        let left = lines.leave();
+        lines.finish(&mut out);
+
+        assert_eq!(left, 3);
+        assert_eq!(String::from_utf8(out).unwrap(), "t | whole\n");
+    }
 
     fn printed(lines: &mut Lines, pieces: &[(Option<u64>, &str)]) -> String {
         let mut out = Vec::new();
