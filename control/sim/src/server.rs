@@ -441,8 +441,8 @@ impl Server {
         }
     }
 
-    /// Proposes something of the duties. If the log takes nothing, the leader steps down soon and the
-    /// duties end.
+    /// Proposes something of the duties. If the log takes nothing, the leader steps down soon and the duties end, or the
+    /// disk has room again before that: they begin anew, for what was refused is answered by nobody.
     fn propose_duty(
         &mut self,
         reign: (u64, u64),
@@ -460,7 +460,12 @@ impl Server {
                 self.proposals.insert(at.index, (at.term, origin));
                 true
             }
-            None => false,
+            None => {
+                if let Some(duties) = &mut self.duties {
+                    duties.restart(&self.machine.state, env.now);
+                }
+                false
+            }
         }
     }
 }
