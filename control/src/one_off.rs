@@ -103,13 +103,3 @@ pub(crate) async fn freshen(
     };
     Ok((index, outcome))
 }
-
-/// What is wrong with the name of a domain, if anything is.
-pub(crate) fn domain_fault(domain: &str) -> Option<Fault> {
-    let most = one_off::GUID_BYTES_MAX;
-    let fault = || {
-        let reason = format!("must have 1 to {most} bytes and no control characters");
-        Fault::new("domain", reason)
-    };
-    (!one_off::is_domain(domain)).then(fault)
-}

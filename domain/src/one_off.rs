@@ -31,7 +31,7 @@ pub use job::{
     META_METRICS_GUID, NAMESPACE, TASK, job,
 };
 pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, Times};
-pub use validate::{check, is_domain, is_guid};
+pub use validate::{check, check_domain, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
 pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
@@ -230,6 +230,14 @@ pub struct Callback {
     pub next_at: Timestamp,
     /// It was given up: it failed too often.
     pub given_up: bool,
+}
+
+impl Callback {
+    /// When it was given up.
+    #[must_use]
+    pub fn given_up_at(self) -> Option<Timestamp> {
+        self.given_up.then_some(self.next_at)
+    }
 }
 
 impl OneOff {

@@ -51,9 +51,9 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
         if matches!(status.state.as_str(), "Completed" | "Resolving") {
             return Ok(task);
         }
-        let now = match (status.state.as_str(), status.rejection_reason.as_str()) {
-            ("Pending", reason) if !reason.is_empty() => format!("{} ({reason})", status.phase),
-            _ => status.phase.clone(),
+        let now = match status.waits_for() {
+            "" => status.phase.clone(),
+            reason => format!("{} ({reason})", status.phase),
         };
         if now != told || told_at.elapsed() >= REMIND {
             output::say(&format!("{guid}: {}", output::clean(&now)));

@@ -33,10 +33,8 @@ pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
 fn reason(status: &TaskStatus) -> &str {
     if status.failed {
         &status.failure_reason
-    } else if status.state == "Pending" {
-        &status.rejection_reason
     } else {
-        ""
+        status.waits_for()
     }
 }
 
@@ -55,9 +53,7 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
         }
     };
     line("desired", output::ago(status.created_at));
-    if status.state == "Pending" {
-        line("waits for", waits(status));
-    }
+    line("waits for", waits(status));
     line("node", status.cell_id.clone());
     line("alloc", status.alloc_id.clone());
     line("ended", ended(status));
@@ -79,10 +75,10 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
 }
 
 fn waits(status: &TaskStatus) -> String {
-    match status.rejection_count {
-        0 => String::new(),
-        1 => status.rejection_reason.clone(),
-        count => format!("{} (looked {count} times)", status.rejection_reason),
+    match (status.waits_for(), status.rejection_count) {
+        (reason, 0 | 1) => reason.to_owned(),
+        ("", _) => String::new(),
+        (reason, count) => format!("{reason} (looked {count} times)"),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use muster_domain::one_off::check_domain;
+
 use super::proto::{Anything, DomainsResponse, Error, UpsertDomainRequest, UpsertDomainResponse};
 use super::{Context, Table};
 use crate::handle::Consistency;
@@ -28,7 +30,7 @@ async fn upsert(
     request: UpsertDomainRequest,
 ) -> Result<UpsertDomainResponse, Error> {
     let UpsertDomainRequest { domain, ttl } = request;
-    if let Some(fault) = one_off::domain_fault(&domain) {
+    if let Some(fault) = check_domain(&domain) {
         return Err(Error::invalid(&[fault]));
     }
     let ttl = Duration::from_secs(u64::from(ttl));

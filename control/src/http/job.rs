@@ -419,7 +419,7 @@ async fn nothing(
 async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let purge = query.flag("purge")?;
     let at = http.control.now();
-    let with_job = garbage::with_job(&http.control.state(), &key);
+    let with_job = purge.then(|| garbage::with_job(&http.control.state(), &key));
     let mut answer = propose(
         http,
         query,
@@ -430,7 +430,7 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
         },
     )
     .await?;
-    if purge {
+    if let Some(with_job) = with_job {
         let freed = garbage::forget_below(http, key, at, with_job).await;
         answer.freed = freed.by_kind();
     }

@@ -10,7 +10,7 @@ use muster_control_core::fsm::{DesiredOneOff, OneOffRefusal, OneOffStep, Rejecti
 use muster_control_core::state::State;
 use muster_domain::fault::Fault;
 use muster_domain::id::LogIndex;
-use muster_domain::one_off::{OneOff, OneOffState};
+use muster_domain::one_off::{OneOff, OneOffState, check_domain};
 use muster_wire::api::task::{
     self as shapes, DesireResponse, Domain, ReadDesireError, Task, TaskResponse, kind,
 };
@@ -113,9 +113,11 @@ async fn one(
 
 async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let index = |state: &State| state.one_offs().index();
-    let now = http.control.now();
+    let control = http.control.clone();
     query
         .list_state(&http, index, move |state, mut page| {
+            // After the wait for a change, if there was one.
+            let now = control.now();
             let tasks: BTreeMap<&str, usize> = state.one_offs().domains().collect();
             let fresh: BTreeMap<_, _> = state.one_offs().fresh(now).collect();
             let names: BTreeSet<&str> = tasks.keys().chain(fresh.keys()).copied().collect();
@@ -141,7 +143,7 @@ async fn upsert_domain(
 ) -> Result<Response, ApiError> {
     let request = shapes::read_upsert_domain(&body.0).map_err(not_json)?;
     let shapes::UpsertDomainRequest { domain, ttl } = request;
-    if let Some(fault) = crate::one_off::domain_fault(&domain) {
+    if let Some(fault) = check_domain(&domain) {
         return Err(invalid(&[fault]));
     }
     let ttl = Duration::from_secs(u64::from(ttl));

@@ -17,101 +17,80 @@ use muster_domain::id::LogIndex;
 use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
 use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
 
-/// One number of a task.
-struct Family {
+/// One number of each of several things.
+struct Family<T> {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    value: fn(&TaskStats) -> Option<f64>,
+    value: fn(&T) -> Option<f64>,
 }
 
-/// One number of an allocation's ephemeral disk.
-struct DiskFamily {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&AllocDisk) -> Option<u64>,
-}
-
-const DISK_FAMILIES: [DiskFamily; 4] = [
-    DiskFamily {
-        name: "muster_alloc_disk_used_bytes",
-        help: "Bytes of the ephemeral disk in use.",
-        value: |disk| disk.used_bytes,
-    },
-    DiskFamily {
-        name: "muster_alloc_disk_limit_bytes",
-        help: "Most bytes of the ephemeral disk.",
-        value: |disk| Some(disk.limit_bytes),
-    },
-    DiskFamily {
-        name: "muster_alloc_disk_used_inodes",
-        help: "Files and directories of the ephemeral disk.",
-        value: |disk| disk.used_inodes,
-    },
-    DiskFamily {
-        name: "muster_alloc_disk_limit_inodes",
-        help: "Most files and directories of the ephemeral disk.",
-        value: |disk| Some(disk.limit_inodes),
-    },
+/// Of an allocation's ephemeral disk.
+const DISK_FAMILIES: &[Family<AllocDisk>] = &[
+    gauge(
+        "muster_alloc_disk_used_bytes",
+        "Bytes of the ephemeral disk in use.",
+        |disk| number(disk.used_bytes),
+    ),
+    gauge(
+        "muster_alloc_disk_limit_bytes",
+        "Most bytes of the ephemeral disk.",
+        |disk| number(Some(disk.limit_bytes)),
+    ),
+    gauge(
+        "muster_alloc_disk_used_inodes",
+        "Files and directories of the ephemeral disk.",
+        |disk| number(disk.used_inodes),
+    ),
+    gauge(
+        "muster_alloc_disk_limit_inodes",
+        "Most files and directories of the ephemeral disk.",
+        |disk| number(Some(disk.limit_inodes)),
+    ),
 ];
 
-/// One number of a node's collection of finished allocations.
-struct CollectionFamily {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    value: fn(&NodeCollection) -> f64,
-}
-
-const COLLECTION_FAMILIES: &[CollectionFamily] = &[
-    CollectionFamily {
-        name: "muster_node_gc_refusals_total",
-        kind: "counter",
-        help: "Times that a driver or the kernel did not let go of an allocation; each is tried again.",
-        value: |node| node.refusals as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_under_way",
-        kind: "gauge",
-        help: "Allocations that are being destroyed.",
-        value: |node| node.under_way as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_deleting",
-        kind: "gauge",
-        help: "Directories of destroyed allocations whose deletion is not over.",
-        value: |node| node.deleting as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_deleted_files_total",
-        kind: "counter",
-        help: "Files and directories deleted.",
-        value: |node| node.deleted_files as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_deleted_bytes_total",
-        kind: "counter",
-        help: "Bytes deleted with them.",
-        value: |node| node.deleted_bytes as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_delete_seconds_total",
-        kind: "counter",
-        help: "Time that all threads together spent on deleting.",
-        value: |node| node.delete_busy.as_secs_f64(),
-    },
-    CollectionFamily {
-        name: "muster_node_gc_delete_failures_total",
-        kind: "counter",
-        help: "Deletions that failed; each is tried again.",
-        value: |node| node.delete_failures as f64,
-    },
-    CollectionFamily {
-        name: "muster_node_gc_stuck",
-        kind: "gauge",
-        help: "Entries that cannot be deleted at present, as far as they are told one by one.",
-        value: |node| node.stuck.len() as f64,
-    },
+/// Of a node's collection of finished allocations.
+const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
+    counter(
+        "muster_node_gc_refusals_total",
+        "Times that a driver or the kernel did not let go of an allocation; each is tried again.",
+        |node| Some(node.refusals as f64),
+    ),
+    gauge(
+        "muster_node_gc_under_way",
+        "Allocations that are being destroyed.",
+        |node| Some(node.under_way as f64),
+    ),
+    gauge(
+        "muster_node_gc_deleting",
+        "Directories of destroyed allocations whose deletion is not over.",
+        |node| Some(node.deleting as f64),
+    ),
+    counter(
+        "muster_node_gc_deleted_files_total",
+        "Files and directories deleted.",
+        |node| Some(node.deleted_files as f64),
+    ),
+    counter(
+        "muster_node_gc_deleted_bytes_total",
+        "Bytes deleted with them.",
+        |node| Some(node.deleted_bytes as f64),
+    ),
+    counter(
+        "muster_node_gc_delete_seconds_total",
+        "Time that all threads together spent on deleting.",
+        |node| Some(node.delete_busy.as_secs_f64()),
+    ),
+    counter(
+        "muster_node_gc_delete_failures_total",
+        "Deletions that failed; each is tried again.",
+        |node| Some(node.delete_failures as f64),
+    ),
+    gauge(
+        "muster_node_gc_stuck",
+        "Entries that cannot be deleted at present, as far as they are told one by one.",
+        |node| Some(node.stuck.len() as f64),
+    ),
 ];
 
 /// What is known of a task in the labels; in their order. That of an allocation names no task.
@@ -134,11 +113,11 @@ struct Told<'a> {
 }
 
 /// A count that only grows.
-const fn counter(
+const fn counter<T>(
     name: &'static str,
     help: &'static str,
-    value: fn(&TaskStats) -> Option<f64>,
-) -> Family {
+    value: fn(&T) -> Option<f64>,
+) -> Family<T> {
     Family {
         name,
         kind: "counter",
@@ -148,11 +127,11 @@ const fn counter(
 }
 
 /// A number that goes up and down.
-const fn gauge(
+const fn gauge<T>(
     name: &'static str,
     help: &'static str,
-    value: fn(&TaskStats) -> Option<f64>,
-) -> Family {
+    value: fn(&T) -> Option<f64>,
+) -> Family<T> {
     Family {
         name,
         kind: "gauge",
@@ -161,7 +140,8 @@ const fn gauge(
     }
 }
 
-const FAMILIES: &[Family] = &[
+/// Of a task.
+const FAMILIES: &[Family<TaskStats>] = &[
     counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
         seconds(task.cpu)
     }),
@@ -411,16 +391,8 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
         line(&mut text, name, &labels(place), f64::from(told.instances));
     }
     for family in FAMILIES {
-        let mut samples = tasks
-            .iter()
-            .filter_map(|(place, told)| Some((place, (family.value)(told.stats)?)))
-            .peekable();
-        if samples.peek().is_some() {
-            header(&mut text, family.name, family.kind, family.help);
-        }
-        for (place, value) in samples {
-            line(&mut text, family.name, &labels(place), value);
-        }
+        let samples = tasks.iter().map(|(place, told)| (place, told.stats));
+        add_family(&mut text, family, samples);
     }
     for spread in SPREADS {
         let mut samples = tasks
@@ -454,8 +426,10 @@ fn add_collection(text: &mut String, node: &NodeCollection) {
         line(text, name, &format!("reason=\"{reason}\""), count as f64);
     }
     for family in COLLECTION_FAMILIES {
-        header(text, family.name, family.kind, family.help);
-        line(text, family.name, "", (family.value)(node));
+        if let Some(value) = (family.value)(node) {
+            header(text, family.name, family.kind, family.help);
+            line(text, family.name, "", value);
+        }
     }
 }
 
@@ -473,16 +447,24 @@ fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
         }
     }
     for family in DISK_FAMILIES {
-        let mut samples = disks
-            .iter()
-            .filter_map(|(place, (_, disk))| Some((place, (family.value)(disk)?)))
-            .peekable();
-        if samples.peek().is_some() {
-            header(text, family.name, "gauge", family.help);
-        }
-        for (place, value) in samples {
-            line(text, family.name, &labels(place), value as f64);
-        }
+        let samples = disks.iter().map(|(place, (_, disk))| (place, *disk));
+        add_family(text, family, samples);
+    }
+}
+
+/// The lines of a family, if any of `places` has that number.
+fn add_family<'a, T: 'a>(
+    text: &mut String,
+    family: &Family<T>,
+    places: impl Iterator<Item = (&'a Place, &'a T)>,
+) {
+    let samples = places.filter_map(|(place, of)| Some((place, (family.value)(of)?)));
+    let mut samples = samples.peekable();
+    if samples.peek().is_some() {
+        header(text, family.name, family.kind, family.help);
+    }
+    for (place, value) in samples {
+        line(text, family.name, &labels(place), value);
     }
 }
 

@@ -24,6 +24,13 @@ pub fn is_domain(domain: &str) -> bool {
     !domain.is_empty() && domain.len() <= GUID_BYTES_MAX && !domain.contains(char::is_control)
 }
 
+/// What is wrong with the name of a domain, if anything is.
+#[must_use]
+pub fn check_domain(domain: &str) -> Option<Fault> {
+    let why = || format!("must have 1 to {GUID_BYTES_MAX} bytes and no control characters");
+    (!is_domain(domain)).then(|| Fault::new("domain", why()))
+}
+
 /// Everything that is wrong with a task, by field; empty if nothing is.
 #[must_use]
 pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
@@ -34,12 +41,7 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
             format!("`{guid}` is not 1 to {GUID_BYTES_MAX} letters, digits, `-` and `_`"),
         ));
     }
-    if !is_domain(domain) {
-        faults.push(Fault::new(
-            "domain",
-            format!("must have 1 to {GUID_BYTES_MAX} bytes and no control characters"),
-        ));
-    }
+    faults.extend(check_domain(domain));
     check_definition(definition, &mut faults);
     if faults.is_empty() {
         // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node

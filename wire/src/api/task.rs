@@ -3,7 +3,7 @@
 //! Names are Diego's where it has them: a task's definition is flat beside its status.
 
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::one_off::{Callback, Definition, End, OneOff, Phase};
+use muster_domain::one_off::{Callback, Definition, End, OneOff, OneOffState, Phase};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -240,6 +240,7 @@ impl TaskStatus {
             next_at: muster_domain::id::Timestamp(0),
             given_up: false,
         });
+        let given_up_at = callback.given_up_at();
         let status = Self {
             task_guid: guid.clone(),
             domain: domain.clone(),
@@ -257,17 +258,9 @@ impl TaskStatus {
             callback_attempts: callback.attempts,
             rejection_count: *rejections,
             rejection_reason: rejection.clone(),
-            callback_next_at: if callback.given_up {
-                0
-            } else {
-                callback.next_at.0
-            },
+            callback_next_at: given_up_at.map_or(callback.next_at.0, |_| 0),
             callback_given_up: callback.given_up,
-            callback_given_up_at: if callback.given_up {
-                callback.next_at.0
-            } else {
-                0
-            },
+            callback_given_up_at: given_up_at.map_or(0, |at| at.0),
             generation: create_index.0,
             modify_index: modify_index.0,
             ..Self::default()
@@ -275,6 +268,16 @@ impl TaskStatus {
         match end {
             Some(end) => status.ended(end),
             None => status,
+        }
+    }
+
+    /// Why it waits for room; empty if it does not, or nobody has looked for room yet.
+    #[must_use]
+    pub fn waits_for(&self) -> &str {
+        if self.state == OneOffState::Pending.word() {
+            &self.rejection_reason
+        } else {
+            ""
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::{OneOff, OneOffState, Phase, Times};
+use muster_domain::one_off::{Callback, OneOff, OneOffState, Phase, Times};
 
 use super::digest::Digest;
 use super::sets::take_out;
@@ -121,12 +121,7 @@ impl OneOffs {
 
     /// The hash of its rows and its index; see [`super::StateHash`].
     pub(super) fn hash(&self) -> u64 {
-        let times = Some(self.times).filter(|times| *times != Times::default());
-        let times = times.map_or(0, |times| Digest::of(&times));
-        let fresh = self.domains_said().map(|it| Digest::of(&it));
-        let fresh = fresh.fold(times, u64::wrapping_add);
-        let rows = self.hash.wrapping_add(fresh);
-        rows.wrapping_add(Digest::of(&self.index))
+        self.hash.wrapping_add(Digest::of(&self.index))
     }
 
     /// What every server goes by alike.
@@ -148,12 +143,27 @@ impl OneOffs {
     }
 
     pub(crate) fn set_times(&mut self, times: Times) {
+        // The defaults are no row of a snapshot, and so none of the hash.
+        let hash = |times: Times| {
+            let told = Some(times).filter(|times| *times != Times::default());
+            told.map_or(0, |times| Digest::of(&times))
+        };
+        self.hash = self.hash.wrapping_sub(hash(self.times));
+        self.hash = self.hash.wrapping_add(hash(times));
         self.times = times;
     }
 
     /// Calls a domain fresh.
     pub(crate) fn freshen(&mut self, domain: &str, until: Option<Timestamp>) {
+        self.forget_fresh(domain);
         self.fresh.insert(Arc::from(domain), until);
+        self.hash = self.hash.wrapping_add(Digest::of(&(domain, until)));
+    }
+
+    fn forget_fresh(&mut self, domain: &str) {
+        if let Some(until) = self.fresh.remove(domain) {
+            self.hash = self.hash.wrapping_sub(Digest::of(&(domain, until)));
+        }
     }
 
     /// Forgets the domains that are not fresh any more at `now`.
@@ -166,7 +176,7 @@ impl OneOffs {
             .map(|(domain, _)| Arc::clone(domain))
             .collect();
         for domain in stale {
-            self.fresh.remove(&domain);
+            self.forget_fresh(&domain);
         }
     }
 
@@ -307,7 +317,8 @@ impl<'a> Places<'a> {
 }
 
 /// When time alone changes a task: it has not started in time, it was told to end and its node is out of reach for too
-/// long, a claim on it is over, or it was kept long enough. A task whose callback is owed is kept however long that takes.
+/// long, a claim on it is over, or it was kept long enough. A task whose callback is owed is kept however long that takes;
+/// that one was given up can be seen for as long as any other result.
 #[must_use]
 pub fn due_at(row: &OneOff) -> Option<Timestamp> {
     let after =
@@ -327,16 +338,10 @@ pub fn due_at(row: &OneOff) -> Option<Timestamp> {
         OneOffState::Completed if row.owes_callback() => None,
         OneOffState::Completed => row
             .first_completed_at
-            .max(given_up_at(row))
+            .max(row.callback.and_then(Callback::given_up_at))
             .map(|at| after(at, row.definition.retention_ms)),
         OneOffState::Resolving => row.until,
     }
-}
-
-/// When the callback of a task was given up: whoever asks must be able to see that, as long as any other result.
-fn given_up_at(row: &OneOff) -> Option<Timestamp> {
-    let callback = row.callback.filter(|callback| callback.given_up)?;
-    Some(callback.next_at)
 }
 
 fn callback_at(row: &OneOff) -> Option<Timestamp> {
