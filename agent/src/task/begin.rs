@@ -444,7 +444,7 @@ fn task_config(
         kill_signal: Some(description.kill_signal.clone()),
         without_host: group
             .disconnect
-            .stop_on_client_after
+            .stop_without_agent_after()
             .map(|max| WithoutHost {
                 max,
                 kill_timeout: description.kill_timeout.min(KILL_TIMEOUT_MAX),

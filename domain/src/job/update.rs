@@ -247,6 +247,18 @@ pub struct Disconnect {
     pub reconcile: ReconcileStrategy,
 }
 
+impl Disconnect {
+    /// The instance is stopped after this long with nobody to stop it, its agent being dead; `None`: never. As long as
+    /// without a server, but no longer than from there until it is lost: the agent may have been without one before it
+    /// died.
+    #[must_use]
+    pub fn stop_without_agent_after(&self) -> Option<Duration> {
+        let patience = self.stop_on_client_after?;
+        let left = self.lost_after.map(|lost| lost.saturating_sub(patience));
+        Some(left.map_or(patience, |left| left.min(patience)))
+    }
+}
+
 impl Default for Disconnect {
     fn default() -> Self {
         Self {

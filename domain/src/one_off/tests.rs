@@ -612,3 +612,26 @@ fn a_long_reason_is_cut_and_says_so() {
     );
     assert_eq!(reason("short"), "short");
 }
+
+/// The agent may have been without a server for as long as it bears that when it dies: then the driver counts.
+#[test]
+fn nobody_bears_more_than_the_servers_wait() {
+    let definition = definition();
+    for lost_after in [LOST_AFTER_MIN, LOST_AFTER, LOST_AFTER_MAX] {
+        let times = Times {
+            lost_after,
+            ..Times::default()
+        };
+        let disconnect = job("g", "d", &definition, times).groups[0].disconnect;
+        let agent = disconnect.stop_on_client_after.unwrap();
+        let driver = disconnect.stop_without_agent_after().unwrap();
+
+        assert!(agent + driver <= lost_after, "{lost_after:?}");
+        assert!(driver >= LOST_AFTER_MIN / 3, "{lost_after:?}: {driver:?}");
+    }
+    let long = crate::job::Disconnect {
+        stop_on_client_after: Some(LOST_AFTER_MAX),
+        ..crate::job::Disconnect::default()
+    };
+    assert_eq!(long.stop_without_agent_after(), Some(LOST_AFTER_MAX));
+}
