@@ -598,6 +598,15 @@ impl Bpf {
         self.nat.forget(gone)
     }
 
+    /// How many entries each table has in which tasks and their policies are: none of a task that was forgotten.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn policy_entries(&self) -> io::Result<[(&'static str, usize); 6]> {
+        self.policy.entries()
+    }
+
     /// Removes the policies of tasks that an earlier agent had, and whose cgroups are not among `alive`.
     ///
     /// # Errors

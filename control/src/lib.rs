@@ -38,6 +38,7 @@ pub mod http;
 mod leader;
 pub mod limits;
 mod listen;
+mod niceness;
 mod one_off;
 pub mod peers;
 mod published;

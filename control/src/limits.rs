@@ -19,6 +19,9 @@ pub const APPLY_BATCH_MAX: usize = 256;
 pub const OUTDATED_STATES_MAX: usize = 16;
 /// Rows that a replaced state owns before another thread is woken to free it: less takes no longer than waking that.
 pub const OUTDATED_ROWS_MIN: usize = 64;
+/// How much that thread yields to others: a tenth of the processor is left to it by the kernel's weights where others want
+/// all, and whoever wakes up does not wait for it. The applier helps before memory grows.
+pub const OUTDATED_NICENESS: i32 = 10;
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;

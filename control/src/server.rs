@@ -35,6 +35,7 @@ use crate::http;
 use crate::leader::{self, Inputs};
 use crate::limits;
 use crate::listen;
+use crate::niceness::yield_to_others;
 use crate::one_off::gather;
 use crate::peers::Peers;
 use crate::peers::autopilot::{self, ServersConfig};
@@ -317,18 +318,11 @@ impl SessionThreads {
         let runtime = Builder::new_multi_thread()
             .enable_all()
             .thread_name("sessions")
-            .on_thread_start(yield_to_others)
+            .on_thread_start(|| yield_to_others(limits::SESSIONS_NICENESS, "sessions"))
             .build()
             .map_err(StartServerError::Threads)?;
         let handle = runtime.handle().clone();
         Ok((Self(Some(runtime)), handle))
-    }
-}
-
-/// Gives this thread less of the processor where others want it: on Linux niceness is a thread's own.
-fn yield_to_others() {
-    if let Err(error) = rustix::process::nice(limits::SESSIONS_NICENESS) {
-        tracing::debug!(%error, "sessions do not yield to other threads");
     }
 }
 

@@ -296,6 +296,18 @@ impl Policy {
         Ok(())
     }
 
+    /// How many entries each table has in which tasks and their policies are.
+    pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 6]> {
+        Ok([
+            ("FENCE", self.fence.keys()?.len()),
+            ("RATES", self.rates.keys()?.len()),
+            ("PORTS", self.ports.keys()?.len()),
+            ("LEAVES4", self.leaves4.keys()?.len()),
+            ("LEAVES6", self.leaves6.keys()?.len()),
+            ("RULES", self.rules.keys()?.len()),
+        ])
+    }
+
     /// What the rules of `task` have counted since it has its policies; those that met nothing are left out. `traffic`
     /// looks up what each CPU keeps of the task's traffic: counts of the rules met last are there.
     pub(super) fn counts(

@@ -1,5 +1,6 @@
 //! Removal of what has finished, and of everything.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use muster_agent::node::{Agent, Leave};
 use muster_agent::{Collected, GcReason, KeptReason};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::AllocId;
-use muster_domain::job::{GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
+use muster_domain::job::{BitRate, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_wire::codec;
 
@@ -506,7 +507,7 @@ fn is_named_below(dir: &Path, name: &str) -> bool {
     })
 }
 
-/// What eBPF programs know of a task goes with its allocation: counters, its main process, how it ended. So do its
+/// What eBPF programs know of a task goes with its allocation: counters, its main process, how it ended, its policy. So do its
 /// FIFOs, mounts and logs, whatever they are called.
 #[tokio::test(flavor = "multi_thread")]
 async fn neither_programs_nor_files_know_of_a_collected_allocation() {
@@ -526,6 +527,7 @@ async fn neither_programs_nor_files_know_of_a_collected_allocation() {
     let fenced = service(1, "echo up; sleep 600").with(|spec, _| {
         let mut policy = NetworkPolicy::default();
         policy.egress.default = Some(PolicyAction::Deny);
+        policy.egress.rate = Some(BitRate(1_000_000));
         spec.groups[0].network = Some(GroupNetwork {
             mode: NetworkMode::Host,
             ports: Vec::new(),
@@ -554,12 +556,18 @@ async fn neither_programs_nor_files_know_of_a_collected_allocation() {
         ]
     };
     assert_eq!(known(), [true, true, false]);
+    let of_policies = || BTreeMap::from(bpf.policy_entries().unwrap());
+    let fenced = of_policies();
+    for table in ["FENCE", "RATES", "LEAVES4", "LEAVES6", "RULES"] {
+        assert!(fenced[table] > 0, "{table}: {fenced:?}");
+    }
     let named = alloc_id.to_string();
     assert!(is_named_below(&machine.data(), &named));
 
     server.forget(alloc_id).await;
     eventually("everything of it is gone", async || {
         let is_left = known() != [false; 3] || is_named_below(&machine.data(), &named);
+        let is_left = is_left || of_policies().values().any(|entries| *entries > 0);
         (!is_left && !cgroup.exists()).then_some(())
     })
     .await;

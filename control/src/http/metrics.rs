@@ -194,11 +194,6 @@ fn count(state: &State) -> Vec<Sample> {
         "Jobs by status.",
         &mut state.jobs().iter().map(|job| job.status.word()),
     );
-    let allocs = &mut state
-        .allocs()
-        .iter()
-        .map(|alloc| alloc.client_status().word());
-    table("muster_allocs", "Allocations by client status.", allocs);
     table(
         "muster_evals",
         "Evaluations by status.",
@@ -214,6 +209,13 @@ fn count(state: &State) -> Vec<Sample> {
         "One-off tasks by what happens to them.",
         &mut state.one_offs().iter().map(|row| row.phase.word()),
     );
+    let allocs = state.allocs().by_client_status().into_iter();
+    samples.extend(allocs.map(|(status, count)| Sample {
+        name: "muster_allocs",
+        help: "Allocations by client status.",
+        label: Some(("status", status.word().to_owned())),
+        value: count as f64,
+    }));
     samples.push(Sample::one(
         "muster_nodes_draining",
         "Nodes that are being emptied.",

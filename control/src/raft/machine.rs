@@ -40,6 +40,14 @@ pub(crate) struct Machine {
     snapshots: SnapshotStore,
 }
 
+/// Entries that are applied and that nobody sees yet, and who waits for them.
+#[derive(Default)]
+struct Unshown {
+    entries: Unpublished,
+    answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
+    count: usize,
+}
+
 /// A state as it was, on its way to a file.
 #[derive(Debug)]
 pub(crate) struct Builder {
@@ -103,12 +111,26 @@ impl Machine {
             .publish(self.state.clone(), self.index(), entries)
     }
 
-    /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything.
-    fn apply_entry(
-        &mut self,
-        entry: Entry,
-        entries: &mut Unpublished,
-    ) -> io::Result<Option<Response>> {
+    /// Publishes what was applied and answers whoever waits for it.
+    fn show(&self, unshown: &mut Unshown) {
+        let Unshown {
+            entries,
+            answers,
+            count,
+        } = std::mem::take(unshown);
+        if count == 0 {
+            return;
+        }
+        let outdated = self.publish(entries);
+        for (responder, answer) in answers {
+            responder.send(answer);
+        }
+        self.outdated.take(outdated);
+    }
+
+    /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything. Those before are shown
+    /// first if it takes long.
+    fn apply_entry(&mut self, entry: Entry, unshown: &mut Unshown) -> io::Result<Option<Response>> {
         let index = LogIndex(entry.log_id.index);
         let response = match entry.payload {
             EntryPayload::Blank => None,
@@ -120,8 +142,7 @@ impl Machine {
                 match restore::step(&mut self.restoring, &logged.body)? {
                     restore::Outcome::Noted => {}
                     restore::Outcome::Restore { attempt, contents } => {
-                        let outdated = self.publish(std::mem::take(entries));
-                        self.outdated.take(outdated);
+                        self.show(unshown);
                         self.state = contents.state;
                         self.state.restored_at(index);
                         self.collections.forget();
@@ -136,11 +157,15 @@ impl Machine {
                 let command = decode(index, &logged)?;
                 let cause = events::cause(&command);
                 let slice = events::Slice::of(&command);
+                if slice.is_some() {
+                    self.show(unshown);
+                }
                 let mut applied = fsm::apply(&mut self.state, index, command);
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
                 let term = entry.log_id.committed_leader_id().term;
+                let entries = &mut unshown.entries;
                 entries.add((index, term), cause, &self.state, applied, ended);
                 Some(response)
             }
@@ -206,30 +231,21 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
     {
-        let mut applied = Unpublished::default();
-        let mut answers: Vec<(ApplyResponder<TypeConfig>, Answer)> = Vec::new();
-        let mut unpublished = 0;
+        let mut unshown = Unshown::default();
         while let Some((entry, responder)) = entries.try_next().await? {
             if let Some(reason) = self.published.halted() {
                 return Err(io::Error::other(reason.to_owned()));
             }
-            let response = self.apply_entry(entry, &mut applied)?;
+            let response = self.apply_entry(entry, &mut unshown)?;
             if let Some(responder) = responder {
-                answers.push((responder, Answer(response)));
+                unshown.answers.push((responder, Answer(response)));
             }
-            unpublished += 1;
-            if unpublished == limits::APPLY_BATCH_MAX {
-                let outdated = self.publish(std::mem::take(&mut applied));
-                answer(&mut answers);
-                self.outdated.take(outdated);
-                unpublished = 0;
+            unshown.count += 1;
+            if unshown.count == limits::APPLY_BATCH_MAX {
+                self.show(&mut unshown);
             }
         }
-        if unpublished > 0 {
-            let outdated = self.publish(applied);
-            answer(&mut answers);
-            self.outdated.take(outdated);
-        }
+        self.show(&mut unshown);
         Ok(())
     }
 
@@ -288,12 +304,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     }
 }
 
-fn answer(answers: &mut Vec<(ApplyResponder<TypeConfig>, Answer)>) {
-    for (responder, response) in answers.drain(..) {
-        responder.send(response);
-    }
-}
-
 /// Runs disk work off the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -301,4 +311,50 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_control_core::fsm::GcRule;
+    use muster_domain::id::Timestamp;
+    use openraft::entry::RaftEntry as _;
+
+    use super::*;
+    use crate::raft::tests::register;
+
+    fn entry(index: u64, command: &Command) -> EntryResponder<TypeConfig> {
+        let logged = Logged {
+            format: fsm::VERSION,
+            body: codec::encode(command).unwrap().into(),
+        };
+        let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
+        (Entry::new_normal(log_id, logged), None)
+    }
+
+    #[tokio::test]
+    async fn what_is_before_a_slice_of_a_collection_is_shown_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let published = Arc::new(Published::new().0);
+        let snapshots = SnapshotStore::open(dir.path()).unwrap();
+        let mut machine = Machine::new(Arc::clone(&published), snapshots, None);
+        let slice = Command::CollectGarbage {
+            rule: GcRule::Jobs,
+            before: Timestamp(2),
+            batch_before: Timestamp(2),
+            after: None,
+            at: Timestamp(2),
+        };
+        let all = [register("web"), slice, register("db")];
+
+        let shown = published.applied();
+        let mut shown_at_each = Vec::new();
+        let entries = all.iter().zip(1..).map(|(command, index)| {
+            shown_at_each.push(*shown.borrow());
+            Ok(entry(index, command))
+        });
+        machine.apply(futures::stream::iter(entries)).await.unwrap();
+
+        assert_eq!(shown_at_each, [0, 0, 1].map(LogIndex));
+        assert_eq!(*shown.borrow(), LogIndex(3));
+    }
 }

@@ -9,7 +9,11 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
 use crate::limits;
+use crate::niceness::yield_to_others;
 use crate::published::{Outdated, Published};
+
+/// What the thread is called.
+const NAME: &str = "outdated states";
 
 /// The way to the thread.
 #[derive(Debug)]
@@ -22,9 +26,10 @@ pub(super) struct Dropper {
 impl Dropper {
     pub(super) fn start(published: Arc<Published>) -> Self {
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
-        let started = thread::Builder::new()
-            .name("outdated states".to_owned())
-            .spawn(move || free(&receiver));
+        let started = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
+            yield_to_others(limits::OUTDATED_NICENESS, NAME);
+            free(&receiver);
+        });
         let queue = match started {
             Ok(_thread) => Some(sender),
             Err(error) => {

@@ -150,10 +150,10 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     let idle = Foreground::start(&control, "idle", beating);
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (idle, beating) = idle.end().await?;
-    let busy = Foreground::start(&control, "busy", beating);
-    tokio::time::sleep(Duration::from_millis(100)).await;
     let mut client = Client::connect(control.server_info().http_addr).await?;
     let earlier = Collected::so_far(&mut client).await?;
+    let busy = Foreground::start(&control, "busy", beating);
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();

@@ -17,6 +17,7 @@ mod row;
 mod tasks;
 mod view;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -54,6 +55,18 @@ pub struct GroupCounts {
 }
 
 impl GroupCounts {
+    /// Every status and its count.
+    fn each(self) -> [(ClientStatus, u32); 6] {
+        [
+            (ClientStatus::Pending, self.pending),
+            (ClientStatus::Running, self.running),
+            (ClientStatus::Complete, self.complete),
+            (ClientStatus::Failed, self.failed),
+            (ClientStatus::Lost, self.lost),
+            (ClientStatus::Unknown, self.unknown),
+        ]
+    }
+
     /// The count of one status.
     fn of(&mut self, status: ClientStatus) -> &mut u32 {
         match status {
@@ -469,6 +482,19 @@ impl Allocs {
     #[must_use]
     pub fn summary(&self, key: &JobKey) -> Option<&JobSummary> {
         self.by_job.get(key).map(|job| &job.summary)
+    }
+
+    /// How many have each client status: from what is counted for each job, so without a look at any of them.
+    #[must_use]
+    pub fn by_client_status(&self) -> BTreeMap<ClientStatus, u64> {
+        let mut all = BTreeMap::new();
+        let jobs = self.by_job.iter().map(|(_, job)| &job.summary);
+        for (_, counts) in jobs.flat_map(JobSummary::groups) {
+            for (status, count) in counts.each().into_iter().filter(|(_, count)| *count > 0) {
+                *all.entry(status).or_default() += u64::from(count);
+            }
+        }
+        all
     }
 
     /// How many of a job are not terminal.
@@ -905,6 +931,24 @@ mod tests {
     }
 
     /// Together or one by one: it comes to the same.
+    #[test]
+    fn client_statuses_are_counted_of_all_jobs_together() {
+        let (mut allocs, keys) = filled();
+        let pending = |count| BTreeMap::from([(ClientStatus::Pending, u64::from(count))]);
+        assert_eq!(allocs.by_client_status(), pending(NODES * ON_EACH));
+
+        allocs.update(keys[0][0], |row| {
+            row.client_status = ClientStatus::Complete;
+        });
+        allocs.remove_all(keys[1].clone(), |_| {});
+
+        let mut left = pending(NODES * ON_EACH - ON_EACH - 1);
+        left.insert(ClientStatus::Complete, 1);
+        assert_eq!(allocs.by_client_status(), left);
+        allocs.remove_all(keys.concat(), |_| {});
+        assert_eq!(allocs.by_client_status(), BTreeMap::new());
+    }
+
     #[test]
     fn siblings_are_written_as_one_by_one() {
         const FIRST: u64 = 40;
