@@ -149,6 +149,11 @@ pub(crate) const CGROUP_EMPTY_INTERVAL: Duration = Duration::from_millis(5);
 /// Processes and threads of one task. systemd's default for a service is 15 % of the machine's; a
 /// fork bomb at 4 096 leaves the machine usable, and no server we know needs half of it.
 pub(crate) const TASK_PIDS_MAX: u64 = 4096;
+/// MHz of a core of which neither sysfs nor `/proc/cpuinfo` knows a frequency, as on some virtual machines.
+pub(crate) const CORE_MHZ_UNKNOWN: u32 = 1_000;
+/// How far below its memory limit a task is slowed down at most. The kernel lets it wait the longer the larger the part
+/// is by which it is above: within 64 MiB a task that leaks reaches its limit, and its restart, in seconds.
+pub(crate) const MEMORY_SLOW_BYTES_MAX: u64 = 64 << 20;
 /// Time the exit ledger gets to show a process that ended: the record is written by the kernel
 /// before anybody can know of the end, so the first look nearly always suffices.
 pub(crate) const LEDGER_DEADLINE: Duration = Duration::from_millis(500);

@@ -12,6 +12,7 @@ mod fence;
 mod one_off;
 mod recover;
 mod remote;
+mod resources;
 mod streams;
 
 use std::sync::Arc;

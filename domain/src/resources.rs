@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Affinity, Constraint};
+use crate::job::{Affinity, ByteRate, Constraint};
 
 /// CPU in MHz of one core.
 ///
@@ -40,6 +40,10 @@ pub struct TaskResources {
     pub memory_max: Option<Mb>,
     /// Devices.
     pub devices: Vec<DeviceAsk>,
+    /// Whether `cpu` is also the most that it gets, where cores are idle too.
+    pub cpu_hard_limit: bool,
+    /// How fast it may read and write disks.
+    pub io: IoLimits,
 }
 
 impl TaskResources {
@@ -80,7 +84,43 @@ impl Default for TaskResources {
             memory: Mb(300),
             memory_max: None,
             devices: Vec::new(),
+            cpu_hard_limit: false,
+            io: IoLimits::default(),
         }
+    }
+}
+
+/// How fast a task may read and write each disk of its node; `None` is as fast as the disk. Placement does not
+/// count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoLimits {
+    /// Bytes read in a second.
+    pub read_rate: Option<ByteRate>,
+    /// Bytes written in a second.
+    pub write_rate: Option<ByteRate>,
+    /// Reads in a second.
+    pub read_ops: Option<u32>,
+    /// Writes in a second.
+    pub write_ops: Option<u32>,
+    /// Its share where a disk is busy, from 1 to 10 000; the kernel gives 100 to who says nothing.
+    pub weight: Option<u16>,
+}
+
+impl IoLimits {
+    /// The lowest rate: below it, the page that a program starts from takes longer than the kill timeout.
+    pub const RATE_MIN: ByteRate = ByteRate(4 * 1024);
+    /// The highest rate: what no disk has, and far from overflow.
+    pub const RATE_MAX: ByteRate = ByteRate(1 << 40);
+    /// The fewest operations in a second: a task with fewer could not be started by a person with patience.
+    pub const OPS_MIN: u32 = 10;
+    /// The highest weight that the kernel takes (`Documentation/admin-guide/cgroup-v2.rst`, "IO"); the `bfq`
+    /// scheduler takes 1 000 at most.
+    pub const WEIGHT_MAX: u16 = 10_000;
+
+    /// Whether it limits anything.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
     }
 }
 

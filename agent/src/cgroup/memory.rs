@@ -1,4 +1,4 @@
-//! Memory: the limit, swap, the reservation, and killing a task whole.
+//! Memory: the limit, the soft limit, swap, the reservation, and killing a task whole.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,19 +36,32 @@ fn apply_v2(
 ) -> Result<(), ApplyLimitError> {
     // Before the limit, so that a task cannot be killed in part.
     setter.write("memory.oom.group", "1")?;
-    let set = |max, low| {
+    let set = |low, high, max| {
+        let min = None;
         memory.set_mem(SetMemory {
             low,
-            high: None,
-            min: None,
+            high,
+            min,
             max,
         })
     };
+    let value = |bytes: Option<u64>| match bytes {
+        Some(bytes) => MaxValue::Value(saturating(bytes)),
+        None => MaxValue::Max,
+    };
     let low = limits.memory_low_bytes.unwrap_or(0);
-    let low_set = || set(None, Some(MaxValue::Value(saturating(low))));
+    let low_set = || set(Some(value(Some(low))), None, None);
     setter.set("memory.low", &low.to_string(), low_set, |got| {
         rounds(got, Some(low))
     })?;
+    let high = limits.memory_high_bytes;
+    let high_set = || set(None, Some(value(high)), None);
+    // Few tasks have one, and a group begins without.
+    if high.is_some() || setter.number("memory.high")?.is_some() {
+        setter.set("memory.high", &value(high).to_string(), high_set, |got| {
+            rounds(got, high)
+        })?;
+    }
     if setter.has("memory.swap.max") {
         let swap = limits.memory_swap_max_bytes;
         let swap_set = || memory.set_memswap_limit(saturating(swap));
@@ -57,9 +70,8 @@ fn apply_v2(
         })?;
     }
     let max = limits.memory_max_bytes;
-    let value = max.map_or(MaxValue::Max, |max| MaxValue::Value(saturating(max)));
-    let max_set = || set(Some(value), None);
-    setter.set("memory.max", &value.to_string(), max_set, |got| {
+    let max_set = || set(None, None, Some(value(max)));
+    setter.set("memory.max", &value(max).to_string(), max_set, |got| {
         rounds(got, max)
     })
 }
@@ -114,6 +126,7 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
         &[
             "memory.oom.group",
             "memory.low",
+            "memory.high",
             "memory.swap.max",
             "memory.max",
         ]

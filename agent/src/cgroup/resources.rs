@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use muster_domain::resources::IoLimits;
+
 use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::PIDS_DEFAULT;
@@ -21,10 +23,14 @@ pub struct Limits {
     pub memory_max_bytes: Option<u64>,
     /// Memory that is reclaimed last, in bytes.
     pub memory_low_bytes: Option<u64>,
+    /// Memory above which the task is slowed down and reclaimed from first, in bytes; v2 only.
+    pub memory_high_bytes: Option<u64>,
     /// Swap in bytes, 0 unless a job wants it: a swapping task hides that its memory is too small.
     pub memory_swap_max_bytes: u64,
     /// The most processes and threads.
     pub pids_max: u64,
+    /// How fast it may read and write each disk.
+    pub io: IoLimits,
 }
 
 impl Default for Limits {
@@ -36,8 +42,10 @@ impl Default for Limits {
             cores: Vec::new(),
             memory_max_bytes: None,
             memory_low_bytes: None,
+            memory_high_bytes: None,
             memory_swap_max_bytes: 0,
             pids_max: PIDS_DEFAULT,
+            io: IoLimits::default(),
         }
     }
 }
@@ -139,6 +147,16 @@ impl Setter<'_> {
 
     /// [`Self::set`] by a plain write, for files that cgroups-rs does not know.
     pub(crate) fn write(&self, file: &str, wanted: &str) -> Result<(), ApplyLimitError> {
+        self.write_line(file, wanted, |got| got == wanted)
+    }
+
+    /// [`Self::write`] for files that read otherwise than they are written; `holds` says how.
+    pub(crate) fn write_line(
+        &self,
+        file: &str,
+        wanted: &str,
+        holds: impl FnOnce(&str) -> bool,
+    ) -> Result<(), ApplyLimitError> {
         let Self {
             controller, dir, ..
         } = *self;
@@ -148,7 +166,7 @@ impl Setter<'_> {
             wanted: wanted.into(),
             source: error.into(),
         })?;
-        self.check(file, wanted, |got| got == wanted)
+        self.check(file, wanted, holds)
     }
 
     pub(crate) fn has(&self, file: &str) -> bool {

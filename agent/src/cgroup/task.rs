@@ -16,7 +16,7 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, Drift, KillError, Limits, NodeTree, NodeTreeError, TaskName,
-    TaskStats, Unenforced, cpu, cpuset, freeze, kill, memory, note, pids, pressure,
+    TaskStats, Unenforced, cpu, cpuset, freeze, io as disks, kill, memory, note, pids, pressure,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -164,6 +164,7 @@ impl TaskCgroup {
             if !limits.cores.is_empty() && !this.has_cpuset {
                 this.unenforced.push(no_cpuset());
             }
+            this.unenforced.extend(this.missing(limits));
             Ok(this)
         });
         if made.is_err() {
@@ -216,6 +217,11 @@ impl TaskCgroup {
         })
     }
 
+    /// What of `limits` this task's groups cannot hold, where another task's could.
+    pub(crate) fn missing(&self, limits: &Limits) -> Option<Unenforced> {
+        disks::missing(self.io_dir(), &limits.io)
+    }
+
     /// Its groups, by controller.
     fn groups(&self) -> BTreeMap<Controller, Group> {
         let bound = self.tree.bound().iter();
@@ -233,6 +239,11 @@ impl TaskCgroup {
             _ => self.tree.bound().get(&controller),
         };
         bound.map(|bound| Group::new(bound, &self.name))
+    }
+
+    /// Where its disks are limited: in v2 or nowhere.
+    fn io_dir(&self) -> Option<&Path> {
+        Some(&*self.dir).filter(|dir| disks::is_here(dir))
     }
 
     /// The v1 group that it is moved to when another task takes cores: it may come to be while the task runs.
@@ -284,7 +295,13 @@ impl TaskCgroup {
                 Controller::Cpuacct | Controller::Io => {}
             }
         }
-        self.pass_up(limits.memory_low_bytes.is_some())
+        if let Some(dir) = self.io_dir() {
+            disks::apply(dir, limits)?;
+        }
+        self.pass_up(
+            limits.memory_low_bytes.is_some(),
+            limits.io.weight.is_some(),
+        )
     }
 
     /// Sets the limits of a task that runs, and says which of them were others.
@@ -307,14 +324,19 @@ impl TaskCgroup {
     /// What the files read that [`Self::apply`] sets, without those that this kernel lacks.
     fn limit_files(&self) -> Result<BTreeMap<PathBuf, String>, ApplyLimitError> {
         let mut texts = BTreeMap::new();
-        for (controller, Group { dir, v2, .. }) in self.groups() {
+        let groups = self.groups().into_iter().map(|(controller, group)| {
             let files = match controller {
-                Controller::Cpu => cpu::files(v2),
-                Controller::Memory => memory::files(v2),
+                Controller::Cpu => cpu::files(group.v2),
+                Controller::Memory => memory::files(group.v2),
                 Controller::Pids => pids::files(),
                 Controller::Cpuset => cpuset::files(),
                 Controller::Cpuacct | Controller::Io => &[],
             };
+            (controller, group.dir, files)
+        });
+        let disks = self.io_dir().map(Path::to_path_buf);
+        let disks = disks.map(|dir| (Controller::Io, dir, disks::files()));
+        for (controller, dir, files) in groups.chain(disks) {
             for name in files {
                 let text = file::read_if_any(&dir, name)
                     .map_err(|source| ApplyLimitError::Read { controller, source })?;
@@ -327,9 +349,14 @@ impl TaskCgroup {
     }
 
     /// Gives the groups above what their children weigh and reserve together.
-    fn pass_up(&self, reserves: bool) -> Result<(), ApplyLimitError> {
+    fn pass_up(&self, reserves: bool, weighs_disks: bool) -> Result<(), ApplyLimitError> {
         if let Some(Group { alloc_dir, v2, .. }) = self.group(Controller::Cpu) {
             cpu::sum_children(&alloc_dir, v2)?;
+        }
+        if let Some(alloc_dir) = self.io_dir().and_then(Path::parent)
+            && weighs_disks
+        {
+            disks::sum_children(alloc_dir)?;
         }
         match self.group(Controller::Memory) {
             Some(Group {
@@ -571,7 +598,7 @@ impl TaskCgroup {
                 Err(error) => tracing::warn!(dir = %dir.display(), %error, "remove cgroup"),
             }
         }
-        if left && let Err(error) = self.pass_up(true) {
+        if left && let Err(error) = self.pass_up(true, true) {
             tracing::warn!(alloc = self.name.alloc, %error, "weigh what is left of an allocation");
         }
     }

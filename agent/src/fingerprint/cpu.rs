@@ -3,16 +3,14 @@
 use std::path::Path;
 
 use super::{Facts, read};
-
-/// Assumed where neither sysfs nor `/proc/cpuinfo` knows a frequency, as on some virtual machines.
-const MHZ_UNKNOWN: u64 = 1_000;
+use crate::limits::CORE_MHZ_UNKNOWN;
 
 pub(super) fn add(facts: &mut Facts) {
     let info = read("/proc/cpuinfo");
     let cores = cores(&info);
     let mhz = max_frequency_mhz(cores)
         .or_else(|| info_mhz(&info))
-        .unwrap_or(MHZ_UNKNOWN);
+        .unwrap_or(u64::from(CORE_MHZ_UNKNOWN));
     facts.cores = cores;
     facts.total.cpu_mhz = mhz * u64::from(cores);
     facts.attribute("cpu.arch", arch());

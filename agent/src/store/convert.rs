@@ -8,6 +8,7 @@
 //! | 4 | their rates |
 //! | 5 | the rates of tasks' logs, and what becomes of more |
 //! | 6 | what eBPF programs counted of one-off tasks that ended |
+//! | 7 | hard limits of CPU and limits of disks, in desired allocations |
 
 mod desired;
 mod end;
@@ -26,7 +27,7 @@ use super::{
 };
 use crate::gc::Leftover;
 
-pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5};
+pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, DesiredAllocOf7};
 pub(super) use end::{AllocSnapshotOf2, AllocSnapshotOf6, TaskRecordOf2, TaskRecordOf6};
 
 /// A leftover in format 1.
@@ -73,16 +74,18 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
     if found < 3 {
         convert_rows::<TaskRecordOf2, TaskRecord>(tasks)?;
         convert_rows::<AllocSnapshotOf2, AllocSnapshot>(snapshots)?;
-    } else {
+    } else if found < 7 {
         convert_rows::<TaskRecordOf6, TaskRecord>(tasks)?;
         convert_rows::<AllocSnapshotOf6, AllocSnapshot>(snapshots)?;
+    } else {
+        drop((tasks, snapshots));
     }
     let desired = transaction.open_table(DESIRED)?;
     match found {
         ..4 => convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?,
         4 => convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?,
         5 => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,
-        _ => drop(desired),
+        _ => convert_rows::<DesiredAllocOf7, DesiredAlloc>(desired)?,
     }
     transaction
         .open_table(META)?

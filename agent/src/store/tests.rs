@@ -7,7 +7,7 @@ use muster_domain::resources::Holding;
 
 use super::convert::{
     AllocSnapshotOf2, AllocSnapshotOf6, DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5,
-    TaskRecordOf2, TaskRecordOf6,
+    DesiredAllocOf7, TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
 
@@ -323,10 +323,10 @@ async fn a_database_of_format_2_is_converted() {
 }
 
 /// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without; ends
-/// of format 6 know less of what was used.
+/// of format 6 know less of what was used; tasks of format 7 have fewer limits.
 #[tokio::test]
-async fn databases_of_formats_3_to_6_are_converted() {
-    for format in 3..=6 {
+async fn databases_of_formats_3_to_7_are_converted() {
+    for format in 3..=7 {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path()).await;
         let alloc_id = AllocId::at(LogIndex(1), 1);
@@ -335,7 +335,12 @@ async fn databases_of_formats_3_to_6_are_converted() {
         for _opening in 0..2 {
             let (_store, loaded) = open(dir.path()).unwrap();
 
-            assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], record());
+            let expected = if format < 7 {
+                record()
+            } else {
+                counted_record()
+            };
+            assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], expected);
             assert_eq!(loaded.allocs[&alloc_id].0, desired(1), "{format}");
             assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
         }
@@ -386,7 +391,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_7_keep_their_bytes() {
+fn records_of_format_8_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -396,7 +401,7 @@ fn records_of_format_7_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-7.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-8.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -418,10 +423,13 @@ fn records_of_each_format_are_read() {
     assert_eq!(found, desired(1));
     let found: DesiredAlloc = decode::<DesiredAllocOf5>(&bytes_of(&golden(5), "desired")).into();
     assert_eq!(found, desired(1));
-    for format in [6, SCHEMA] {
+    for format in [6, 7] {
         let bytes = bytes_of(&golden(format), "desired");
-        assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
+        let found: DesiredAlloc = decode::<DesiredAllocOf7>(&bytes).into();
+        assert_eq!(found, desired(1));
     }
+    let bytes = bytes_of(&golden(SCHEMA), "desired");
+    assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
     for format in [3, 4, 5, 6] {
         let bytes = |name| bytes_of(&golden(format), name);
         let found: AllocSnapshot = decode::<AllocSnapshotOf6>(&bytes("snapshot")).into();
@@ -429,10 +437,12 @@ fn records_of_each_format_are_read() {
         let found: TaskRecord = decode::<TaskRecordOf6>(&bytes("task")).into();
         assert_eq!(found, record());
     }
-    let bytes = |name| bytes_of(&golden(SCHEMA), name);
-    assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
-    assert_eq!(decode::<TaskRecord>(&bytes("task")), counted_record());
-    for format in [2, 3, 4, 5, 6, SCHEMA] {
+    for format in [7, SCHEMA] {
+        let bytes = |name| bytes_of(&golden(format), name);
+        assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
+        assert_eq!(decode::<TaskRecord>(&bytes("task")), counted_record());
+    }
+    for format in [2, 3, 4, 5, 6, 7, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -10,14 +10,14 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, remote, store_record};
+use super::{LiveTask, TaskAt, remote, resources, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
-use crate::cgroup::{Controller, CreateTaskCgroupError, Limits, TaskCgroup, core_list};
+use crate::cgroup::{Controller, CreateTaskCgroupError, TaskCgroup, core_list};
 use crate::drivers::{DriverSlot, TaskConfigError, native};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
-use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, TASK_PIDS_MAX};
+use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
 use crate::logs::Owner;
 use crate::payload;
 use crate::store::TaskRecord;
@@ -150,6 +150,9 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
 }
 
 async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
+    if let Some(reason) = resources::unkept(task.task()) {
+        return Err(StartFailure::fatal(reason));
+    }
     task.hold_cores(facilities);
     let made = match create_cgroup(facilities, task) {
         // A process that an earlier start could not account for: nothing of ours may live there.
@@ -166,11 +169,15 @@ async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgrou
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
         other => StartFailure::retryable(chain(&other)),
     })?;
+    let resources = &task.task().resources;
+    // What a job asks for by name is kept, or the task does not run.
     let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
-        Controller::Memory | Controller::Pids => true,
-        Controller::Cpu | Controller::Cpuacct | Controller::Cpuset | Controller::Io => false,
+        Controller::Memory | Controller::Pids => facilities.strict_limits,
+        Controller::Cpu => resources.cpu_hard_limit,
+        Controller::Io => !resources.io.is_none(),
+        Controller::Cpuacct | Controller::Cpuset => false,
     });
-    if let Some(limit) = unlimited.filter(|_| facilities.strict_limits) {
+    if let Some(limit) = unlimited {
         let reason = limit.reason.clone();
         task.release_cores(facilities);
         remove(&cgroup).await;
@@ -184,45 +191,9 @@ fn create_cgroup(
     task: &TaskAt,
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
     let alloc = task.alloc_id().to_string();
-    with_limits(facilities, task, |limits| {
+    resources::with_limits(facilities, task, |limits| {
         TaskCgroup::create(&facilities.tree, &alloc, task.name(), limits)
     })
-}
-
-/// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
-pub(super) fn with_limits<T>(
-    facilities: &Facilities,
-    task: &TaskAt,
-    set: impl FnOnce(&Limits) -> T,
-) -> T {
-    let resources = &task.task().resources;
-    let limits = Limits {
-        cpu_mhz: task.cpu_mhz(),
-        memory_max_bytes: Some(resources.memory_max.unwrap_or(resources.memory).bytes()),
-        // A reservation is only of use below a limit that is higher.
-        memory_low_bytes: resources.memory_max.map(|_| resources.memory.bytes()),
-        pids_max: pids_max(task.task()),
-        ..Limits::default()
-    };
-    let set = |cores| set(&Limits { cores, ..limits });
-    match task.cores() {
-        Some(own) => set(own.ids.clone()),
-        None => facilities.cores.shared(&facilities.tree, set),
-    }
-}
-
-/// How many processes and threads a task may have: what its block says, within what any may. The block is the
-/// native driver's; what another's means is for that driver to know.
-fn pids_max(task: &Task) -> u64 {
-    if task.driver != native::NAME {
-        return TASK_PIDS_MAX;
-    }
-    let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
-    match config["pids_max"].as_u64() {
-        // The process that actions run beside is not theirs.
-        Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
-        Some(_) | None => TASK_PIDS_MAX,
-    }
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
@@ -568,26 +539,3 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Pause before a driver is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_block_says_how_many_processes() {
-        let cases = [
-            ("native", r#"{"pids_max": 7}"#, 8),
-            ("docker", r#"{"pids_max": 7}"#, TASK_PIDS_MAX),
-            ("native", r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
-            ("native", r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
-            ("native", "{}", TASK_PIDS_MAX),
-            ("native", "", TASK_PIDS_MAX),
-        ];
-        for (driver, config, expected) in cases {
-            let mut task = muster_domain::fixture::task("main");
-            driver.clone_into(&mut task.driver);
-            config.clone_into(&mut task.config_json);
-            assert_eq!(pids_max(&task), expected, "{driver} {config}");
-        }
-    }
-}

@@ -7,6 +7,7 @@ use muster_wire::codec;
 use tokio_util::sync::CancellationToken;
 
 use super::fence::fence_again;
+use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos};
 use super::{LiveTask, TaskAt, end};
 use crate::allocdir::owner_named;
@@ -14,7 +15,7 @@ use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::{Ended, TaskRecord};
-use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id, with_limits};
+use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
 
 /// What the absence of a record means when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,8 @@ mod holding;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod migrate;
 #[cfg(test)]
 mod mock;

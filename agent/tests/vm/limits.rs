@@ -3,11 +3,15 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use muster_agent::cgroup::{Controller, Limits, TaskCgroup};
+use muster_agent::cgroup::{Controller, CpuStats, Limits, TaskCgroup};
+use muster_domain::job::ByteRate;
+use muster_domain::resources::IoLimits;
 
+use crate::disk::Disk;
 use crate::support::{limits, remove, shell, tree, until};
 
-/// Half a core for two seconds is one second of CPU, never more. Less is the emulator waiting for its host.
+/// Half a core, within 2 % over a hundred periods. A period that was throttled used all of its quota, and no other
+/// used more: so what was used lies between the two, whatever else an emulator's host does.
 #[tokio::test]
 async fn cpu_quota_holds() {
     let Some(tree) = tree("cpu_quota_holds", &[Controller::Cpu]) else {
@@ -19,27 +23,28 @@ async fn cpu_quota_holds() {
     };
     let task = TaskCgroup::create(&tree, "alloc", "burn", &limits).unwrap();
     let mut child = shell(&task, "while :; do :; done");
-    let usage = || Duration::from_micros(task.stats().unwrap().cpu.unwrap().usage_us.unwrap());
-    until("the task to burn", || {
-        (usage() > Duration::from_millis(100)).then_some(())
+    let cpu = || task.stats().unwrap().cpu.unwrap();
+    let begun = until("the task to burn", || {
+        Some(cpu()).filter(|cpu| cpu.throttled_periods > Some(0))
     });
 
-    let (before, begun) = (usage(), Instant::now());
-    until("two seconds", || {
-        (begun.elapsed() > Duration::from_secs(2)).then_some(())
+    let ended = until("a hundred throttled periods", || {
+        let throttled = cpu().throttled_periods? - begun.throttled_periods?;
+        (throttled >= 100).then(cpu)
     });
-    let share = usage().saturating_sub(before).as_secs_f64() / begun.elapsed().as_secs_f64();
 
-    assert!((0.25..=0.55).contains(&share), "used {share:.3} of a core");
-    assert!(
-        task.stats()
-            .unwrap()
-            .cpu
-            .unwrap()
-            .throttled_periods
-            .unwrap()
-            > 0
+    let quotas = |periods: fn(&CpuStats) -> Option<u64>| {
+        let count = periods(&ended).unwrap() - periods(&begun).unwrap();
+        Duration::from_millis(50).as_secs_f64() * count as f64
+    };
+    let used = Duration::from_micros(ended.usage_us.unwrap() - begun.usage_us.unwrap());
+    let (least, most) = (
+        quotas(|cpu| cpu.throttled_periods),
+        quotas(|cpu| cpu.periods),
     );
+    eprintln!("used {used:?}, quota of throttled periods {least} s, of all {most} s");
+    assert!(used.as_secs_f64() >= 0.98 * least, "{used:?} < {least} s");
+    assert!(used.as_secs_f64() <= 1.02 * most, "{used:?} > {most} s");
     remove(tree, task).await;
     child.wait().unwrap();
 }
@@ -77,6 +82,96 @@ async fn memory_limit_kills_and_is_counted() {
         "{oom:?}"
     );
     remove(tree, task).await;
+}
+
+/// Above its soft limit a task is slowed down and counted, and what of it are files is given back first: a file four
+/// times as large is read through within it.
+#[tokio::test]
+async fn a_soft_memory_limit_is_kept_by_reclaim() {
+    let name = "a_soft_memory_limit_is_kept_by_reclaim";
+    let Some(tree) = tree(name, &[Controller::Memory]) else {
+        return;
+    };
+    let Some(disk) = Disk::new(name, 64 << 20) else {
+        return tree.remove().await.unwrap();
+    };
+    let soft = 16 << 20;
+    let limits = Limits {
+        memory_max_bytes: Some(64 << 20),
+        memory_high_bytes: Some(soft),
+        memory_low_bytes: Some(8 << 20),
+        ..limits()
+    };
+    let task = TaskCgroup::create(&tree, "alloc", "reads", &limits).unwrap();
+
+    let mut child = shell(&task, &format!("exec cat {}", disk.path()));
+    let status = child.wait().unwrap();
+
+    assert!(status.success(), "{status}");
+    let memory = task.stats().unwrap().memory.unwrap();
+    assert!(memory.high_events > Some(0), "{memory:?}");
+    assert_eq!(task.oom().unwrap().unwrap().kills, 0);
+    let peak = memory.peak_bytes.unwrap_or(memory.current_bytes);
+    assert!(peak <= soft + (8 << 20), "{memory:?}");
+    remove(tree, task).await;
+}
+
+/// A mebibyte in a second, within a tenth over five seconds, counted by the kernel as they go to the disk.
+#[tokio::test]
+async fn a_disk_rate_holds() {
+    let name = "a_disk_rate_holds";
+    let Some(tree) = tree(name, &[Controller::Io]) else {
+        return;
+    };
+    let Some(disk) = Disk::new(name, 64 << 20) else {
+        return tree.remove().await.unwrap();
+    };
+    let limit = 1 << 20;
+    let io = IoLimits {
+        read_rate: Some(ByteRate(limit)),
+        weight: Some(50),
+        ..IoLimits::default()
+    };
+    let limits = Limits { io, ..limits() };
+    let task = TaskCgroup::create(&tree, "alloc", "reads", &limits).unwrap();
+    let told: Vec<_> = task.unenforced().collect();
+    // The share is the disk's scheduler's, which a kernel may lack.
+    assert!(
+        told.iter().all(|told| told.reason.contains("weight")),
+        "{told:?}"
+    );
+    let mut child = shell(&task, &format!("exec cat {}", disk.path()));
+    let read = || disk.read_by(&task);
+    let (from, begun) = until("the first bytes", || {
+        let now = read();
+        (now > 0).then(|| (now, Instant::now()))
+    });
+
+    let to = until("five mebibytes", || {
+        Some(read()).filter(|now| now - from >= 5 * limit)
+    });
+    let rate = (to - from) as f64 / begun.elapsed().as_secs_f64();
+
+    eprintln!("{rate:.0} bytes a second of {limit}");
+    assert!(rate <= 1.1 * limit as f64, "{rate:.0} bytes a second");
+    // An emulated guest may be slower than its limit, but not so much that the limit were another.
+    assert!(rate >= 0.9 * limit as f64, "{rate:.0} bytes a second");
+    assert_eq!(
+        task.repair(&limits).unwrap(),
+        [],
+        "what was set is what is read"
+    );
+    let none = Limits {
+        io: IoLimits::default(),
+        ..limits.clone()
+    };
+    let lifted = task.repair(&none).unwrap();
+    assert!(
+        lifted.iter().any(|drift| drift.set.is_empty()),
+        "{lifted:?}"
+    );
+    remove(tree, task).await;
+    child.wait().unwrap();
 }
 
 #[tokio::test]

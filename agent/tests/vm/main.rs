@@ -9,6 +9,8 @@ mod adoption;
 #[cfg(test)]
 mod block;
 #[cfg(test)]
+mod disk;
+#[cfg(test)]
 mod exec;
 #[cfg(test)]
 mod limits;

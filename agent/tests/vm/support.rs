@@ -48,12 +48,7 @@ fn hash(name: &str) -> u32 {
 pub(crate) fn limits() -> Limits {
     Limits {
         cpu_mhz: 1_000,
-        cpu_cores_max: None,
-        cores: Vec::new(),
-        memory_max_bytes: None,
-        memory_low_bytes: None,
-        memory_swap_max_bytes: 0,
-        pids_max: 4_096,
+        ..Limits::default()
     }
 }
 

@@ -527,13 +527,28 @@ const RESOURCES: Block = Block {
     attrs: &[
         attr("cores", "Cores", Kind::Int),
         attr("cpu", "CPU", Kind::Int),
+        attr("cpu_hard_limit", "CPUHardLimit", Kind::Bool),
         attr("disk", "DiskMB", Kind::Int),
         attr("iops", "IOPS", Kind::Int),
         attr("memory", "MemoryMB", Kind::Int),
         attr("memory_max", "MemoryMaxMB", Kind::Int),
     ],
-    blocks: &[nested("device", "Devices", Shape::Many, &DEVICE)],
+    blocks: &[
+        nested("device", "Devices", Shape::Many, &DEVICE),
+        nested("io", "IO", Shape::One, &IO),
+    ],
     later: &["network", "numa", "secrets"],
+    ..EMPTY
+};
+
+const IO: Block = Block {
+    attrs: &[
+        attr("read_ops", "ReadOps", Kind::Int),
+        attr("read_rate", "ReadRate", Kind::Text),
+        attr("weight", "Weight", Kind::Int),
+        attr("write_ops", "WriteOps", Kind::Int),
+        attr("write_rate", "WriteRate", Kind::Text),
+    ],
     ..EMPTY
 };
 

@@ -78,7 +78,7 @@ impl Record {
     /// the one it writes. In the order of the variants.
     pub const KINDS: [(&'static str, u32); 16] = [
         ("header", 2),
-        ("job versions", 4),
+        ("job versions", 5),
         ("placement metrics", 1),
         ("cohorts", 1),
         ("nodes", 1),

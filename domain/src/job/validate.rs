@@ -16,7 +16,7 @@ use super::{
 use crate::fault::Fault;
 use crate::limits;
 use crate::pattern::Pattern;
-use crate::resources::{DeviceAsk, TaskResources};
+use crate::resources::{DeviceAsk, IoLimits, TaskResources};
 
 /// A job that was found valid. Only [`validate`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -357,7 +357,16 @@ fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>)
         memory,
         memory_max,
         devices,
+        cpu_hard_limit,
+        io,
     } = resources;
+    check_io(at, io, faults);
+    if *cpu_hard_limit && *cores > 0 {
+        faults.push(Fault::new(
+            format!("{at} → resources.cpu_hard_limit"),
+            "a task with `cores` has these and no others: leave it out",
+        ));
+    }
     for device in devices {
         check_device(at, device, faults);
     }
@@ -391,6 +400,39 @@ fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>)
         faults.push(Fault::new(
             format!("{at} → resources.memory_max"),
             format!("{} MiB is below memory ({} MiB)", max.0, memory.0),
+        ));
+    }
+}
+
+fn check_io(at: &str, io: &IoLimits, faults: &mut Vec<Fault>) {
+    let IoLimits {
+        read_rate,
+        write_rate,
+        read_ops,
+        write_ops,
+        weight,
+    } = io;
+    for (name, rate) in [("read_rate", read_rate), ("write_rate", write_rate)] {
+        let (min, max) = (IoLimits::RATE_MIN, IoLimits::RATE_MAX);
+        if let Some(rate) = rate.filter(|rate| !(min..=max).contains(rate)) {
+            faults.push(Fault::new(
+                format!("{at} → resources.io.{name}"),
+                format!("{rate} is not between {min} and {max}"),
+            ));
+        }
+    }
+    for (name, ops) in [("read_ops", read_ops), ("write_ops", write_ops)] {
+        if let Some(ops) = ops.filter(|ops| *ops < IoLimits::OPS_MIN) {
+            faults.push(Fault::new(
+                format!("{at} → resources.io.{name}"),
+                format!("{ops} in a second is below {}", IoLimits::OPS_MIN),
+            ));
+        }
+    }
+    if let Some(weight) = weight.filter(|weight| !(1..=IoLimits::WEIGHT_MAX).contains(weight)) {
+        faults.push(Fault::new(
+            format!("{at} → resources.io.weight"),
+            format!("{weight} is not between 1 and {}", IoLimits::WEIGHT_MAX),
         ));
     }
 }

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use muster_domain::job::{DnsConfig, TaskGroup};
-use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, Holding, TaskResources};
+use muster_domain::resources::{
+    AllocatedPort, Amount, DeviceAsk, Holding, IoLimits, TaskResources,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::{Affinity, Constraint};
@@ -31,6 +33,50 @@ pub struct Resources {
     pub networks: Vec<Network>,
     #[serde(with = "null")]
     pub devices: Vec<Device>,
+    /// Whether the task gets no more than `CPU` where cores are idle. Nomad has it in its drivers' blocks.
+    #[serde(rename = "CPUHardLimit", skip_serializing_if = "std::ops::Not::not")]
+    pub cpu_hard_limit: bool,
+    /// How fast a task may read and write each disk. Nomad has no such field.
+    #[serde(rename = "IO", skip_serializing_if = "Option::is_none")]
+    pub io: Option<Io>,
+}
+
+/// How fast a task may read and write each disk of its node; absent is as fast as the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Io {
+    /// Bytes in a second, such as `10mb`: a number and kb, mb or gb, 1 024, 1 024² and 1 024³ bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_rate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_rate: Option<String>,
+    /// Operations in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_ops: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_ops: Option<u32>,
+    /// Its share where a disk is busy, from 1 to 10 000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+}
+
+impl From<IoLimits> for Io {
+    fn from(io: IoLimits) -> Self {
+        let IoLimits {
+            read_rate,
+            write_rate,
+            read_ops,
+            write_ops,
+            weight,
+        } = io;
+        Self {
+            read_rate: read_rate.map(|rate| rate.to_string()),
+            write_rate: write_rate.map(|rate| rate.to_string()),
+            read_ops,
+            write_ops,
+            weight,
+        }
+    }
 }
 
 /// Devices that a task asks for.
@@ -64,6 +110,8 @@ impl From<&TaskResources> for Resources {
             memory,
             memory_max,
             devices,
+            cpu_hard_limit,
+            io,
         } = resources;
         Self {
             cpu: u64::from(cpu.0),
@@ -71,6 +119,8 @@ impl From<&TaskResources> for Resources {
             devices: devices.iter().map(Device::from).collect(),
             memory_mb: u64::from(memory.0),
             memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
+            cpu_hard_limit: *cpu_hard_limit,
+            io: (!io.is_none()).then(|| Io::from(*io)),
             ..Self::default()
         }
     }
@@ -154,6 +204,8 @@ impl AllocatedResources {
                 memory,
                 memory_max,
                 devices: _,
+                cpu_hard_limit: _,
+                io: _,
             } = &task.resources;
             let cores = holding
                 .cores

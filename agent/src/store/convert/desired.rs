@@ -1,5 +1,6 @@
-//! Desired allocations of formats 1 to 5: the jobs of the first three have no network policies, those of the fourth
-//! none with rates, and the logs of all of them are taken at any rate.
+//! Desired allocations of formats 1 to 7: the jobs of the first three have no network policies, those of the fourth
+//! none with rates, the logs of the first five are taken at any rate, and no task has a hard limit of CPU or limits of
+//! disks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use muster_domain::job::{
     NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk, ReschedulePolicy,
     RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy, VolumeAsks, VolumeMount,
 };
-use muster_domain::resources::{Holding, Mb, TaskResources};
+use muster_domain::resources::{CpuMhz, DeviceAsk, Holding, IoLimits, Mb, TaskResources};
 use serde::Deserialize;
 
 /// Of formats 1 to 3.
@@ -26,6 +27,9 @@ pub(in crate::store) type DesiredAllocOf4 =
 
 /// Of format 5.
 pub(in crate::store) type DesiredAllocOf5 = DesiredAllocWith<TaskGroupWith<GroupNetwork, TaskOf5>>;
+
+/// Of formats 6 and 7.
+pub(in crate::store) type DesiredAllocOf7 = DesiredAllocWith<TaskGroupWith<GroupNetwork, TaskOf7>>;
 
 /// A desired allocation.
 #[derive(Debug, Deserialize)]
@@ -251,15 +255,49 @@ impl From<GroupNetworkOf3> for GroupNetwork {
     }
 }
 
-/// A task of it.
+/// What a task asks for, up to format 7.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskOf3 {
+struct TaskResourcesOf7 {
+    cpu: CpuMhz,
+    cores: u16,
+    memory: Mb,
+    memory_max: Option<Mb>,
+    devices: Vec<DeviceAsk>,
+}
+
+impl From<TaskResourcesOf7> for TaskResources {
+    fn from(old: TaskResourcesOf7) -> Self {
+        let TaskResourcesOf7 {
+            cpu,
+            cores,
+            memory,
+            memory_max,
+            devices,
+        } = old;
+        Self {
+            cpu,
+            cores,
+            memory,
+            memory_max,
+            devices,
+            cpu_hard_limit: false,
+            io: IoLimits::default(),
+        }
+    }
+}
+
+/// A task up to format 3.
+pub(in crate::store) type TaskOf3 = TaskWithout<LogConfigOf5>;
+
+/// A task as it is in every format, but for a policy behind it.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct TaskWithout<Logs> {
     name: String,
     driver: String,
     config_json: String,
     user: String,
     env: BTreeMap<String, String>,
-    resources: TaskResources,
+    resources: TaskResourcesOf7,
     constraints: Vec<Constraint>,
     affinities: Vec<Affinity>,
     restart: RestartPolicy,
@@ -270,13 +308,13 @@ pub(in crate::store) struct TaskOf3 {
     shutdown_delay: Duration,
     kill_timeout: Duration,
     kill_signal: String,
-    logs: LogConfigOf5,
+    logs: Logs,
     meta: BTreeMap<String, String>,
 }
 
-impl From<TaskOf3> for Task {
-    fn from(old: TaskOf3) -> Self {
-        let TaskOf3 {
+impl<Logs: Into<LogConfig>> From<TaskWithout<Logs>> for Task {
+    fn from(old: TaskWithout<Logs>) -> Self {
+        let TaskWithout {
             name,
             driver,
             config_json,
@@ -302,7 +340,7 @@ impl From<TaskOf3> for Task {
             config_json,
             user,
             env,
-            resources,
+            resources: resources.into(),
             constraints,
             affinities,
             restart,
@@ -339,7 +377,7 @@ impl From<GroupNetworkOf4> for GroupNetwork {
 
 /// How its output is taken, up to format 5.
 #[derive(Debug, Deserialize)]
-struct LogConfigOf5 {
+pub(in crate::store) struct LogConfigOf5 {
     max_files: u32,
     max_file_size: Mb,
 }
@@ -361,20 +399,23 @@ impl From<LogConfigOf5> for LogConfig {
 }
 
 /// A task in format 4.
-pub(in crate::store) type TaskOf4 = TaskWith<NetworkPolicyOf4>;
+pub(in crate::store) type TaskOf4 = TaskWith<LogConfigOf5, NetworkPolicyOf4>;
 
 /// A task in format 5.
-pub(in crate::store) type TaskOf5 = TaskWith<NetworkPolicy>;
+pub(in crate::store) type TaskOf5 = TaskWith<LogConfigOf5, NetworkPolicy>;
 
-/// A task in formats 4 and 5: what was there before comes first.
+/// A task in formats 6 and 7.
+pub(in crate::store) type TaskOf7 = TaskWith<LogConfig, NetworkPolicy>;
+
+/// A task in formats 4 to 7: what was there before comes first.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskWith<Policy> {
-    before: TaskOf3,
+pub(in crate::store) struct TaskWith<Logs, Policy> {
+    before: TaskWithout<Logs>,
     policy: Option<Policy>,
 }
 
-impl<Policy: Into<NetworkPolicy>> From<TaskWith<Policy>> for Task {
-    fn from(old: TaskWith<Policy>) -> Self {
+impl<Logs: Into<LogConfig>, Policy: Into<NetworkPolicy>> From<TaskWith<Logs, Policy>> for Task {
+    fn from(old: TaskWith<Logs, Policy>) -> Self {
         let TaskWith { before, policy } = old;
         Self {
             policy: policy.map(Into::into),

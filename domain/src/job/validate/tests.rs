@@ -35,6 +35,48 @@ fn every_fault_is_reported_with_its_path() {
 }
 
 #[test]
+fn limits_of_disks_are_in_their_bounds() {
+    let with = |io: IoLimits| {
+        let mut spec = job("web").build();
+        spec.groups[0].tasks[0].resources.io = io;
+        spec
+    };
+    let all = |rate: ByteRate, ops: u32, weight: u16| IoLimits {
+        read_rate: Some(rate),
+        write_rate: Some(rate),
+        read_ops: Some(ops),
+        write_ops: Some(ops),
+        weight: Some(weight),
+    };
+
+    for (rate, weight) in [(IoLimits::RATE_MIN, 1), (IoLimits::RATE_MAX, 10_000)] {
+        assert!(validate(with(all(rate, IoLimits::OPS_MIN, weight))).is_ok());
+    }
+    let reasons = reasons(with(all(ByteRate(4_095), 9, 10_001)));
+    let fields = ["read_rate", "write_rate", "read_ops", "write_ops", "weight"];
+    assert_eq!(reasons.len(), fields.len(), "{reasons:?}");
+    for (reason, field) in reasons.iter().zip(fields) {
+        assert!(
+            reason.contains(&format!("resources.io.{field}")),
+            "{reason}"
+        );
+    }
+}
+
+/// Cores of its own are a limit already.
+#[test]
+fn a_hard_limit_beside_cores_is_refused() {
+    let mut spec = job("web").build();
+    let resources = &mut spec.groups[0].tasks[0].resources;
+    resources.cpu_hard_limit = true;
+    assert!(validate(spec.clone()).is_ok());
+
+    spec.groups[0].tasks[0].resources.cores = 1;
+
+    assert!(reasons(spec)[0].contains("resources.cpu_hard_limit"));
+}
+
+#[test]
 fn a_log_rate_is_in_its_bounds_and_its_overflow_has_a_rate() {
     let with = |rate: Option<u64>, on_limit| {
         let mut spec = job("web").build();

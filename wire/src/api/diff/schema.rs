@@ -258,6 +258,7 @@ static DNS: Kind = Kind {
 };
 
 static RESOURCES: Kind = Kind {
+    blocks: &[("IO", "IO", &PLAIN_BLOCK)],
     lists: &[
         ("Devices", "Device", Items::Set(&PLAIN_BLOCK)),
         ("Networks", "Network", Items::Set(&NETWORK)),

@@ -14,7 +14,7 @@ use muster_domain::job::{
     RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
-use muster_domain::resources::{CpuMhz, DeviceAsk, Mb, TaskResources};
+use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, Findings, Known};
@@ -643,8 +643,25 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
             .filter(|mb| *mb > 0)
             .map(Mb),
         devices: read_devices(&mut block),
+        cpu_hard_limit: block.boolean("CPUHardLimit").unwrap_or(false),
+        io: read_io(&mut block),
     };
     block.finish(&RESOURCES);
+    read
+}
+
+fn read_io(resources: &mut Block<'_>) -> IoLimits {
+    let Some(mut block) = resources.block("IO") else {
+        return IoLimits::default();
+    };
+    let read = IoLimits {
+        read_rate: read_byte_rate(&mut block, "ReadRate"),
+        write_rate: read_byte_rate(&mut block, "WriteRate"),
+        read_ops: block.number("ReadOps", u32::MAX),
+        write_ops: block.number("WriteOps", u32::MAX),
+        weight: block.number("Weight", u16::MAX),
+    };
+    block.finish(&PLAIN);
     read
 }
 
@@ -674,7 +691,7 @@ fn read_logs(task: &mut Block<'_>) -> LogConfig {
         max_file_size: block
             .number("MaxFileSizeMB", u32::MAX)
             .map_or(default.max_file_size, Mb),
-        rate: read_log_rate(&mut block),
+        rate: read_byte_rate(&mut block, "Rate"),
         on_limit: read_overflow(&mut block, "OnLimit"),
         on_full: read_overflow(&mut block, "OnFull"),
     };
@@ -682,12 +699,12 @@ fn read_logs(task: &mut Block<'_>) -> LogConfig {
     read
 }
 
-fn read_log_rate(logs: &mut Block<'_>) -> Option<ByteRate> {
-    let text = logs.word("Rate")?;
+fn read_byte_rate(block: &mut Block<'_>, name: &'static str) -> Option<ByteRate> {
+    let text = block.word(name)?;
     let rate = ByteRate::read(&text);
     if rate.is_none() {
         let reason = format!("`{text}` is no rate such as 1mb: give a number and kb, mb or gb");
-        logs.fault("Rate", reason);
+        block.fault(name, reason);
     }
     rate
 }

@@ -12,7 +12,7 @@ use muster_domain::job::{
     MigrateStrategy, Operand, Parameterized, PayloadUse, Periodic, ReschedulePolicy, RestartMode,
     RestartPolicy, Scaling, Spread, SpreadTarget, UpdateStrategy, VolumeAsk, VolumeMount,
 };
-use muster_domain::resources::{CpuMhz, DeviceAsk, Mb};
+use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb};
 use serde_json::{Value, json};
 
 use super::request::{ReadJob, ReadJobError, read};
@@ -60,6 +60,14 @@ fn full() -> JobSpec {
     task.user = "nobody".to_owned();
     task.env = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
     task.resources.memory_max = Some(Mb(128));
+    task.resources.cpu_hard_limit = true;
+    task.resources.io = IoLimits {
+        read_rate: Some(ByteRate(10 << 20)),
+        write_rate: Some(ByteRate(64 << 10)),
+        read_ops: Some(1_000),
+        write_ops: None,
+        weight: Some(300),
+    };
     task.kill_timeout = Duration::from_secs(9);
     task.kill_signal = "SIGINT".to_owned();
     task.logs.max_files = 3;
@@ -251,6 +259,35 @@ fn a_log_rate_without_a_unit_is_refused() {
             LogOverflow::Block
         )
     );
+}
+
+#[test]
+fn limits_of_disks_are_read_with_their_faults() {
+    let body = |io: Value| {
+        let resources = json!({"CPU": 100, "CPUHardLimit": true, "IO": io});
+        let task = json!({"Name": "t", "Driver": "mock", "Resources": resources});
+        json!({"Job": {"ID": "web", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}})
+    };
+
+    let read = read_value(&body(json!({"ReadRate": "5mb", "WriteOps": 50}))).unwrap();
+    let faults = faults(&body(
+        json!({"ReadRate": "5", "WriteOps": -1, "Latency": 7}),
+    ));
+
+    let resources = &read.spec.groups[0].tasks[0].resources;
+    assert!(resources.cpu_hard_limit);
+    assert_eq!(
+        resources.io,
+        IoLimits {
+            read_rate: Some(ByteRate(5 << 20)),
+            write_ops: Some(50),
+            ..IoLimits::default()
+        }
+    );
+    let told = faults.join("\n");
+    for part in ["`5` is no rate such as 1mb", "WriteOps", "Latency"] {
+        assert!(told.contains(part), "{told}");
+    }
 }
 
 /// What a running Nomad 1.1.2 answered for a job is a job file here, but for its driver. What it filled in

@@ -1,0 +1,275 @@
+//! Disks: rates of each, and a share of those that are busy. v2 only: what v1 limits is not whose pages are written.
+//!
+//! A job names no disk, because it does not know its node's: each limit holds for every disk that is there when it is
+//! set. Disks that lie on others (partitions' mappings, loops) are limited like those below them.
+//!
+//! One line of `io.max` has all four limits of a disk, so it is written as a whole and not by cgroups-rs, which has a
+//! write for each.
+
+use std::fs;
+use std::path::Path;
+
+use muster_domain::job::ByteRate;
+use muster_domain::resources::IoLimits;
+
+use crate::cgroup::file;
+use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
+use crate::cgroup::{Controller, Unenforced, tree};
+
+/// Where the kernel lists disks.
+const DISKS: &str = "/sys/block";
+
+const MAX: &str = "io.max";
+
+/// The weight of a group that nobody configured.
+const WEIGHT_DEFAULT: u16 = 100;
+
+/// The file of the weight for whoever divides a disk's time (`io.cost`, `bfq`), with the highest weight it takes.
+const WEIGHTS: [(&str, u16); 2] = [
+    ("io.weight", IoLimits::WEIGHT_MAX),
+    ("io.bfq.weight", 1_000),
+];
+
+/// Whether the v2 group `dir` has disks to be limited.
+pub(crate) fn is_here(dir: &Path) -> bool {
+    dir.join("io.stat").exists()
+}
+
+/// Sets the limits of the v2 group `dir`.
+pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Io,
+        dir,
+    };
+    let failed = |source| ApplyLimitError::Read {
+        controller: Controller::Io,
+        source,
+    };
+    // Without block throttling the kernel has no such file; `missing` tells of it.
+    if let Some(now) = file::read_if_any(dir, MAX).map_err(failed)? {
+        set_rates(&setter, &now, line(&limits.io))?;
+    }
+    let weight = limits.io.weight.unwrap_or(WEIGHT_DEFAULT);
+    set_weight(&setter, u32::from(weight))
+}
+
+/// Writes the weight for whoever divides a disk's time, where it is another.
+fn set_weight(setter: &Setter<'_>, weight: u32) -> Result<(), ApplyLimitError> {
+    for (name, max) in WEIGHTS {
+        let wanted = weight.clamp(1, u32::from(max));
+        let now = file::read_if_any(setter.dir, name).map_err(|source| ApplyLimitError::Read {
+            controller: Controller::Io,
+            source,
+        })?;
+        if now.is_some_and(|now| default_of(&now) != Some(wanted)) {
+            let holds = |got: &str| default_of(got) == Some(wanted);
+            setter.write_line(name, &format!("default {wanted}"), holds)?;
+        }
+    }
+    Ok(())
+}
+
+fn set_rates(
+    setter: &Setter<'_>,
+    now: &str,
+    wanted: Option<String>,
+) -> Result<(), ApplyLimitError> {
+    let Some(wanted) = wanted else {
+        for disk in now.lines().filter_map(|line| line.split(' ').next()) {
+            let free = format!("{disk} rbps=max wbps=max riops=max wiops=max");
+            setter.write_line(MAX, &free, |got| of_disk(got, disk).is_none())?;
+        }
+        return Ok(());
+    };
+    for disk in disks() {
+        let line = format!("{disk} {wanted}");
+        let set = setter.write_line(MAX, &line, |got| of_disk(got, &disk) == Some(&wanted));
+        match set {
+            // Taken out since it was listed.
+            Err(_) if !disks().contains(&disk) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
+pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Io,
+        dir,
+    };
+    let failed = |source| ApplyLimitError::Read {
+        controller: Controller::Io,
+        source,
+    };
+    for (name, _) in WEIGHTS {
+        if !setter.has(name) {
+            continue;
+        }
+        let mut sum: u32 = 0;
+        for child in tree::children(dir).map_err(failed)? {
+            let text = file::read_if_any(&child, name).map_err(failed)?;
+            sum += text.as_deref().and_then(default_of).unwrap_or(0);
+        }
+        set_weight(&setter, sum)?;
+    }
+    Ok(())
+}
+
+/// The files that [`apply`] sets, as far as the kernel has them.
+pub(crate) fn files() -> &'static [&'static str] {
+    &[MAX, WEIGHTS[0].0, WEIGHTS[1].0]
+}
+
+/// What of `io` this kernel does not hold for the v2 group `dir`, `None` where there is none.
+pub(crate) fn missing(dir: Option<&Path>, io: &IoLimits) -> Option<Unenforced> {
+    if io.is_none() {
+        return None;
+    }
+    let unenforced = |reason: String| {
+        Some(Unenforced {
+            controller: Controller::Io,
+            reason,
+        })
+    };
+    let Some(dir) = dir else {
+        return unenforced(
+            "the task's disk limits cannot be kept: the io controller is not in cgroup v2, or not passed on to the \
+             agent's part of it; boot without blkio in v1 (cgroup_no_v1=blkio), or have io delegated"
+                .to_owned(),
+        );
+    };
+    let has = |name: &str| dir.join(name).exists();
+    if line(io).is_some() && !has(MAX) {
+        return unenforced(format!(
+            "the task's disk rates cannot be kept: this kernel has no {MAX} (CONFIG_BLK_DEV_THROTTLING)"
+        ));
+    }
+    if io.weight.is_some() && !WEIGHTS.iter().any(|(name, _)| has(name)) {
+        return unenforced(
+            "the task's disk weight cannot be kept: this kernel has neither io.weight (CONFIG_BLK_CGROUP_IOCOST) nor \
+             the scheduler bfq"
+                .to_owned(),
+        );
+    }
+    None
+}
+
+/// The rates as a line of `io.max` has them behind the disk; `None` without any.
+fn line(io: &IoLimits) -> Option<String> {
+    let IoLimits {
+        read_rate,
+        write_rate,
+        read_ops,
+        write_ops,
+        weight: _,
+    } = *io;
+    let rate = |rate: Option<ByteRate>| rate.map(|ByteRate(bytes)| bytes);
+    let values = [
+        ("rbps", rate(read_rate)),
+        ("wbps", rate(write_rate)),
+        ("riops", read_ops.map(u64::from)),
+        ("wiops", write_ops.map(u64::from)),
+    ];
+    if values.iter().all(|(_, value)| value.is_none()) {
+        return None;
+    }
+    let words = values.map(|(name, value)| {
+        let value = value.map_or("max".to_owned(), |value| value.to_string());
+        format!("{name}={value}")
+    });
+    Some(words.join(" "))
+}
+
+/// What `text` has behind `disk`.
+fn of_disk<'a>(text: &'a str, disk: &str) -> Option<&'a str> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == disk).map(|(_, rest)| rest)
+}
+
+/// The weight for every disk; some kernels put `default` before it.
+fn default_of(text: &str) -> Option<u32> {
+    let line = text.lines().next()?;
+    line.strip_prefix("default ")
+        .unwrap_or(line)
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The disks of this machine that hold something, as `major:minor`, sorted by name.
+fn disks() -> Vec<String> {
+    // A machine that lists none has none.
+    let entries = fs::read_dir(DISKS).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let value = |name| file::read(&entry.path(), name).ok();
+            // Drives without a medium and loops without a file are of no size; parts of a multipath disk have no
+            // number.
+            let is_empty = value("size")?.trim() == "0";
+            let number = value("dev").filter(|_| !is_empty)?;
+            Some((entry.file_name(), number.trim().to_owned()))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, number)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_every_limit_of_a_disk() {
+        let io = IoLimits {
+            read_rate: Some(ByteRate(1 << 20)),
+            write_ops: Some(50),
+            weight: Some(7),
+            ..IoLimits::default()
+        };
+
+        assert_eq!(
+            line(&io).as_deref(),
+            Some("rbps=1048576 wbps=max riops=max wiops=50")
+        );
+        let weight_only = IoLimits {
+            weight: Some(7),
+            ..IoLimits::default()
+        };
+        assert_eq!(line(&weight_only), None);
+    }
+
+    #[test]
+    fn a_disk_is_found_by_its_whole_number() {
+        let text =
+            "8:16 rbps=1 wbps=max riops=max wiops=max\n8:1 rbps=2 wbps=max riops=max wiops=max\n";
+
+        assert_eq!(
+            of_disk(text, "8:1"),
+            Some("rbps=2 wbps=max riops=max wiops=max")
+        );
+        assert_eq!(of_disk(text, "8:0"), None);
+        assert_eq!(
+            (default_of("default 100\n8:0 5"), default_of("77")),
+            (Some(100), Some(77))
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_the_files_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let io = IoLimits {
+            write_rate: Some(ByteRate(1 << 20)),
+            ..IoLimits::default()
+        };
+
+        let reason = |dir, io| missing(dir, io).map(|told| told.reason).unwrap_or_default();
+
+        assert!(reason(None, &io).contains("cgroup_no_v1=blkio"));
+        assert!(reason(Some(dir.path()), &io).contains("CONFIG_BLK_DEV_THROTTLING"));
+        assert_eq!(missing(None, &IoLimits::default()), None);
+        fs::write(dir.path().join(MAX), "").unwrap();
+        assert_eq!(missing(Some(dir.path()), &io), None);
+    }
+}

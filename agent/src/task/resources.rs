@@ -1,0 +1,167 @@
+//! What a task's cgroup is to limit, from what its job asks for and what its node is.
+
+use muster_domain::job::Task;
+use muster_domain::node::NodeResources;
+use muster_domain::resources::{Mb, TaskResources};
+
+use super::TaskAt;
+use crate::cgroup::Limits;
+use crate::drivers::native;
+use crate::facilities::Facilities;
+use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
+
+/// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
+pub(super) fn with_limits<T>(
+    facilities: &Facilities,
+    task: &TaskAt,
+    set: impl FnOnce(&Limits) -> T,
+) -> T {
+    let TaskResources {
+        cpu: _,
+        cores: _,
+        memory,
+        memory_max,
+        devices: _,
+        cpu_hard_limit,
+        io,
+    } = task.task().resources;
+    let cores_max = || cores_of(task.cpu_mhz(), &facilities.spec().resources);
+    let limits = Limits {
+        cpu_mhz: task.cpu_mhz(),
+        cpu_cores_max: cpu_hard_limit.then(cores_max),
+        memory_max_bytes: Some(memory_max.unwrap_or(memory).bytes()),
+        // A reservation is only of use below a limit that is higher.
+        memory_low_bytes: memory_max.map(|_| memory.bytes()),
+        memory_high_bytes: memory_max.and_then(|max| slow_from(memory, max)),
+        pids_max: pids_max(task.task()),
+        io,
+        ..Limits::default()
+    };
+    let set = |cores| set(&Limits { cores, ..limits });
+    match task.cores() {
+        Some(own) => set(own.ids.clone()),
+        None => facilities.cores.shared(&facilities.tree, set),
+    }
+}
+
+/// What the task asks for that nobody would keep: limits of a cgroup that it is not in.
+pub(super) fn unkept(task: &Task) -> Option<String> {
+    let TaskResources {
+        cpu_hard_limit, io, ..
+    } = &task.resources;
+    let field = match (cpu_hard_limit, io.is_none()) {
+        (true, _) => "resources.cpu_hard_limit",
+        (false, false) => "resources.io",
+        (false, true) => return None,
+    };
+    let driver = &task.driver;
+    (driver != native::NAME).then(|| {
+        format!(
+            "`{field}` is kept by the agent for tasks of the driver `native` alone: say in the `config` block what \
+             the driver `{driver}` is to limit"
+        )
+    })
+}
+
+/// So many MHz in cores of this node, as CPU is placed: the fastest core counts for all.
+fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
+    let cores = f64::from(node.cores.max(1));
+    let total = u32::try_from(node.total.cpu_mhz).unwrap_or(u32::MAX);
+    if total == 0 {
+        return f64::from(mhz) / f64::from(CORE_MHZ_UNKNOWN);
+    }
+    (f64::from(mhz) * cores / f64::from(total)).min(cores)
+}
+
+/// Where a task that may have more than its reservation is slowed down: nine tenths of the way to its limit, and
+/// near it, because a task that is slowed for long stands still where a restart would help.
+fn slow_from(memory: Mb, max: Mb) -> Option<u64> {
+    let room = max.bytes().saturating_sub(memory.bytes());
+    (room > 0).then(|| max.bytes() - (room / 10).min(MEMORY_SLOW_BYTES_MAX))
+}
+
+/// How many processes and threads a task may have: what its block says, within what any may. The block is the
+/// native driver's; what another's means is for that driver to know.
+fn pids_max(task: &Task) -> u64 {
+    if task.driver != native::NAME {
+        return TASK_PIDS_MAX;
+    }
+    let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
+    match config["pids_max"].as_u64() {
+        // The process that actions run beside is not theirs.
+        Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
+        Some(_) | None => TASK_PIDS_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::job::ByteRate;
+    use muster_domain::resources::{Amount, IoLimits};
+
+    use super::*;
+
+    #[test]
+    fn a_block_says_how_many_processes() {
+        let cases = [
+            ("native", r#"{"pids_max": 7}"#, 8),
+            ("docker", r#"{"pids_max": 7}"#, TASK_PIDS_MAX),
+            ("native", r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
+            ("native", r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
+            ("native", "{}", TASK_PIDS_MAX),
+            ("native", "", TASK_PIDS_MAX),
+        ];
+        for (driver, config, expected) in cases {
+            let mut task = muster_domain::fixture::task("main");
+            driver.clone_into(&mut task.driver);
+            config.clone_into(&mut task.config_json);
+            assert_eq!(pids_max(&task), expected, "{driver} {config}");
+        }
+    }
+
+    /// Four cores of 2 500 MHz: 500 MHz are a fifth of one, and nobody has more than all four.
+    #[test]
+    fn a_hard_limit_is_the_part_of_the_nodes_cores() {
+        let mut node = NodeResources {
+            cores: 4,
+            total: Amount {
+                cpu_mhz: 10_000,
+                ..Amount::default()
+            },
+            ..NodeResources::default()
+        };
+
+        let cores = [500, 2_500, 50_000].map(|mhz| cores_of(mhz, &node));
+        node.total.cpu_mhz = 0;
+
+        assert!((cores[0] - 0.2).abs() < 1e-9, "{cores:?}");
+        assert!((cores[1] - 1.0).abs() < 1e-9, "{cores:?}");
+        assert!((cores[2] - 4.0).abs() < 1e-9, "{cores:?}");
+        assert!((cores_of(500, &node) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_task_is_slowed_down_near_its_limit() {
+        let slow = |memory, max| slow_from(Mb(memory), Mb(max)).map(|bytes| bytes >> 20);
+
+        assert_eq!(slow(100, 200), Some(190));
+        assert_eq!(slow(1_000, 9_000), Some(8_936), "64 MiB below");
+        assert_eq!(slow(100, 100), None);
+    }
+
+    #[test]
+    fn limits_that_nobody_would_keep_are_refused() {
+        let mut task = muster_domain::fixture::task("main");
+        "docker".clone_into(&mut task.driver);
+        assert_eq!(unkept(&task), None);
+
+        task.resources.io.write_rate = Some(ByteRate(1 << 20));
+        assert!(unkept(&task).unwrap().contains("`resources.io`"));
+        task.resources.io = IoLimits::default();
+        task.resources.cpu_hard_limit = true;
+        assert!(unkept(&task).unwrap().contains("driver `docker`"));
+
+        native::NAME.clone_into(&mut task.driver);
+        assert_eq!(unkept(&task), None);
+    }
+}

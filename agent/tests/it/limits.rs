@@ -1,0 +1,90 @@
+//! What a job asks of its tasks' cgroups, and what becomes of it where nobody can keep it.
+
+use muster_domain::alloc::ClientStatus;
+use muster_domain::id::AllocId;
+use muster_domain::job::ByteRate;
+use muster_domain::resources::CpuMhz;
+use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
+
+use crate::support::{FakeServer, Machine, eventually, privileged, service, skipped};
+
+/// What the task of an allocation uses.
+async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
+    let request = NodeRequest::AllocStats { alloc_id };
+    let replies = server.ask(request, |replies| !replies.is_empty()).await;
+    let NodeReply::AllocStats(stats) = &replies[0] else {
+        panic!("{replies:?}");
+    };
+    stats.tasks["main"].clone()
+}
+
+/// A twentieth of a core: as much in each period of 100 ms is 5 ms, and a period is throttled when they are used up. So
+/// it does not matter what else the machine does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hard_limit_of_cpu_is_kept() {
+    let name = "a_hard_limit_of_cpu_is_kept";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    if node.attributes["cgroup.cpu"] == "absent" {
+        skipped(name, "no cpu controller; run: cargo xtask vm");
+        return agent.end().await;
+    }
+    let core_mhz = node.resources.total.cpu_mhz / u64::from(node.resources.cores);
+    let share = CpuMhz(u32::try_from(core_mhz / 20).unwrap());
+
+    let limited = service(1, "while :; do :; done").with(|spec, _| {
+        let resources = &mut spec.groups[0].tasks[0].resources;
+        resources.cpu = share;
+        resources.cpu_hard_limit = true;
+    });
+    let alloc_id = server.place(limited.build()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+
+    let used = eventually("twenty throttled periods", async || {
+        let used = stats(&server, alloc_id).await;
+        (used.throttled_periods >= Some(20)).then_some(used)
+    })
+    .await;
+    let throttled = used.throttled_periods.unwrap() as f64 * 0.005;
+    let cpu = used.cpu.unwrap().as_secs_f64();
+    assert!(cpu >= 0.9 * throttled, "{cpu} s in {used:?}");
+    // Not each period is throttled on a busy machine; three times as many would be a limit that is not one.
+    assert!(cpu <= 3.0 * throttled, "{cpu} s in {used:?}");
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// Where the io controller is bound to v1, and for a driver that keeps its own limits, nobody would hold the rate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_rate_that_nobody_would_keep_is_refused() {
+    let name = "a_disk_rate_that_nobody_would_keep_is_refused";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    if node.attributes["cgroup.io"] == "v2" {
+        skipped(name, "disk rates can be kept here");
+        return agent.end().await;
+    }
+
+    let limited = service(1, "sleep 600").with(|spec, _| {
+        spec.groups[0].tasks[0].resources.io.write_rate = Some(ByteRate(1 << 20));
+    });
+    let alloc_id = server.place(limited.build()).await;
+
+    server
+        .reported(alloc_id, "refused", |task, status| {
+            let told = |message: &str| message.contains("cgroup_no_v1=blkio");
+            status == ClientStatus::Failed && task.events.iter().any(|event| told(&event.message))
+        })
+        .await;
+    agent.end().await;
+}
