@@ -48,6 +48,8 @@ pub(crate) struct Facilities {
     pub(crate) verdicts: VerdictLog,
     /// Drains FIFOs.
     pub(crate) ring: LogRing,
+    /// Limits that were found to be others than their task's, and set again.
+    pub(crate) limits_repaired: AtomicU64,
     /// Which task has which cores for itself.
     pub(crate) cores: Cores,
     /// What allocations may have on disk.

@@ -4,6 +4,7 @@
 //! read for the machine and for the agent itself, never for a task.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use muster_domain::id::AllocId;
@@ -64,6 +65,7 @@ pub(crate) async fn node(facilities: &Facilities) -> NodeStats {
         agent_cpu: own_cpu(&own),
         agent_resident_bytes: own_resident_bytes(&own),
         collection: collection(facilities),
+        limits_repaired: facilities.limits_repaired.load(Ordering::Relaxed),
     }
 }
 

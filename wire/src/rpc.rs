@@ -446,6 +446,8 @@ pub struct NodeStats {
     pub agent_resident_bytes: u64,
     /// What collection of finished allocations did and has before it.
     pub collection: NodeCollection,
+    /// Limits of tasks that were found to be others than theirs, and set again, since the agent's start.
+    pub limits_repaired: u64,
 }
 
 /// Collection of finished allocations on a node; counts are since the agent's start.

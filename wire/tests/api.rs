@@ -220,6 +220,7 @@ fn node_stats() -> rpc::NodeStats {
         disk_total_bytes: 100 << 30,
         disk_available_bytes: 75 << 30,
         allocs: vec![alloc_stats()],
+        limits_repaired: 2,
         ..rpc::NodeStats::default()
     }
 }

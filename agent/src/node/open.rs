@@ -115,6 +115,7 @@ pub(super) async fn open(
         log_readers: Semaphore::new(LOG_READERS_MAX),
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
+        limits_repaired: AtomicU64::new(0),
         loans: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,

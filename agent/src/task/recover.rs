@@ -1,5 +1,7 @@
 //! Finds a task that an earlier agent started.
 
+use std::sync::atomic::Ordering;
+
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
 use muster_driver::{DriverError, TaskHandle};
@@ -218,6 +220,10 @@ pub(super) fn repair_limits(
     let told = match with_limits(facilities, task, |limits| cgroup.repair(limits)) {
         Ok(drift) if drift.is_empty() => return None,
         Ok(drift) => {
+            let count = drift.len() as u64;
+            facilities
+                .limits_repaired
+                .fetch_add(count, Ordering::Relaxed);
             let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
             format!("limits were not the task's: {}", drift.join(", "))
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use muster_domain::alloc::{ClientStatus, Exit, TaskEventKind, TaskState};
 use muster_domain::id::AllocId;
-use muster_wire::rpc::LogStream;
+use muster_wire::rpc::{LogStream, NodeReply, NodeRequest};
 
 use crate::support::{
     FakeServer, Machine, batch, ended, eventually, privileged, service, skipped, start_ticks,
@@ -116,6 +116,11 @@ async fn a_limit_that_was_changed_between_agents_is_set_again_and_told() {
         })
         .await;
     assert_eq!(std::fs::read_to_string(&limit).unwrap(), wanted);
+    let stats = server.ask(NodeRequest::NodeStats, |replies| !replies.is_empty());
+    let NodeReply::NodeStats(stats) = &stats.await[0] else {
+        panic!("not the node's statistics");
+    };
+    assert_eq!(stats.limits_repaired, 1);
     server.stop(alloc_id).await;
     server.status(alloc_id, ClientStatus::Complete).await;
     agent.end().await;

@@ -89,6 +89,8 @@ pub struct NodeCounters {
     #[serde(rename = "AgentCPUNanos")]
     pub agent_cpu_nanos: u64,
     pub agent_resident_bytes: u64,
+    /// Limits of tasks that somebody had changed, and that were set again, since the agent's start.
+    pub limits_repaired: u64,
     /// Collection of finished allocations.
     pub collection: Collection,
     /// Every allocation of the node, from one collection; by id.
@@ -563,6 +565,7 @@ impl NodeStats {
                 ebpf_lost: stats.ebpf_lost,
                 agent_cpu_nanos: nanos(stats.agent_cpu),
                 agent_resident_bytes: stats.agent_resident_bytes,
+                limits_repaired: stats.limits_repaired,
                 collection: (&stats.collection).into(),
                 allocs: stats
                     .allocs

@@ -188,6 +188,7 @@ fn stats() -> NodeStats {
             }),
         }],
         ebpf_lost: Some(0),
+        limits_repaired: 3,
         ..NodeStats::default()
     }
 }

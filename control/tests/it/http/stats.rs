@@ -204,6 +204,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
     let stats = NodeStats {
         allocs,
         ebpf_lost: Some(3),
+        limits_repaired: 4,
         ..NodeStats::default()
     };
 
@@ -225,6 +226,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         format!("muster_task_network_sent_denied_packets_total{labels} 7"),
         format!("muster_task_instances{labels} 1"),
         "muster_node_ebpf_lost_total 3".to_owned(),
+        "muster_node_limits_repaired_total 4".to_owned(),
         "# TYPE muster_alloc_disk_used_bytes gauge".to_owned(),
         format!("muster_alloc_disk_used_bytes{of_alloc} 4096"),
         format!("muster_alloc_disk_limit_bytes{of_alloc} 314572800"),
