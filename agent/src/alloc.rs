@@ -67,6 +67,8 @@ pub(crate) struct AllocTask {
     pub(crate) has_remote_stored: bool,
     /// What was last handed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<Pending>,
+    /// The job changed in place: a start that was under way then is of the job as it was.
+    pub(crate) changed: bool,
     /// Told when it is not to begin any more.
     pub(crate) stopped: CancellationToken,
 }
@@ -118,7 +120,13 @@ impl AllocTask {
 
     async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Event {
         match input {
-            Input::Event(event) => *event,
+            Input::Event(event) => {
+                if self.changed && is_start(&event) {
+                    self.fence_again();
+                    self.limit_again(None);
+                }
+                *event
+            }
             Input::Destroy => Event::DestroyAsked,
             Input::Disconnected => Event::Disconnected,
             Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
@@ -139,8 +147,10 @@ impl AllocTask {
                 if desired.deployment != self.desired.deployment {
                     self.facilities.outbox.ask_anew(desired.alloc_id);
                 }
-                self.desired = Arc::new(*desired);
+                let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
                 self.fence_again();
+                self.changed |= !before.job.is_same(&self.desired.job);
+                self.limit_again(Some(&before));
                 if self.runner.finished_at().is_none() {
                     self.watch_disk(inbox).await;
                 }
@@ -174,6 +184,32 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             task::fence_again(facilities, &TaskAt { desired, at }, live.record.cgroup_id);
+        }
+    }
+
+    /// Gives tasks that run the limits of the job as it is now: those that had others `before`.
+    fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
+        let facilities = Arc::clone(&self.facilities);
+        for (_, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
+            let resources = |desired: &DesiredAlloc| {
+                let task = desired.group().and_then(|group| group.task(&name));
+                task.map(|task| task.resources.clone())
+            };
+            let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
+            let at = tasks.iter().position(|task| task.name == name);
+            let differs = before.is_none_or(|before| resources(before) != resources(&self.desired));
+            let Some(at) = at.filter(|_| differs) else {
+                continue;
+            };
+            let desired = Arc::clone(&self.desired);
+            let told = task::limit_again(&facilities, &TaskAt { desired, at }, &live);
+            if let Some(message) = told {
+                let event = Event::Task {
+                    task_at: at,
+                    input: TaskInput::Told { message },
+                };
+                self.runner.handle_event(event, now());
+            }
         }
     }
 
@@ -319,6 +355,17 @@ impl AllocTask {
             drop(pending.stored().await);
         }
     }
+}
+
+/// Whether a task was started.
+fn is_start(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Task {
+            input: TaskInput::Started { .. },
+            ..
+        }
+    )
 }
 
 /// Makes what an allocation needs before its tasks begin.

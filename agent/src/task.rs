@@ -37,7 +37,7 @@ use streams::Streams;
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
 pub(crate) use fence::fence_again;
-pub(crate) use recover::Unrecorded;
+pub(crate) use recover::{Unrecorded, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::stream_name;
 

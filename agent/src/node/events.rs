@@ -480,6 +480,7 @@ impl Node {
             restored,
             has_remote_stored: restored,
             unstored: None,
+            changed: false,
             stopped: CancellationToken::new(),
         });
         let runner = if let Some(at) = finished {

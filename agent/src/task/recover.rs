@@ -13,7 +13,7 @@ use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos};
 use super::{LiveTask, TaskAt, end};
 use crate::allocdir::owner_named;
-use crate::cgroup::{CreateTaskCgroupError, TaskCgroup};
+use crate::cgroup::{CreateTaskCgroupError, Drift, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::{Ended, TaskRecord};
@@ -230,6 +230,36 @@ pub(super) fn repair_limits(
         Err(error) => format!("limits are perhaps not the task's: {}", chain(&error)),
     };
     tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
+    Some(told)
+}
+
+/// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
+pub(crate) fn limit_again(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+) -> Option<String> {
+    let cgroup = live.cgroup.as_ref()?;
+    let set = with_limits(facilities, task, |limits| {
+        (cgroup.repair(limits), cgroup.missing(limits))
+    });
+    let told = match set {
+        (Err(error), _) => format!(
+            "the limits of the job as it is now are perhaps not kept: {}",
+            chain(&error)
+        ),
+        (Ok(_), Some(missing)) => missing.reason,
+        (Ok(changed), None) if changed.is_empty() => return None,
+        (Ok(changed), None) => {
+            let changed = changed.iter().map(|Drift { file, found, set }| {
+                let name = file.file_name().unwrap_or_default().display();
+                format!("{name} was {found:?} and is {set:?}")
+            });
+            let changed: Vec<String> = changed.collect();
+            format!("limits changed with the job: {}", changed.join(", "))
+        }
+    };
+    tracing::info!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
     Some(told)
 }
 

@@ -1,9 +1,11 @@
 //! What a job asks of its tasks' cgroups, and what becomes of it where nobody can keep it.
 
+use std::sync::Arc;
+
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::AllocId;
 use muster_domain::job::ByteRate;
-use muster_domain::resources::CpuMhz;
+use muster_domain::resources::{CpuMhz, Mb};
 use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{FakeServer, Machine, eventually, privileged, service, skipped};
@@ -55,6 +57,56 @@ async fn a_hard_limit_of_cpu_is_kept() {
     assert!(cpu >= 0.9 * throttled, "{cpu} s in {used:?}");
     // Not each period is throttled on a busy machine; three times as many would be a limit that is not one.
     assert!(cpu <= 3.0 * throttled, "{cpu} s in {used:?}");
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// The job asks for more memory and a hard limit of CPU while its task runs: the same process has both.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_change_with_the_job_while_the_task_runs() {
+    let name = "limits_change_with_the_job_while_the_task_runs";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    if ["cgroup.cpu", "cgroup.memory"].map(|name| node.attributes[name] == "absent") != [false; 2] {
+        skipped(name, "no cpu or memory controller; run: cargo xtask vm");
+        return agent.end().await;
+    }
+    let alloc = service(1, "while :; do :; done").memory_mb(32).build();
+    let alloc_id = server.place(alloc.clone()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let pid = server.pid(alloc_id).await;
+    assert_eq!(
+        stats(&server, alloc_id).await.memory_limit_bytes,
+        Some(32 << 20)
+    );
+
+    let mut changed = alloc;
+    let mut job = (*changed.job).clone();
+    job.version += 1;
+    let resources = &mut job.spec.groups[0].tasks[0].resources;
+    resources.memory_max = Some(Mb(64));
+    resources.cpu_hard_limit = true;
+    changed.job = Arc::new(job);
+    server.place(changed).await;
+
+    server
+        .reported(alloc_id, "told of the limits", |task, _| {
+            let told = |message: &str| message.starts_with("limits changed with the job: ");
+            task.events.iter().any(|event| told(&event.message))
+        })
+        .await;
+    let limited = eventually("a throttled period", async || {
+        let now = stats(&server, alloc_id).await;
+        (now.throttled_periods > Some(0)).then_some(now)
+    })
+    .await;
+    assert_eq!(limited.memory_limit_bytes, Some(64 << 20));
+    assert_eq!(server.pid(alloc_id).await, pid);
     server.stop(alloc_id).await;
     agent.end().await;
 }

@@ -1,13 +1,17 @@
 //! Whether a new version of a group can go on in the instances of an old one.
 
 use muster_domain::job::{GroupNetwork, JobSpec, Task, TaskGroup};
+use muster_domain::resources::TaskResources;
+
+/// The driver whose tasks' limits the agent sets, and can change while they run.
+const NATIVE: &str = "native";
 
 /// What a change of version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Nothing: it is of that version.
     None,
-    /// Its tasks need not know: at most the count, the priority or a policy differs.
+    /// Its tasks need not know: at most the count, the priority, a policy or limits differ.
     InPlace,
     /// It must be replaced.
     Destructive,
@@ -104,9 +108,87 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *config_json == new.config_json
         && *user == new.user
         && *env == new.env
-        && *resources == new.resources
+        && same_resources(driver, resources, &new.resources)
         && *affinities == new.affinities
         && *payload_file == new.payload_file
         && *volume_mounts == new.volume_mounts
         && *meta == new.meta
+}
+
+/// Limits that placement does not count take effect on tasks that run, where the agent sets them. A lower limit of
+/// memory does not: a task that has more would be killed.
+fn same_resources(driver: &str, old: &TaskResources, new: &TaskResources) -> bool {
+    if driver != NATIVE {
+        return old == new;
+    }
+    let TaskResources {
+        cpu,
+        cores,
+        memory,
+        memory_max,
+        devices,
+        cpu_hard_limit: _,
+        io: _,
+    } = old;
+    *cpu == new.cpu
+        && *cores == new.cores
+        && *memory == new.memory
+        && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
+        && *devices == new.devices
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::fixture::job;
+    use muster_domain::job::ByteRate;
+    use muster_domain::resources::{CpuMhz, Mb};
+
+    use super::*;
+
+    fn change_by(driver: &str, edit: impl FnOnce(&mut TaskResources)) -> Change {
+        let mut old = job("web").build();
+        let task = &mut old.groups[0].tasks[0];
+        driver.clone_into(&mut task.driver);
+        task.resources.memory = Mb(100);
+        task.resources.memory_max = Some(Mb(200));
+        let mut new = old.clone();
+        edit(&mut new.groups[0].tasks[0].resources);
+        change((&old, &old.groups[0]), (&new, &new.groups[0]))
+    }
+
+    #[test]
+    fn limits_that_are_not_placed_change_in_place() {
+        let rate = Some(ByteRate(1 << 20));
+
+        assert_eq!(
+            change_by(NATIVE, |to| to.memory_max = Some(Mb(300))),
+            Change::InPlace
+        );
+        assert_eq!(
+            change_by(NATIVE, |to| to.cpu_hard_limit = true),
+            Change::InPlace
+        );
+        assert_eq!(
+            change_by(NATIVE, |to| to.io.read_rate = rate),
+            Change::InPlace
+        );
+        assert_eq!(
+            change_by("docker", |to| to.io.read_rate = rate),
+            Change::Destructive,
+            "another driver's limits are its own"
+        );
+    }
+
+    #[test]
+    fn what_is_placed_or_would_kill_replaces() {
+        let replaced = [
+            change_by(NATIVE, |to| to.memory_max = Some(Mb(199))),
+            change_by(NATIVE, |to| to.memory_max = None),
+            change_by(NATIVE, |to| to.memory = Mb(101)),
+            change_by(NATIVE, |to| to.cpu = CpuMhz(7)),
+            change_by(NATIVE, |to| to.cores = 1),
+        ];
+
+        assert_eq!(replaced, [Change::Destructive; 5]);
+    }
 }
