@@ -28,6 +28,7 @@ mod oom;
 mod pids;
 mod pressure;
 mod remove;
+mod reserve;
 mod resources;
 mod stats;
 mod task;

@@ -39,6 +39,7 @@ pub use config::{AgentConfig, Leave, parse_host_volume};
 pub(crate) use events::Event;
 pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
+pub use muster_domain::resources::Amount;
 pub(crate) use open::recorded_tree;
 
 /// Why the agent did not start. Nothing of it is left running.
@@ -59,6 +60,16 @@ pub enum StartAgentError {
     /// Tasks cannot be kept apart.
     #[error("cgroups cannot be used: {0}; see `muster doctor`")]
     Cgroup(String),
+    /// Nothing is left for tasks.
+    #[error(
+        "`reserved` keeps {reserved_mb} MiB of memory from tasks, and this machine has {total_mb} MiB: reserve less"
+    )]
+    Reserved {
+        /// MiB that are reserved.
+        reserved_mb: u64,
+        /// MiB that there are.
+        total_mb: u64,
+    },
     /// Output of tasks cannot be taken.
     #[error(transparent)]
     Ring(#[from] StartRingError),

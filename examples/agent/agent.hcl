@@ -31,6 +31,18 @@ meta {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
+# What of the machine tasks do not get, under Nomad's names: placement leaves it alone, and with `memory` all tasks
+# together cannot have more than the rest.
+# client {
+#   reserved {
+#     cpu            = 500
+#     memory         = 512
+#     disk           = 1024
+#     cores          = "0"
+#     reserved_ports = "22,8000-8010"
+#   }
+# }
+
 # Task drivers besides the native one: every executable in it, Nomad's own included.
 # plugin_dir = "/usr/lib/muster/plugins"
 

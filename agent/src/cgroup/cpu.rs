@@ -88,7 +88,8 @@ pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> 
     set_weight(dir, v2, sum.clamp(low, high))
 }
 
-fn set_weight(dir: &Path, v2: bool, weight: u64) -> Result<(), ApplyLimitError> {
+/// Sets the weight of the group `dir`.
+pub(crate) fn set_weight(dir: &Path, v2: bool, weight: u64) -> Result<(), ApplyLimitError> {
     let (setter, cpu) = setter(dir, v2);
     let wanted = weight.to_string();
     setter.set(

@@ -120,6 +120,22 @@ fn apply_v1(
     })
 }
 
+/// Limits the group `dir` with all below it, without killing it whole; `None` takes the limit away.
+pub(crate) fn limit_all(dir: &Path, v2: bool, max: Option<u64>) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Memory,
+        dir,
+    };
+    let file = if v2 {
+        "memory.max"
+    } else {
+        "memory.limit_in_bytes"
+    };
+    let none = if v2 { "max" } else { "-1" };
+    let wanted = max.map_or(none.to_owned(), |max| max.to_string());
+    setter.write_line(file, &wanted, |got| rounds(got, max))
+}
+
 /// The files that [`apply`] sets, as far as the kernel has them.
 pub(crate) fn files(v2: bool) -> &'static [&'static str] {
     if v2 {

@@ -399,6 +399,42 @@ fn fork_bomb_stops_at_the_limit() {
     assert!(task.procs().unwrap().len() <= 10);
 }
 
+/// A task without a limit of its own ends at the one of all tasks, and the machine keeps the rest.
+#[test]
+fn all_tasks_together_leave_what_is_reserved() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    if !fixture.has(Controller::Memory) || !fixture.has(Controller::Cpu) {
+        return;
+    }
+    fixture.tree.reserve(Some(32 * MIB)).unwrap();
+    let task = fixture.task(&Limits::default());
+
+    let mut shell = Shell::spawn_in(&task, "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done");
+
+    assert_eq!(shell.wait().signal(), Some(9));
+    let memory = &fixture.tree.bound()[&Controller::Memory];
+    let (limit, peak) = if memory.v2 {
+        ("memory.max", "memory.peak")
+    } else {
+        ("memory.limit_in_bytes", "memory.max_usage_in_bytes")
+    };
+    let number = |name| read(&memory.root, name).parse::<u64>().unwrap();
+    assert_eq!(number(limit), 32 * MIB);
+    assert!(!memory.root.join(peak).exists() || number(peak) <= 32 * MIB);
+    let cpu = &fixture.tree.bound()[&Controller::Cpu];
+    let weight = if cpu.v2 { "cpu.weight" } else { "cpu.shares" };
+    let drivers = cpu.root.join("drivers");
+    assert_eq!(
+        read(&drivers, weight),
+        if cpu.v2 { "1000" } else { "10000" }
+    );
+
+    fixture.tree.reserve(None).unwrap();
+    assert_ne!(read(&memory.root, limit), (32 * MIB).to_string());
+}
+
 #[test]
 fn busy_loop_is_throttled_and_counted() {
     let Some(fixture) = Fixture::new() else {

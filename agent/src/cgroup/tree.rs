@@ -258,6 +258,11 @@ impl NodeTree {
         self.v2_dir().join(DRIVERS)
     }
 
+    /// The same in the hierarchy of which the tree's root is `root`.
+    pub(crate) fn drivers_in(root: &Path) -> PathBuf {
+        root.join(DRIVERS)
+    }
+
     /// Moves a driver process to where stopping the agent's own group does not reach it.
     ///
     /// # Errors

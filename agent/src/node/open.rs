@@ -25,7 +25,7 @@ use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
-use crate::fingerprint::boot_id;
+use crate::fingerprint::{boot_id, meminfo};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
@@ -62,6 +62,7 @@ pub(super) async fn open(
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = open_tree(&data, node_id)?;
+    reserve(config, &tree)?;
     let bpf = open_bpf(&data, node_id, &tree);
     let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
     let ring = LogRing::start(config.ring)?;
@@ -259,6 +260,22 @@ fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree),
         .and_then(|()| std::fs::rename(&beside, &path))
         .map_err(|error| failed(&error))?;
     Ok((hierarchies, tree))
+}
+
+/// Keeps from tasks what the operator reserved, whatever they ask for.
+fn reserve(config: &AgentConfig, tree: &NodeTree) -> Result<(), StartAgentError> {
+    let (total, reserved) = (meminfo().total, config.reserved.memory_mb);
+    let left = total.saturating_sub(reserved.saturating_mul(1 << 20));
+    if left == 0 {
+        let total_mb = total >> 20;
+        return Err(StartAgentError::Reserved {
+            reserved_mb: reserved,
+            total_mb,
+        });
+    }
+    let max = (reserved > 0).then_some(left);
+    tree.reserve(max)
+        .map_err(|error| StartAgentError::Cgroup(chain(&error)))
 }
 
 /// The name of a node's tree.

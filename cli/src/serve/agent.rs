@@ -2,6 +2,7 @@
 
 mod file;
 mod policy;
+mod reserved;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -178,6 +179,9 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     }
     config.gc = file.gc;
     config.disk = file.disk;
+    config.reserved = file.reserved.amount;
+    config.reserved_cores.clone_from(&file.reserved.cores);
+    config.reserved_ports.clone_from(&file.reserved.ports);
     if let Some(subnet) = file.bridge_subnet {
         config.bridge_subnet = subnet;
     }

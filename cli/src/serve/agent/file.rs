@@ -14,6 +14,7 @@
 //!
 //! client {
 //!   gc_max_allocs = 100
+//!   reserved { memory = 512 }
 //! }
 //!
 //! policy {
@@ -48,6 +49,7 @@ use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
 use super::policy;
+use super::reserved::{self, Reserved};
 use crate::exit::{CliError, Exit};
 use crate::jobspec::free::{self, Places};
 use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
@@ -59,7 +61,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys";
+const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -79,6 +81,7 @@ pub(super) struct AgentFile {
     pub(super) gc: GcConfig,
     pub(super) bridge_subnet: Option<Ipv4Net>,
     pub(super) disk: DiskEnforcement,
+    pub(super) reserved: Reserved,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
@@ -195,10 +198,18 @@ impl AgentFile {
     }
 
     /// What Nomad's files say in `client`, as far as it is about collection and networks of allocations; and what is done
-    /// about their disks.
-    fn client(&mut self, structure: &Structure) -> Result<(), JobFileFault> {
+    /// about their disks, and what is kept from tasks.
+    fn client(
+        &mut self,
+        structure: &Structure,
+        faults: &mut Vec<JobFileFault>,
+    ) -> Result<(), JobFileFault> {
         let attribute = match structure {
             Structure::Attribute(attribute) => attribute,
+            Structure::Block(block) if block.has_ident("reserved") && block.labels.is_empty() => {
+                self.reserved = reserved::read(block, faults);
+                return Ok(());
+            }
             Structure::Block(block) => {
                 let message = format!("unknown block `{}` in client", block.ident.value());
                 let place = block.ident.span().unwrap_or_default();
@@ -258,7 +269,8 @@ impl AgentFile {
             }
             ("client", []) => {
                 for structure in &block.body {
-                    faults.extend(self.client(structure).err());
+                    let fault = self.client(structure, faults).err();
+                    faults.extend(fault);
                 }
             }
             ("policy", []) => self.policy = policy::read(block, faults)?,
@@ -297,7 +309,12 @@ impl AgentFile {
 }
 
 /// A whole number from `min` to `max`.
-fn number(name: &str, attribute: &Attribute, min: u64, max: u64) -> Result<u64, JobFileFault> {
+pub(super) fn number(
+    name: &str,
+    attribute: &Attribute,
+    min: u64,
+    max: u64,
+) -> Result<u64, JobFileFault> {
     let wanted = format!("a whole number from {min} to {max}");
     let value = any(name, &attribute.value)?;
     let number = value.as_u64().or_else(|| {
@@ -401,12 +418,12 @@ fn unknown(name: &str, place: Option<Range<usize>>) -> JobFileFault {
         .help(format!("known here: {ATTRIBUTES}"))
 }
 
-fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
+pub(super) fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
     let message = format!("`{}` must be {wanted}", attribute.key.value());
     JobFileFault::at(span(&attribute.value), message)
 }
 
-fn text_of(name: &str, attribute: &Attribute) -> Result<String, JobFileFault> {
+pub(super) fn text_of(name: &str, attribute: &Attribute) -> Result<String, JobFileFault> {
     match any(name, &attribute.value)? {
         Value::String(text) => Ok(text),
         _ => Err(wrong(attribute, "a text in quotes")),
@@ -535,6 +552,47 @@ host_volume "certs" {
         );
         assert_eq!((limits.allocs_max, parallel_destroys), (7, 3));
         assert_eq!(parse("").unwrap().gc, GcConfig::default());
+    }
+
+    #[test]
+    fn what_is_kept_from_tasks_is_read_under_nomads_names() {
+        let file = parse(
+            "client {\n reserved {\n cpu = 500\n memory = 512\n disk = 1024\n cores = \"0,2-3\"\n reserved_ports = \"22,80,8000-8002\"\n }\n}\n",
+        )
+        .unwrap();
+
+        let Reserved {
+            amount,
+            cores,
+            ports,
+        } = file.reserved;
+        assert_eq!(
+            (amount.cpu_mhz, amount.memory_mb, amount.disk_mb),
+            (500, 512, 1_024)
+        );
+        assert_eq!(cores, [0, 2, 3]);
+        assert_eq!(ports, [22, 80, 8_000, 8_001, 8_002]);
+    }
+
+    #[test]
+    fn wrong_reservations_are_placed() {
+        let error = parse(
+            "client {\n  reserved {\n    memory = -1\n    cores = \"3-1\"\n    reserved_ports = \"0\"\n    gpu = 1\n    a {}\n  }\n}\n",
+        )
+        .unwrap_err();
+
+        for start in [
+            "agent.hcl:3:14: `memory` must be a whole number",
+            "agent.hcl:4:13: `cores` must be numbers and ranges such as",
+            "agent.hcl:5:22: `reserved_ports` must be numbers and ranges such as",
+            "agent.hcl:6:5: unknown field `gpu` in reserved",
+            "agent.hcl:7:5: unknown block `a` in reserved",
+        ] {
+            assert!(
+                error.lines().any(|line| line.starts_with(start)),
+                "{start}: {error}"
+            );
+        }
     }
 
     #[test]
