@@ -28,6 +28,8 @@ mod rates;
 #[cfg(test)]
 mod sched;
 #[cfg(test)]
+mod stress;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod ways;

@@ -1,0 +1,173 @@
+//! Tasks that take all they can get, beside others.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use muster_agent::cgroup::{Controller, Limits, NodeTree, RemoveCgroupError, TaskCgroup};
+
+use crate::support::{PATIENCE, limits, remove, shell, tree, until};
+
+const BURN: &str = "while :; do :; done";
+
+/// CPU time in microseconds.
+fn used(task: &TaskCgroup) -> u64 {
+    task.stats().unwrap().cpu.unwrap().usage_us.unwrap()
+}
+
+async fn end(task: &TaskCgroup) {
+    task.kill().unwrap();
+    assert!(task.wait_empty(PATIENCE).await.unwrap());
+    task.remove().await.unwrap();
+}
+
+fn make(tree: &NodeTree, alloc: &str, limits: &Limits) -> TaskCgroup {
+    TaskCgroup::create(tree, alloc, "task", limits).unwrap()
+}
+
+/// 1 000 against 3 000 MHz on one core, within 5 % over eight seconds of it.
+#[tokio::test]
+async fn cpu_is_shared_by_weight() {
+    let name = "cpu_is_shared_by_weight";
+    let Some(tree) = tree(name, &[Controller::Cpu, Controller::Cpuset]) else {
+        return;
+    };
+    let on_one_core = |cpu_mhz| Limits {
+        cpu_mhz,
+        cores: vec![0],
+        ..limits()
+    };
+    let small = make(&tree, "small", &on_one_core(1_000));
+    let large = make(&tree, "large", &on_one_core(3_000));
+    let mut children = [shell(&small, BURN), shell(&large, BURN)];
+    let both = || (used(&small), used(&large));
+    let begun = until("both to burn", || {
+        Some(both()).filter(|(small, large)| *small > 200_000 && *large > 200_000)
+    });
+
+    let ended = until("eight seconds", || {
+        let now = both();
+        (now.0 + now.1 >= begun.0 + begun.1 + 8_000_000).then_some(now)
+    });
+
+    let (small_us, large_us) = (ended.0 - begun.0, ended.1 - begun.1);
+    let ratio = large_us as f64 / small_us as f64;
+    eprintln!("{large_us} to {small_us} microseconds: {ratio:.3}");
+    assert!(
+        (ratio / 3.0 - 1.0).abs() <= 0.05,
+        "{ratio:.3} in place of 3"
+    );
+    end(&small).await;
+    remove(tree, large).await;
+    for child in &mut children {
+        child.wait().unwrap();
+    }
+}
+
+/// Of two tasks with the same limit the one that goes beyond it is killed, whole, and the other is left alone.
+#[tokio::test]
+async fn the_task_beyond_its_memory_is_the_one_killed() {
+    let name = "the_task_beyond_its_memory_is_the_one_killed";
+    let Some(tree) = tree(name, &[Controller::Memory]) else {
+        return;
+    };
+    let limits = Limits {
+        memory_max_bytes: Some(32 << 20),
+        ..limits()
+    };
+    let (modest, greedy) = (
+        make(&tree, "modest", &limits),
+        make(&tree, "greedy", &limits),
+    );
+    let mut quiet = shell(
+        &modest,
+        "x=$(head -c 4000000 /dev/zero | tr '\\0' a); sleep 600",
+    );
+    until("the modest one's memory", || {
+        let memory = modest.stats().unwrap().memory.unwrap();
+        (memory.current_bytes > 4_000_000).then_some(())
+    });
+
+    let mut child = shell(
+        &greedy,
+        "sleep 600 & x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done",
+    );
+    let status = child.wait().unwrap();
+
+    assert_eq!(status.signal(), Some(9), "{status}");
+    until("the greedy one's helper to go with it", || {
+        (!greedy.is_populated().unwrap()).then_some(())
+    });
+    assert!(greedy.oom().unwrap().unwrap().kills >= 1);
+    assert_eq!(modest.oom().unwrap().unwrap().kills, 0);
+    assert_eq!(quiet.try_wait().unwrap(), None);
+    end(&greedy).await;
+    remove(tree, modest).await;
+    quiet.wait().unwrap();
+}
+
+/// A bomb that forks as fast as it can never has more than its limit, its neighbour can still fork, and it is killed.
+#[tokio::test]
+async fn a_fork_bomb_takes_no_process_of_its_neighbours() {
+    let name = "a_fork_bomb_takes_no_process_of_its_neighbours";
+    let Some(tree) = tree(name, &[Controller::Pids, Controller::Cpu]) else {
+        return;
+    };
+    let bomb = make(
+        &tree,
+        "bomb",
+        &Limits {
+            pids_max: 64,
+            ..limits()
+        },
+    );
+    let neighbour = make(&tree, "neighbour", &limits());
+    let mut child = shell(&bomb, "bomb() { bomb | bomb & }; bomb; sleep 600");
+    let pids = || bomb.stats().unwrap().pids.unwrap();
+    until("the bomb to reach its limit", || {
+        (pids() == 64).then_some(())
+    });
+
+    let forks = shell(
+        &neighbour,
+        "i=0; while [ $i -lt 50 ]; do (exit 0) || exit 1; i=$((i+1)); done",
+    );
+    let status = forks.wait_with_output().unwrap().status;
+
+    assert!(status.success(), "{status}");
+    assert!(pids() <= 64, "{}", pids());
+    end(&neighbour).await;
+    remove(tree, bomb).await;
+    child.wait().unwrap();
+}
+
+/// Frozen in a group that the task made in a group that it made: busy until it is killed, and gone then.
+#[tokio::test]
+async fn a_frozen_nested_and_busy_group_is_removed() {
+    let name = "a_frozen_nested_and_busy_group_is_removed";
+    let Some(tree) = tree(name, &[]) else {
+        return;
+    };
+    let task = make(&tree, "alloc", &limits());
+    let inner = task.dir().join("a/b");
+    let script = format!(
+        "mkdir -p '{0}'; (trap '' TERM; echo 0 >'{0}/cgroup.procs'; while :; do :; done) & sleep 600",
+        inner.display()
+    );
+    let mut child = shell(&task, &script);
+    let inside = until("a process inside", || {
+        let procs = std::fs::read_to_string(inner.join("cgroup.procs")).ok()?;
+        procs.lines().next()?.parse::<u32>().ok()
+    });
+    task.freeze(Duration::from_secs(30)).await.unwrap();
+
+    let refused = task.remove().await.unwrap_err();
+
+    let RemoveCgroupError::Busy { pids, .. } = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(pids.contains(&inside), "{pids:?} without {inside}");
+    task.freeze(Duration::from_secs(30)).await.unwrap();
+    remove(tree, task).await;
+    assert!(!inner.exists());
+    child.wait().unwrap();
+}
