@@ -39,6 +39,7 @@ pub use file::CgroupFileError;
 pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};
 pub use kill::KillError;
 pub use oom::OomCount;
+pub(crate) use pressure::Want;
 pub use remove::RemoveCgroupError;
 pub use resources::{ApplyLimitError, Drift, Limits, Unenforced};
 pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats};

@@ -44,6 +44,7 @@ pub mod logs;
 mod migrate;
 pub mod node;
 mod payload;
+mod pressure;
 mod process;
 mod reports;
 pub mod ring;

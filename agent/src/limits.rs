@@ -149,6 +149,14 @@ pub(crate) const CGROUP_EMPTY_INTERVAL: Duration = Duration::from_millis(5);
 /// Processes and threads of one task. systemd's default for a service is 15 % of the machine's; a
 /// fork bomb at 4 096 leaves the machine usable, and no server we know needs half of it.
 pub(crate) const TASK_PIDS_MAX: u64 = 4096;
+/// Over which the kernel sums up how long tasks stand still, before it tells of it. Of 2 s it keeps account without a
+/// thread of its own, and a shorter time is a hiccup.
+pub(crate) const PRESSURE_WINDOW: Duration = Duration::from_secs(2);
+/// Between two looks at all tasks for the same want: a look is two files of 10 µs each a task, 0.2 % of a processor with
+/// 5 000 tasks.
+pub(crate) const PRESSURE_PAUSE: Duration = Duration::from_secs(50);
+/// Between two events about the same want of a task: it keeps ten events, and other news are to be among them.
+pub(crate) const PRESSURE_TOLD_PAUSE: Duration = Duration::from_hours(1);
 /// MHz of a core of which neither sysfs nor `/proc/cpuinfo` knows a frequency, as on some virtual machines.
 pub(crate) const CORE_MHZ_UNKNOWN: u32 = 1_000;
 /// How far below its memory limit a task is slowed down at most. The kernel lets it wait the longer the larger the part

@@ -3,10 +3,14 @@
 //!
 //! The v2 hierarchy keeps it for each group, whatever its controllers are bound to.
 
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::cgroup::file;
 use crate::cgroup::stats::{Pressure, PressureStats};
+use crate::cgroup::{NodeTree, TaskCgroup, file};
 
 /// What the v2 group `dir` says; `None` where this kernel keeps no pressure.
 pub(crate) fn stats(dir: &Path) -> Option<PressureStats> {
@@ -17,6 +21,77 @@ pub(crate) fn stats(dir: &Path) -> Option<PressureStats> {
         memory: of("memory.pressure")?,
         io: of("io.pressure")?,
     })
+}
+
+/// What a task may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Processor time.
+    Cpu,
+    /// A disk.
+    Io,
+    /// Memory.
+    Memory,
+}
+
+impl Want {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "processor time",
+            Self::Io => "a disk",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// What may be done, for people; begins with what parts it from what was said.
+    pub(crate) fn help(self) -> &'static str {
+        match self {
+            Self::Cpu => ": give it more `cpu`, or take `cpu_hard_limit` away",
+            Self::Io => ": see `resources { io }` of it and of its neighbours",
+            Self::Memory => ": give it more `memory`, or more `memory_max`",
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu.pressure",
+            Self::Io => "io.pressure",
+            Self::Memory => "memory.pressure",
+        }
+    }
+}
+
+impl NodeTree {
+    /// A file that has priority events when some task of the node stood still for `stall` within `window`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said, such as that it keeps no pressure.
+    pub(crate) fn pressure_trigger(
+        &self,
+        want: Want,
+        stall: Duration,
+        window: Duration,
+    ) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let options = options
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK);
+        let mut file = options.open(self.v2_dir().join(want.file()))?;
+        let trigger = format!("some {} {}", stall.as_micros(), window.as_micros());
+        file.write_all(trigger.as_bytes())?;
+        Ok(file)
+    }
+}
+
+impl TaskCgroup {
+    /// How long some process of it has stood still; `None` where nobody knows.
+    pub(crate) fn stalled(&self, want: Want) -> Option<Duration> {
+        let pressure = parse(&file::read(self.dir(), want.file()).ok()?)?;
+        Some(Duration::from_micros(pressure.some_us))
+    }
 }
 
 /// Reads lines `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, total in microseconds.

@@ -111,6 +111,43 @@ async fn limits_change_with_the_job_while_the_task_runs() {
     agent.end().await;
 }
 
+/// A task above its soft limit that goes on asking for memory waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_waits_for_memory_is_told_of() {
+    let name = "a_task_that_waits_for_memory_is_told_of";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    let keeps_pressure = std::fs::read_to_string(machine.tree().join("memory.pressure"));
+    if node.attributes["cgroup.memory"] != "v2" || keeps_pressure.is_err() {
+        skipped(
+            name,
+            "no memory controller in v2, or no pressure; run: cargo xtask vm",
+        );
+        return agent.end().await;
+    }
+    // A mebibyte is kept for each one that is asked for, so that there is always less to give back.
+    let script = "x=; while :; do x=$x$(head -c 1000000 /dev/zero | tr '\\0' a); done";
+    let greedy = service(1, script)
+        .memory_mb(16)
+        .with(|spec, _| spec.groups[0].tasks[0].resources.memory_max = Some(Mb(128)));
+
+    let alloc_id = server.place(greedy.build()).await;
+
+    server
+        .reported(alloc_id, "told of its waiting", |task, _| {
+            let told = |message: &str| message.starts_with("stood still for want of memory");
+            task.events.iter().any(|event| told(&event.message))
+        })
+        .await;
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
 /// Where the io controller is bound to v1, and for a driver that keeps its own limits, nobody would hold the rate.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_rate_that_nobody_would_keep_is_refused() {
