@@ -1,8 +1,10 @@
 //! What a job asks of its tasks' cgroups, and what becomes of it where nobody can keep it.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
-use muster_domain::alloc::ClientStatus;
+use muster_domain::alloc::{ClientStatus, DesiredAlloc};
 use muster_domain::id::AllocId;
 use muster_domain::job::ByteRate;
 use muster_domain::resources::{CpuMhz, Mb};
@@ -144,6 +146,96 @@ async fn a_task_that_waits_for_memory_is_told_of() {
             task.events.iter().any(|event| told(&event.message))
         })
         .await;
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// A loop device over a file, freed on drop.
+struct Loop(String);
+
+impl Loop {
+    /// `None` where there is none.
+    fn new(file: &Path) -> Option<Self> {
+        std::fs::write(file, vec![0; 1 << 20]).unwrap();
+        let free = Command::new("losetup").arg("-f").output().ok()?;
+        let device = String::from_utf8_lossy(&free.stdout).trim().to_owned();
+        let taken = Command::new("losetup").arg(&device).arg(file).output();
+        taken.ok()?.status.success().then_some(Self(device))
+    }
+
+    /// As the kernel numbers it.
+    fn number(&self) -> String {
+        let name = Path::new(&self.0).file_name().unwrap();
+        let number = Path::new("/sys/block").join(name).join("dev");
+        std::fs::read_to_string(number).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let freed = Command::new("losetup").args(["-d", &self.0]).status();
+        assert!(std::thread::panicking() || freed.unwrap().success());
+    }
+}
+
+/// The limit holds for a disk that the job cannot know, is another after an update of the job, and is gone after one
+/// more; the process is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_rate_follows_the_job() {
+    let name = "a_disk_rate_follows_the_job";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    let disk = Loop::new(&machine.data().with_extension("disk"));
+    let Some(disk) = disk.filter(|_| node.attributes["cgroup.io"] == "v2") else {
+        skipped(
+            name,
+            "no loop device, or no io controller in v2; run: cargo xtask vm",
+        );
+        return agent.end().await;
+    };
+    let mut alloc = service(1, "sleep 600").build();
+    let with_rate = |alloc: &mut DesiredAlloc, rate: Option<u64>| {
+        let mut job = (*alloc.job).clone();
+        job.version += 1;
+        job.spec.groups[0].tasks[0].resources.io.write_rate = rate.map(ByteRate);
+        alloc.job = Arc::new(job);
+    };
+    let file = machine.tree().join(alloc.alloc_id.to_string());
+    let file = file.join("main/io.max");
+    let limit = || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let found = lines.find(|(number, _)| *number == disk.number());
+        found.map(|(_, limit)| limit.to_owned())
+    };
+
+    with_rate(&mut alloc, Some(1 << 20));
+    let alloc_id = server.place(alloc.clone()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let pid = server.pid(alloc_id).await;
+
+    let expected = "rbps=max wbps=1048576 riops=max wiops=max";
+    assert_eq!(limit().as_deref(), Some(expected));
+    for (rate, expected) in [
+        (
+            Some(2 << 20),
+            Some("rbps=max wbps=2097152 riops=max wiops=max"),
+        ),
+        (None, None),
+    ] {
+        with_rate(&mut alloc, rate);
+        server.place(alloc.clone()).await;
+        eventually("the limit of the job as it is now", async || {
+            (limit().as_deref() == expected).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(server.pid(alloc_id).await, pid);
     server.stop(alloc_id).await;
     agent.end().await;
 }
