@@ -9,6 +9,7 @@ mod introduce;
 pub(crate) mod native;
 pub(crate) mod plugin;
 mod tell;
+pub(crate) mod usage;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ mod series;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_domain::id::{AllocId, Timestamp};
 use muster_wire::rpc::{AllocHistory, TaskHistory};
@@ -21,10 +21,11 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::Totals;
+use crate::drivers::usage::is_hidden;
 use crate::facilities::{Facilities, now};
 use crate::history::series::{Counts, Moment, Series};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
-use crate::stats::NOT_REGISTERED;
+use crate::stats::{NOT_REGISTERED, only_told_by};
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
@@ -106,17 +107,24 @@ impl Histories {
         for (alloc_id, name, live) in live {
             let key = (alloc_id, name);
             let cgroup_id = live.record.cgroup_id;
-            let totals = counted.get(&cgroup_id);
-            let look = Look {
-                cgroup_id,
-                counts: totals.map_or(Counts::NONE, |totals| {
-                    Counts::new(totals, has_run_delay, has_block)
-                }),
-                began: (!kept.knows(&key, cgroup_id))
-                    .then(|| began(facilities, cgroup_id))
-                    .flatten(),
-                memory_bytes: memory(&live),
-                is_uncounted: totals.is_none(),
+            let look = if is_hidden(&live) {
+                told(&live)
+            } else {
+                let totals = counted.get(&cgroup_id);
+                Look {
+                    cgroup_id,
+                    counts: totals.map_or(Counts::NONE, |totals| {
+                        Counts::new(totals, has_run_delay, has_block)
+                    }),
+                    began: (!kept.knows(&key, cgroup_id))
+                        .then(|| began(facilities, cgroup_id))
+                        .flatten(),
+                    memory_bytes: memory(&live),
+                    no_counts: totals.is_none().then(|| match &facilities.bpf {
+                        Ok(_) => NOT_REGISTERED.into(),
+                        Err(reason) => reason.as_str().into(),
+                    }),
+                }
             };
             kept.look(key, look, moment);
         }
@@ -136,7 +144,24 @@ struct Look {
     /// When its first process began, since boot; `None` if that is not known, or the start is.
     began: Option<Duration>,
     memory_bytes: Result<u64, Box<str>>,
-    is_uncounted: bool,
+    /// Why the programs counted nothing.
+    no_counts: Option<Box<str>>,
+}
+
+/// What is found of a task that only its driver sees. Nobody knows what it used before its driver was asked.
+fn told(live: &LiveTask) -> Look {
+    let driver = &live.record.driver;
+    let known = live.usage.known(driver, Instant::now());
+    let reason = known.as_ref().err().cloned();
+    let reason = reason.unwrap_or_else(|| only_told_by(driver));
+    let (cpu, memory_bytes) = known.map_or((None, None), |known| (known.cpu, known.memory_bytes));
+    Look {
+        cgroup_id: live.record.cgroup_id,
+        counts: Counts::of_cpu(cpu.map(nanos)),
+        began: None,
+        memory_bytes: memory_bytes.ok_or_else(|| reason.as_str().into()),
+        no_counts: Some(reason.into()),
+    }
 }
 
 /// When the first process of a start began, since boot.
@@ -170,7 +195,7 @@ impl Kept {
             counts,
             began,
             memory_bytes,
-            is_uncounted,
+            no_counts,
         } = look;
         // One that was there at the last look, and was not seen, began before it.
         let began = began.filter(|began| self.looked.is_some_and(|looked| looked <= *began));
@@ -201,7 +226,7 @@ impl Kept {
             series.look(counts, memory_now, moment);
         }
         series.no_memory = memory_bytes.err();
-        series.is_uncounted = is_uncounted;
+        series.no_counts = no_counts;
     }
 
     /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first.
@@ -280,27 +305,23 @@ fn no_history(is_full: bool) -> String {
 /// Why values of a task are absent.
 fn absent(facilities: &Facilities, series: &Series) -> BTreeMap<String, String> {
     let mut absent = BTreeMap::new();
-    let mut all = |reason: &str| {
-        for value in EBPF_VALUES {
-            absent.insert(value.to_owned(), reason.to_owned());
+    if let Some(reason) = &series.no_counts {
+        let reasons = EBPF_VALUES.map(|value| (value.to_owned(), reason.to_string()));
+        absent.extend(reasons);
+    } else if let Some(bpf) = facilities.bpf() {
+        for (part, values) in [
+            ("run_delay", &EBPF_VALUES[1..2]),
+            ("block", &EBPF_VALUES[4..]),
+        ] {
+            let reason = bpf.absent().get(part);
+            let reasons = values.iter().zip(std::iter::repeat(reason));
+            absent.extend(
+                reasons.filter_map(|(value, reason)| Some(((*value).to_owned(), reason?.clone()))),
+            );
         }
-    };
-    match &facilities.bpf {
-        Err(reason) => all(reason),
-        Ok(_) if series.is_uncounted => all(NOT_REGISTERED),
-        Ok(bpf) => {
-            for (part, values) in [
-                ("run_delay", &EBPF_VALUES[1..2]),
-                ("block", &EBPF_VALUES[4..]),
-            ] {
-                let reason = bpf.absent().get(part);
-                let reasons = values.iter().zip(std::iter::repeat(reason));
-                absent
-                    .extend(reasons.filter_map(|(value, reason)| {
-                        Some(((*value).to_owned(), reason?.clone()))
-                    }));
-            }
-        }
+    }
+    if series.has_cpu() {
+        absent.remove("cpu");
     }
     if let Some(reason) = &series.no_memory {
         absent.insert("memory_bytes".to_owned(), reason.to_string());

@@ -134,6 +134,15 @@ pub(crate) const DRIVER_PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const DRIVER_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A driver that lived this long has its pause begin at the first step again.
 pub(crate) const DRIVER_SETTLED: Duration = Duration::from_mins(1);
+/// Time between two words of a driver about what a task uses, where nobody else knows: twice in a step of the histories
+/// ([`HISTORY_STEP`]), so that each point has words of its own. Half would cost drivers that ask a daemon for each
+/// task twice as much.
+pub(crate) const DRIVER_USAGE_INTERVAL: Duration = Duration::from_secs(5);
+/// Characters of a driver's reason why it tells nothing of a task: the reason stands with each value that is absent.
+/// What is beyond is left out.
+pub(crate) const DRIVER_REASON_CHARS_MAX: usize = 200;
+/// How long a driver's words about a task are told: it may be late twice.
+pub(crate) const DRIVER_USAGE_KEPT: Duration = Duration::from_secs(15);
 /// Pause between two looks at a driver process that another agent started.
 pub(crate) const DRIVER_WATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// Bytes of a unix socket's path, less the closing zero (`unix(7)`).

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
 use crate::cgroup::{self, MemoryStats};
+use crate::drivers::usage::{Known, is_hidden};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
@@ -39,6 +40,30 @@ const EBPF_VALUES: [&str; 20] = [
     "block_write_bytes",
     "block_writes",
     "block_latency",
+];
+
+/// Values that a driver may tell of a task that is in none of our cgroups.
+const DRIVER_VALUES: [&str; 9] = [
+    "cpu",
+    "throttled_periods",
+    "throttled",
+    "memory_bytes",
+    "memory_peak_bytes",
+    "memory_anon_bytes",
+    "memory_file_bytes",
+    "memory_swap_bytes",
+    "memory_kernel_bytes",
+];
+
+/// Values that nobody tells of such a task, beside those of eBPF.
+const HIDDEN_VALUES: [&str; 7] = [
+    "memory_limit_bytes",
+    "memory_high_events",
+    "memory_max_events",
+    "major_faults",
+    "pressure",
+    "pids",
+    "oom_kills",
 ];
 
 /// Why eBPF tells nothing of a task.
@@ -138,6 +163,11 @@ fn task(
     absent: &BTreeMap<&'static str, String>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
+    if is_hidden(live) {
+        let driver = &live.record.driver;
+        add_told(&mut stats, driver, live.usage.known(driver, Instant::now()));
+        return stats;
+    }
     add_cgroup(&mut stats, live);
     let counted = match counters {
         Ok(tasks) => tasks
@@ -154,6 +184,55 @@ fn task(
         }
     }
     stats
+}
+
+/// Adds what its driver tells of a task that runs in none of our cgroups, whose files would say zero.
+fn add_told(stats: &mut TaskStats, driver: &str, known: Result<Known, String>) {
+    let reason = known.as_ref().err().cloned();
+    let Known {
+        cpu,
+        throttled_periods,
+        throttled,
+        memory_bytes,
+        memory_peak_bytes,
+        memory_anon_bytes,
+        memory_file_bytes,
+        memory_swap_bytes,
+        memory_kernel_bytes,
+    } = known.unwrap_or_default();
+    let has = [
+        cpu.is_some(),
+        throttled_periods.is_some(),
+        throttled.is_some(),
+        memory_bytes.is_some(),
+        memory_peak_bytes.is_some(),
+        memory_anon_bytes.is_some(),
+        memory_file_bytes.is_some(),
+        memory_swap_bytes.is_some(),
+        memory_kernel_bytes.is_some(),
+    ];
+    stats.cpu = cpu;
+    stats.throttled_periods = throttled_periods;
+    stats.throttled = throttled;
+    stats.memory_bytes = memory_bytes;
+    stats.memory_peak_bytes = memory_peak_bytes;
+    stats.memory_anon_bytes = memory_anon_bytes;
+    stats.memory_file_bytes = memory_file_bytes;
+    stats.memory_swap_bytes = memory_swap_bytes;
+    stats.memory_kernel_bytes = memory_kernel_bytes;
+    let untold = DRIVER_VALUES.iter().zip(has).filter(|(_, has)| !has);
+    let untold = untold.map(|(value, _)| value);
+    for value in untold.chain(&HIDDEN_VALUES).chain(&EBPF_VALUES) {
+        let reason = reason.clone().unwrap_or_else(|| only_told_by(driver));
+        stats.absent.insert((*value).to_owned(), reason);
+    }
+}
+
+/// Why a value that a driver does not tell is absent.
+pub(crate) fn only_told_by(driver: &str) -> String {
+    format!(
+        "the task runs in none of the agent's cgroups: what is known of it is what driver `{driver}` tells"
+    )
 }
 
 fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {

@@ -15,6 +15,7 @@ mod remote;
 mod resources;
 mod streams;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alloc::Input;
 use crate::cgroup::{TaskCgroup, TaskName};
-use crate::drivers::DriverSlot;
+use crate::drivers::usage::DriverUsage;
+use crate::drivers::{DriverSlot, native, usage};
 use crate::facilities::Facilities;
 use crate::store::{TaskRecord, Write};
 use streams::Streams;
@@ -146,6 +148,8 @@ pub(crate) struct LiveTask {
     pub(crate) elsewhere: Option<Vec<u8>>,
     /// It is not to be managed here any more.
     pub(crate) leaving: CancellationToken,
+    /// What its driver says that it uses.
+    pub(crate) usage: DriverUsage,
 }
 
 impl LiveTask {
@@ -180,6 +184,12 @@ impl LiveTask {
         }
     }
 
+    /// Whether there is a process in its cgroup. Tasks of drivers that take no cgroup from the agent are elsewhere.
+    pub(crate) fn is_here(&self) -> bool {
+        let cgroup = self.cgroup.as_ref();
+        cgroup.is_some_and(|cgroup| cgroup.is_populated().unwrap_or(true))
+    }
+
     /// Has whoever waits for its end leave it instead.
     pub(crate) fn leave(&self) {
         self.leaving.cancel();
@@ -187,11 +197,8 @@ impl LiveTask {
 
     /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches.
     pub(crate) async fn force(&self) {
-        let here = self
-            .cgroup
-            .as_ref()
-            .filter(|cgroup| cgroup.is_populated().unwrap_or(true));
-        let Some(cgroup) = here else {
+        let cgroup = self.cgroup.as_ref().filter(|_| self.is_here());
+        let Some(cgroup) = cgroup else {
             if let Err(error) = self.stop(FORCE_SIGNAL, Duration::ZERO).await {
                 tracing::error!(task = self.record.task_id, %error, "a task cannot be killed by its driver");
             }
@@ -237,7 +244,7 @@ pub(crate) async fn run(
                 inputs.send(TaskInput::RunsElsewhere { handle }).await;
             }
             inputs.send(TaskInput::Started { note }).await;
-            end::end(&facilities, &task, &live, end::Known::Told, &inputs).await;
+            attend(&facilities, &task, &live, end::Known::Told, &inputs).await;
         }
         Err(failure) => {
             let begin::StartFailure { reason, next } = failure;
@@ -252,6 +259,27 @@ pub(crate) async fn run(
                 })
                 .await;
         }
+    }
+}
+
+/// Waits for the end of a task and cleans up after it; meanwhile its driver tells what it uses, if nobody else can.
+async fn attend(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+    known: end::Known,
+    inputs: &Inputs,
+) {
+    let mut ending = pin!(end::end(facilities, task, live, known, inputs));
+    if live.record.driver == native::NAME {
+        return ending.await;
+    }
+    // On the heap: most tasks have no need of it.
+    let followed = Box::pin(usage::follow(live));
+    tokio::select! {
+        biased;
+        () = &mut ending => {}
+        never = followed => match never {}
     }
 }
 
@@ -292,7 +320,7 @@ pub(crate) async fn find(
             } else {
                 end::Known::No
             };
-            end::end(&facilities, &task, &live, known, &inputs).await;
+            attend(&facilities, &task, &live, known, &inputs).await;
         }
     }
 }

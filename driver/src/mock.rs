@@ -73,6 +73,8 @@ pub struct MockTask {
     pub exec_code: i32,
     /// The driver puts it on a network of its own, at this address.
     pub address: String,
+    /// Per cent of one core that its driver says it uses; `None`: it does not say.
+    pub cpu_percent: Option<u32>,
 }
 
 impl MockTask {
@@ -113,6 +115,7 @@ impl MockTask {
             exec_stdout,
             exec_code,
             address,
+            cpu_percent,
         } = self;
         without_nulls(json!({
             "run_for_ms": run_for_ms,
@@ -127,6 +130,7 @@ impl MockTask {
             "exec_stdout": exec_stdout,
             "exec_code": exec_code,
             "address": address,
+            "cpu_percent": cpu_percent,
         }))
     }
 
@@ -572,12 +576,14 @@ impl MockDriver {
                     _ = process.wait() => return None,
                     () = tokio::time::sleep(pause) => {}
                 }
+                let percent = process.task.cpu_percent;
                 let stats = TaskStats {
                     task_id,
                     at: SystemTime::now(),
                     usage: TaskUsage {
                         cpu: CpuUsage {
-                            measured: vec![CpuField::Percent],
+                            percent: percent.unwrap_or_default().into(),
+                            measured: percent.map(|_| CpuField::Percent).into_iter().collect(),
                             ..CpuUsage::default()
                         },
                         ..TaskUsage::default()
@@ -655,6 +661,7 @@ impl TaskDriver for MockDriver {
                 ("exec_stdout", Spec::optional("exec_stdout", "string")),
                 ("exec_code", Spec::optional("exec_code", "number")),
                 ("address", Spec::optional("address", "string")),
+                ("cpu_percent", Spec::optional("cpu_percent", "number")),
             ]))
         }
         .boxed()

@@ -545,7 +545,8 @@ pub struct Pressure {
     pub full: Option<Duration>,
 }
 
-/// What a task uses. A value that cannot be had is absent, never zero.
+/// What a task uses. A value that cannot be had is absent, never zero. Of a task that runs in none of the agent's
+/// cgroups, its driver tells what it tells, CPU time since the agent asks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStats {
     /// CPU time, from eBPF `sched_switch`; from the cgroup where there is no program.

@@ -53,6 +53,13 @@ impl Counts {
         ])
     }
 
+    /// CPU time in nanoseconds, and nothing else.
+    pub(super) fn of_cpu(cpu_ns: Option<u64>) -> Self {
+        let mut counts = Self::NONE;
+        counts.0[0] = cpu_ns.unwrap_or(ABSENT);
+        counts
+    }
+
     /// What was added since `before`; absent where one of them is.
     fn since(self, before: Self) -> Self {
         let mut added = self.0;
@@ -86,8 +93,8 @@ pub(super) struct Series {
     points: VecDeque<Point>,
     /// Why memory was absent at that look.
     pub(super) no_memory: Option<Box<str>>,
-    /// The programs did not know the task then.
-    pub(super) is_uncounted: bool,
+    /// Why the programs counted nothing of it then.
+    pub(super) no_counts: Option<Box<str>>,
 }
 
 impl Series {
@@ -99,8 +106,14 @@ impl Series {
             looked,
             points: VecDeque::new(),
             no_memory: None,
-            is_uncounted: false,
+            no_counts: None,
         }
+    }
+
+    /// Whether CPU time was known at the newest look.
+    pub(super) fn has_cpu(&self) -> bool {
+        let Counts([cpu, ..]) = self.counts;
+        cpu != ABSENT
     }
 
     /// Whether it is about this start of the task.

@@ -28,7 +28,7 @@ fn look(cgroup_id: u64, began_s: u64, used: u64) -> Look {
         counts: Counts::new(&totals, true, false),
         began: Some(Duration::from_secs(began_s)),
         memory_bytes: Ok(4_096),
-        is_uncounted: false,
+        no_counts: None,
     }
 }
 

@@ -14,6 +14,7 @@ use super::{LiveTask, TaskAt, remote, resources, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, TaskCgroup, core_list};
+use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, TaskConfigError, native};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
@@ -120,6 +121,7 @@ pub(crate) async fn begin(
                 streams,
                 elsewhere,
                 leaving: CancellationToken::new(),
+                usage: DriverUsage::default(),
             };
             Ok((live, notes.join("; ")))
         }

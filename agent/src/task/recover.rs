@@ -15,6 +15,7 @@ use super::{LiveTask, TaskAt, end};
 use crate::allocdir::owner_named;
 use crate::cgroup::{CreateTaskCgroupError, Drift, TaskCgroup};
 use crate::drivers::DriverSlot;
+use crate::drivers::usage::DriverUsage;
 use crate::facilities::Facilities;
 use crate::store::{Ended, TaskRecord};
 use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
@@ -206,6 +207,7 @@ async fn live(
         streams,
         elsewhere: None,
         leaving: CancellationToken::new(),
+        usage: DriverUsage::default(),
     }))
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
+use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
-use crate::support::{FakeServer, Machine, batch, privileged, service};
+use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
 
 async fn agent(machine: &Machine, server: &FakeServer, host: &MockHost) -> Agent {
     let mut config = machine.config(server);
@@ -95,4 +96,46 @@ async fn a_task_without_a_process_is_recovered() {
     assert_eq!(host.running(), 1);
     second.shutdown(Leave::StopTasks).await;
     assert_eq!(host.running(), 0);
+}
+
+/// A driver in the agent's process tells in the same way, and its words make a history.
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_that_a_driver_tells_become_time() {
+    if !privileged("shares_that_a_driver_tells_become_time") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent(&machine, &server, &host).await;
+    let config = MockTask {
+        cpu_percent: Some(50),
+        ..MockTask::forever()
+    };
+
+    let alloc = service(1, "").driver("mock", &config.to_config());
+    let alloc_id = server.place(alloc.build()).await;
+    let used = |stats: &TaskStats| stats.cpu.is_some_and(|cpu| cpu > Duration::from_secs(1));
+    let stats = server.usage(alloc_id, "CPU time", used).await;
+    let history = eventually("a point with CPU time", async || {
+        let request = NodeRequest::AllocHistory { alloc_id };
+        let replies = server.ask(request, |replies| !replies.is_empty()).await;
+        let Some(NodeReply::AllocHistory(mut history)) = replies.into_iter().next() else {
+            return None;
+        };
+        let task = history.tasks.remove("main")?;
+        let mut points = task.points.iter();
+        points
+            .any(|point| point.cpu > Some(Duration::ZERO))
+            .then_some(task)
+    })
+    .await;
+
+    assert_eq!(stats.memory_bytes, None);
+    assert!(stats.absent["memory_bytes"].contains("`mock`"), "{stats:?}");
+    assert!(!history.absent.contains_key("cpu"), "{history:?}");
+    assert!(
+        history.absent["net_rx_bytes"].contains("`mock`"),
+        "{history:?}"
+    );
+    agent.shutdown(Leave::StopTasks).await;
 }

@@ -10,7 +10,7 @@ use muster_agent::{PluginError, PluginSettings};
 use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind};
 use muster_domain::id::AllocId;
 use muster_driver::go::{self, BuildGoError};
-use muster_wire::rpc::LogStream;
+use muster_wire::rpc::{LogStream, TaskStats};
 use serde_json::{Value, json};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service, skipped};
@@ -347,6 +347,54 @@ async fn what_a_driver_tells_is_in_the_history_of_its_task() {
         "{others:?}"
     );
     agent.shutdown(Leave::StopTasks).await;
+}
+
+/// The task is in none of the agent's cgroups, so that its driver alone sees it: through the deaths of both.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_task_uses_is_told_by_its_driver() {
+    let Some(with) = WithPlugins::new("what_a_task_uses_is_told_by_its_driver") else {
+        return;
+    };
+    let first = with.agent().await;
+    let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    with.task_pid(alloc_id).await;
+    let told_by = async |plugin: u32| {
+        let told = |stats: &TaskStats| stats.memory_swap_bytes == Some(plugin.into());
+        let what = "the words of a driver";
+        with.server.usage(alloc_id, what, told).await
+    };
+
+    let before = with.plugin().await;
+    let at_first = told_by(before).await;
+    kill(before);
+    let newest = eventually("another life of the plugin", async || {
+        Some(with.plugin().await).filter(|plugin| *plugin != before)
+    })
+    .await;
+    let afterwards = told_by(newest).await;
+    first.shutdown(Leave::KeepTasks).await;
+    let second = with.agent().await;
+    let to_the_next = told_by(newest).await;
+
+    for stats in [&at_first, &afterwards, &to_the_next] {
+        assert_eq!(stats.memory_bytes, Some(4096));
+        assert_eq!(stats.memory_anon_bytes, Some(4096));
+        let absent = [
+            ("cpu", stats.cpu.is_none()),
+            ("memory_file_bytes", stats.memory_file_bytes.is_none()),
+            ("memory_limit_bytes", stats.memory_limit_bytes.is_none()),
+            ("pids", stats.pids.is_none()),
+            ("oom_kills", stats.oom_kills.is_none()),
+            ("context_switches", stats.context_switches.is_none()),
+            ("net_rx_bytes", stats.net_rx_bytes.is_none()),
+        ];
+        for (value, is_absent) in absent {
+            assert!(is_absent, "{value}: {stats:?}");
+            assert!(stats.absent[value].contains("`gotest`"), "{stats:?}");
+        }
+    }
+    second.shutdown(Leave::StopTasks).await;
 }
 
 /// Nobody may write to a program that the agent runs as its own user.

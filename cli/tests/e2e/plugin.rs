@@ -193,6 +193,93 @@ fn a_job_runs_with_a_driver_that_a_file_configures() {
     assert!(said.contains("job.hcl:9:9: `config.comand`"), "{said}");
 }
 
+const MEASURED: &str = r#"
+job "measured" {
+  group "g" {
+    task "t" {
+      driver = "gotest"
+      config {
+        command = "/bin/sleep"
+        args    = ["600"]
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+/// The driver says 4 096 bytes of every task, and nothing of its CPU time.
+#[test]
+fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
+    let name = "what_a_driver_tells_of_its_tasks_is_shown_as_any_other";
+    let Some(driver) = in_go(name, "driver") else {
+        return;
+    };
+    let dir = tempfile::Builder::new()
+        .prefix("mp")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let dir = dir.path();
+    let plugins = dir.join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
+    let (_server, address) = server(dir);
+    let file = agent_file(dir, &address, BLOCKS[1]);
+    let _left = Left(dir.join("agent"));
+    let mut agent = Process::start(
+        muster().args(["agent", "--config"]).arg(&file),
+        &dir.join("agent.log"),
+    );
+    attributes_with(&address, "driver.gotest.greeting");
+    let job = job_file(dir, MEASURED);
+    let run = ask(
+        &address,
+        &["job", "run", "--timeout", "60", job.to_str().unwrap()],
+    );
+    assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
+
+    let status = until("memory in the status", || {
+        let status = stdout(&ask(&address, &["alloc", "status", "measured"]));
+        status.contains("4.0 KiB").then_some(status)
+    });
+    let top = stdout(&ask(&address, &["--json", "top", "-n", "1"]));
+    let nodes = ask(&address, &["--json", "node", "status"]);
+    let nodes: serde_json::Value = serde_json::from_str(&stdout(&nodes)).unwrap();
+    let node = nodes[0]["ID"].as_str().unwrap();
+    let metrics = fetch(
+        &address,
+        &format!("/v1/client/stats?node_id={node}&format=prometheus"),
+    );
+    ask(&address, &["job", "stop", "measured"]);
+    agent.end(nix::sys::signal::Signal::SIGTERM);
+
+    assert!(status.contains("driver `gotest` tells"), "{status}");
+    assert!(
+        top.contains("\"memory_bytes\": 4096") || top.contains("\"memory_bytes\":4096"),
+        "{top}"
+    );
+    let line = |name: &str| {
+        let mut lines = metrics.lines();
+        lines.find(|line| line.starts_with(name) && line.contains("job=\"measured\""))
+    };
+    let memory = line("muster_task_memory_bytes").unwrap_or_else(|| panic!("{metrics}"));
+    assert!(memory.ends_with(" 4096"), "{memory}");
+    assert_eq!(line("muster_task_cpu_seconds_total"), None);
+    assert_eq!(line("muster_task_network_received_bytes_total"), None);
+}
+
+/// What a server answers to a request without a client of ours.
+fn fetch(address: &str, path: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let host = address.trim_start_matches("http://");
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 #[test]
 fn a_plugin_started_by_hand_says_what_it_is() {
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role, ensure_cluster};
 use muster_wire::rpc::{
     ALPN_AGENT, AgentRequest, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest,
-    ToAgent,
+    TaskStats, ToAgent,
 };
 use quinn::Connection;
 use tokio::sync::mpsc;
@@ -338,16 +338,23 @@ impl FakeServer {
 
     /// The first process of the task.
     pub(crate) async fn pid(&self, alloc_id: AllocId) -> u32 {
-        eventually("a pid", async || {
+        self.usage(alloc_id, "a pid", |stats| stats.pid != 0)
+            .await
+            .pid
+    }
+
+    /// What the task uses, once `wanted` likes it.
+    pub(crate) async fn usage(
+        &self,
+        alloc_id: AllocId,
+        what: &str,
+        wanted: impl Fn(&TaskStats) -> bool,
+    ) -> TaskStats {
+        eventually(what, async || {
             let request = NodeRequest::AllocStats { alloc_id };
-            match self
-                .ask(request, |replies| !replies.is_empty())
-                .await
-                .first()?
-            {
-                NodeReply::AllocStats(stats) => {
-                    Some(stats.tasks.get("main")?.pid).filter(|pid| *pid != 0)
-                }
+            let replies = self.ask(request, |replies| !replies.is_empty()).await;
+            match replies.into_iter().next()? {
+                NodeReply::AllocStats(mut stats) => stats.tasks.remove("main").filter(&wanted),
                 _ => None,
             }
         })

@@ -1,0 +1,218 @@
+//! What drivers say that their tasks use, of tasks that run where the agent sees nothing: in no cgroup of its own.
+//!
+//! A driver tells shares of a processor, each since what it told before; here they are added up, so that whoever
+//! looks finds time that only grows. What was added is told as if it were used evenly until the driver speaks again:
+//! it comes late by [`DRIVER_USAGE_INTERVAL`], but not in leaps. Of the first words of a stream nobody knows since when
+//! they count, so they add nothing.
+//!
+//! Absent on purpose: usage of single processes, and MHz.
+
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use muster_driver::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskError, TaskStats};
+
+use super::native;
+use crate::limits::{
+    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
+    DRIVER_USAGE_KEPT,
+};
+use crate::task::{LiveTask, chain};
+
+/// What the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
+#[derive(Debug, Default)]
+pub(crate) struct DriverUsage {
+    told: Mutex<Option<Box<Told>>>,
+}
+
+/// Usage of a task as far as its driver tells it; what it does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// CPU time since this agent asks.
+    pub(crate) cpu: Option<Duration>,
+    pub(crate) throttled_periods: Option<u64>,
+    pub(crate) throttled: Option<Duration>,
+    /// What counts against the limit; where the driver tells none, what is no cache.
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) memory_peak_bytes: Option<u64>,
+    pub(crate) memory_anon_bytes: Option<u64>,
+    pub(crate) memory_file_bytes: Option<u64>,
+    pub(crate) memory_swap_bytes: Option<u64>,
+    pub(crate) memory_kernel_bytes: Option<u64>,
+}
+
+/// What was told so far.
+#[derive(Debug, Default)]
+struct Told {
+    /// Of all words before the newest.
+    cpu_before: Duration,
+    /// What the newest added to it.
+    cpu_added: Duration,
+    /// The newest words, with no CPU time in them, and when they came.
+    newest: Option<(Known, Instant)>,
+    /// Whether the newest words have CPU time in them.
+    has_cpu: bool,
+    /// Why the driver tells nothing.
+    refusal: Option<Box<str>>,
+}
+
+/// Has the task's driver tell what the task uses, through any number of its deaths, for as long as the task is in none
+/// of the agent's cgroups.
+pub(crate) async fn follow(live: &LiveTask) -> Infallible {
+    let mut pause = DRIVER_PAUSE_MIN;
+    loop {
+        live.slot.ready().await;
+        if live.is_here() {
+            tokio::time::sleep(DRIVER_USAGE_INTERVAL).await;
+            continue;
+        }
+        let began = Instant::now();
+        if let Err(error) = listen(live).await {
+            live.usage.refuse(&chain(&error));
+        }
+        // One that ends its streams at once is not asked at once.
+        if began.elapsed() >= DRIVER_USAGE_INTERVAL {
+            pause = DRIVER_PAUSE_MIN;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+    }
+}
+
+/// Listens until the driver ends or the task does.
+async fn listen(live: &LiveTask) -> Result<(), TaskError> {
+    let driver = &live.slot.driver;
+    let asked = driver.task_stats(&live.record.task_id, DRIVER_USAGE_INTERVAL);
+    let mut words = asked.await?;
+    let mut is_first = true;
+    while let Some(stats) = words.next().await {
+        live.usage.take(&stats, Instant::now(), is_first);
+        is_first = false;
+    }
+    live.usage.refuse("it stopped telling, and is asked again");
+    Ok(())
+}
+
+/// Whether the agent sees nothing of what the task uses, so that its driver has to tell.
+pub(crate) fn is_hidden(live: &LiveTask) -> bool {
+    live.record.driver != native::NAME && !live.is_here()
+}
+
+impl DriverUsage {
+    /// What the driver told last, or why that is not known.
+    pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<Known, String> {
+        let told = self.locked();
+        let Some(told) = told.as_deref() else {
+            return Err(format!(
+                "the task runs in none of the agent's cgroups, and driver `{driver}` has told nothing of it yet"
+            ));
+        };
+        if let Some(refusal) = &told.refusal {
+            return Err(format!(
+                "driver `{driver}` does not tell what the task uses: {refusal}"
+            ));
+        }
+        told.at(now).ok_or_else(|| {
+            format!(
+                "driver `{driver}` has told nothing of the task for more than {DRIVER_USAGE_KEPT:?}; see its log in the `drivers` directory of the agent's data"
+            )
+        })
+    }
+
+    /// The driver has told something: `first` since it was asked.
+    fn take(&self, stats: &TaskStats, now: Instant, first: bool) {
+        let mut told = self.locked();
+        told.get_or_insert_default().take(stats, now, first);
+    }
+
+    fn refuse(&self, why: &str) {
+        let mut told = self.locked();
+        let told = told.get_or_insert_default();
+        told.newest = None;
+        let why: String = why.chars().take(DRIVER_REASON_CHARS_MAX).collect();
+        told.refusal = Some(why.into());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Box<Told>>> {
+        // A panic elsewhere leaves a whole word: each is written without one.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Told {
+    fn take(&mut self, stats: &TaskStats, now: Instant, first: bool) {
+        let (cpu, memory) = (&stats.usage.cpu, &stats.usage.memory);
+        let share = share(cpu);
+        let since = self.newest.as_ref().map(|(_, arrived)| *arrived);
+        let span = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        self.cpu_before = self.cpu_before.saturating_add(self.cpu_added);
+        self.cpu_added = match share {
+            Some(share) if !first => used(span, share),
+            Some(_) | None => Duration::ZERO,
+        };
+        self.has_cpu = share.is_some();
+        self.newest = Some((known(cpu, memory), now));
+        self.refusal = None;
+    }
+
+    /// What is known at `now`; `None` if that is too old.
+    fn at(&self, now: Instant) -> Option<Known> {
+        let (known, arrived) = self.newest.as_ref()?;
+        let age = now.saturating_duration_since(*arrived);
+        if age > DRIVER_USAGE_KEPT {
+            return None;
+        }
+        let part = age.as_secs_f64() / DRIVER_USAGE_INTERVAL.as_secs_f64();
+        let cpu = self.cpu_before + used(self.cpu_added, part.min(1.0));
+        Some(Known {
+            cpu: self.has_cpu.then_some(cpu),
+            ..known.clone()
+        })
+    }
+}
+
+/// `span` times `share`; nothing for what is no time.
+fn used(span: Duration, share: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * share).unwrap_or_default()
+}
+
+/// The part of one core that the task used; `None` if the driver does not tell, or tells what cannot be.
+fn share(cpu: &CpuUsage) -> Option<f64> {
+    let measured = |field| cpu.measured.contains(&field);
+    let percent = if measured(CpuField::Percent) {
+        cpu.percent
+    } else if measured(CpuField::UserMode) && measured(CpuField::SystemMode) {
+        cpu.user_mode + cpu.system_mode
+    } else {
+        return None;
+    };
+    (0.0..=PERCENT_MAX)
+        .contains(&percent)
+        .then_some(percent / 100.0)
+}
+
+/// Per cent of one core above which a driver's word is no measurement: 8 192 cores, the most that Linux is built for
+/// on x86-64 (`NR_CPUS`).
+const PERCENT_MAX: f64 = 100.0 * 8_192.0;
+
+fn known(cpu: &CpuUsage, memory: &MemoryUsage) -> Known {
+    let counted = |field, value| cpu.measured.contains(&field).then_some(value);
+    let bytes = |field, value| memory.measured.contains(&field).then_some(value);
+    let anon_bytes = bytes(MemoryField::Rss, memory.rss);
+    Known {
+        cpu: None,
+        throttled_periods: counted(CpuField::ThrottledPeriods, cpu.throttled_periods),
+        throttled: counted(CpuField::ThrottledTime, cpu.throttled_time).map(Duration::from_nanos),
+        memory_bytes: bytes(MemoryField::Usage, memory.usage).or(anon_bytes),
+        memory_peak_bytes: bytes(MemoryField::MaxUsage, memory.max_usage),
+        memory_anon_bytes: anon_bytes,
+        memory_file_bytes: bytes(MemoryField::Cache, memory.cache),
+        memory_swap_bytes: bytes(MemoryField::Swap, memory.swap),
+        memory_kernel_bytes: bytes(MemoryField::KernelUsage, memory.kernel_usage),
+    }
+}
+
+#[cfg(test)]
+mod tests;
