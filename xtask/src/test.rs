@@ -3,13 +3,14 @@
 //! Four tiers: T0 in process, T1 on this machine (real sockets, files, processes), T2 in a guest
 //! with its own kernel, T3 the demo as a black box. T0 and T1 are one run of `cargo test`, told
 //! apart by what kind of target a test is in. [`output`] reads what the tests print, [`report`]
-//! counts and prints the summary.
+//! counts and prints the summary, [`required`] names the tests without which no run is good.
 //!
 //! A test that cannot run says so by a line in the file that `MUSTER_SKIP_FILE` names: libtest
 //! shows nothing of a test that passes, and knows no "skipped".
 
 mod output;
 mod report;
+mod required;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -68,6 +69,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let host = host(options, &artifacts, &folder)?;
             let guest = guest(options, &artifacts, &folder, &mut report)?;
             report.add_host(&host, &artifacts, guest.as_ref());
+            if options.packages.is_empty() {
+                required::check(&mut report, &host, guest.as_ref());
+            }
             if let Some(guest) = guest {
                 report.add_guest(&guest, &host);
             }

@@ -74,12 +74,33 @@ impl Run {
 
     /// Whether the test `name` has passed and was not skipped.
     pub(crate) fn ran(&self, name: &str) -> bool {
-        self.has(name)
-            && !self
-                .skipped
-                .iter()
-                .any(|skip| is_named(skip_name(skip), name))
+        self.has(name) && self.why_skipped(name).is_none()
     }
+
+    /// Whether the test `name` has failed.
+    pub(crate) fn failed(&self, name: &str) -> bool {
+        let mut failures = self.binaries.iter().flat_map(|binary| &binary.failures);
+        failures.any(|test| is_named(test, name))
+    }
+
+    /// Why the test `name` was skipped, by itself or with all of its module.
+    pub(crate) fn why_skipped(&self, name: &str) -> Option<&str> {
+        let of_it = |skip: &&String| {
+            let skipped = skip_name(skip);
+            is_named(skipped, name) || is_in_module(name, skipped)
+        };
+        let skip = self.skipped.iter().find(of_it)?;
+        Some(
+            skip.split_once(": ")
+                .map_or("no reason given", |(_, why)| why),
+        )
+    }
+}
+
+/// Whether `module` is among the modules of the test `name`.
+fn is_in_module(name: &str, module: &str) -> bool {
+    let (name, module) = (format!("::{name}"), format!("::{module}::"));
+    name.contains(&module)
 }
 
 /// The test's name in a line `name: reason`; a name may have `::` in it.
