@@ -233,6 +233,87 @@ async fn a_lost_store_and_a_dead_driver_lose_no_task() {
     agent.end().await;
 }
 
+/// What a crash of the machine, a full disk or a bad sector leaves of the store, from nothing to all but a byte: it is set
+/// aside, and every task is found by its cgroup, whether its driver lives or not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_cut_anywhere_costs_no_task() {
+    if !privileged("a_store_that_is_cut_anywhere_costs_no_task") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let mut agent = machine.killable_agent(&server);
+    let mut running = Vec::new();
+    for name in 0..4 {
+        let alloc_id = server.place(service(name, QUIET_COUNTER).build()).await;
+        server.status(alloc_id, ClientStatus::Running).await;
+        let pid = server.pid(alloc_id).await;
+        let start = start_ticks(pid);
+        running.push(Running {
+            alloc_id,
+            pid,
+            start,
+        });
+    }
+    let store = machine.data().join("agent.redb");
+    let aside = |number: usize| machine.data().join(format!("agent.redb.corrupt-{number}"));
+
+    let mut set_aside = 0;
+    for (round, (cut, is_unreadable)) in CUTS.iter().enumerate() {
+        agent.kill();
+        if round % 2 == 1 {
+            machine.kill_driver().await;
+        }
+        let whole = fs::metadata(&store).unwrap().len();
+        let file = fs::OpenOptions::new().write(true).open(&store).unwrap();
+        file.set_len(cut(whole)).unwrap();
+        agent = next_agent(&machine, &server).await;
+        for task in &running {
+            assert_eq!(server.pid(task.alloc_id).await, task.pid, "round {round}");
+            assert_eq!(start_ticks(task.pid), task.start, "round {round}");
+        }
+        if let Ok(kept) = fs::metadata(aside(set_aside + 1)) {
+            assert_eq!(kept.len(), cut(whole), "round {round}");
+            set_aside += 1;
+        } else {
+            assert!(!is_unreadable, "round {round}: not set aside");
+        }
+    }
+
+    for task in &running {
+        let before = counted(&server, task.alloc_id).await;
+        eventually("the counter goes on", async || {
+            (counted(&server, task.alloc_id).await > before).then_some(())
+        })
+        .await;
+        server.stop(task.alloc_id).await;
+    }
+    for task in running {
+        let state = server.status(task.alloc_id, ClientStatus::Complete).await;
+        assert_eq!(state.restarts, 0);
+        assert!(ended(task.pid));
+    }
+    drop(agent);
+}
+
+/// What is left of a store of so many bytes.
+type Left = fn(u64) -> u64;
+
+/// How much is left of a store, and whether that cannot be read: nothing, parts of its header, of its first page and of
+/// records, and nearly all. What was cut at the end may have been room that is not used yet.
+const CUTS: &[(Left, bool)] = &[
+    (|_| 0, true),
+    (|_| 1, true),
+    (|_| 63, true),
+    (|_| 320, true),
+    (|_| 4_096, true),
+    (|_| 4_096 + 100, true),
+    (|whole| whole / 4 + 1, true),
+    (|whole| whole / 2, true),
+    (|whole| whole - 4_096, false),
+    (|whole| whole - 1, false),
+];
+
 /// As after a reboot: the record says another boot, so the task is lost and not taken for recovered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_of_another_boot_is_lost() {

@@ -62,6 +62,10 @@ const REQUIRED: &[Required] = &[
         "survival::a_lost_store_and_a_dead_driver_lose_no_task",
         SURVIVAL,
     ),
+    here(
+        "survival::a_store_that_is_cut_anywhere_costs_no_task",
+        SURVIVAL,
+    ),
     here("survival::a_task_of_another_boot_is_lost", SURVIVAL),
     here("survival::killed_driver_loses_no_task", SURVIVAL),
     here(
