@@ -330,7 +330,7 @@ impl AllocTask {
             *told = finished;
             let Facilities { bridge, disks, .. } = &*self.facilities;
             disks.forget(alloc_id);
-            if let Err(error) = bridge.remove(self.facilities.bpf(), alloc_id).await {
+            if let Err(error) = bridge.give_back(&self.facilities, alloc_id).await {
                 crate::bridge::tell_left(alloc_id, &error);
             }
             let finished = node::Event::Finished { alloc_id, at };

@@ -27,10 +27,11 @@ mod netlink;
 mod workshop;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,12 +41,14 @@ use muster_agent_core::addresses::{AddressPool, SmallSubnetError};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::job::{NetworkMode, TaskGroup};
+use muster_driver::NetworkIsolation;
 use muster_ebpf_common::nat::{Published, PublishedKey};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, hash};
 use crate::cgroup::TaskCgroup;
+use crate::drivers::networks::DriverNetworkError;
 use crate::facilities::Facilities;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::host_address;
@@ -145,6 +148,19 @@ pub enum BridgeError {
         #[source]
         source: io::Error,
     },
+    /// The driver that has to make the namespace does not, or does not take it back.
+    #[error(transparent)]
+    Driver(#[from] DriverNetworkError),
+    /// What the driver made is no place for an allocation.
+    #[error(
+        "the driver named {path} as the allocation's network namespace, and that cannot be used: {reason}"
+    )]
+    NoNamespace {
+        /// What the driver named.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// None of an allocation's processes is in a network that this node made for it.
     #[error("none of its processes is in the network that was made for it")]
     NotFound,
@@ -216,11 +232,23 @@ pub(crate) struct AllocNetwork {
     door: u32,
     namespace: OwnedFd,
     ports: Vec<PublishedKey>,
+    /// What the driver that made the namespace says of it.
+    made_by_driver: Option<NetworkIsolation>,
 }
 
 impl AllocNetwork {
+    /// The namespace as drivers are told of it.
+    pub(crate) fn isolation(&self) -> NetworkIsolation {
+        let made = self.made_by_driver.clone();
+        made.unwrap_or_else(|| NetworkIsolation {
+            mode: muster_driver::NetworkMode::Group,
+            path: self.path(),
+            ..NetworkIsolation::default()
+        })
+    }
+
     /// A path by which other processes enter the namespace, as long as this agent runs.
-    pub(crate) fn path(&self) -> String {
+    fn path(&self) -> String {
         format!(
             "/proc/{}/fd/{}",
             std::process::id(),
@@ -287,14 +315,20 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
+            let host = host_name(desired, group);
+            let networks = &facilities.driver_networks;
+            let by_driver = networks.ensure(facilities, desired, group, &host).await?;
+            let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let (done, made) = oneshot::channel();
             let order = Order::Make {
                 name: self.node.door(alloc_id),
                 alias: format!("muster {} {alloc_id}", self.node.node_id),
+                namespace: namespace.transpose()?,
                 done,
             };
             let made = self.ask(order, made).await??;
-            let (network, opened) = open(facilities, desired, group, made);
+            let (mut network, opened) = open(facilities, desired, group, made);
+            network.made_by_driver = by_driver;
             let network = Arc::new(network);
             if let Err(error) = opened {
                 self.close_or_leave(facilities.bpf(), alloc_id, network)
@@ -313,7 +347,19 @@ impl Bridge {
             return;
         };
         let alloc_id = desired.alloc_id;
-        let namespaces = namespaces_of(facilities, alloc_id, group);
+        let mut namespaces = namespaces_of(facilities, alloc_id, group);
+        let by_driver = facilities.driver_networks.of(alloc_id);
+        if let Some(made) = &by_driver {
+            match namespace_at(&made.path) {
+                Ok(namespace) => namespaces.push(namespace),
+                Err(error) => {
+                    tracing::error!(
+                        %alloc_id, %error,
+                        "the network of a running allocation is not where its driver made it"
+                    );
+                }
+            }
+        }
         if namespaces.is_empty() {
             return;
         }
@@ -327,7 +373,8 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let (network, opened) = open(facilities, desired, group, made);
+            let (mut network, opened) = open(facilities, desired, group, made);
+            network.made_by_driver = by_driver;
             if let Err(error) = opened {
                 // What its tasks have, they keep.
                 tracing::error!(%alloc_id, error = crate::task::chain(&error),
@@ -339,6 +386,21 @@ impl Bridge {
             tracing::error!(%alloc_id, error = crate::task::chain(&error),
                 "the network of a running allocation is not found: its published ports do not work until it is started anew");
         }
+    }
+
+    /// Removes the network of an allocation of which nothing runs, and has the driver that made the namespace take it
+    /// back. Whatever is left of either stays to be removed by the next call.
+    pub(crate) async fn give_back(
+        &self,
+        facilities: &Facilities,
+        alloc_id: AllocId,
+    ) -> Result<(), BridgeError> {
+        let removed = self.remove(facilities.bpf(), alloc_id).await;
+        let released = facilities
+            .driver_networks
+            .release(facilities, alloc_id)
+            .await;
+        removed.and(released.map_err(BridgeError::from))
     }
 
     /// Removes the network of an allocation of which nothing runs, and what was left of earlier ones of it. What the
@@ -500,11 +562,11 @@ fn open(
         door,
         namespace: made.namespace,
         ports: Vec::new(),
+        made_by_driver: None,
     };
     let opened = publish(facilities, desired, &mut network).and_then(|()| {
         let dir = facilities.data.alloc(desired.alloc_id).names();
-        let short = desired.alloc_id.short();
-        let host = format!("{}-{short}", group.name);
+        let host = host_name(desired, group);
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
         files::write(&dir, address, &[&host, &group.name], dns)
             .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
@@ -560,6 +622,39 @@ pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
     if to == 0 { value } else { to }
 }
 
+/// What an allocation with a network of its own is called in it.
+fn host_name(desired: &DesiredAlloc, group: &TaskGroup) -> String {
+    format!("{}-{}", group.name, desired.alloc_id.short())
+}
+
+/// The namespace that a driver named, unless that is the machine's own.
+fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
+    let refused = |reason: String| BridgeError::NoNamespace {
+        path: path.to_owned(),
+        reason,
+    };
+    // Whatever the driver named, nobody waits for it.
+    let namespace = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| refused(error.to_string()))?;
+    let magic = rustix::fs::fstatfs(&namespace).map(|system| system.f_type);
+    let magic = magic.map_err(|error| refused(error.to_string()))?;
+    if magic != NSFS_MAGIC {
+        return Err(refused("it is no namespace".to_owned()));
+    }
+    let inode = |file: io::Result<std::fs::Metadata>| file.map(|metadata| metadata.ino()).ok();
+    let own = inode(std::fs::metadata("/proc/self/ns/net"));
+    if own.is_none() || inode(namespace.metadata()) == own {
+        return Err(refused("it is the machine's own".to_owned()));
+    }
+    Ok(namespace.into())
+}
+
+/// What the file system of namespaces calls itself (`NSFS_MAGIC` in `linux/magic.h`).
+const NSFS_MAGIC: i64 = 0x6e73_6673;
+
 /// Network namespaces of an allocation's processes that are not this agent's own.
 fn namespaces_of(facilities: &Facilities, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
     let own = std::fs::metadata("/proc/self/ns/net")
@@ -576,7 +671,7 @@ fn namespaces_of(facilities: &Facilities, alloc_id: AllocId, group: &TaskGroup) 
             .lines()
             .take(BRIDGE_PROCESSES_MAX)
         {
-            let Ok(namespace) = std::fs::File::open(format!("/proc/{pid}/ns/net")) else {
+            let Ok(namespace) = File::open(format!("/proc/{pid}/ns/net")) else {
                 continue;
             };
             let inode = namespace.metadata().map(|metadata| metadata.ino()).ok();

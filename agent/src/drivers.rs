@@ -7,6 +7,7 @@
 
 mod introduce;
 pub(crate) mod native;
+pub(crate) mod networks;
 pub(crate) mod plugin;
 mod tell;
 pub(crate) mod usage;

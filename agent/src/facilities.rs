@@ -19,6 +19,7 @@ use crate::control::Standing;
 use crate::cores::Cores;
 use crate::disk::Disks;
 use crate::drivers::Drivers;
+use crate::drivers::networks::DriverNetworks;
 use crate::gc::Leftovers;
 use crate::history::Histories;
 use crate::migrate::Loans;
@@ -56,6 +57,8 @@ pub(crate) struct Facilities {
     pub(crate) disks: Arc<Disks>,
     /// By name.
     pub(crate) drivers: Drivers,
+    /// Network namespaces that drivers made.
+    pub(crate) driver_networks: DriverNetworks,
     /// This run of the kernel.
     pub(crate) boot_id: String,
     /// What is registered.

@@ -262,7 +262,7 @@ pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
 
 /// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
 async fn let_go(facilities: &Facilities, alloc_id: AllocId) -> bool {
-    let closed = facilities.bridge.remove(facilities.bpf(), alloc_id).await;
+    let closed = facilities.bridge.give_back(facilities, alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(
             %alloc_id, error = chain(error),

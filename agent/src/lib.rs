@@ -60,6 +60,7 @@ mod volumes;
 pub use bridge::{BridgeError, DEFAULT_SUBNET, parse_subnet};
 pub use disk::DiskEnforcement;
 pub use drivers::native::DriverConfigError;
+pub use drivers::networks::DriverNetworkError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};

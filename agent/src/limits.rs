@@ -207,6 +207,9 @@ pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;
 /// How long after its start an agent looks once more for policies of tasks that an earlier one had.
 pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
 
+/// Bytes of what a driver says of a network that it made: a path and a few notes, as much as of a remote task's handle. It
+/// stands in the store and goes to the driver with each task.
+pub(crate) const DRIVER_NETWORK_BYTES_MAX: usize = 8 << 10;
 /// Networks of allocations that wait for the one thread that makes them; who comes beyond waits for room. A
 /// network takes about a millisecond.
 pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;

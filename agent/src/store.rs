@@ -25,6 +25,7 @@ use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
+use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
 use crate::limits::{
     STORE_CACHE_BYTES, STORE_CLOSE_DEADLINE, STORE_CLOSE_INTERVAL, STORES_SET_ASIDE_MAX,
@@ -49,6 +50,8 @@ const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
 const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote");
 /// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
+/// Networks that drivers made, by allocation. A database without it has none.
+const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
 
@@ -93,6 +96,8 @@ pub(crate) struct Loaded {
     pub(crate) leftovers: BTreeMap<AllocId, BTreeMap<String, Leftover>>,
     /// Remote tasks of allocations that have any, in the order of the group.
     pub(crate) remote: BTreeMap<AllocId, Vec<RemoteTask>>,
+    /// Networks that drivers made for allocations.
+    pub(crate) driver_networks: BTreeMap<AllocId, DriverNetwork>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
     /// There was no database.
@@ -312,17 +317,28 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
         let of_alloc = loaded.leftovers.entry(alloc_id).or_default();
         of_alloc.insert(task_id, decoded(value.value())?);
     }
-    let remote = match transaction.open_table(REMOTE) {
-        Ok(remote) => remote,
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
+    loaded.remote = by_alloc(&transaction, REMOTE)?;
+    loaded.driver_networks = by_alloc(&transaction, DRIVER_NETWORKS)?;
+    Ok(loaded)
+}
+
+/// The rows of a table that earlier databases of this format may lack.
+fn by_alloc<T: serde::de::DeserializeOwned>(
+    transaction: &redb::ReadTransaction,
+    table: TableDefinition<'_, &[u8], &[u8]>,
+) -> Result<BTreeMap<AllocId, T>, ReadError> {
+    let table = match transaction.open_table(table) {
+        Ok(table) => table,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
         Err(error) => return Err(error.into()),
     };
-    for row in remote.iter()? {
+    let mut rows = BTreeMap::new();
+    for row in table.iter()? {
         let (key, value) = row?;
         let (alloc_id, _) = parse_task_key(key.value())?;
-        loaded.remote.insert(alloc_id, decoded(value.value())?);
+        rows.insert(alloc_id, decoded(value.value())?);
     }
-    Ok(loaded)
+    Ok(rows)
 }
 
 fn decoded<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, ReadError> {

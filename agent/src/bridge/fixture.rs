@@ -80,8 +80,12 @@ impl Networks {
         let (done, made) = oneshot::channel();
         let name = format!("mu-{number:012x}");
         let alias = "measurement".to_owned();
-        self.orders
-            .blocking_send(Order::Make { name, alias, done })?;
+        self.orders.blocking_send(Order::Make {
+            name,
+            alias,
+            namespace: None,
+            done,
+        })?;
         let made = made.blocking_recv()??;
         self.bpf.set_door(made.door, made.address)?;
         for protocol in super::PROTOCOLS {

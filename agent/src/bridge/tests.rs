@@ -54,8 +54,9 @@ async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
         address: Ipv4Addr::new(172, 26, 64, 2),
         files: Vec::new(),
         door: 9,
-        namespace: std::fs::File::open("/dev/null").unwrap().into(),
+        namespace: File::open("/dev/null").unwrap().into(),
         ports: Vec::new(),
+        made_by_driver: None,
     };
     let cell = OnceCell::new_with(Some(Arc::new(network)));
     bridge.locked().insert(alloc_id, Arc::new(cell));

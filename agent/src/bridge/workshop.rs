@@ -42,10 +42,12 @@ pub(super) struct Made {
 /// What the thread is asked for.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// A network for the allocation whose door has this name.
+    /// A network for the allocation whose door has this name: in the namespace that somebody else made, or else in one
+    /// of its own.
     Make {
         name: String,
         alias: String,
+        namespace: Option<OwnedFd>,
         done: oneshot::Sender<Result<Made, BridgeError>>,
     },
     /// The network that the first of these namespaces with that door has.
@@ -112,8 +114,13 @@ impl Workshop {
         while let Some(order) = inbox.blocking_recv() {
             // Whoever asked may have stopped waiting; what was made for him goes away with the answer.
             match order {
-                Order::Make { name, alias, done } => {
-                    let made = self.make(&name, &alias);
+                Order::Make {
+                    name,
+                    alias,
+                    namespace,
+                    done,
+                } => {
+                    let made = self.make(&name, &alias, namespace.as_ref());
                     if let Err(Ok(made)) = done.send(made) {
                         self.unmake(made.door, made.address);
                     }
@@ -154,14 +161,19 @@ impl Workshop {
         self.machine.as_mut().ok_or(BridgeError::Gone)
     }
 
-    fn make(&mut self, name: &str, alias: &str) -> Result<Made, BridgeError> {
+    fn make(
+        &mut self,
+        name: &str,
+        alias: &str,
+        given: Option<&OwnedFd>,
+    ) -> Result<Made, BridgeError> {
         self.machine()?;
         for _ in 0..BRIDGE_TRIES_MAX {
             let address = self.pool.take().ok_or(BridgeError::NoAddress {
                 subnet: self.node.subnet,
                 size: self.pool.size(),
             })?;
-            match self.make_with(name, alias, address.into()) {
+            match self.make_with(name, alias, address.into(), given) {
                 // Another agent of this machine has the address.
                 Err(error) if error.is_taken() => {}
                 Err(error) => {
@@ -182,10 +194,14 @@ impl Workshop {
         name: &str,
         alias: &str,
         address: Ipv4Addr,
+        given: Option<&OwnedFd>,
     ) -> Result<Made, BridgeError> {
         let (handle, programs) = (self.node.handle, self.programs.clone());
         let machine = self.machine()?;
-        let (namespace, mut inside) = machine.fresh_namespace()?;
+        let (namespace, mut inside) = match given {
+            Some(given) => machine.given_namespace(given)?,
+            None => machine.fresh_namespace()?,
+        };
         let pair = Pair {
             door: name,
             door_mac: door_mac(address),
@@ -377,6 +393,19 @@ impl Machine {
             tracing::debug!(%error, "ports below 1024 of an allocation are for root alone");
         }
         made.map_err(failed)
+    }
+
+    /// A namespace that somebody else made, and the kernel's ear in it. Which ports need root there is for its maker to
+    /// say.
+    fn given_namespace(&self, given: &OwnedFd) -> Result<(OwnedFd, Netlink), BridgeError> {
+        let failed = |source: io::Error| {
+            BridgeError::kernel("enter the network namespace that the driver made", source)
+        };
+        let namespace = given.try_clone().map_err(failed)?;
+        setns(given.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
+        let inside = Netlink::open();
+        self.come_back();
+        Ok((namespace, inside.map_err(failed)?))
     }
 
     /// The address of an allocation's device in `namespace`; `None` if it has no such device.

@@ -216,6 +216,7 @@ impl Node {
             mut tasks,
             servers: _,
             leftovers: _,
+            driver_networks: _,
             mut remote,
             fresh,
         } = loaded;
@@ -469,7 +470,11 @@ impl Node {
             let Facilities { cores, tree, .. } = &*self.facilities;
             cores.adopt(tree, &desired);
         }
-        let sleeps = restored && !runner.is_destroy_asked() && runner.poll_timeout().is_none();
+        // One whose network was not given back has something to do.
+        let sleeps = restored
+            && !runner.is_destroy_asked()
+            && runner.poll_timeout().is_none()
+            && !self.facilities.driver_networks.has(alloc_id);
         let finished = runner.finished_at().filter(|_| sleeps);
         let task = Box::new(AllocTask {
             facilities: Arc::clone(&self.facilities),

@@ -22,6 +22,7 @@ use crate::control::Standing;
 use crate::cores::Cores;
 use crate::disk::{Disks, Means};
 use crate::drivers::native::{self, NativeProcess};
+use crate::drivers::networks::DriverNetworks;
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
@@ -108,6 +109,7 @@ pub(super) async fn open(
         cores: Cores::default(),
         disks,
         drivers,
+        driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
         boot_id,
         spec,
         standing: Standing::default(),

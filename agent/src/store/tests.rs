@@ -10,6 +10,7 @@ use super::convert::{
     DesiredAllocOf7, TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
+use crate::drivers::networks::MadeNetwork;
 
 fn desired(name: u32) -> DesiredAlloc {
     DesiredAlloc {
@@ -83,6 +84,19 @@ fn remote() -> Vec<RemoteTask> {
     }]
 }
 
+fn driver_network() -> DriverNetwork {
+    DriverNetwork {
+        driver: "docker".into(),
+        hostname: "web-1".into(),
+        made: Some(MadeNetwork {
+            path: "/proc/1/ns/net".into(),
+            labels: BTreeMap::from([("container".into(), "x".into())]),
+            hostname: "web-1".into(),
+            address: "10.0.0.1".into(),
+        }),
+    }
+}
+
 fn snapshot() -> AllocSnapshot {
     let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
     runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
@@ -101,6 +115,7 @@ async fn filled(dir: &Path) -> Vec<Write> {
             Write::Task(alloc_id, "main".into(), Box::new(record())),
             Write::Leftover(alloc_id, Box::new(leftover())),
             Write::Remote(alloc_id, remote()),
+            Write::DriverNetwork(alloc_id, Some(Box::new(driver_network()))),
             Write::Desired(Box::new(desired(2))),
         ]
     };
@@ -122,6 +137,7 @@ async fn what_was_written_is_read_back() {
     assert_eq!(loaded.tasks[&(first, "main".to_owned())], record());
     assert_eq!(loaded.leftovers[&first]["a/b/00000002"], leftover());
     assert_eq!(loaded.remote[&first], remote());
+    assert_eq!(loaded.driver_networks[&first], driver_network());
     assert!(!loaded.fresh);
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
@@ -143,6 +159,7 @@ async fn a_removed_allocation_takes_its_tasks_along() {
     assert!(loaded.tasks.is_empty());
     assert!(loaded.leftovers.is_empty());
     assert!(loaded.remote.is_empty());
+    assert!(loaded.driver_networks.is_empty());
 }
 
 #[tokio::test]
@@ -159,6 +176,29 @@ async fn an_allocation_may_have_no_remote_tasks_any_more() {
 
     let (_store, loaded) = open(dir.path()).unwrap();
     assert_eq!((loaded.allocs.len(), loaded.remote.len()), (2, 0));
+}
+
+#[tokio::test]
+async fn a_network_that_was_given_back_is_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let (store, _) = open(dir.path()).unwrap();
+
+    let gone = Write::DriverNetwork(AllocId::at(LogIndex(1), 1), None);
+    store.write(vec![gone]).await.unwrap();
+    drop(store);
+
+    let (_store, loaded) = open(dir.path()).unwrap();
+    assert_eq!((loaded.allocs.len(), loaded.driver_networks.len()), (2, 0));
+}
+
+/// The bytes of what is stored of networks that drivers made, in a table that agents before did not know.
+#[test]
+fn records_of_drivers_networks_keep_their_bytes() {
+    let bytes = hex(&codec::encode(&driver_network()).unwrap());
+    let text = format!("driver_network {bytes}\n");
+
+    expect_test::expect_file!["../../testdata/store-driver-network-1.txt"].assert_eq(&text);
 }
 
 /// The bytes of what is stored of remote tasks, in a table that agents before did not know.

@@ -12,8 +12,10 @@ use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    DESIRED, LEFTOVERS, META, META_SERVERS, REMOTE, SNAPSHOTS, TASKS, TaskRecord, task_key,
+    DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_SERVERS, REMOTE, SNAPSHOTS, TASKS, TaskRecord,
+    task_key,
 };
+use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
 use crate::limits::{STORE_GATHER, STORE_QUEUE_MAX};
 
@@ -32,6 +34,8 @@ pub(crate) enum Write {
     Leftover(AllocId, Box<Leftover>),
     /// It did, of the start that the driver calls so.
     LeftoverGone(AllocId, String),
+    /// The network that a driver makes, or made, for an allocation; `None`: it has taken it back.
+    DriverNetwork(AllocId, Option<Box<DriverNetwork>>),
     /// Where the control plane's servers are.
     Servers(Vec<SocketAddr>),
     /// Forget an allocation and its tasks.
@@ -156,6 +160,7 @@ fn commit<'a>(
         let mut tasks = transaction.open_table(TASKS)?;
         let mut leftovers = transaction.open_table(LEFTOVERS)?;
         let mut remotes = transaction.open_table(REMOTE)?;
+        let mut networks = transaction.open_table(DRIVER_NETWORKS)?;
         for write in writes {
             match write {
                 Write::Desired(alloc) => {
@@ -185,6 +190,12 @@ fn commit<'a>(
                     let key = task_key(*alloc_id, task_id);
                     leftovers.remove(key.as_slice())?;
                 }
+                Write::DriverNetwork(alloc_id, Some(network)) => {
+                    networks.insert(alloc_id.0.as_slice(), codec::encode(network)?.as_slice())?;
+                }
+                Write::DriverNetwork(alloc_id, None) => {
+                    networks.remove(alloc_id.0.as_slice())?;
+                }
                 Write::Servers(servers) => {
                     transaction
                         .open_table(META)?
@@ -194,6 +205,7 @@ fn commit<'a>(
                     desired.remove(alloc_id.0.as_slice())?;
                     snapshots.remove(alloc_id.0.as_slice())?;
                     remotes.remove(alloc_id.0.as_slice())?;
+                    networks.remove(alloc_id.0.as_slice())?;
                     remove_all(&mut tasks, *alloc_id)?;
                     remove_all(&mut leftovers, *alloc_id)?;
                 }

@@ -443,11 +443,7 @@ fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Val
 /// The network of a group that is to have none or its own. Every other one has the host's.
 fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsolation> {
     if let Some(own) = own {
-        return Some(NetworkIsolation {
-            mode: NetworkMode::Group,
-            path: own.path(),
-            ..NetworkIsolation::default()
-        });
+        return Some(own.isolation());
     }
     let mode = group.network.as_ref()?.mode;
     (mode == GroupNetworkMode::None).then(|| NetworkIsolation {

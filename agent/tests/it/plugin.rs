@@ -9,6 +9,8 @@ use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
 use muster_agent::{PluginError, PluginSettings};
 use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind};
 use muster_domain::id::AllocId;
+use muster_domain::job::{GroupNetwork, JobSpec, NetworkMode};
+use muster_domain::resources::Holding;
 use muster_driver::go::{self, BuildGoError};
 use muster_wire::rpc::{LogStream, TaskStats};
 use serde_json::{Value, json};
@@ -395,6 +397,99 @@ async fn what_a_task_uses_is_told_by_its_driver() {
         }
     }
     second.shutdown(Leave::StopTasks).await;
+}
+
+/// One network is given back when its task is stopped, one by an agent that was not there when its task ended, to a
+/// plugin that was not there either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_makes_the_networks_of_its_tasks() {
+    const NAME: &str = "a_driver_makes_the_networks_of_its_tasks";
+    let Some(with) = WithPlugins::new(NAME) else {
+        return;
+    };
+    let making_networks = || {
+        let mut config = with.config();
+        let settings = PluginSettings {
+            args: Vec::new(),
+            config: json!({"networks": true}),
+        };
+        config.plugins.insert("gotest".to_owned(), settings);
+        config
+    };
+    let first = Agent::start(making_networks()).await.unwrap();
+    let (_, attributes) = driver_of(&first, "gotest", true).await;
+    if let Some(reason) = attributes.get("network.bridge.reason") {
+        skipped(NAME, &format!("{reason}; run: cargo xtask build-ebpf"));
+        first.shutdown(Leave::StopTasks).await;
+        return;
+    }
+    let script = "echo $$; readlink /proc/self/ns/net; grep -o eth0: /proc/net/dev; exec sleep 600";
+    let mut placed = Vec::new();
+    for name in 1..=2 {
+        let alloc = service(name, "").driver("gotest", &shell(script));
+        let alloc_id = with.server.place(alloc.with(with_bridge).build()).await;
+        let seen = eventually("what the task sees", async || {
+            let printed = with.server.log(alloc_id, LogStream::Stdout).await;
+            let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+            <[String; 3]>::try_from(lines).ok()
+        })
+        .await;
+        placed.push((alloc_id, seen));
+    }
+    let [(stopped, seen), (left, left_seen)] = placed.try_into().unwrap();
+    let [_, network, device] = seen;
+    let [left_pid, left_network, _] = left_seen;
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let is_gone = async |network: &str| {
+        let what = format!("the end of {network}");
+        eventually(&what, async || {
+            processes_in(network).is_empty().then_some(())
+        })
+        .await;
+    };
+
+    with.server.stop(stopped).await;
+    with.server.status(stopped, ClientStatus::Complete).await;
+    is_gone(&network).await;
+    let holders = processes_in(&left_network).len();
+    first.shutdown(Leave::KeepTasks).await;
+    kill(with.plugin().await);
+    kill(left_pid.parse().unwrap());
+    let second = Agent::start(making_networks()).await.unwrap();
+    with.server
+        .reported(left, "an end", |_, status| status.is_terminal())
+        .await;
+    is_gone(&left_network).await;
+
+    assert_eq!(device, "eth0:");
+    assert_eq!(holders, 2, "the task, and whoever holds the namespace");
+    assert_ne!(network, left_network);
+    assert!(
+        [&network, &left_network]
+            .iter()
+            .all(|it| own != Path::new(it))
+    );
+    second.shutdown(Leave::StopTasks).await;
+}
+
+fn with_bridge(spec: &mut JobSpec, _holding: &mut Holding) {
+    spec.groups[0].network = Some(GroupNetwork {
+        mode: NetworkMode::Bridge,
+        ports: Vec::new(),
+        policy: None,
+        dns: None,
+    });
+}
+
+/// Processes whose network namespace is `network`, as its link says.
+fn processes_in(network: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_in = |pid: &u32| {
+        let link = fs::read_link(format!("/proc/{pid}/ns/net"));
+        link.is_ok_and(|link| link == Path::new(network))
+    };
+    pids.filter(is_in).collect()
 }
 
 /// Nobody may write to a program that the agent runs as its own user.

@@ -76,6 +76,7 @@ func (d *driver) ConfigSchema(context.Context, *pb.ConfigSchemaRequest) (*pb.Con
 	return &pb.ConfigSchemaResponse{Spec: object(map[string]*pb.Spec{
 		"greeting": defaulted(attr("greeting", "string", false), `"hello"`),
 		"enabled":  attr("enabled", "bool", false),
+		"networks": attr("networks", "bool", false),
 	})}, nil
 }
 
@@ -87,6 +88,7 @@ func (d *driver) SetConfig(_ context.Context, request *pb.SetConfigRequest) (*pb
 	config, _ := decoded.(map[string]interface{})
 	d.lock.Lock()
 	d.greeting, _ = config["greeting"].(string)
+	d.makesNetworks, _ = config["networks"].(bool)
 	d.lock.Unlock()
 	d.logger.Info("configured", "greeting", config["greeting"], "enabled", config["enabled"])
 	return &pb.SetConfigResponse{}, nil
@@ -110,10 +112,16 @@ func (d *driver) TaskConfigSchema(context.Context, *pb.TaskConfigSchemaRequest) 
 }
 
 func (d *driver) Capabilities(context.Context, *pb.CapabilitiesRequest) (*pb.CapabilitiesResponse, error) {
-	return &pb.CapabilitiesResponse{Capabilities: &pb.DriverCapabilities{
-		SendSignals: true,
-		Exec:        true,
-	}}, nil
+	capabilities := &pb.DriverCapabilities{SendSignals: true, Exec: true}
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	if d.makesNetworks {
+		capabilities.MustCreateNetwork = true
+		capabilities.NetworkIsolationModes = []pb.NetworkIsolationSpec_NetworkIsolationMode{
+			pb.NetworkIsolationSpec_HOST, pb.NetworkIsolationSpec_GROUP,
+		}
+	}
+	return &pb.CapabilitiesResponse{Capabilities: capabilities}, nil
 }
 
 func (d *driver) Fingerprint(_ *pb.FingerprintRequest, stream pb.Driver_FingerprintServer) error {
@@ -138,14 +146,6 @@ func (d *driver) Fingerprint(_ *pb.FingerprintRequest, stream pb.Driver_Fingerpr
 // Shutdown is for hosts that ask the driver and not the process.
 func (d *driver) Shutdown(context.Context, *pb.ShutdownRequest) (*pb.ShutdownResponse, error) {
 	return &pb.ShutdownResponse{}, nil
-}
-
-func (d *driver) CreateNetwork(context.Context, *pb.CreateNetworkRequest) (*pb.CreateNetworkResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "no networks")
-}
-
-func (d *driver) DestroyNetwork(context.Context, *pb.DestroyNetworkRequest) (*pb.DestroyNetworkResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "no networks")
 }
 
 func object(fields map[string]*pb.Spec) *pb.Spec {

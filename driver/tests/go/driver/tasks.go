@@ -29,16 +29,19 @@ type driver struct {
 	registered bool
 
 	lock     sync.Mutex
-	greeting string
-	tasks    map[string]*task
-	events   map[chan *pb.DriverTaskEvent]bool
+	greeting      string
+	makesNetworks bool
+	networks      map[string]*pb.NetworkIsolationSpec
+	tasks         map[string]*task
+	events        map[chan *pb.DriverTaskEvent]bool
 }
 
 func newDriver(logger hclog.Logger) *driver {
 	return &driver{
-		logger: logger,
-		tasks:  map[string]*task{},
-		events: map[chan *pb.DriverTaskEvent]bool{},
+		logger:   logger,
+		networks: map[string]*pb.NetworkIsolationSpec{},
+		tasks:    map[string]*task{},
+		events:   map[chan *pb.DriverTaskEvent]bool{},
 	}
 }
 
@@ -146,6 +149,7 @@ func (d *driver) launch(config *pb.TaskConfig, fields map[string]interface{}) (*
 		text, _ := item.(string)
 		args = append(args, text)
 	}
+	command, args = inNetwork(config, command, args)
 	process := exec.Command(command, args...)
 	process.Env = environment(config)
 	if labels, _ := fields["label"].(map[string]interface{}); labels != nil {
