@@ -229,6 +229,8 @@ pub(crate) struct AllocNetwork {
     pub(crate) address: Ipv4Addr,
     /// Files of the host that its tasks see, and where.
     pub(crate) files: Vec<(PathBuf, &'static str)>,
+    /// What the allocation is called in it.
+    host_name: String,
     door: u32,
     namespace: OwnedFd,
     ports: Vec<PublishedKey>,
@@ -237,14 +239,19 @@ pub(crate) struct AllocNetwork {
 }
 
 impl AllocNetwork {
-    /// The namespace as drivers are told of it.
+    /// The namespace as drivers are told of it, with what tasks with a root of their own find in `/etc/hosts`.
     pub(crate) fn isolation(&self) -> NetworkIsolation {
         let made = self.made_by_driver.clone();
-        made.unwrap_or_else(|| NetworkIsolation {
+        let mut isolation = made.unwrap_or_else(|| NetworkIsolation {
             mode: muster_driver::NetworkMode::Group,
             path: self.path(),
             ..NetworkIsolation::default()
-        })
+        });
+        if isolation.hostname.is_empty() {
+            isolation.hostname.clone_from(&self.host_name);
+        }
+        isolation.address = self.address.to_string();
+        isolation
     }
 
     /// A path by which other processes enter the namespace, as long as this agent runs.
@@ -559,6 +566,7 @@ fn open(
     let mut network = AllocNetwork {
         address,
         files: Vec::new(),
+        host_name: host_name(desired, group),
         door,
         namespace: made.namespace,
         ports: Vec::new(),
@@ -566,9 +574,8 @@ fn open(
     };
     let opened = publish(facilities, desired, &mut network).and_then(|()| {
         let dir = facilities.data.alloc(desired.alloc_id).names();
-        let host = host_name(desired, group);
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
-        files::write(&dir, address, &[&host, &group.name], dns)
+        files::write(&dir, address, &[&network.host_name, &group.name], dns)
             .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
     });
     let opened = opened.map(|files| network.files = files);

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 
 use muster_domain::alloc::{DesiredAlloc, alloc_name};
 use muster_domain::job::{DEFAULT_REGION, Task, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::AllocatedPort;
+use muster_driver::FsIsolation;
 use serde_json::Value;
 
 use crate::allocdir::AllocDirs;
@@ -29,27 +31,61 @@ pub(crate) struct TaskEnv {
     node: BTreeMap<String, String>,
 }
 
+/// Where a task finds its directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// What all tasks of the group share.
+    shared: PathBuf,
+    /// Its own.
+    local: PathBuf,
+    /// Its secrets.
+    secrets: PathBuf,
+    /// What it may forget.
+    tmp: PathBuf,
+}
+
+impl Places {
+    /// As its driver isolates file systems: where the host has them, or where a root of the task's own has them.
+    pub(crate) fn of(isolation: FsIsolation, dirs: &AllocDirs, task: &str) -> Self {
+        match isolation {
+            FsIsolation::None | FsIsolation::Unveil => {
+                let own = dirs.task(task);
+                Self {
+                    shared: dirs.shared(),
+                    local: own.join("local"),
+                    secrets: own.join("secrets"),
+                    tmp: own.join("tmp"),
+                }
+            }
+            FsIsolation::Chroot | FsIsolation::Image => Self {
+                shared: "/alloc".into(),
+                local: "/local".into(),
+                secrets: "/secrets".into(),
+                tmp: "/tmp".into(),
+            },
+        }
+    }
+}
+
 impl TaskEnv {
     /// For the task `at`, on the node described by `spec`.
     /// `address` is the allocation's, if it has a network of its own.
     pub(crate) fn build(
         at: &TaskAt,
-        dirs: &AllocDirs,
+        places: &Places,
         spec: &NodeSpec,
         address: Option<Ipv4Addr>,
     ) -> Self {
         let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
-        let mut vars = muster_vars(at, dirs, spec);
+        let mut vars = muster_vars(at, places, spec);
         add_ports(&mut vars, desired, &spec.address, address);
         add_holding(&mut vars, at);
         add_meta(&mut vars, desired, group, task);
         let mut env = Self { vars, node };
         env.vars.insert("PATH".into(), DEFAULT_PATH.into());
-        env.vars.insert(
-            "TMPDIR".into(),
-            dirs.task(&task.name).join("tmp").display().to_string(),
-        );
+        env.vars
+            .insert("TMPDIR".into(), places.tmp.display().to_string());
         let own: Vec<(String, String)> = task
             .env
             .iter()
@@ -141,16 +177,15 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn muster_vars(at: &TaskAt, dirs: &AllocDirs, spec: &NodeSpec) -> BTreeMap<String, String> {
+fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String, String> {
     let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
-    let task_dir = dirs.task(&task.name);
-    let path = |path: std::path::PathBuf| path.display().to_string();
+    let path = |path: &Path| path.display().to_string();
     let memory_max = task.resources.memory_max.unwrap_or(task.resources.memory);
     let vars = [
-        ("ALLOC_DIR", path(dirs.shared())),
-        ("TASK_DIR", path(task_dir.join("local"))),
-        ("SECRETS_DIR", path(task_dir.join("secrets"))),
+        ("ALLOC_DIR", path(&places.shared)),
+        ("TASK_DIR", path(&places.local)),
+        ("SECRETS_DIR", path(&places.secrets)),
         ("ALLOC_ID", desired.alloc_id.to_string()),
         ("SHORT_ALLOC_ID", desired.alloc_id.short()),
         (
@@ -257,8 +292,6 @@ fn add_meta(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use muster_domain::alloc::{ClientStatus, DesiredStatus};
     use muster_domain::fixture;
     use muster_domain::id::{AllocId, LogIndex};
@@ -269,6 +302,10 @@ mod tests {
     use crate::allocdir::DataDir;
 
     fn env(edit: impl FnOnce(&mut Task)) -> TaskEnv {
+        env_with(FsIsolation::None, edit)
+    }
+
+    fn env_with(isolation: FsIsolation, edit: impl FnOnce(&mut Task)) -> TaskEnv {
         let mut spec = fixture::job("web").build();
         spec.meta.insert("owner".into(), "job".into());
         spec.groups[0].meta.insert("owner".into(), "group".into());
@@ -313,7 +350,8 @@ mod tests {
             at: 0,
         };
         let address = Some(Ipv4Addr::new(172, 26, 64, 2));
-        TaskEnv::build(&at, &dirs, &fixture::node("n1").build(), address)
+        let places = Places::of(isolation, &dirs, at.name());
+        TaskEnv::build(&at, &places, &fixture::node("n1").build(), address)
     }
 
     #[test]
@@ -341,6 +379,38 @@ mod tests {
         }
         assert!(vars["NOMAD_TASK_DIR"].ends_with("/main/local"));
         assert!(vars["NOMAD_ALLOC_DIR"].ends_with("/alloc"));
+    }
+
+    /// Where the task's root is its own, the host's paths lead nowhere.
+    #[test]
+    fn directories_are_where_the_task_finds_them() {
+        for (isolation, is_inside) in [
+            (FsIsolation::None, false),
+            (FsIsolation::Unveil, false),
+            (FsIsolation::Chroot, true),
+            (FsIsolation::Image, true),
+        ] {
+            let vars = env_with(isolation, |_| {}).vars;
+
+            for (name, inside) in [
+                ("NOMAD_ALLOC_DIR", "/alloc"),
+                ("NOMAD_TASK_DIR", "/local"),
+                ("NOMAD_SECRETS_DIR", "/secrets"),
+                ("TMPDIR", "/tmp"),
+            ] {
+                let value = vars[name].as_str();
+                assert_eq!(
+                    value == inside,
+                    is_inside,
+                    "{isolation:?}: {name} is {value}"
+                );
+                assert_eq!(
+                    value.starts_with("/d/"),
+                    !is_inside,
+                    "{isolation:?}: {name}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::BroadcastStream;
 
-use crate::capabilities::{Attribute, Capabilities, Fingerprint, Health, PluginInfo};
+use crate::capabilities::{Attribute, Capabilities, Fingerprint, FsIsolation, Health, PluginInfo};
 use crate::error::{DriverError, RecoverTaskError, Retry, StartTaskError, TaskError};
 use crate::event::TaskEvent;
 use crate::exec::{ExecRequest, ExecResult};
@@ -292,6 +292,7 @@ struct Managed {
 pub struct MockDriver {
     host: MockHost,
     remote: bool,
+    fs_isolation: FsIsolation,
     handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
@@ -317,6 +318,7 @@ impl MockDriver {
         Self {
             host,
             remote: false,
+            fs_isolation: FsIsolation::None,
             handle_version: HANDLE_VERSION,
             networks: None,
             tasks: Mutex::default(),
@@ -342,6 +344,13 @@ impl MockDriver {
     #[must_use]
     pub fn of_version(mut self, version: i32) -> Self {
         self.handle_version = version;
+        self
+    }
+
+    /// A driver that isolates file systems so.
+    #[must_use]
+    pub fn isolating(mut self, isolation: FsIsolation) -> Self {
+        self.fs_isolation = isolation;
         self
     }
 
@@ -672,6 +681,7 @@ impl TaskDriver for MockDriver {
             Ok(Capabilities {
                 send_signals: true,
                 exec: true,
+                fs_isolation: self.fs_isolation,
                 remote_tasks: self.remote,
                 must_create_network: self.networks.is_some(),
                 network_modes: if self.networks.is_some() {

@@ -56,6 +56,7 @@ async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
         door: 9,
         namespace: File::open("/dev/null").unwrap().into(),
         ports: Vec::new(),
+        host_name: "web".to_owned(),
         made_by_driver: None,
     };
     let cell = OnceCell::new_with(Some(Arc::new(network)));

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
-use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
+use muster_domain::job::{DnsConfig, NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_driver::{
-    CgroupPlacement, LinuxResources, Mount, MountConfigs, NetworkIsolation, NetworkMode,
-    PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources, WithoutHost,
+    CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
+    NetworkMode, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
+    WithoutHost,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
@@ -22,7 +23,7 @@ use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
 use crate::logs::Owner;
 use crate::payload;
 use crate::store::TaskRecord;
-use crate::task_env::{TaskEnv, host_address};
+use crate::task_env::{Places, TaskEnv, host_address};
 use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
@@ -77,7 +78,8 @@ pub(crate) async fn begin(
     let slot = driver(facilities, task)?;
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
-    let config = task_config(facilities, task, attempt, network.as_deref())?;
+    let isolation = fs_isolation(&slot, task).await?;
+    let config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
     let cgroup = make_cgroup(facilities, task).await?;
     let mut notes: Vec<String> = cgroup
         .unenforced()
@@ -378,13 +380,15 @@ fn task_config(
     task: &TaskAt,
     attempt: u32,
     own_network: Option<&AllocNetwork>,
+    isolation: FsIsolation,
 ) -> Result<TaskConfig, StartFailure> {
     let spec = facilities.spec();
     let dirs = facilities.data.alloc(task.alloc_id());
     let TaskAt { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);
-    let env = TaskEnv::build(task, &dirs, &spec, address);
+    let places = Places::of(isolation, &dirs, &description.name);
+    let env = TaskEnv::build(task, &places, &spec, address);
     let mut mounts =
         volumes::mounts(group, description, &spec.volumes).map_err(StartFailure::fatal)?;
     let config: serde_json::Value = serde_json::from_str(&description.config_json)
@@ -424,8 +428,39 @@ fn task_config(
             }),
         mounts,
         network: network(group, own_network),
+        dns: dns(description, group),
         env: env.vars,
         ..TaskConfig::default()
+    })
+}
+
+/// How the task's driver isolates file systems. The native one is told of the host's paths, and shows them where the
+/// level that the task asks for has them.
+async fn fs_isolation(slot: &DriverSlot, task: &TaskAt) -> Result<FsIsolation, StartFailure> {
+    if task.task().driver == native::NAME {
+        return Ok(FsIsolation::None);
+    }
+    ready(slot).await?;
+    let learned = slot.learned().await;
+    let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    Ok(learned.capabilities.fs_isolation)
+}
+
+/// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is
+/// given the file ([`names`]).
+fn dns(task: &Task, group: &TaskGroup) -> Option<Dns> {
+    if task.driver == native::NAME {
+        return None;
+    }
+    let DnsConfig {
+        servers,
+        searches,
+        options,
+    } = group.network.as_ref()?.dns.as_ref()?;
+    Some(Dns {
+        servers: servers.iter().map(ToString::to_string).collect(),
+        searches: searches.clone(),
+        options: options.clone(),
     })
 }
 

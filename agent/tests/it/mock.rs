@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEventKind};
+use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, NetworkMode};
+use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
+use muster_driver::{Dns, FsIsolation, TaskDriver};
 use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
@@ -138,4 +141,57 @@ async fn shares_that_a_driver_tells_become_time() {
         "{history:?}"
     );
     agent.shutdown(Leave::StopTasks).await;
+}
+
+/// What a driver with images is told: paths of the host would lead nowhere in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_of_an_image_is_told_of_places_in_its_own_root() {
+    if !privileged("a_task_of_an_image_is_told_of_places_in_its_own_root") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let driver = Arc::new(MockDriver::on(host).isolating(FsIsolation::Image));
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    config.drivers = vec![(
+        "mock".to_owned(),
+        Arc::clone(&driver) as Arc<dyn TaskDriver>,
+    )];
+    let agent = Agent::start(config).await.unwrap();
+    let task = MockTask {
+        exec_stdout: "${NOMAD_TASK_DIR}/x".to_owned(),
+        ..MockTask::forever()
+    };
+
+    let alloc = service(1, "").driver("mock", &task.to_config());
+    let alloc_id = server.place(alloc.with(with_dns).build()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let started = driver.list_tasks().await.unwrap().remove(0).config;
+
+    let places = ["NOMAD_ALLOC_DIR", "NOMAD_TASK_DIR", "NOMAD_SECRETS_DIR"];
+    let places = places.map(|name| started.env[name].as_str());
+    assert_eq!(places, ["/alloc", "/local", "/secrets"]);
+    assert_eq!(started.config["exec_stdout"], "/local/x");
+    assert_eq!(started.task_dir, machine.alloc_dir(alloc_id).join("main"));
+    let expected = Dns {
+        servers: vec!["192.0.2.53".to_owned()],
+        searches: vec!["lab".to_owned()],
+        options: Vec::new(),
+    };
+    assert_eq!(started.dns, Some(expected));
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+fn with_dns(spec: &mut JobSpec, _holding: &mut Holding) {
+    spec.groups[0].network = Some(GroupNetwork {
+        mode: NetworkMode::Host,
+        ports: Vec::new(),
+        policy: None,
+        dns: Some(DnsConfig {
+            servers: vec![[192, 0, 2, 53].into()],
+            searches: vec!["lab".to_owned()],
+            options: Vec::new(),
+        }),
+    });
 }
