@@ -6,8 +6,8 @@ use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{DnsConfig, NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
-    NetworkMode, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle, TaskResources,
-    WithoutHost,
+    NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
+    TaskResources, WithoutHost,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
@@ -105,6 +105,7 @@ pub(crate) async fn begin(
         Ok((started, streams)) => {
             let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
             notes.extend(note);
+            notes.extend(started.network.as_ref().and_then(reached_at));
             let record = TaskRecord {
                 attempt,
                 driver: task.task().driver.clone(),
@@ -132,6 +133,30 @@ pub(crate) async fn begin(
             Err(failure)
         }
     }
+}
+
+/// Where a driver that put the task on a network of its own says that it is reached, for the task's history.
+fn reached_at(network: &NetworkOverride) -> Option<String> {
+    let NetworkOverride {
+        port_map,
+        addr,
+        auto_advertise: _,
+    } = network;
+    if addr.is_empty() {
+        return None;
+    }
+    let ports: Vec<String> = port_map
+        .iter()
+        .map(|(label, port)| format!("{label} at {port}"))
+        .collect();
+    let ports = if ports.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", ports.join(", "))
+    };
+    Some(format!(
+        "its driver put it on a network of its own: {addr}{ports}"
+    ))
 }
 
 /// Writes the record on the group too, where it outlives the store and the driver.

@@ -195,3 +195,70 @@ fn with_dns(spec: &mut JobSpec, _holding: &mut Holding) {
         }),
     });
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_driver_put_its_task_is_told() {
+    if !privileged("where_a_driver_put_its_task_is_told") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent(&machine, &server, &host).await;
+    let task = MockTask {
+        address: "192.0.2.9".to_owned(),
+        ..MockTask::forever()
+    };
+
+    let alloc = service(1, "").driver("mock", &task.to_config());
+    let alloc_id = server.place(alloc.build()).await;
+    let words = "its driver put it on a network of its own: 192.0.2.9 (http at 80)";
+    server
+        .reported(alloc_id, words, |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| event.message.contains(words))
+        })
+        .await;
+
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_drivers_that_make_networks_are_not_in_one_group() {
+    if !privileged("two_drivers_that_make_networks_are_not_in_one_group") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    for name in ["mock", "other"] {
+        let driver = Arc::new(MockDriver::on(host.clone()).with_networks());
+        config.drivers.push((name.to_owned(), driver));
+    }
+    let agent = Agent::start(config).await.unwrap();
+    let task = MockTask::forever().to_config();
+
+    let alloc = service(1, "").driver("mock", &task).with(|spec, _| {
+        let group = &mut spec.groups[0];
+        let mut second = group.tasks[0].clone();
+        "second".clone_into(&mut second.name);
+        "other".clone_into(&mut second.driver);
+        group.tasks.push(second);
+        group.network = Some(GroupNetwork {
+            mode: NetworkMode::Bridge,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+        });
+    });
+    let alloc_id = server.place(alloc.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let words = "drivers `mock` and `other` of the group both make the network";
+    let mut events = task.events.iter();
+    assert!(
+        events.any(|event| event.message.contains(words)),
+        "{task:?}"
+    );
+    agent.shutdown(Leave::StopTasks).await;
+}
