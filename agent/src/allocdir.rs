@@ -21,6 +21,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::AllocId;
+use muster_driver::beneath::{self, Through};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
@@ -266,8 +267,7 @@ fn take_over(
     to: &Path,
     carry: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> io::Result<bool> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = match rustix::fs::open(from, flags, Mode::empty()) {
+    let dir = match beneath::open_top(from, OFlags::RDONLY) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
         dir => dir?,
     };
@@ -283,8 +283,7 @@ fn take_over(
 /// other, each new file is searched for among all that were deleted there in the last seconds, which costs more than
 /// starting a task where many come and go. A file system that knows no such thing has no need of it.
 pub(crate) fn spread(dir: &Path) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    if let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty())
+    if let Ok(fd) = beneath::open_top(dir, OFlags::RDONLY)
         && let Ok(flags) = rustix::fs::ioctl_getflags(&fd)
         && !flags.contains(IFlags::TOPDIR)
     {
@@ -302,7 +301,7 @@ impl OpenDir {
     /// Makes a directory in this one, as [`make`] does.
     fn make(&self, name: &str, mode: u32, owner: Option<Owner>) -> Result<Self, DirError> {
         make_at(
-            self.fd.as_fd(),
+            Some(self.fd.as_fd()),
             Path::new(name),
             self.path.join(name),
             mode,
@@ -314,19 +313,19 @@ impl OpenDir {
 /// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
 /// once it is open: a task may put a link in the place of a directory that it owns.
 fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<OpenDir, DirError> {
-    make_at(rustix::fs::CWD, path, path.to_owned(), mode, owner)
+    make_at(None, path, path.to_owned(), mode, owner)
 }
 
-/// [`make`], of `name` in the directory `at`; `path` is for people.
+/// [`make`], of `name` in the directory `at`, if there is one; `path` is for people.
 fn make_at(
-    at: BorrowedFd<'_>,
+    at: Option<BorrowedFd<'_>>,
     name: &Path,
     path: PathBuf,
     mode: u32,
     owner: Option<Owner>,
 ) -> Result<OpenDir, DirError> {
     let attempt = || {
-        let is_new = match rustix::fs::mkdirat(at, name, Mode::RWXU) {
+        let is_new = match rustix::fs::mkdirat(at.unwrap_or(rustix::fs::CWD), name, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(Errno::NOENT) => {
@@ -338,8 +337,13 @@ fn make_at(
             }
             Err(errno) => return Err(errno.into()),
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(at, name, flags, Mode::empty())?;
+        let fd = match at {
+            Some(at) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                beneath::open(at, name, flags, Through::Mounts)?
+            }
+            None => beneath::open_top(name, OFlags::RDONLY)?,
+        };
         if let Some(Owner { uid, gid }) = owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             rustix::fs::fchown(&fd, Some(uid), Some(gid))?;

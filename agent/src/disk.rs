@@ -36,7 +36,6 @@ use self::limits::{
 };
 pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
-pub(crate) use self::walk::INSIDE;
 use crate::alloc::Input;
 use crate::facilities::now;
 use crate::sys::IoPriority;

@@ -8,14 +8,10 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use muster_driver::beneath::{self, Through};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use crate::logs::Owner;
-
-/// Beneath a directory, without a link on the way.
-const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
 
 /// Why the payload is not there.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +39,8 @@ pub(crate) fn write(
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let made = rustix::fs::openat2(&dir, name, flags, Mode::from_raw_mode(0o644), NO_LINKS)?;
+        let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
+        let made = beneath::create(&dir, name, flags, mode, Through::Mounts)?;
         give(&made, owner)?;
         File::from(made).write_all(payload)
     };
@@ -56,15 +52,15 @@ pub(crate) fn write(
 
 /// The directory `parents` in `local`, made as far as it is not there.
 fn make_dirs(local: &Path, parents: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
-    let walk = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut dir = rustix::fs::openat(CWD, local, walk, Mode::empty())?;
+    let mut dir = beneath::open_top(local, OFlags::RDONLY)?;
     for part in parents {
         let made = match rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
             Ok(()) => true,
             Err(rustix::io::Errno::EXIST) => false,
             Err(errno) => return Err(errno.into()),
         };
-        dir = rustix::fs::openat2(&dir, part, walk, Mode::empty(), NO_LINKS)?;
+        let walk = OFlags::RDONLY | OFlags::DIRECTORY;
+        dir = beneath::open(&dir, part, walk, Through::Mounts)?;
         if made {
             give(&dir, owner)?;
         }
@@ -83,6 +79,8 @@ fn give(file: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use muster_driver::fixture::exchanging;
 
     use super::*;
 
@@ -133,6 +131,24 @@ mod tests {
         symlink(outside.path(), &local).unwrap();
         assert!(write(&local, "in", b"x", None).is_err());
 
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    /// The task puts a link there while the agent is on its way.
+    #[test]
+    fn no_race_leads_out_of_the_directory() {
+        const TRIES: usize = 500;
+        let (local, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let [dir, link] = ["dir", "link"].map(|name| local.path().join(name));
+        fs::create_dir(&dir).unwrap();
+        symlink(outside.path(), &link).unwrap();
+
+        let written = exchanging(&dir, &link, || {
+            let tries = (0..TRIES).map(|_| write(local.path(), "dir/in", b"x", None));
+            tries.flatten().count()
+        });
+
+        assert!(written > 0);
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 }

@@ -23,6 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use muster_driver::beneath;
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -378,8 +379,7 @@ impl Shared {
             .recursive(true)
             .mode(0o700)
             .create(dir)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let fd = beneath::open_top(dir, OFlags::RDONLY)?;
         roots.push((dir.to_owned(), Arc::new(fd)));
         let at = roots.len() - 1;
         drop(roots);

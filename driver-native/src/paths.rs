@@ -1,9 +1,10 @@
-//! Every open of a path that a task, or whoever shares its directories, could have tampered with.
+//! Every open of a path that a task, or whoever shares its directories, could have tampered with, as far as it is the
+//! driver's: how one stays beneath a directory is [`beneath`].
 //!
 //! Output FIFOs are opened without following a link in their last part and are looked at before
 //! use. A working directory is resolved beneath the task's directory, so that a link cannot lead
 //! out of it. The same holds for a task's own directories, for what a job wants to be shown and for
-//! every place in a root that a job names: `openat2` beneath a directory that is open, and no link on
+//! every place in a root that a job names: beneath a directory that is open, and no link on
 //! the way. What was opened is used by its descriptor, never by its path again.
 
 use std::ffi::OsString;
@@ -14,7 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use muster_driver::beneath::{self, Through};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use thiserror::Error;
 
 use crate::policy::{Policy, is_plain_absolute};
@@ -140,13 +142,10 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
         Some(path) if path.is_absolute() => open(path),
         Some(path) => {
             let base = open(root)?;
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-            rustix::fs::openat2(&base, path, flags, Mode::empty(), resolve).map_err(|source| {
-                PathError::Open {
-                    what: "working directory",
-                    path: root.join(path),
-                    source: source.into(),
-                }
+            beneath::open(&base, path, flags, Through::Links).map_err(|source| PathError::Open {
+                what: "working directory",
+                path: root.join(path),
+                source: source.into(),
             })
         }
     }
@@ -183,7 +182,7 @@ pub(crate) fn open_own_dir(
 ) -> Result<OwnedFd, PathError> {
     let attempt = || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat2(base, name, flags, Mode::empty(), NO_LINKS);
+        let open = || beneath::open(base, name, flags, Through::Mounts);
         // The agent made most of them.
         let (dir, made) = match open() {
             Err(rustix::io::Errno::NOENT) => match rustix::fs::mkdirat(base, name, Mode::RWXU) {
@@ -212,7 +211,7 @@ pub(crate) fn open_own_dir(
 /// A file of the driver's own in a directory that a task may write to, made anew.
 pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
-    open_file(dir, Path::new(name), flags, NO_LINKS)
+    open_file(dir, Path::new(name), flags, Through::Mounts)
 }
 
 /// Such a file, to be read.
@@ -221,23 +220,18 @@ pub(crate) fn open_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
         dir,
         Path::new(name),
         OFlags::RDONLY | OFlags::NONBLOCK,
-        NO_LINKS,
+        Through::Mounts,
     )
 }
 
 /// A file that a task wrote, to be read: beneath `dir`, wherever links on the way point.
 pub(crate) fn open_beneath(dir: &Path, path: &Path) -> Result<File, PathError> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    open_file(dir, path, OFlags::RDONLY | OFlags::NONBLOCK, resolve)
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    open_file(dir, path, flags, Through::Links)
 }
 
 /// Regular files only: anything else may have no end, or do something when it is opened for good.
-fn open_file(
-    dir: &Path,
-    path: &Path,
-    flags: OFlags,
-    resolve: ResolveFlags,
-) -> Result<File, PathError> {
+fn open_file(dir: &Path, path: &Path, flags: OFlags, through: Through) -> Result<File, PathError> {
     let what = "file of the task";
     let failed = |source: rustix::io::Errno| PathError::Open {
         what,
@@ -245,13 +239,13 @@ fn open_file(
         source: source.into(),
     };
     let base = open_dir("the task's directory", dir)?;
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let mode = if flags.contains(OFlags::CREATE) {
-        Mode::RUSR | Mode::WUSR
+    let flags = flags | OFlags::NOCTTY;
+    let file = if flags.contains(OFlags::CREATE) {
+        beneath::create(&base, path, flags, Mode::RUSR | Mode::WUSR, through)
     } else {
-        Mode::empty()
+        beneath::open(&base, path, flags, through)
     };
-    let file = rustix::fs::openat2(&base, path, flags, mode, resolve).map_err(failed)?;
+    let file = file.map_err(failed)?;
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok(file.into()),
@@ -262,11 +256,6 @@ fn open_file(
         }),
     }
 }
-
-/// Beneath a directory, without a link on the way.
-const NO_LINKS: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
 
 fn give(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
     let (uid, gid) = (
@@ -333,8 +322,7 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(failed)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found =
-        rustix::fs::openat2(&root, MULTIPLEXER, flags, Mode::empty(), NO_LINKS).map_err(failed)?;
+    let found = beneath::open(&root, MULTIPLEXER, flags, Through::Mounts).map_err(failed)?;
     let stat = rustix::fs::fstat(&found).map_err(failed)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     let system = rustix::fs::fstatfs(&found).map_err(failed)?;
@@ -383,7 +371,7 @@ pub(crate) fn open_source(
     let file = if rest == Path::new("") {
         base
     } else {
-        rustix::fs::openat2(&base, rest, flags, Mode::empty(), NO_LINKS).map_err(failed)?
+        beneath::open(&base, rest, flags, Through::Mounts).map_err(failed)?
     };
     kind_of(file, field, path).map(|(file, is_dir)| Source {
         file,
@@ -409,7 +397,8 @@ pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathErr
     });
     let place = place.ok_or_else(refused)?;
     let rest = path.strip_prefix(place).unwrap_or(path);
-    open_file(place, rest, OFlags::RDONLY | OFlags::NONBLOCK, NO_LINKS)
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    open_file(place, rest, flags, Through::Mounts)
 }
 
 /// A file that becomes one of a directory of the host when all of it is written, and leaves nothing there if it never is.
@@ -448,13 +437,12 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
     let mut dir = open_dir("a directory that tasks may upload into", place)?;
     if rest != Path::new("") {
         let walk = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        dir = rustix::fs::openat2(&dir, rest, walk, Mode::empty(), NO_LINKS).map_err(failed)?;
+        dir = beneath::open(&dir, rest, walk, Through::Mounts).map_err(failed)?;
     }
     let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
     let temporary = format!(".upload-{}-{ordinal}", std::process::id());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(0o644);
-    let file = rustix::fs::openat(&dir, &temporary, flags, mode).map_err(failed)?;
+    let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
+    let file = beneath::create(&dir, &temporary, flags, mode, Through::Mounts).map_err(failed)?;
     let new = NewFile {
         dir,
         temporary,
@@ -571,17 +559,16 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
     while let Some(part) = parts.next() {
         let mode = Mode::from_raw_mode(0o755);
         if parts.peek().is_none() && !is_dir {
-            let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             // Opened to be made; whatever kind is there, the mount is refused if it does not fit.
-            let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-            rustix::fs::openat2(&dir, part, flags, mode, NO_LINKS).map_err(failed)?;
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+            beneath::create(&dir, part, flags, mode, Through::Mounts).map_err(failed)?;
             return Ok(());
         }
         match rustix::fs::mkdirat(&dir, part, mode) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(source) => return Err(failed(source)),
         }
-        dir = rustix::fs::openat2(&dir, part, walk, Mode::empty(), NO_LINKS).map_err(failed)?;
+        dir = beneath::open(&dir, part, walk, Through::Mounts).map_err(failed)?;
     }
     Ok(())
 }

@@ -11,17 +11,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir};
+use muster_driver::beneath::{self, Through};
+use rustix::fs::{FileType, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::limits::{DEPTH_MAX, READ_BYTES};
-use super::walk::INSIDE;
 use crate::sys;
 
-const READ: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
 /// Gives the directory `tree` and what is in it `project`.
 ///
@@ -47,7 +44,7 @@ pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
                 }
                 FileType::Directory => pending.push((Rc::clone(&dir), name.to_owned(), depth + 1)),
                 FileType::RegularFile => {
-                    let file = rustix::fs::openat2(&*dir, name, READ, Mode::empty(), INSIDE)?;
+                    let file = beneath::open(&*dir, name, READ, Through::Dirs)?;
                     give(file.as_fd(), project)?;
                 }
                 FileType::Symlink
@@ -60,7 +57,7 @@ pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
         }
         if let Some((parent, name, depth)) = pending.pop() {
             let flags = READ.union(OFlags::DIRECTORY);
-            let dir = rustix::fs::openat2(&*parent, &name, flags, Mode::empty(), INSIDE)?;
+            let dir = beneath::open(&*parent, &name, flags, Through::Dirs)?;
             next = Some((Rc::new(dir), depth));
         }
     }

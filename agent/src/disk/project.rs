@@ -10,7 +10,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 
-use rustix::fs::{Mode, OFlags};
+use muster_driver::beneath;
+use rustix::fs::OFlags;
 
 use super::limits::{PROJECT_TRIES_MAX, PROJECTS};
 use super::{Amount, DiskLimit, carry};
@@ -106,8 +107,7 @@ pub(crate) fn release(dir: &Path) -> io::Result<()> {
 }
 
 fn open(dir: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(dir, flags, Mode::empty())?)
+    Ok(beneath::open_top(dir, OFlags::RDONLY)?)
 }
 
 fn set(dir: BorrowedFd<'_>, project: u32, limit: DiskLimit) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Measures a tree: by directory descriptors, without recursion, without following anything.
 //!
-//! Every directory is opened in its parent with `openat2`, which refuses links and mounts, so nothing outside is
+//! Every directory is opened beneath its parent, through neither link nor mount, so nothing outside is
 //! counted, whatever is swapped meanwhile. Files with several names are counted once. As `du` has it, a file that is
 //! open and has no name is not seen.
 
@@ -12,9 +12,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, StatxAttributes, StatxFlags,
-};
+use muster_driver::beneath::{self, Through};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::Amount;
@@ -55,8 +54,7 @@ struct Walker<'a> {
 ///
 /// If the root cannot be read, or `stop` was set. What vanishes meanwhile is not counted.
 pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result<Measured, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    let root = beneath::open_top(root, OFlags::RDONLY)?;
     let own = stat(root.as_fd(), c"")?;
     let mut walker = Walker {
         stop,
@@ -75,8 +73,8 @@ pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result
         if walker.measured.all.inodes > inodes_max {
             break;
         }
-        let Ok(dir) = rustix::fs::openat2(&*next.parent, &next.name, flags, Mode::empty(), INSIDE)
-        else {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(dir) = beneath::open(&*next.parent, &next.name, flags, Through::Dirs) else {
             // It vanished, or something else is in its place.
             continue;
         };
@@ -171,16 +169,13 @@ fn amount(found: &rustix::fs::Statx) -> Amount {
     }
 }
 
-/// Nothing but the directory itself is passed through.
-pub(crate) const INSIDE: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_XDEV)
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt as _;
+
+    use muster_driver::fixture::exchanging;
+    use rustix::fs::Mode;
 
     use super::*;
 
@@ -227,6 +222,24 @@ mod tests {
 
         assert_eq!(all.inodes, 3);
         assert!(all.bytes < 1 << 20, "{all:?}");
+    }
+
+    /// The same when the link comes while the tree is measured.
+    #[test]
+    fn no_race_leads_out_of_the_tree() {
+        const TRIES: usize = 20_000;
+        let (temp, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("large"), vec![1; 1 << 20]).unwrap();
+        let [dir, link] = ["dir", "link"].map(|name| temp.path().join(name));
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+
+        let most = exchanging(&dir, &link, || {
+            let measured = (0..TRIES).map(|_| measured(temp.path()).all.bytes);
+            measured.max()
+        });
+
+        assert!(most < Some(1 << 20), "{most:?}");
     }
 
     #[test]

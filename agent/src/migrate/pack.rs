@@ -1,7 +1,7 @@
 //! Reads what goes over to another node: a walk over `alloc/data` and the `local` directories of tasks.
 //!
-//! Every directory and file is opened in its parent with `openat2`, which refuses links and mounts, as everywhere below
-//! an allocation. Extended attributes, and with them capabilities of files, stay behind; so do set-id bits.
+//! Every directory and file is opened beneath its parent, through neither link nor mount, as everywhere below an
+//! allocation. Extended attributes, and with them capabilities of files, stay behind; so do set-id bits.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -10,21 +10,19 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use muster_driver::beneath::{self, Through};
 use muster_wire::limits::DISK_PIECE_BYTES_MAX;
 use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::disk::{DEPTH_MAX, INSIDE, READ_BYTES};
+use crate::disk::{DEPTH_MAX, READ_BYTES};
 use crate::limits::{DISK_DATA_BYTES, LINKED_FILES_MAX};
 
 /// Permissions that go over: neither set-id bit.
 pub(super) const MODE_BITS: u32 = 0o1777;
 
-const READ: OFlags = OFlags::RDONLY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::CLOEXEC);
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
 /// Why the data were not read to their end.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +61,7 @@ pub(super) fn pack(
     tasks: &[String],
     sink: &mut Sink<'_>,
 ) -> Result<DiskSum, PackError> {
-    let root = match rustix::fs::open(alloc, READ | OFlags::DIRECTORY, Mode::empty()) {
+    let root = match beneath::open_top(alloc, OFlags::RDONLY) {
         Err(Errno::NOENT) => return Err(PackError::Nothing),
         root => root.map_err(|errno| read_error(alloc.to_owned(), errno))?,
     };
@@ -78,7 +76,7 @@ pub(super) fn pack(
     for place in std::iter::once(DiskPlace::Shared).chain(locals) {
         let path = place_path(&place);
         let flags = READ | OFlags::DIRECTORY;
-        let dir = match rustix::fs::openat2(&root, &path, flags, Mode::empty(), INSIDE) {
+        let dir = match beneath::open(&root, &path, flags, Through::Dirs) {
             // It was moved away, or a task put something else there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             dir => dir.map_err(|errno| read_error(alloc.join(&path), errno))?,
@@ -198,7 +196,7 @@ impl Walk<'_, '_, '_> {
                 continue;
             };
             let flags = READ | OFlags::DIRECTORY;
-            let dir = rustix::fs::openat2(&level.dir, &name, flags, Mode::empty(), INSIDE);
+            let dir = beneath::open(&level.dir, &name, flags, Through::Dirs);
             let dir = dir.map_err(|errno| self.read_error(&name, errno))?;
             if levels.len() >= DEPTH_MAX as usize {
                 let path = self.at.clone();
@@ -264,7 +262,7 @@ impl Walk<'_, '_, '_> {
         if found.stx_nlink > 1 && !self.is_first(name, found.stx_ino)? {
             return Ok(());
         }
-        let file = rustix::fs::openat2(dir, name, READ, Mode::empty(), INSIDE)
+        let file = beneath::open(dir, name, READ, Through::Dirs)
             .map_err(|errno| self.read_error(name, errno))?;
         self.packer.push(DiskEntry::File {
             name: name.to_bytes().to_vec(),

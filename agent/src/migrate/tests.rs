@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::{AllocId, LogIndex};
+use muster_driver::fixture::exchanging;
 use muster_wire::limits::DISK_PIECE_BYTES_MAX;
 use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -206,6 +207,34 @@ fn a_link_in_the_place_of_a_directory_is_left_out() {
             .is_dir()
     );
     assert_eq!(fs::read_dir(scene.heir("web/local")).unwrap().count(), 0);
+}
+
+/// The task that goes over still runs and puts a link where a directory was.
+#[test]
+fn no_race_sends_what_is_elsewhere() {
+    const TRIES: usize = 300;
+    let scene = scene();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("file"), "yours").unwrap();
+    let [dir, link] = ["dir", "link"].map(|name| scene.former("web/local").join(name));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("file"), "mine").unwrap();
+    symlink(outside.path(), &link).unwrap();
+
+    let sent: Vec<DiskPiece> = exchanging(&dir, &link, || {
+        let tries = (0..TRIES).filter_map(|_| scene.pack().ok());
+        tries.flat_map(|(pieces, _)| pieces).collect()
+    });
+
+    let entries = sent.into_iter().flat_map(|piece| piece.entries);
+    let mut texts: Vec<Vec<u8>> = entries
+        .filter_map(|entry| match entry {
+            DiskEntry::Data { bytes, .. } => Some(bytes),
+            _ => None,
+        })
+        .collect();
+    texts.dedup();
+    assert_eq!(texts, [b"mine"]);
 }
 
 #[test]

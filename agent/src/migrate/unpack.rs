@@ -9,12 +9,13 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
+use muster_driver::beneath::{self, Through};
 use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::pack::MODE_BITS;
-use crate::disk::{Amount, DEPTH_MAX, DiskLimit, INSIDE};
+use crate::disk::{Amount, DEPTH_MAX, DiskLimit};
 
 /// Bytes of a name that file systems take.
 const NAME_BYTES_MAX: usize = 255;
@@ -23,10 +24,7 @@ const TARGET_BYTES_MAX: usize = 4_096;
 /// What a file takes of a disk at least, and by which it grows.
 const BLOCK_BYTES: u64 = 4_096;
 
-const DIR: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Why data that came were not written.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +92,7 @@ impl Unpacker {
     /// Writes into the empty directory `staging`, which only root can enter.
     pub(super) fn new(staging: &Path, limit: DiskLimit) -> io::Result<Self> {
         Ok(Self {
-            staging: rustix::fs::open(staging, DIR, Mode::empty())?,
+            staging: beneath::open_top(staging, OFlags::RDONLY)?,
             limit,
             used: Amount::default(),
             sum: DiskSum::default(),
@@ -194,9 +192,8 @@ impl Unpacker {
     fn file(&mut self, name: Vec<u8>, meta: FileMeta, bytes: u64) -> Result<(), UnpackError> {
         let name = one_name(name)?;
         self.count_inode()?;
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(&self.here()?.fd, &name, flags, Mode::RUSR | Mode::WUSR);
+        let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
+        let made = beneath::create(&self.here()?.fd, &name, flags, mode, Through::Dirs);
         let fd = made.map_err(|errno| write_error(&name, errno))?;
         self.file = Some(File {
             fd,
@@ -280,7 +277,7 @@ impl Unpacker {
         let mut dir = None;
         for part in parts {
             let parent = dir.as_ref().unwrap_or(&place.fd);
-            match rustix::fs::openat2(parent, &part, DIR, Mode::empty(), INSIDE) {
+            match beneath::open(parent, &part, DIR, Through::Dirs) {
                 Ok(below) => dir = Some(below),
                 Err(_) => return Err(not_there),
             }
@@ -323,7 +320,7 @@ fn one_name(name: Vec<u8>) -> Result<CString, UnpackError> {
 /// Makes and opens a directory that only its maker can enter.
 fn make_dir(parent: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
-    rustix::fs::openat2(parent, name, DIR, Mode::empty(), INSIDE)
+    beneath::open(parent, name, DIR, Through::Dirs)
 }
 
 /// Gives a file or directory its owner, its permissions and its age.

@@ -1,7 +1,6 @@
 //! Deletes one tree: by directory descriptors, without recursion, without following anything.
 //!
-//! Every name is looked up in an open directory of the tree, with `openat2` that refuses links and
-//! mounts, so nothing outside can be reached, whatever is swapped meanwhile. Directories deeper than
+//! Every name is looked up beneath an open directory of the tree, through neither link nor mount, so nothing outside can be reached, whatever is swapped meanwhile. Directories deeper than
 //! [`DEPTH_MAX`] are moved up into the trash, where they are entries of their own: descriptors stay few,
 //! and a crash leaves nothing that the next look at the trash does not find. Mounts are detached;
 //! immutable and append-only flags are taken away.
@@ -15,10 +14,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{
-    AtFlags, FileType, IFlags, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom,
-    StatxFlags,
-};
+use muster_driver::beneath::{self, Through};
+use rustix::fs::{AtFlags, FileType, IFlags, OFlags, RawDir, RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -414,15 +411,13 @@ impl<'a> Deleter<'a> {
 
 /// Opens a directory that is in the tree: no link, no mount.
 fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(parent, name, flags, Mode::empty(), INSIDE)
+    beneath::open(
+        parent,
+        name,
+        OFlags::RDONLY | OFlags::DIRECTORY,
+        Through::Dirs,
+    )
 }
-
-/// Nothing but the directory itself is passed through.
-const INSIDE: ResolveFlags = ResolveFlags::BENEATH
-    .union(ResolveFlags::NO_XDEV)
-    .union(ResolveFlags::NO_SYMLINKS)
-    .union(ResolveFlags::NO_MAGICLINKS);
 
 /// For `umount2(2)`, which takes no descriptor: its last part is looked up in the open directory.
 fn path_of(parent: BorrowedFd<'_>, name: &CStr) -> PathBuf {
@@ -441,8 +436,8 @@ pub(super) fn clear_flags(parent: BorrowedFd<'_>, name: &CStr) {
         FileType::from_raw_mode(stat.st_mode),
         FileType::RegularFile | FileType::Directory
     ) {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if let Ok(fd) = rustix::fs::openat2(parent, name, flags, Mode::empty(), INSIDE) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        if let Ok(fd) = beneath::open(parent, name, flags, Through::Dirs) {
             clear_flags_of(fd.as_fd());
         }
     }

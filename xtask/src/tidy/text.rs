@@ -32,6 +32,34 @@ struct Rule {
 
 const CORES: &[&str] = &["control/core/src/", "agent/core/src/"];
 
+/// What looks a file up by its path, and follows whatever is there.
+const BY_PATH: &[Pattern] = &[
+    Pattern::Word("File::create"),
+    Pattern::Word("File::open"),
+    Pattern::Word("File::options"),
+    Pattern::Word("OpenOptions"),
+    Pattern::Word("fs::copy"),
+    Pattern::Word("fs::open"),
+    Pattern::Word("fs::openat"),
+    Pattern::Word("fs::read"),
+    Pattern::Word("fs::read_dir"),
+    Pattern::Word("fs::read_to_string"),
+    Pattern::Word("fs::write"),
+];
+
+/// Where files are handled that tasks wrote, or that are put where tasks can write.
+const TASK_PATHS: &[&str] = &[
+    "agent/src/disk/",
+    "agent/src/migrate/",
+    "agent/src/payload",
+    "agent/src/trash/",
+    "driver-native/src/actions",
+    "driver-native/src/exec",
+    "driver-native/src/isolation/",
+    "driver-native/src/porter",
+    "driver-native/src/transfer",
+];
+
 const RULES: &[Rule] = &[
     Rule {
         name: "kernel-path",
@@ -75,6 +103,34 @@ const RULES: &[Rule] = &[
         rooms: &["agent/src/ring", "perf/", "agent/tests/vm/ways.rs"],
         tests: true,
         advice: "io_uring is driven from agent/src/ring: add what you need to its interface",
+    },
+    Rule {
+        name: "task-open",
+        patterns: &[Pattern::Word("openat2"), Pattern::Word("ResolveFlags")],
+        only: &[],
+        rooms: &[
+            "driver/src/beneath",
+            // What a task tries.
+            "driver-native/tests/isolation/probe",
+        ],
+        tests: true,
+        advice: "what a task can put something else in the place of is opened by `muster_driver::beneath`: add what you need there",
+    },
+    Rule {
+        name: "task-path",
+        patterns: BY_PATH,
+        only: TASK_PATHS,
+        rooms: &[
+            // Namespaces, devices and the machine's own files, which no task can reach.
+            "driver-native/src/isolation/capabilities",
+            "driver-native/src/isolation/mounts",
+            "driver-native/src/isolation/template",
+            "driver-native/src/isolation/view",
+            // Certificates that the operator names.
+            "driver-native/src/transfer/http",
+        ],
+        tests: false,
+        advice: "a task may have put a link there: open it beneath a directory, with `muster_driver::beneath` or the driver's `paths`",
     },
     Rule {
         name: "unsafe-room",
@@ -306,6 +362,30 @@ mod tests {
             rules("control/src/http.rs", "use ::openraft::Raft;\n"),
             [("openraft-room", 1)]
         );
+    }
+
+    #[test]
+    fn what_tasks_can_change_is_opened_in_one_room() {
+        let source = "rustix::fs::openat2(&dir, name, flags, mode, ResolveFlags::BENEATH)?;\n";
+
+        assert_eq!(
+            rules("agent/src/node.rs", source),
+            [("task-open", 1), ("task-open", 1)]
+        );
+        assert_eq!(rules("driver/src/beneath.rs", source), []);
+    }
+
+    #[test]
+    fn files_of_tasks_are_not_opened_by_their_paths() {
+        let source = "let a = File::open(path)?;\nlet b = std::fs::read(path)?;\n\
+                      let c = beneath::open(&dir, name, flags, Through::Dirs)?;\n\
+                      let d = rustix::fs::open(path, flags, mode)?;\n";
+
+        let found = [("task-path", 1), ("task-path", 2), ("task-path", 4)];
+        let mut here = rules("agent/src/migrate/pack.rs", source);
+        here.sort_unstable();
+        assert_eq!(here, found);
+        assert_eq!(rules("agent/src/node.rs", source), []);
     }
 
     #[test]

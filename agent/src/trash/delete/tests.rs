@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use muster_domain::fixture::recorded::skipped;
+use muster_driver::fixture::exchanging;
+use rustix::fs::Mode;
 use rustix::mount::MountFlags;
 
 use super::*;
@@ -104,6 +106,27 @@ fn no_link_is_followed() {
 }
 
 /// Bytes that belong to another name as well are not given back.
+/// A task that still runs puts a link where a directory was.
+#[test]
+fn no_race_leads_out_of_the_trash() {
+    const TRIES: usize = 100;
+    let place = Place::new();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("kept"), "").unwrap();
+    let [dir, link] = ["dir", "link"].map(|name| place.entry().join(name));
+
+    for _ in 0..TRIES {
+        fs::create_dir_all(dir.join("deep")).unwrap();
+        symlink(outside.path(), &link).unwrap();
+        // What it cannot remove while that is exchanged, it removes when it is tried again.
+        let _perhaps = exchanging(&dir, &link, || place.delete());
+        place.delete().1.unwrap();
+        assert!(outside.path().join("kept").exists());
+    }
+
+    assert_eq!(names(outside.path()), ["kept"]);
+}
+
 #[test]
 fn hard_links_leave_the_other_name_alone() {
     let place = Place::new();

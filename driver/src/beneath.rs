@@ -1,0 +1,228 @@
+//! Opening what a task, or whoever shares its directories, can change at any moment.
+//!
+//! A name is looked up in a directory that is open, beneath it and nowhere else, in one step of the kernel's
+//! (`openat2(2)`): there is no moment between a look and an open in which somebody could put a link there. Such a
+//! way begins at a directory that is the agent's own, which is opened by its path. Agent and native driver open what tasks
+//! can reach here and nowhere else, which `cargo xtask tidy` holds them to (`task-open`, `task-path`); what the native driver
+//! knows besides, of kinds of files and of what a node allows, is in its `paths`.
+//!
+//! Deliberately absent: what is done with what was opened. It is used by its descriptor, never by its path again.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+/// What may be passed through on the way to a name. Never the directory where the way begins, upwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Directories of the same mount alone.
+    Dirs,
+    /// Directories and mounts.
+    Mounts,
+    /// Directories, mounts, and links as long as they stay beneath.
+    Links,
+}
+
+impl Through {
+    fn resolve(self) -> ResolveFlags {
+        let beneath = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+        match self {
+            Self::Dirs => beneath | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
+            Self::Mounts => beneath | ResolveFlags::NO_SYMLINKS,
+            Self::Links => beneath,
+        }
+    }
+}
+
+/// Opens `path` beneath `dir`; closed when a program is executed.
+///
+/// # Errors
+///
+/// What the kernel says: among it `ELOOP` for a link, and `EXDEV` for a way out of `dir` or, with [`Through::Dirs`], a
+/// mount.
+pub fn open(
+    dir: impl AsFd,
+    path: impl Arg,
+    flags: OFlags,
+    through: Through,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CLOEXEC;
+    rustix::fs::openat2(dir, path, flags, Mode::empty(), through.resolve())
+}
+
+/// Opens `path` beneath `dir`, and makes a file there with `mode` if there is nothing.
+///
+/// # Errors
+///
+/// What the kernel says: `EEXIST` if there is something, a link among it, and `flags` have [`OFlags::EXCL`].
+pub fn create(
+    dir: impl AsFd,
+    path: impl Arg,
+    flags: OFlags,
+    mode: Mode,
+    through: Through,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::CREATE | OFlags::CLOEXEC;
+    rustix::fs::openat2(dir, path, flags, mode, through.resolve())
+}
+
+/// Opens a directory beneath which nobody is followed out: one of the agent's own, or, in such a one, a task's. The last
+/// part of `path` is no link.
+///
+/// # Errors
+///
+/// What the kernel says: `ENOTDIR` also for a link.
+pub fn open_top(path: impl Arg, access: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = access | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::time::{Duration, Instant};
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::fixture::exchanging;
+
+    const ALL: [Through; 3] = [Through::Dirs, Through::Mounts, Through::Links];
+
+    /// `top/inside/file` beside `outside/file`, and `top` open.
+    fn scene() -> (TempDir, OwnedFd) {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in ["top/inside", "outside"] {
+            fs::create_dir_all(temp.path().join(dir)).unwrap();
+        }
+        fs::write(temp.path().join("top/inside/file"), "mine").unwrap();
+        fs::write(temp.path().join("outside/file"), "yours").unwrap();
+        let top = open_top(temp.path().join("top"), OFlags::RDONLY).unwrap();
+        (temp, top)
+    }
+
+    fn text(file: OwnedFd) -> String {
+        std::io::read_to_string(fs::File::from(file)).unwrap()
+    }
+
+    #[test]
+    fn what_is_beneath_is_opened() {
+        let (_temp, top) = scene();
+
+        for through in ALL {
+            let found = open(&top, "inside/file", OFlags::RDONLY, through).unwrap();
+            assert_eq!(text(found), "mine", "{through:?}");
+        }
+    }
+
+    #[test]
+    fn ways_out_are_refused() {
+        let (temp, top) = scene();
+        let absolute = temp.path().join("outside/file");
+        symlink(&absolute, temp.path().join("top/absolute")).unwrap();
+        symlink("../outside", temp.path().join("top/up")).unwrap();
+        symlink("/proc/self/root", temp.path().join("top/magic")).unwrap();
+
+        for through in ALL {
+            for path in [
+                "../outside/file",
+                "inside/../../outside/file",
+                "absolute",
+                "up/file",
+                "magic",
+                absolute.to_str().unwrap(),
+            ] {
+                let found = open(&top, path, OFlags::RDONLY, through);
+                let is_refused = matches!(found, Err(Errno::XDEV | Errno::LOOP));
+                assert!(is_refused, "{through:?} {path}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn links_beneath_are_followed_by_who_wants_to() {
+        let (temp, top) = scene();
+        symlink("inside", temp.path().join("top/link")).unwrap();
+
+        let followed = ALL.map(|through| open(&top, "link/file", OFlags::RDONLY, through).is_ok());
+
+        assert_eq!(followed, [false, false, true]);
+    }
+
+    #[test]
+    fn mounts_are_passed_by_who_wants_to() {
+        let root = open_top("/", OFlags::RDONLY).unwrap();
+
+        let passed =
+            ALL.map(|through| open(&root, "proc/version", OFlags::RDONLY, through).is_ok());
+
+        assert_eq!(passed, [false, true, true]);
+    }
+
+    #[test]
+    fn nothing_is_written_through_what_is_there() {
+        let (temp, top) = scene();
+        let target = temp.path().join("outside/new");
+        symlink(&target, temp.path().join("top/link")).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+
+        for through in ALL {
+            for path in ["link", "inside/file"] {
+                let flags = OFlags::WRONLY | OFlags::EXCL;
+                let made = create(&top, path, flags, mode, through);
+                assert!(
+                    matches!(made, Err(Errno::EXIST)),
+                    "{through:?} {path}: {made:?}"
+                );
+            }
+        }
+        assert!(!target.exists());
+        assert_eq!(
+            fs::read(temp.path().join("top/inside/file")).unwrap(),
+            b"mine"
+        );
+    }
+
+    #[test]
+    fn a_way_does_not_begin_at_a_link() {
+        let (temp, _top) = scene();
+        symlink("outside", temp.path().join("link")).unwrap();
+
+        let begun = open_top(temp.path().join("link"), OFlags::RDONLY);
+
+        assert!(
+            matches!(begun, Err(Errno::NOTDIR | Errno::LOOP)),
+            "{begun:?}"
+        );
+    }
+
+    /// A directory is exchanged for a link to the outside, and back, as fast as can be.
+    #[test]
+    fn a_race_is_never_won() {
+        const ENOUGH: usize = 1_000;
+        let (temp, top) = scene();
+        let (inside, link) = (
+            temp.path().join("top/inside"),
+            temp.path().join("top/other"),
+        );
+        symlink(temp.path().join("outside"), &link).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (mut mine, mut yours, mut refused) = (0, 0, 0);
+
+        exchanging(&inside, &link, || {
+            while (mine < ENOUGH || refused < ENOUGH) && yours == 0 && Instant::now() < deadline {
+                match open(&top, "inside/file", OFlags::RDONLY, Through::Dirs).map(text) {
+                    Ok(text) if text == "mine" => mine += 1,
+                    Ok(_) => yours += 1,
+                    Err(_) => refused += 1,
+                }
+            }
+        });
+
+        assert_eq!(yours, 0);
+        assert!(mine >= ENOUGH && refused >= ENOUGH, "{mine} {refused}");
+    }
+}
