@@ -137,6 +137,7 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
         stats.log_limited = logs.limited;
+        stats.network = live.usage.network();
         if let Some(main) = facilities
             .bpf()
             .and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_wire::api::stats::{EphemeralDisk, Histogram, Pressure, TaskCounters};
+use muster_wire::api::stats::{EphemeralDisk, Histogram, Pressure, TaskCounters, TaskNetwork};
 
 use crate::output;
 
@@ -58,6 +58,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         log_dropped_bytes,
         log_limited_nanos,
         absent,
+        network,
     } = counters;
     let process = u64::from(*pid);
     let process = (process != 0).then_some(process);
@@ -104,6 +105,11 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
         ("log dropped", output::bytes(*log_dropped_bytes)),
         ("log above rate", time(Some(*log_limited_nanos))),
     ];
+    lines.extend(
+        network
+            .as_ref()
+            .map(|network| ("reached at", reached_at(network))),
+    );
     lines.extend(reasons(absent).map(|reason| ("–", reason)));
     lines
 }
@@ -232,6 +238,19 @@ fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
     seen.into_iter()
 }
 
+/// `10.88.0.3, http 80`, on the network that the driver made.
+fn reached_at(network: &TaskNetwork) -> String {
+    let TaskNetwork {
+        address,
+        ports,
+        auto_advertise: _,
+    } = network;
+    let ports = ports
+        .iter()
+        .map(|(label, port)| format!(", {} {port}", output::clean(label)));
+    output::clean(address) + &ports.collect::<String>()
+}
+
 #[cfg(test)]
 mod tests {
     use muster_wire::api::stats::Bucket;
@@ -256,6 +275,24 @@ mod tests {
             "200 times, 7.0 ms in all, half of them below 1.0 µs, 99 % below 1.0 ms"
         );
         assert_eq!(histogram(Some(&Histogram::default())), "0 times");
+    }
+
+    #[test]
+    fn a_network_of_the_drivers_is_told() {
+        let ports = [("admin".to_owned(), 8080), ("http".to_owned(), 80)];
+        let counters = TaskCounters {
+            network: Some(TaskNetwork {
+                address: "10.88.0.3".to_owned(),
+                ports: ports.into(),
+                auto_advertise: true,
+            }),
+            ..TaskCounters::default()
+        };
+
+        let expected = ("reached at", "10.88.0.3, admin 8080, http 80".to_owned());
+        assert!(lines(&counters).contains(&expected));
+        let without = lines(&TaskCounters::default());
+        assert!(without.iter().all(|(label, _)| *label != "reached at"));
     }
 
     #[test]

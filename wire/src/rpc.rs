@@ -636,4 +636,17 @@ pub struct TaskStats {
     pub log_dropped_bytes: u64,
     /// Time in which there was more of stdout and of stderr than the task's rate, since the agent takes them.
     pub log_limited: Duration,
+    /// Where its driver says that it is reached, if that put it on a network of its own.
+    pub network: Option<TaskNetwork>,
+}
+
+/// Where a task is reached that its driver put on a network of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskNetwork {
+    /// Its address.
+    pub address: String,
+    /// Ports there, by label.
+    pub ports: BTreeMap<String, u16>,
+    /// Whether others are to be told this address, and not the node's.
+    pub auto_advertise: bool,
 }

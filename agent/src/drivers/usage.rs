@@ -1,4 +1,5 @@
-//! What drivers say that their tasks use, of tasks that run where the agent sees nothing: in no cgroup of its own.
+//! What drivers say that their tasks use, of tasks that run where the agent sees nothing: in no cgroup of its own; and
+//! where they put them, if that is a network of the driver's.
 //!
 //! A driver tells shares of a processor, each since what it told before; here they are added up, so that whoever
 //! looks finds time that only grows. What was added is told as if it were used evenly until the driver speaks again:
@@ -12,12 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use muster_driver::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskError, TaskStats};
+use muster_driver::{
+    CpuField, CpuUsage, MemoryField, MemoryUsage, NetworkOverride, TaskError, TaskStats,
+};
+use muster_wire::rpc::TaskNetwork;
 
 use super::native;
 use crate::limits::{
-    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
-    DRIVER_USAGE_KEPT,
+    DRIVER_NETWORK_NAME_CHARS_MAX, DRIVER_NETWORK_PORTS_MAX, DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN,
+    DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL, DRIVER_USAGE_KEPT,
 };
 use crate::task::{LiveTask, chain};
 
@@ -25,6 +29,8 @@ use crate::task::{LiveTask, chain};
 #[derive(Debug, Default)]
 pub(crate) struct DriverUsage {
     told: Mutex<Option<Box<Told>>>,
+    /// Where it put the task, if that was on a network of its own.
+    network: Mutex<Option<Box<TaskNetwork>>>,
 }
 
 /// Usage of a task as far as its driver tells it; what it does not tell is `None`.
@@ -62,8 +68,15 @@ struct Told {
 /// of the agent's cgroups.
 pub(crate) async fn follow(live: &LiveTask) -> Infallible {
     let mut pause = DRIVER_PAUSE_MIN;
+    // Of one that an earlier agent started, that one was told.
+    let mut is_placed = live.usage.network().is_some();
     loop {
         live.slot.ready().await;
+        if !is_placed && let Ok(status) = live.slot.driver.inspect_task(&live.record.task_id).await
+        {
+            live.usage.reach(status.network.as_ref());
+            is_placed = true;
+        }
         if live.is_here() {
             tokio::time::sleep(DRIVER_USAGE_INTERVAL).await;
             continue;
@@ -121,6 +134,22 @@ impl DriverUsage {
         })
     }
 
+    /// Where the driver put the task, if that was on a network of its own.
+    pub(crate) fn network(&self) -> Option<TaskNetwork> {
+        let network = self.network.lock();
+        let network = network.unwrap_or_else(PoisonError::into_inner);
+        network.as_deref().cloned()
+    }
+
+    /// The driver has put the task there.
+    pub(crate) fn reach(&self, network: Option<&NetworkOverride>) {
+        let Some(network) = network.filter(|network| !network.addr.is_empty()) else {
+            return;
+        };
+        let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(Box::new(told_network(network)));
+    }
+
     /// The driver has told something: `first` since it was asked.
     fn take(&self, stats: &TaskStats, now: Instant, first: bool) {
         let mut told = self.locked();
@@ -170,6 +199,24 @@ impl Told {
             cpu: self.has_cpu.then_some(cpu),
             ..known.clone()
         })
+    }
+}
+
+/// As much of it as is kept. What is no port is left out.
+fn told_network(network: &NetworkOverride) -> TaskNetwork {
+    let NetworkOverride {
+        port_map,
+        addr,
+        auto_advertise,
+    } = network;
+    let short = |text: &str| text.chars().take(DRIVER_NETWORK_NAME_CHARS_MAX).collect();
+    let ports = port_map
+        .iter()
+        .filter_map(|(label, port)| Some((short(label), u16::try_from(*port).ok()?)));
+    TaskNetwork {
+        address: short(addr),
+        ports: ports.take(DRIVER_NETWORK_PORTS_MAX).collect(),
+        auto_advertise: *auto_advertise,
     }
 }
 

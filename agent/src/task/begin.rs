@@ -106,6 +106,8 @@ pub(crate) async fn begin(
             let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
             notes.extend(note);
             notes.extend(started.network.as_ref().and_then(reached_at));
+            let usage = DriverUsage::default();
+            usage.reach(started.network.as_ref());
             let record = TaskRecord {
                 attempt,
                 driver: task.task().driver.clone(),
@@ -124,7 +126,7 @@ pub(crate) async fn begin(
                 streams,
                 elsewhere,
                 leaving: CancellationToken::new(),
-                usage: DriverUsage::default(),
+                usage,
             };
             Ok((live, notes.join("; ")))
         }

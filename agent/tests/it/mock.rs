@@ -9,7 +9,7 @@ use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, NetworkMode};
 use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_driver::{Dns, FsIsolation, TaskDriver};
-use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
+use muster_wire::rpc::{NodeReply, NodeRequest, TaskNetwork, TaskStats};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
 
@@ -218,8 +218,22 @@ async fn where_a_driver_put_its_task_is_told() {
             events.any(|event| event.message.contains(words))
         })
         .await;
+    let told = |stats: &TaskStats| stats.network.is_some();
+    let before = server.usage(alloc_id, "a network", told).await.network;
+    agent.shutdown(Leave::KeepTasks).await;
+    let next = self::agent(&machine, &server, &host).await;
+    let after = server
+        .usage(alloc_id, "the same network", told)
+        .await
+        .network;
 
-    agent.shutdown(Leave::StopTasks).await;
+    let expected = TaskNetwork {
+        address: "192.0.2.9".to_owned(),
+        ports: [("http".to_owned(), 80)].into(),
+        auto_advertise: true,
+    };
+    assert_eq!([before, after], [Some(expected.clone()), Some(expected)]);
+    next.shutdown(Leave::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -331,6 +331,34 @@ pub struct TaskCounters {
     pub log_limited_nanos: u64,
     /// Name of the value and why it is absent.
     pub absent: BTreeMap<String, String>,
+    /// Where its driver put it, if that was on a network of its own.
+    pub network: Option<TaskNetwork>,
+}
+
+/// Where a task is reached that its driver put on a network of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TaskNetwork {
+    pub address: String,
+    /// Ports at that address, by label.
+    pub ports: BTreeMap<String, u16>,
+    /// Whether others are to be told this address, and not the node's.
+    pub auto_advertise: bool,
+}
+
+impl From<&rpc::TaskNetwork> for TaskNetwork {
+    fn from(network: &rpc::TaskNetwork) -> Self {
+        let rpc::TaskNetwork {
+            address,
+            ports,
+            auto_advertise,
+        } = network;
+        Self {
+            address: address.clone(),
+            ports: ports.clone(),
+            auto_advertise: *auto_advertise,
+        }
+    }
 }
 
 /// How long processes stood still for want of one thing.
@@ -458,6 +486,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             log_bytes,
             log_dropped_bytes,
             log_limited,
+            network,
         } = stats;
         Self {
             cpu_nanos: cpu.map(nanos),
@@ -503,6 +532,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             log_dropped_bytes: *log_dropped_bytes,
             log_limited_nanos: nanos(*log_limited),
             absent: absent.clone(),
+            network: network.as_ref().map(TaskNetwork::from),
         }
     }
 }

@@ -19,7 +19,7 @@ use muster_wire::rpc::{
     AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskEntry, DiskPiece, DiskPlace,
     DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FileMeta,
     FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply,
-    NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
+    NodeRequest, NodeStats, TaskHistory, TaskNetwork, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,6 +169,11 @@ fn stats() -> NodeStats {
         cpu: Some(Duration::from_micros(5)),
         absent: BTreeMap::from([("throttled".to_owned(), "no controller".to_owned())]),
         pid: 42,
+        network: Some(TaskNetwork {
+            address: "10.88.0.3".to_owned(),
+            ports: BTreeMap::from([("http".to_owned(), 80)]),
+            auto_advertise: true,
+        }),
         ..TaskStats::default()
     };
     NodeStats {
