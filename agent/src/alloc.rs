@@ -85,9 +85,14 @@ impl AllocTask {
         if !self.restored {
             let desired = Write::Desired(Box::new((*self.desired).clone()));
             self.submit(vec![desired]).await;
+            if self.unrecorded != Unrecorded::NeverStarted {
+                // The store was lost: what runs of it keeps its network.
+                let Facilities { bridge, .. } = &*self.facilities;
+                bridge.adopt(&self.facilities, &self.desired, true).await;
+            }
         } else if self.runner.finished_at().is_none() {
             let Facilities { bridge, .. } = &*self.facilities;
-            bridge.adopt(&self.facilities, &self.desired).await;
+            bridge.adopt(&self.facilities, &self.desired, false).await;
             self.watch_disk(&inbox).await;
         }
         loop {

@@ -348,14 +348,31 @@ impl Bridge {
         network.await.map(|network| Some(Arc::clone(network)))
     }
 
-    /// Takes the network up that an earlier agent made for an allocation, if a process of it runs.
-    pub(crate) async fn adopt(&self, facilities: &Facilities, desired: &DesiredAlloc) {
+    /// Takes the network up that an earlier agent made for an allocation, if a process of it runs. `is_lost`: so is what
+    /// that agent had stored.
+    pub(crate) async fn adopt(
+        &self,
+        facilities: &Facilities,
+        desired: &DesiredAlloc,
+        is_lost: bool,
+    ) {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
             return;
         };
         let alloc_id = desired.alloc_id;
         let mut namespaces = namespaces_of(facilities, alloc_id, group);
-        let by_driver = facilities.driver_networks.of(alloc_id);
+        let by_driver = if is_lost {
+            let host = host_name(desired, group);
+            let networks = &facilities.driver_networks;
+            let found = networks.ensure(facilities, desired, group, &host).await;
+            found.unwrap_or_else(|error| {
+                tracing::error!(%alloc_id, error = crate::task::chain(&error),
+                    "it is not known whether a driver made the network of an allocation");
+                None
+            })
+        } else {
+            facilities.driver_networks.of(alloc_id)
+        };
         if let Some(made) = &by_driver {
             match namespace_at(&made.path) {
                 Ok(namespace) => namespaces.push(namespace),

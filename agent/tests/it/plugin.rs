@@ -399,6 +399,68 @@ async fn what_a_task_uses_is_told_by_its_driver() {
     second.shutdown(Leave::StopTasks).await;
 }
 
+/// A task with a network that its driver made, as the task sees it.
+struct Networked {
+    alloc_id: AllocId,
+    pid: u32,
+    /// As its link says.
+    network: String,
+    device: String,
+}
+
+impl WithPlugins {
+    /// A driver that makes networks.
+    fn making_networks(&self) -> AgentConfig {
+        let mut config = self.config();
+        let settings = PluginSettings {
+            args: Vec::new(),
+            config: json!({"networks": true}),
+        };
+        config.plugins.insert("gotest".to_owned(), settings);
+        config
+    }
+
+    /// An agent with such a driver; `None` where there are no networks, which was said then.
+    async fn agent_with_networks(&self, name: &str) -> Option<Agent> {
+        let agent = Agent::start(self.making_networks()).await.unwrap();
+        let (_, attributes) = driver_of(&agent, "gotest", true).await;
+        if let Some(reason) = attributes.get("network.bridge.reason") {
+            skipped(name, &format!("{reason}; run: cargo xtask build-ebpf"));
+            agent.shutdown(Leave::StopTasks).await;
+            return None;
+        }
+        Some(agent)
+    }
+
+    async fn networked(&self, name: u32) -> Networked {
+        let script =
+            "echo $$; readlink /proc/self/ns/net; grep -o eth0: /proc/net/dev; exec sleep 600";
+        let alloc = service(name, "").driver("gotest", &shell(script));
+        let alloc_id = self.server.place(alloc.with(with_bridge).build()).await;
+        let [pid, network, device] = eventually("what the task sees", async || {
+            let printed = self.server.log(alloc_id, LogStream::Stdout).await;
+            let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+            lines.try_into().ok()
+        })
+        .await;
+        Networked {
+            alloc_id,
+            pid: pid.parse().unwrap(),
+            network,
+            device,
+        }
+    }
+}
+
+/// Nobody is in the network any more, not even whoever held it.
+async fn is_given_back(network: &str) {
+    let what = format!("the end of {network}");
+    eventually(&what, async || {
+        processes_in(network).is_empty().then_some(())
+    })
+    .await;
+}
+
 /// One network is given back when its task is stopped, one by an agent that was not there when its task ended, to a
 /// plugin that was not there either.
 #[tokio::test(flavor = "multi_thread")]
@@ -407,68 +469,56 @@ async fn a_driver_makes_the_networks_of_its_tasks() {
     let Some(with) = WithPlugins::new(NAME) else {
         return;
     };
-    let making_networks = || {
-        let mut config = with.config();
-        let settings = PluginSettings {
-            args: Vec::new(),
-            config: json!({"networks": true}),
-        };
-        config.plugins.insert("gotest".to_owned(), settings);
-        config
-    };
-    let first = Agent::start(making_networks()).await.unwrap();
-    let (_, attributes) = driver_of(&first, "gotest", true).await;
-    if let Some(reason) = attributes.get("network.bridge.reason") {
-        skipped(NAME, &format!("{reason}; run: cargo xtask build-ebpf"));
-        first.shutdown(Leave::StopTasks).await;
+    let Some(first) = with.agent_with_networks(NAME).await else {
         return;
-    }
-    let script = "echo $$; readlink /proc/self/ns/net; grep -o eth0: /proc/net/dev; exec sleep 600";
-    let mut placed = Vec::new();
-    for name in 1..=2 {
-        let alloc = service(name, "").driver("gotest", &shell(script));
-        let alloc_id = with.server.place(alloc.with(with_bridge).build()).await;
-        let seen = eventually("what the task sees", async || {
-            let printed = with.server.log(alloc_id, LogStream::Stdout).await;
-            let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
-            <[String; 3]>::try_from(lines).ok()
-        })
-        .await;
-        placed.push((alloc_id, seen));
-    }
-    let [(stopped, seen), (left, left_seen)] = placed.try_into().unwrap();
-    let [_, network, device] = seen;
-    let [left_pid, left_network, _] = left_seen;
-    let own = fs::read_link("/proc/self/ns/net").unwrap();
-    let is_gone = async |network: &str| {
-        let what = format!("the end of {network}");
-        eventually(&what, async || {
-            processes_in(network).is_empty().then_some(())
-        })
-        .await;
     };
+    let stopped = with.networked(1).await;
+    let left = with.networked(2).await;
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
 
-    with.server.stop(stopped).await;
-    with.server.status(stopped, ClientStatus::Complete).await;
-    is_gone(&network).await;
-    let holders = processes_in(&left_network).len();
+    with.server.stop(stopped.alloc_id).await;
+    is_given_back(&stopped.network).await;
+    let holders = processes_in(&left.network).len();
     first.shutdown(Leave::KeepTasks).await;
     kill(with.plugin().await);
-    kill(left_pid.parse().unwrap());
-    let second = Agent::start(making_networks()).await.unwrap();
-    with.server
-        .reported(left, "an end", |_, status| status.is_terminal())
-        .await;
-    is_gone(&left_network).await;
+    kill(left.pid);
+    let second = Agent::start(with.making_networks()).await.unwrap();
+    is_given_back(&left.network).await;
 
-    assert_eq!(device, "eth0:");
+    assert_eq!(stopped.device, "eth0:");
     assert_eq!(holders, 2, "the task, and whoever holds the namespace");
-    assert_ne!(network, left_network);
-    assert!(
-        [&network, &left_network]
-            .iter()
-            .all(|it| own != Path::new(it))
-    );
+    assert_ne!(stopped.network, left.network);
+    assert!(own != Path::new(&stopped.network) && own != Path::new(&left.network));
+    second.shutdown(Leave::StopTasks).await;
+}
+
+/// Who made it is asked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_loses_no_network_of_a_driver() {
+    const NAME: &str = "a_lost_store_loses_no_network_of_a_driver";
+    let Some(with) = WithPlugins::new(NAME) else {
+        return;
+    };
+    let Some(first) = with.agent_with_networks(NAME).await else {
+        return;
+    };
+    let task = with.networked(1).await;
+    let begun = start_ticks(task.pid);
+
+    first.shutdown(Leave::KeepTasks).await;
+    fs::write(with.machine.data().join("agent.redb"), "garbage").unwrap();
+    let second = Agent::start(with.making_networks()).await.unwrap();
+    with.server
+        .reported(task.alloc_id, "recovered", |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| event.kind == TaskEventKind::Recovered)
+        })
+        .await;
+    let still = start_ticks(task.pid);
+    with.server.stop(task.alloc_id).await;
+    is_given_back(&task.network).await;
+
+    assert_eq!(still, begun);
     second.shutdown(Leave::StopTasks).await;
 }
 
