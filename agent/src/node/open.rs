@@ -63,8 +63,7 @@ pub(super) async fn open(
     let (store, mut loaded) = store::open(data.root())?;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
-    let (hierarchies, tree) = open_tree(&data, node_id)?;
-    reserve(config, &tree)?;
+    let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
     let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
     let ring = LogRing::start(config.ring)?;
@@ -263,6 +262,17 @@ fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree),
     std::fs::write(&beside, record)
         .and_then(|()| std::fs::rename(&beside, &path))
         .map_err(|error| failed(&error))?;
+    Ok((hierarchies, tree))
+}
+
+/// The tree, with what the operator reserved kept from it.
+fn reserving_tree(
+    config: &AgentConfig,
+    data: &DataDir,
+    node_id: NodeId,
+) -> Result<(Hierarchies, NodeTree), StartAgentError> {
+    let (hierarchies, tree) = open_tree(data, node_id)?;
+    reserve(config, &tree)?;
     Ok((hierarchies, tree))
 }
 
