@@ -18,11 +18,12 @@ mod reports;
 mod request;
 mod route;
 mod session;
+mod wake;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,12 +32,13 @@ use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest, ToAgent};
 use quinn::{Connection, VarInt};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::beats::{Service, Uncounted};
 use self::pace::Pace;
 use self::reports::Reports;
+use self::wake::Wake;
 use crate::handle::Control;
 use crate::limits;
 use crate::peers::Peers;
@@ -76,28 +78,6 @@ struct Connected {
     outbox: mpsc::Sender<ToAgent>,
     /// Tells this session from a later one of the same node.
     number: u64,
-}
-
-/// What a session may be woken for.
-#[derive(Debug, Default)]
-struct Wake {
-    /// The node's desired allocations may have changed.
-    desired: Notify,
-    /// The node should destroy what is over.
-    garbage: Notify,
-    /// The node wants to be told everything.
-    start_over: AtomicBool,
-}
-
-impl Wake {
-    fn start_over(&self) {
-        self.start_over.store(true, Ordering::Release);
-        self.desired.notify_one();
-    }
-
-    fn take_start_over(&self) -> bool {
-        self.start_over.swap(false, Ordering::AcqRel)
-    }
 }
 
 /// Heartbeats of a session, by their numbers.
@@ -216,6 +196,18 @@ impl Nodes {
         }
         for session in woken {
             session.wake.desired.notify_one();
+        }
+    }
+
+    /// Tells the sessions of `node_ids` to look, by and by, for allocations that were forgotten.
+    pub(crate) fn wake_for_forgotten(&self, node_ids: impl IntoIterator<Item = NodeId>) {
+        let mut node_ids = node_ids.into_iter().peekable();
+        if node_ids.peek().is_none() {
+            return;
+        }
+        let table = self.lock();
+        for session in node_ids.filter_map(|node_id| table.sessions.get(&node_id)) {
+            session.wake.forgotten.notify_one();
         }
     }
 

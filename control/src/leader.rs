@@ -217,7 +217,7 @@ impl Duties {
                 Effect::CallbackClaimed(alloc_id) if term == self.term => {
                     self.one_offs.handle_claimed(&state, &alloc_id);
                 }
-                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) => {}
+                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) | Effect::NodeForgot(_) => {}
             }
         }
     }
@@ -255,4 +255,9 @@ fn wake_nodes(control: &Control, effects: &[TermEffect]) {
         _ => None,
     });
     control.nodes().wake(changed);
+    let forgot = effects.iter().filter_map(|(_, effect)| match effect {
+        Effect::NodeForgot(node_id) => Some(*node_id),
+        _ => None,
+    });
+    control.nodes().wake_for_forgotten(forgot);
 }

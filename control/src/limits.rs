@@ -180,6 +180,9 @@ pub const DESIRED_BURST: Duration = Duration::from_millis(20);
 pub const DESIRED_TICK: Duration = Duration::from_millis(5);
 /// How often a session looks for missed changes when nobody woke it.
 pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
+/// How long a node is not told of allocations that a collection forgot: half of what one of a million takes. Nobody waits
+/// for it, and each look at a node costs as much as it has allocations.
+pub const FORGOTTEN_WAIT: Duration = Duration::from_millis(500);
 /// Reports in one entry.
 pub const REPORTS_PER_ENTRY_MAX: usize = 4096;
 /// Bytes of reports in one entry, as estimated: an entry that is written while heartbeats wait behind it.

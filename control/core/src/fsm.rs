@@ -791,6 +791,9 @@ pub enum Effect {
     RulesEased,
     /// Push desired allocations to this node's agent. For every server, not only the leader.
     NodeChanged(NodeId),
+    /// Tell this node's agent that allocations of it were forgotten, some time: nobody waits for it. For every server, not
+    /// only the leader.
+    NodeForgot(NodeId),
     /// Expect heartbeats from this node.
     NodeReady(NodeId),
     /// Expect no heartbeats from this node.

@@ -176,7 +176,10 @@ impl Duties {
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
                 // Made where the term of the entry is known.
-                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) | Effect::DutiesDue => {}
+                Effect::CallbackClaimed(_)
+                | Effect::NodeChanged(_)
+                | Effect::NodeForgot(_)
+                | Effect::DutiesDue => {}
             }
         }
     }

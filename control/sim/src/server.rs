@@ -336,7 +336,7 @@ impl Server {
 
     fn handle_effects(&mut self, term: u64, applied: &Applied, env: &mut Env) {
         for effect in &applied.effects {
-            if let Effect::NodeChanged(node_id) = effect {
+            if let Effect::NodeChanged(node_id) | Effect::NodeForgot(node_id) = effect {
                 let of_node = |session: &&mut Session| session.node_id() == *node_id;
                 if let Some(session) = self.sessions.values_mut().find(of_node) {
                     session.wake();

@@ -18,10 +18,12 @@ use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{FromAgent, ToAgent};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::Instant;
 
+use super::Entered;
 use super::beats::Service;
 use super::desired::Told;
-use super::{Entered, Wake};
+use super::wake::{Wake, Woken};
 use super::{disk, reports};
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
@@ -375,20 +377,26 @@ impl Session<'_> {
             pace.turn().await;
             // Whatever woke this meanwhile is in the state that is read next.
             let _woken = wake.desired.notified().now_or_never();
+            let _woken = wake.forgotten.notified().now_or_never();
             for message in told.catch_up(&self.control.state()) {
                 if let Err(error) = self.say(message).await {
                     return error;
                 }
             }
-            tokio::select! {
-                () = wake.desired.notified() => {}
-                () = wake.garbage.notified() => {
-                    if let Err(error) = self.say(ToAgent::CollectGarbage).await {
-                        return error;
-                    }
-                }
-                // In case a wake-up was lost with its effect.
-                () = tokio::time::sleep(limits::SESSION_RESCAN) => {}
+            if let Err(error) = self.wait_for_news(wake).await {
+                return error;
+            }
+        }
+    }
+
+    /// Waits until there may be something to tell the node of what it is to run.
+    async fn wait_for_news(&self, wake: &Wake) -> Result<(), SessionError> {
+        // In case a wake-up was lost with its effect.
+        let mut latest = Instant::now() + limits::SESSION_RESCAN;
+        loop {
+            match wake.woken(&mut latest).await {
+                Woken::Look => return Ok(()),
+                Woken::Collect => self.say(ToAgent::CollectGarbage).await?,
             }
         }
     }

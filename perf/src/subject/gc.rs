@@ -41,6 +41,8 @@ use crate::subject::child_command;
 pub(super) const CHILD: &str = "gc";
 
 const NODES: u32 = 1_000;
+/// Where they are.
+const DATACENTER: &str = "dc1";
 /// Instances of a job.
 const COUNT: u32 = 100;
 /// Longest wait for anything of the load.
@@ -277,6 +279,7 @@ async fn register_nodes(control: &Control) -> anyhow::Result<()> {
         let mut spec = fixture::node(&format!("n{number}"))
             .cpu_mhz(100_000_000)
             .memory_mb(100_000_000)
+            .datacenter(DATACENTER)
             .build();
         spec.id = NodeId::at(LogIndex(1), number);
         let node_id = spec.id;
@@ -299,6 +302,8 @@ async fn register(control: &Control, job_id: &str, count: u32) -> anyhow::Result
     let spec = fixture::job(job_id).job_type(JobType::Batch).count(count);
     let mut spec = spec.cpu_mhz(1).memory_mb(1).build();
     spec.groups[0].update = None;
+    // Not that of the nodes that send heartbeats.
+    spec.datacenters = vec![DATACENTER.to_owned()];
     let command = Command::RegisterJob {
         spec: Box::new(spec),
         at: control.now(),

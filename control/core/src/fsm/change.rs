@@ -39,6 +39,8 @@ pub(super) struct Change<'a> {
     changed: Vec<NodeId>,
     /// The same, by number: where instances were placed.
     placed: BTreeSet<NodeNumber>,
+    /// Nodes of which allocations were forgotten; one may be named more than once.
+    forgot: Vec<NodeId>,
     /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
     ends: BTreeMap<u64, End>,
     /// One-off tasks in states that they leave again in this command.
@@ -73,6 +75,7 @@ impl<'a> Change<'a> {
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
             changed: Vec::new(),
+            forgot: Vec::new(),
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
             passed: Vec::new(),
@@ -331,7 +334,7 @@ impl<'a> Change<'a> {
             self.state.allocs.set_index(self.index);
         }
         self.written.forgotten.extend(keys);
-        self.changed.extend(node_ids);
+        self.forgot.extend(node_ids);
         for job in jobs {
             self.touch_shared(job);
         }
@@ -429,6 +432,11 @@ impl<'a> Change<'a> {
         changed.dedup();
         self.effects
             .extend(changed.into_iter().map(Effect::NodeChanged));
+        let mut forgot = self.forgot;
+        forgot.sort_unstable();
+        forgot.dedup();
+        self.effects
+            .extend(forgot.into_iter().map(Effect::NodeForgot));
         Applied {
             response: Response::Done,
             effects: self.effects,

@@ -1,0 +1,98 @@
+//! What wakes a node's session.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::limits;
+
+/// What a session may be woken for.
+#[derive(Debug, Default)]
+pub(super) struct Wake {
+    /// The node's desired allocations may have changed.
+    pub(super) desired: Notify,
+    /// Allocations of the node were forgotten, which it may hear later.
+    pub(super) forgotten: Notify,
+    /// The node should destroy what is over.
+    pub(super) garbage: Notify,
+    /// The node wants to be told everything.
+    start_over: AtomicBool,
+}
+
+/// What a session was woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// To look for what the node is to be told.
+    Look,
+    /// To have the node destroy what is over.
+    Collect,
+}
+
+impl Wake {
+    pub(super) fn start_over(&self) {
+        self.start_over.store(true, Ordering::Release);
+        self.desired.notify_one();
+    }
+
+    pub(super) fn take_start_over(&self) -> bool {
+        self.start_over.swap(false, Ordering::AcqRel)
+    }
+
+    /// Waits for what there is to do, until `latest` for a look at what the node is to run. A look costs as much as the node
+    /// has allocations, so what slices of a collection forget brings it forward a little only: they are told together.
+    pub(super) async fn woken(&self, latest: &mut Instant) -> Woken {
+        loop {
+            tokio::select! {
+                () = self.desired.notified() => return Woken::Look,
+                () = self.forgotten.notified() => {
+                    *latest = (*latest).min(Instant::now() + limits::FORGOTTEN_WAIT);
+                }
+                () = self.garbage.notified() => return Woken::Collect,
+                () = tokio::time::sleep_until(*latest) => return Woken::Look,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn first(wake: &Wake) -> (Woken, Duration) {
+        let begun = Instant::now();
+        let woken = wake.woken(&mut (begun + limits::SESSION_RESCAN)).await;
+        (woken, begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_forgotten_is_looked_for_a_little_later_and_together() {
+        let wake = Wake::default();
+        for _ in 0..3 {
+            wake.forgotten.notify_one();
+        }
+
+        assert_eq!(first(&wake).await, (Woken::Look, limits::FORGOTTEN_WAIT));
+        assert_eq!(first(&wake).await, (Woken::Look, limits::SESSION_RESCAN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_changed_is_looked_for_at_once() {
+        let wake = Wake::default();
+        wake.forgotten.notify_one();
+        wake.desired.notify_one();
+
+        assert_eq!(first(&wake).await, (Woken::Look, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collection_is_asked_for_at_once() {
+        let wake = Wake::default();
+        wake.forgotten.notify_one();
+        wake.garbage.notify_one();
+
+        assert_eq!(first(&wake).await, (Woken::Collect, Duration::ZERO));
+    }
+}
