@@ -1051,7 +1051,7 @@ fn what_nobody_resolves_is_forgotten_with_all_below_it() {
         fixture
             .cluster
             .effects
-            .contains(&Effect::NodeChanged(fixture.node_id))
+            .contains(&Effect::NodeForgot(fixture.node_id))
     );
 }
 
