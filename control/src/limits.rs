@@ -14,13 +14,13 @@ pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// Entries applied before the state is published and their proposers are answered. Not less: each
 /// published root costs a few microseconds of copying on the next write. Not more: answers wait.
 pub const APPLY_BATCH_MAX: usize = 256;
-/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, about a mebibyte; half would
+/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, some hundred kilobytes; half would
 /// leave more to the applier when the thread waits for a processor, double would only be memory.
 pub const OUTDATED_STATES_MAX: usize = 16;
 /// Rows that a replaced state owns before another thread is woken to free it: less takes no longer than waking that.
 pub const OUTDATED_ROWS_MIN: usize = 64;
-/// How much that thread yields to others: a tenth of the processor is left to it by the kernel's weights where others want
-/// all, and whoever wakes up does not wait for it. The applier helps before memory grows.
+/// How much that thread yields to others: by the kernel's weights it has a tenth of a processor that one other wants, too.
+/// The applier helps before memory grows.
 pub const OUTDATED_NICENESS: i32 = 10;
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
 /// duties scan the state instead.
@@ -180,7 +180,7 @@ pub const DESIRED_BURST: Duration = Duration::from_millis(20);
 pub const DESIRED_TICK: Duration = Duration::from_millis(5);
 /// How often a session looks for missed changes when nobody woke it.
 pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
-/// How long a node is not told of allocations that a collection forgot: half of what one of a million takes. Nobody waits
+/// How long a node is not told of allocations that a collection forgot: as long as one of a million takes. Nobody waits
 /// for it, and each look at a node costs as much as it has allocations.
 pub const FORGOTTEN_WAIT: Duration = Duration::from_millis(500);
 /// Reports in one entry.

@@ -37,12 +37,12 @@ pub const PLAN_RUNS_MAX: usize = 32_768;
 /// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
 pub const RECENT_CAPACITY_MAX: usize = 4_096;
 /// Objects freed by one garbage collection command: a quarter of a millisecond of apply, which is what a placement may wait
-/// for it, and as much as the way through the log takes. Half would free two thirds as many a second, double would have
-/// placements wait twice as long.
+/// for it, and as much as the way through the log takes. Half would free two thirds as many a second, double has
+/// placements wait longer.
 pub const GC_SLICE_MAX: usize = 1_024;
 /// Objects looked at by one garbage collection command, which costs a quarter of freeing them.
 pub const GC_LOOKED_AT_MAX: usize = 4 * GC_SLICE_MAX;
-/// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: no more than a slice
+/// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: twice what a slice
 /// frees. What is beyond waits until more goes there. Nodes fill up and empty together: without a bound the turns of 62 of
 /// a thousand nodes come at once.
 pub const STALE_KEYS_MAX: usize = 2_048;
