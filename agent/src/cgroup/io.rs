@@ -41,12 +41,8 @@ pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> 
         controller: Controller::Io,
         dir,
     };
-    let failed = |source| ApplyLimitError::Read {
-        controller: Controller::Io,
-        source,
-    };
     // Without block throttling the kernel has no such file; `missing` tells of it.
-    if let Some(now) = file::read_if_any(dir, MAX).map_err(failed)? {
+    if let Some(now) = setter.text(MAX)? {
         set_rates(&setter, &now, line(&limits.io))?;
     }
     let weight = limits.io.weight.unwrap_or(WEIGHT_DEFAULT);
@@ -57,10 +53,7 @@ pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> 
 fn set_weight(setter: &Setter<'_>, weight: u32) -> Result<(), ApplyLimitError> {
     for (name, max) in WEIGHTS {
         let wanted = weight.clamp(1, u32::from(max));
-        let now = file::read_if_any(setter.dir, name).map_err(|source| ApplyLimitError::Read {
-            controller: Controller::Io,
-            source,
-        })?;
+        let now = setter.text(name)?;
         if now.is_some_and(|now| default_of(&now) != Some(wanted)) {
             let holds = |got: &str| default_of(got) == Some(wanted);
             setter.write_line(name, &format!("default {wanted}"), holds)?;
@@ -95,21 +88,17 @@ fn set_rates(
 
 /// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
 pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
-    let setter = Setter {
-        controller: Controller::Io,
-        dir,
-    };
-    let failed = |source| ApplyLimitError::Read {
-        controller: Controller::Io,
-        source,
-    };
+    let controller = Controller::Io;
+    let setter = Setter { controller, dir };
+    let children =
+        || tree::children(dir).map_err(|source| ApplyLimitError::Read { controller, source });
     for (name, _) in WEIGHTS {
         if !setter.has(name) {
             continue;
         }
         let mut sum: u32 = 0;
-        for child in tree::children(dir).map_err(failed)? {
-            let text = file::read_if_any(&child, name).map_err(failed)?;
+        for dir in &children()? {
+            let text = Setter { controller, dir }.text(name)?;
             sum += text.as_deref().and_then(default_of).unwrap_or(0);
         }
         set_weight(&setter, sum)?;

@@ -173,6 +173,12 @@ impl Setter<'_> {
         self.dir.join(file).exists()
     }
 
+    /// What `file` says, if it is there.
+    pub(crate) fn text(&self, file: &str) -> Result<Option<String>, ApplyLimitError> {
+        let Self { controller, dir } = *self;
+        file::read_if_any(dir, file).map_err(|source| ApplyLimitError::Read { controller, source })
+    }
+
     pub(crate) fn number(&self, file: &str) -> Result<Option<u64>, ApplyLimitError> {
         let Self {
             controller, dir, ..

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use muster_driver::go::{self, BuildGoError};
+use tempfile::TempDir;
 
 use crate::support::{
     Left, Process, ask, job_file, muster, server, skipped, stderr, stdout, until,
@@ -63,6 +64,17 @@ fn a_host_in_go_drives_the_native_driver() {
         assert!(said.contains(&format!("ok: {step}\n")), "{step}: {said}");
     }
     assert!(!log.contains("failed to exit gracefully"), "{log}");
+}
+
+/// A directory for a server and an agent, with the driver among the plugins.
+fn dir_with(driver: &Path) -> TempDir {
+    // Short, for the sake of the driver's socket.
+    let dir = tempfile::Builder::new().prefix("mp").tempdir_in("/tmp");
+    let dir = dir.unwrap();
+    let plugins = dir.path().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
+    dir
 }
 
 /// The configuration of an agent with a driver in Go.
@@ -125,15 +137,8 @@ fn a_job_runs_with_a_driver_that_a_file_configures() {
     let Some(driver) = in_go(name, "driver") else {
         return;
     };
-    // Short, for the sake of the driver's socket.
-    let dir = tempfile::Builder::new()
-        .prefix("mp")
-        .tempdir_in("/tmp")
-        .unwrap();
+    let dir = dir_with(&driver);
     let dir = dir.path();
-    let plugins = dir.join("plugins");
-    fs::create_dir(&plugins).unwrap();
-    std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
     let (_server, address) = server(dir);
     let wrong = agent_file(dir, &address, BLOCKS[0]);
     let refused = muster()
@@ -215,14 +220,8 @@ fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
     let Some(driver) = in_go(name, "driver") else {
         return;
     };
-    let dir = tempfile::Builder::new()
-        .prefix("mp")
-        .tempdir_in("/tmp")
-        .unwrap();
+    let dir = dir_with(&driver);
     let dir = dir.path();
-    let plugins = dir.join("plugins");
-    fs::create_dir(&plugins).unwrap();
-    std::os::unix::fs::symlink(driver, plugins.join("nomad-driver-gotest")).unwrap();
     let (_server, address) = server(dir);
     let file = agent_file(dir, &address, BLOCKS[1]);
     let _left = Left(dir.join("agent"));
