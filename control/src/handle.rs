@@ -434,6 +434,11 @@ impl Control {
         Ok(answer?)
     }
 
+    /// Proposals of this server that are under way.
+    pub(crate) fn proposals(&self) -> usize {
+        limits::PROPOSALS_MAX.saturating_sub(self.shared.places.available_permits())
+    }
+
     /// Who leads; `None` during an election.
     #[must_use]
     pub fn leader(&self) -> Option<LeaderInfo> {

@@ -114,7 +114,7 @@ async fn lead(
             control.nodes().wake_all();
             duties.restart(now);
         }
-        duties.advance(now);
+        duties.advance(!inputs.effects.is_empty(), now);
         let pause = duties.pause(now);
         tokio::select! {
             () = shutdown.cancelled() => return false,
@@ -222,14 +222,16 @@ impl Duties {
         }
     }
 
-    fn advance(&mut self, now: Timestamp) {
+    /// Starts what is due. `effects_wait`: there is more that it does not know of yet.
+    fn advance(&mut self, effects_wait: bool, now: Timestamp) {
         self.heartbeats.advance(now);
-        self.garbage.advance(now);
         self.watching.advance(now);
         self.periodic.advance(now);
         self.one_offs.advance(now);
         self.comparing.advance();
         self.scheduling.advance(now);
+        let others = effects_wait || self.scheduling.is_at_work();
+        self.garbage.advance(others, now);
     }
 
     /// How long nothing is due.

@@ -22,13 +22,17 @@ pub const OUTDATED_ROWS_MIN: usize = 64;
 /// How much that thread yields to others: by the kernel's weights it has a tenth of a processor that one other wants, too.
 /// The applier helps before memory grows.
 pub const OUTDATED_NICENESS: i32 = 10;
+/// How long the next slice of a collection lets others go first while any are at work: a placement takes less. Then it
+/// comes between them, so that a collection ends under any load, with half a million objects a second. Half would cut into
+/// placements, double would have collections wait where there is always something.
+pub const GC_GIVES_WAY: Duration = Duration::from_millis(2);
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;
 
 /// Events kept for readers of the event stream who come back. The oldest go, and a reader who wants them
-/// is told. Some ten seconds of a cluster that places as fast as it can; hours of a quiet one.
-pub const EVENTS_MAX: usize = 64 * 1024;
+/// is told. Some seconds of a cluster that places as fast as it can, 400 bytes each; hours of a quiet one.
+pub const EVENTS_MAX: usize = 16 * 1024;
 /// Bytes that those events may hold, by the estimates below.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an event of an allocation or evaluation holds: its row, with texts and task states.

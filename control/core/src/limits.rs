@@ -36,16 +36,28 @@ pub const PLAN_RUNS_MAX: usize = 32_768;
 /// Capacity events remembered for evaluations that are about to be blocked. The gap between a snapshot
 /// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
 pub const RECENT_CAPACITY_MAX: usize = 4_096;
-/// Objects freed by one garbage collection command: a quarter of a millisecond of apply, which is what a placement may wait
-/// for it, and as much as the way through the log takes. Half would free two thirds as many a second, double has
-/// placements wait longer.
-pub const GC_SLICE_MAX: usize = 1_024;
-/// Objects looked at by one garbage collection command, which costs a quarter of freeing them.
-pub const GC_LOOKED_AT_MAX: usize = 4 * GC_SLICE_MAX;
-/// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: twice what a slice
-/// frees. What is beyond waits until more goes there. Nodes fill up and empty together: without a bound the turns of 62 of
-/// a thousand nodes come at once.
-pub const STALE_KEYS_MAX: usize = 2_048;
+/// What one garbage collection command frees, counted in allocations (`GC_COST_…`): a quarter of a millisecond of apply,
+/// which is what a placement may wait for it, and as much as the way through the log takes. Half would free two thirds as
+/// many a second, double has placements wait longer.
+pub const GC_SLICE_MAX: usize = 1_280;
+/// What freeing an evaluation costs, in allocations of a slice, which share a row of their siblings. A job with one
+/// evaluation and one allocation takes 5 to 6 µs, an allocation among a hundred 0.2: counted alike, a slice of small jobs
+/// took ten times as long as one of large ones. Half of these would be five times, double would cut large jobs in vain.
+pub const GC_COST_EVAL: usize = 8;
+/// What freeing a deployment costs: it has a row and indexes as an evaluation has.
+pub const GC_COST_DEPLOYMENT: usize = 8;
+/// What freeing a job costs, with its older versions.
+pub const GC_COST_JOB: usize = 16;
+/// What freeing a node costs.
+pub const GC_COST_NODE: usize = 16;
+/// What freeing the row of a one-off task costs; what ran it is counted beside it.
+pub const GC_COST_ONE_OFF: usize = 8;
+/// Objects looked at by one garbage collection command, which costs a quarter of freeing allocations.
+pub const GC_LOOKED_AT_MAX: usize = 4_096;
+/// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: as many as a slice
+/// frees, for each takes a third of a microsecond. What is beyond waits until more goes there. Nodes fill up and empty
+/// together: without a bound the turns of 62 of a thousand nodes come at once.
+pub const STALE_KEYS_MAX: usize = 1_024;
 /// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
 /// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
 pub const ANSWERS_MAX: u32 = 65_536;

@@ -77,7 +77,7 @@ pub const CLIENT_TRIES_MAX: u32 = 8;
 pub const REST_INTERVAL: Duration = Duration::from_secs(5);
 /// What a slice of a collection frees and looks at, at most: so little that most collections take several.
 pub const GC_BOUNDS: GcBounds = GcBounds {
-    freed_max: 3,
+    freed_max: 20,
     looked_at_max: 8,
 };
 /// How long a server waits for the leader to collect what a user wants collected.

@@ -1,7 +1,7 @@
 //! Forgets what is over: by age, and at once when asked.
 //!
 //! One slice is under way at a time, and the next is proposed when it is applied, so that whatever else waits to
-//! be applied comes between two of them.
+//! be applied comes between two of them. While others are at work it lets them go first, for a while ([`Way`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::garbage::{Freed, Kept};
 use crate::handle::{Control, ProposeError, Proposed};
+use crate::limits;
 
 type Reply = oneshot::Sender<Result<Freed, ProposeError>>;
 
@@ -27,6 +28,28 @@ pub(super) struct Garbage {
     under_way: JoinSet<(Command, Duration, Proposed)>,
     /// The one that is under way.
     round: Option<Round>,
+    way: Way,
+}
+
+/// Whether the next slice may go.
+#[derive(Debug, Default)]
+struct Way {
+    /// Until when it lets others go first.
+    given_until: Option<Timestamp>,
+}
+
+impl Way {
+    /// Whether it goes now. `others` are at work, or are not.
+    fn is_free(&mut self, others: bool, now: Timestamp) -> bool {
+        let given_until = self
+            .given_until
+            .get_or_insert_with(|| now.plus(limits::GC_GIVES_WAY));
+        let is_free = !others || now >= *given_until;
+        if is_free {
+            self.given_until = None;
+        }
+        is_free
+    }
 }
 
 /// What a round has come to so far.
@@ -65,6 +88,7 @@ impl Garbage {
             queue: VecDeque::new(),
             under_way: JoinSet::new(),
             round: None,
+            way: Way::default(),
         }
     }
 
@@ -81,18 +105,28 @@ impl Garbage {
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         // A round that takes longer than its interval has no next one waiting for it.
-        let is_idle = self.queue.is_empty();
-        is_idle.then(|| self.core.poll_timeout()).flatten()
+        if self.queue.is_empty() {
+            return self.core.poll_timeout();
+        }
+        let given_until = self.way.given_until?;
+        Some((given_until, "the next slice of a collection"))
     }
 
-    pub(super) fn advance(&mut self, now: Timestamp) {
+    /// Starts what is due; `others` are at work, or are not.
+    pub(super) fn advance(&mut self, others: bool, now: Timestamp) {
         if self.queue.is_empty() {
             let due = self.core.handle_timeout(now);
             if !due.is_empty() {
                 self.queue_round(due, None);
             }
         }
+        let others = others || (self.under_way.is_empty() && self.control.proposals() > 0);
         while self.under_way.is_empty() {
+            if let Some(Work::Propose(_)) = self.queue.front()
+                && !self.way.is_free(others, now)
+            {
+                return;
+            }
             match self.queue.pop_front() {
                 None => return,
                 Some(Work::Begin) => {
@@ -186,5 +220,29 @@ impl Drop for Garbage {
         if self.round.is_some() {
             self.control.gc_totals().fail();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_lets_others_go_first_for_a_while() {
+        let begin = Timestamp(1_000_000_000);
+        let almost = begin.plus(limits::GC_GIVES_WAY - Duration::from_nanos(1));
+        let over = begin.plus(limits::GC_GIVES_WAY);
+        let mut way = Way::default();
+        assert!(way.is_free(false, begin));
+
+        assert!(!way.is_free(true, begin));
+        assert_eq!(way.given_until, Some(over));
+        assert!(!way.is_free(true, almost));
+        assert!(way.is_free(true, over));
+
+        // The next one waits anew, and goes as soon as nobody is at work.
+        assert!(!way.is_free(true, over));
+        assert!(way.is_free(false, over));
+        assert_eq!(way.given_until, None);
     }
 }

@@ -149,6 +149,11 @@ impl Scheduling {
         }
     }
 
+    /// Whether anything is being placed, or about to be.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.broker.ready() > 0 || self.scheduler.is_none() || !self.commit.is_empty()
+    }
+
     fn in_flight(&self) -> usize {
         self.planned.len() + self.run.len()
     }

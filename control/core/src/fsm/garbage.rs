@@ -49,7 +49,7 @@ pub enum GcRule {
 /// How much one slice does at most. Every server must apply with the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Objects freed.
+    /// What is freed, counted in allocations by what it costs.
     pub freed_max: usize,
     /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
     pub looked_at_max: usize,
@@ -175,6 +175,7 @@ impl GcJobStep {
 struct Slice {
     bounds: Bounds,
     looked_at: usize,
+    /// Counted as its bound is.
     freed: usize,
     evals: u32,
     allocs: u32,
@@ -232,7 +233,8 @@ impl Slice {
     /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
     fn remove_seen(&mut self, change: &mut Change<'_>) -> bool {
         let Seen { evals, mut allocs } = std::mem::take(&mut self.seen);
-        if self.freed + evals.len() + allocs.len() > self.bounds.freed_max {
+        let cost = evals.len() * limits::GC_COST_EVAL + allocs.len();
+        if self.freed + cost > self.bounds.freed_max {
             return false;
         }
         self.freed += allocs.len();
@@ -248,7 +250,7 @@ impl Slice {
         let eval = change.state.evals.get(eval_id);
         self.bytes += eval.map_or(0, |eval| Digest::bytes_of(&**eval));
         change.remove_eval(eval_id);
-        self.freed += 1;
+        self.freed += limits::GC_COST_EVAL;
         self.evals += 1;
     }
 
@@ -257,7 +259,7 @@ impl Slice {
         let sizes = versions.map(|version| Digest::bytes_of(&**version));
         self.bytes += sizes.sum::<u64>();
         change.remove_job(&row.job.key());
-        self.freed += 1;
+        self.freed += limits::GC_COST_JOB;
         self.jobs += 1;
     }
 
@@ -275,7 +277,7 @@ impl Slice {
         }
         self.bytes += Digest::bytes_of(row);
         change.remove_one_off(&row.guid);
-        self.freed += 1;
+        self.freed += limits::GC_COST_ONE_OFF;
         self.one_offs += 1;
     }
 
@@ -283,7 +285,7 @@ impl Slice {
         let deployment = change.state.deployments.get(id);
         self.bytes += deployment.map_or(0, |row| Digest::bytes_of(&**row));
         change.remove_deployment(id);
-        self.freed += 1;
+        self.freed += limits::GC_COST_DEPLOYMENT;
         self.deployments += 1;
     }
 }
@@ -765,7 +767,7 @@ fn collect_nodes(
                 slice.bytes += node.map_or(0, |node| Digest::bytes_of(&node.spec));
                 change.remove_node(&node_id);
                 change.effect(Effect::NodeGone(node_id));
-                slice.freed += 1;
+                slice.freed += limits::GC_COST_NODE;
                 slice.nodes += 1;
             }
             Some(Err(why)) => slice.keep(why),

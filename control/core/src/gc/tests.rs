@@ -302,6 +302,33 @@ fn slices_follow_one_another_to_the_end() {
     assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
 
+/// They take ten times as long as as many allocations that share a row.
+#[test]
+fn a_slice_has_few_jobs_that_are_small() {
+    let mut cluster = Cluster::new();
+    cluster.unchecked = true;
+    let per_slice = limits::GC_SLICE_MAX / (limits::GC_COST_JOB + 2 * limits::GC_COST_EVAL);
+    for at in 0..=per_slice {
+        let key = JobKey::in_default(format!("job-{at}"));
+        cluster.run(job(&key.job_id).count(0).build());
+        cluster.apply(Command::DeregisterJob {
+            key,
+            purge: false,
+            at: cluster.now,
+        });
+    }
+    cluster.settle();
+
+    let first = jobs_by_force(cluster.now);
+    let response = cluster.apply(first);
+
+    let Response::Collected { jobs, evals, .. } = response else {
+        panic!("{response:?}")
+    };
+    assert_eq!(jobs as usize, per_slice);
+    assert_eq!(evals as usize, 2 * per_slice);
+}
+
 /// Batch jobs of more instances than a slice frees, all of which have ended.
 fn crowd(jobs: usize) -> Cluster {
     let mut cluster = Cluster::new();

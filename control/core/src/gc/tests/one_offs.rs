@@ -210,7 +210,7 @@ fn tasks_go_in_slices() {
         end(&mut cluster, &guid);
     }
     let bounds = GcBounds {
-        freed_max: 8,
+        freed_max: 40,
         looked_at_max: 8,
     };
     let mut next = Collector::forced(cluster.now).into_iter().next();
