@@ -21,19 +21,19 @@ use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 pub struct GcLimits {
     /// Allocations kept, running and finished: `gc_max_allocs`.
     pub allocs_max: usize,
-    /// Percent of the disk in use above which finished ones go: `gc_disk_usage_threshold`.
-    pub disk_percent_max: u8,
-    /// Percent of the inodes in use above which finished ones go: `gc_inode_usage_threshold`.
-    pub inode_percent_max: u8,
+    /// Percent of the disk in use from which on finished ones go: `gc_disk_usage_threshold`.
+    pub disk_threshold: u8,
+    /// Percent of the inodes in use from which on finished ones go: `gc_inode_usage_threshold`.
+    pub inode_threshold: u8,
 }
 
 impl GcLimits {
     /// What there is less of than there should be.
     #[must_use]
     pub fn exceeded(&self, space: &GcSpace) -> Option<GcReason> {
-        if space.disk_percent > self.disk_percent_max {
+        if space.disk_percent >= self.disk_threshold {
             Some(GcReason::Disk)
-        } else if space.inode_percent > self.inode_percent_max {
+        } else if space.inode_percent >= self.inode_threshold {
             Some(GcReason::Inodes)
         } else {
             None
@@ -45,8 +45,8 @@ impl Default for GcLimits {
     fn default() -> Self {
         Self {
             allocs_max: 50,
-            disk_percent_max: 80,
-            inode_percent_max: 70,
+            disk_threshold: 80,
+            inode_threshold: 70,
         }
     }
 }
@@ -93,9 +93,9 @@ pub enum GcReason {
     Removed,
     /// There are more than [`GcLimits::allocs_max`].
     Allocs,
-    /// The disk is fuller than [`GcLimits::disk_percent_max`].
+    /// The disk is as full as [`GcLimits::disk_threshold`].
     Disk,
-    /// More inodes are used than [`GcLimits::inode_percent_max`].
+    /// As many inodes are used as [`GcLimits::inode_threshold`].
     Inodes,
 }
 

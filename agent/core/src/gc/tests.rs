@@ -160,12 +160,28 @@ fn what_goes_is_what_the_thresholds_need() {
             &[],
         ),
         (
-            "at the thresholds",
+            "below the thresholds",
             2,
-            (78, 68),
+            (77, 67),
             0,
             &[(1, 1, 1), (2, 1, 1)],
             &[],
+        ),
+        (
+            "at that of the disk",
+            2,
+            (78, 67),
+            0,
+            &[(1, 1, 1), (2, 1, 1)],
+            &[(0, Disk)],
+        ),
+        (
+            "at that of inodes",
+            2,
+            (77, 68),
+            0,
+            &[(1, 1, 1), (2, 1, 1)],
+            &[(0, Inodes)],
         ),
         (
             "one too many",
@@ -186,7 +202,7 @@ fn what_goes_is_what_the_thresholds_need() {
         (
             "disk, until it is met",
             50,
-            (60, 0),
+            (59, 0),
             0,
             &[(3, 10, 0), (1, 5, 0), (2, 10, 0)],
             &[(1, Disk)],
@@ -197,7 +213,7 @@ fn what_goes_is_what_the_thresholds_need() {
             (70, 0),
             0,
             &[(1, 5, 0), (2, 5, 0), (3, 5, 0)],
-            &[(0, Disk)],
+            &[(0, Disk), (1, Disk)],
         ),
         (
             "disk of others alone",
@@ -210,7 +226,7 @@ fn what_goes_is_what_the_thresholds_need() {
         (
             "inodes",
             50,
-            (0, 65),
+            (0, 64),
             0,
             &[(1, 0, 5), (2, 0, 5)],
             &[(0, Inodes)],
@@ -401,7 +417,7 @@ fn a_removed_one_that_runs_keeps_nobody_waiting() {
 #[test]
 fn nothing_is_chosen_while_something_is_being_deleted() {
     let mut node = Node::new(limits(50));
-    node.others = (75, 0);
+    node.others = (74, 0);
     node.finish(0, 1, (5, 0));
     node.finish(1, 2, (5, 0));
     node.trash.push((5, 0));

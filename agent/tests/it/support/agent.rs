@@ -79,8 +79,8 @@ fn with_driver(mut config: AgentConfig) -> AgentConfig {
     let settings = config.plugins.entry("native".to_owned()).or_default();
     settings.config = serde_json::json!({"allow_raw": true});
     // How full the machine's disk is must not decide what a test finds of a task that ended.
-    config.gc.limits.disk_percent_max = 100;
-    config.gc.limits.inode_percent_max = 100;
+    config.gc.limits.disk_threshold = 100;
+    config.gc.limits.inode_threshold = 100;
     config
 }
 

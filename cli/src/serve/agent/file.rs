@@ -241,10 +241,10 @@ impl AgentFile {
             }
             "gc_interval" => self.gc.interval = interval(&name, attribute)?,
             "gc_disk_usage_threshold" => {
-                self.gc.limits.disk_percent_max = percent(&name, attribute)?;
+                self.gc.limits.disk_threshold = percent(&name, attribute)?;
             }
             "gc_inode_usage_threshold" => {
-                self.gc.limits.inode_percent_max = percent(&name, attribute)?;
+                self.gc.limits.inode_threshold = percent(&name, attribute)?;
             }
             "gc_max_allocs" => self.gc.limits.allocs_max = count(0)?,
             "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,
@@ -546,10 +546,7 @@ host_volume "certs" {
             parallel_destroys,
         } = file.gc;
         assert_eq!(interval, Duration::from_secs(90));
-        assert_eq!(
-            (limits.disk_percent_max, limits.inode_percent_max),
-            (85, 60)
-        );
+        assert_eq!((limits.disk_threshold, limits.inode_threshold), (85, 60));
         assert_eq!((limits.allocs_max, parallel_destroys), (7, 3));
         assert_eq!(parse("").unwrap().gc, GcConfig::default());
     }

@@ -171,8 +171,8 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let settings = config.plugins.entry("native".to_owned()).or_default();
     settings.config = serde_json::json!({ "allow_raw": true });
     // How full the machine's disk is must not decide what is collected while it is measured.
-    config.gc.limits.disk_percent_max = 100;
-    config.gc.limits.inode_percent_max = 100;
+    config.gc.limits.disk_threshold = 100;
+    config.gc.limits.inode_threshold = 100;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let agent = runtime.block_on(Agent::start(config))?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
