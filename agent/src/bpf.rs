@@ -673,8 +673,8 @@ impl Bpf {
     /// The tasks that have a slot, and how many slots, from the first on, they are among.
     fn slots_in_use(&self) -> io::Result<(BTreeMap<CgroupId, u32>, usize)> {
         let slots = self.slots.all()?;
-        let used = slots.values().max().map_or(0, |last| *last as usize + 1);
-        Ok((slots, used))
+        let among = slots::among(slots.values());
+        Ok((slots, among))
     }
 
     /// What every registered task used, up to this moment: a part of what [`Self::collect`] tells, at half its price.
@@ -687,32 +687,33 @@ impl Bpf {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
         let mut tasks = Totals::with_capacity_and_hasher(expected, IdHash::default());
-        let (slots, used) = self.slots_in_use()?;
-        self.sched.slots.visit(used, |_, values| {
-            let (mut task, mut used) = (0, TaskTotals::default());
-            for slot in values {
-                task = task.max(slot.task);
-                used.cpu_ns += slot.counters.cpu_ns;
-                used.run_delay_ns += slot.counters.waits.sum_ns;
-            }
-            if slots.contains_key(&task) {
-                let total = tasks.entry(task).or_default();
-                total.cpu_ns += used.cpu_ns;
-                total.run_delay_ns += used.run_delay_ns;
-            }
-        })?;
-        self.net.slots.visit(used, |_, values| {
-            let (mut task, mut used) = (0, TaskTotals::default());
-            for slot in values {
-                task = task.max(slot.task);
-                used.net_rx_bytes += slot.traffic.counters.ingress_bytes;
-                used.net_tx_bytes += slot.traffic.counters.egress_bytes;
-            }
-            if slots.contains_key(&task) {
-                let total = tasks.entry(task).or_default();
-                total.net_rx_bytes += used.net_rx_bytes;
-                total.net_tx_bytes += used.net_tx_bytes;
-            }
+        self.slots.with_given(|given, among| {
+            self.sched.slots.visit(among, |_, values| {
+                let (mut task, mut used) = (0, TaskTotals::default());
+                for slot in values {
+                    task = task.max(slot.task);
+                    used.cpu_ns += slot.counters.cpu_ns;
+                    used.run_delay_ns += slot.counters.waits.sum_ns;
+                }
+                if given.contains_key(&task) {
+                    let total = tasks.entry(task).or_default();
+                    total.cpu_ns += used.cpu_ns;
+                    total.run_delay_ns += used.run_delay_ns;
+                }
+            })?;
+            self.net.slots.visit(among, |_, values| {
+                let (mut task, mut used) = (0, TaskTotals::default());
+                for slot in values {
+                    task = task.max(slot.task);
+                    used.net_rx_bytes += slot.traffic.counters.ingress_bytes;
+                    used.net_tx_bytes += slot.traffic.counters.egress_bytes;
+                }
+                if given.contains_key(&task) {
+                    let total = tasks.entry(task).or_default();
+                    total.net_rx_bytes += used.net_rx_bytes;
+                    total.net_tx_bytes += used.net_tx_bytes;
+                }
+            })
         })?;
         self.sched.counters.visit(usize::MAX, |task, values| {
             let total = tasks.entry(task).or_default();

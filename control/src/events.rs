@@ -178,7 +178,8 @@ impl Row {
         match changed {
             Changed::Job(key) => Some(match state.jobs().get(key) {
                 Some(job) => Self::Job(Arc::clone(job)),
-                None => Self::JobGone(Arc::clone(key)),
+                // Its own copy: the row's would keep a page of what went with it.
+                None => Self::JobGone(Arc::new((**key).clone())),
             }),
             Changed::Node(node_id) => Some(match state.nodes().get(node_id) {
                 Some(node) => Self::Node(Arc::clone(node)),
@@ -190,7 +191,7 @@ impl Row {
             }
             Changed::OneOff(guid) => Some(match state.one_offs().get(guid) {
                 Some(row) => Self::Task(Arc::clone(row)),
-                None => Self::TaskGone(Arc::clone(guid)),
+                None => Self::TaskGone(Arc::from(&**guid)),
             }),
             Changed::Deployment(id) => {
                 let deployment = state.deployments().get(id)?;

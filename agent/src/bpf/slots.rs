@@ -5,7 +5,7 @@
 //! a number from before sees that it is another's.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     io,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,7 +14,7 @@ use std::{
 
 use muster_ebpf_common::{CgroupId, limits::SLOTS_MAX};
 
-use crate::bpf::{OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
+use crate::bpf::{IdHash, OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
 
 /// Where `ACTIVE` counts how often a task was registered or forgotten.
 const REGISTRATIONS: u32 = 2;
@@ -24,22 +24,29 @@ const REGISTRATIONS: u32 = 2;
 pub(super) struct Slots {
     numbers: PinnedMap<CgroupId, u64>,
     active: PinnedMap<u32, u64>,
-    free: Mutex<Free>,
+    book: Mutex<Book>,
 }
+
+/// Whose slots are, as far as this agent gave them or found them given. To read the map of them takes a fifth of a
+/// collection.
+pub(super) type Given = HashMap<CgroupId, u32, IdHash>;
 
 impl Slots {
     pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
         Ok(Self {
             numbers: PinnedMap::shared(open_map(maps, "SLOTS")?),
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
-            free: Mutex::default(),
+            book: Mutex::default(),
         })
     }
 
     /// Learns which slots an earlier agent gave.
     pub(super) fn take_up(&self) -> io::Result<()> {
-        let given: BTreeSet<u32> = self.all()?.into_values().collect();
-        self.locked().slots.retain(|slot| !given.contains(slot));
+        let given: Given = self.all()?.into_iter().collect();
+        let taken: BTreeSet<u32> = given.values().copied().collect();
+        let mut book = self.locked();
+        book.free.retain(|slot| !taken.contains(slot));
+        book.given = given;
         Ok(())
     }
 
@@ -58,6 +65,12 @@ impl Slots {
         Ok(all)
     }
 
+    /// Lends the slots that are given, and says how many slots, from the first on, they are among.
+    pub(super) fn with_given<T>(&self, use_them: impl FnOnce(&Given, usize) -> T) -> T {
+        let book = self.locked();
+        use_them(&book.given, among(book.given.values()))
+    }
+
     /// A slot that nobody has.
     pub(super) fn take(&self) -> Option<u32> {
         self.locked().take(Instant::now())
@@ -65,50 +78,62 @@ impl Slots {
 
     /// Says that `slot` is the task's, which it is for the programs from now on.
     pub(super) fn give(&self, task: CgroupId, slot: u32) -> io::Result<()> {
-        self.numbers.set_all(task, u64::from(slot))
+        self.numbers.set_all(task, u64::from(slot))?;
+        self.locked().given.insert(task, slot);
+        Ok(())
     }
 
     /// The slot is nobody's. A program that found it before may still be counting there.
     pub(super) fn give_back(&self, task: CgroupId, slot: u32) -> io::Result<()> {
         self.numbers.remove(task)?;
-        self.locked().retired.push_back((Instant::now(), slot));
+        let mut book = self.locked();
+        book.given.remove(&task);
+        book.retired.push_back((Instant::now(), slot));
         Ok(())
     }
 
     /// Has every CPU forget what it knows of cgroups.
     pub(super) fn count_registration(&self) -> io::Result<()> {
         // Two at once must not count as one.
-        let _free = self.locked();
+        let _book = self.locked();
         let counted = self.active.lookup(REGISTRATIONS)?;
         let counted = counted.and_then(|values| values.first().copied());
         let next = counted.unwrap_or(0).wrapping_add(1);
         self.active.set_all(REGISTRATIONS, next)
     }
 
-    fn locked(&self) -> MutexGuard<'_, Free> {
+    fn locked(&self) -> MutexGuard<'_, Book> {
         // A panic elsewhere leaves at most a slot that nobody has.
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Slots that nobody has.
+/// How many slots, from the first on, `slots` are among.
+pub(super) fn among<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
+    slots.max().map_or(0, |last| *last as usize + 1)
+}
+
+/// Who has which slot.
 #[derive(Debug)]
-struct Free {
-    slots: BTreeSet<u32>,
-    /// Those in which programs may still be counting, and since when.
+struct Book {
+    given: Given,
+    /// Those that nobody has.
+    free: BTreeSet<u32>,
+    /// Those of nobody in which programs may still be counting, and since when.
     retired: VecDeque<(Instant, u32)>,
 }
 
-impl Default for Free {
+impl Default for Book {
     fn default() -> Self {
         Self {
-            slots: (0..SLOTS_MAX).collect(),
+            given: Given::default(),
+            free: (0..SLOTS_MAX).collect(),
             retired: VecDeque::new(),
         }
     }
 }
 
-impl Free {
+impl Book {
     /// The first one: all that are used are read at each collection, and those between them.
     fn take(&mut self, now: Instant) -> Option<u32> {
         while let Some((since, slot)) = self.retired.front().copied() {
@@ -116,9 +141,9 @@ impl Free {
                 break;
             }
             self.retired.pop_front();
-            self.slots.insert(slot);
+            self.free.insert(slot);
         }
-        self.slots.pop_first()
+        self.free.pop_first()
     }
 }
 
@@ -132,23 +157,23 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_given_back_waits() {
-        let mut free = Free::default();
+        let mut book = Book::default();
         let now = Instant::now();
-        assert_eq!(free.take(now), Some(0));
-        assert_eq!(free.take(now), Some(1));
+        assert_eq!(book.take(now), Some(0));
+        assert_eq!(book.take(now), Some(1));
 
-        free.retired.push_back((now, 0));
+        book.retired.push_back((now, 0));
 
-        assert_eq!(free.take(now), Some(2));
-        assert_eq!(free.take(now + QUARANTINE), Some(0));
+        assert_eq!(book.take(now), Some(2));
+        assert_eq!(book.take(now + QUARANTINE), Some(0));
     }
 
     #[test]
     fn slots_come_to_an_end() {
-        let mut free = Free::default();
+        let mut book = Book::default();
         let now = Instant::now();
 
-        let taken = std::iter::from_fn(|| free.take(now)).count();
+        let taken = std::iter::from_fn(|| book.take(now)).count();
 
         assert_eq!(u32::try_from(taken).unwrap(), SLOTS_MAX);
     }
