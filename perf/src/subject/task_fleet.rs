@@ -4,7 +4,8 @@
 //! process, as `muster server` and `muster agent` are. A user's request (`PUT /v1/jobs`, Nomad's JSON)
 //! asks for one job of so many instances of `/bin/sleep infinity`, contained unless the name of a metric
 //! says raw, with FIFOs, log files, directories, cgroups and a record in the agent's store each. Every
-//! number of tasks begins with processes of its own.
+//! number of tasks begins with processes of its own, which run and end [`EARLIER`] tasks before anything is measured: an
+//! agent that has run none yet lacks what every other has.
 //!
 //! An agent has some files open for each task. Where the hard limit of open files is too low for as many
 //! tasks, there are more agents, each with a driver and a job of its own: what stands once for every agent
@@ -54,6 +55,8 @@ const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 const MANY: u32 = 5_000;
 /// Files that an agent has open for each task that writes nothing.
 const FILES_PER_TASK: u64 = 3;
+/// Tasks that ran and ended before those that are measured.
+const EARLIER: u32 = 100;
 /// Longest wait for anything.
 const DEADLINE: Duration = Duration::from_mins(3);
 /// A pause between two looks.
@@ -107,9 +110,9 @@ impl Load {
         })
     }
 
-    /// Instances of the job of each node.
-    fn counts(&self) -> impl Iterator<Item = (&JobKey, u32)> {
-        let mut left = self.count;
+    /// Instances of the job of each node, `count` in all.
+    fn counts(&self, count: u32) -> impl Iterator<Item = (&JobKey, u32)> {
+        let mut left = count;
         let mut nodes = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
         self.jobs.iter().map(move |job| {
             let count = left.div_ceil(nodes);
@@ -194,17 +197,16 @@ impl<'a> Fleet<'a> {
     fn measure(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
         let (count, suffix) = (self.load.count, self.load.suffix.clone());
         let tasks = f64::from(count);
+        self.ask_for(EARLIER)?;
+        self.until_running(EARLIER)?;
+        self.stop()?;
         std::thread::sleep(SETTLE);
         let empty = self.footprint()?;
         tally.ours(&format!("kib_without_tasks_{suffix}"), "KiB", empty.kib);
 
         let begun = Instant::now();
-        self.ask_for_all()?;
-        self.until("all tasks run or one has failed", |state| {
-            self.load.with_status(state, ClientStatus::Failed) > 0
-                || self.load.with_status(state, ClientStatus::Running) == count as usize
-        })?;
-        self.none_failed()?;
+        self.ask_for(count)?;
+        self.until_running(count)?;
         let rate = tasks / begun.elapsed().as_secs_f64();
         tally.ours(&format!("started_{suffix}"), "tasks/s", rate);
         say(
@@ -226,7 +228,10 @@ impl<'a> Fleet<'a> {
             tally.ours(&format!("{name}_more_{suffix}"), name, more);
         }
         self.adopt(tally)?;
-        self.stop(tally)?;
+        let took = self.stop()?;
+        let rate = tasks / took.as_secs_f64();
+        tally.ours(&format!("stopped_{suffix}"), "tasks/s", rate);
+        say("stopped", took)?;
         std::thread::sleep(SETTLE);
         let left = self.footprint()?.kib - empty.kib;
         tally.ours(&format!("kib_left_{suffix}"), "KiB", left);
@@ -236,15 +241,23 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn ask_for_all(&self) -> anyhow::Result<()> {
+    fn ask_for(&self, count: u32) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             let mut client = Client::connect(self.server.info().http_addr).await?;
-            for (key, count) in self.load.counts() {
+            for (key, count) in self.load.counts(count) {
                 let job = job(&key.job_id, self.load.level, count);
                 client.put("/v1/jobs", &job).await?;
             }
             Ok(())
         })
+    }
+
+    fn until_running(&self, count: u32) -> anyhow::Result<()> {
+        self.until("all tasks run or one has failed", |state| {
+            self.load.with_status(state, ClientStatus::Failed) > 0
+                || self.load.with_status(state, ClientStatus::Running) == count as usize
+        })?;
+        self.none_failed()
     }
 
     fn adopt(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
@@ -271,7 +284,8 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn stop(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    /// Stops all of them, and says how long that took.
+    fn stop(&self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         self.runtime.block_on(async {
             let mut client = Client::connect(self.server.info().http_addr).await?;
@@ -283,10 +297,7 @@ impl<'a> Fleet<'a> {
         self.until("all tasks have ended", |state| {
             self.load.with_status(state, ClientStatus::Running) == 0
         })?;
-        let rate = f64::from(self.load.count) / begun.elapsed().as_secs_f64();
-        let name = format!("stopped_{}", self.load.suffix);
-        tally.ours(&name, "tasks/s", rate);
-        say("stopped", begun.elapsed())
+        Ok(begun.elapsed())
     }
 
     /// As many by bare system calls, all living at once.
