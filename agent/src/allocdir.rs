@@ -7,6 +7,7 @@
 //! <data>/logs/<allocation>/<task>.stdout.N           what it wrote
 //! <data>/logs/<allocation>/fifos/<task>.stdout       what it writes to
 //! <data>/logs/<allocation>/names/hosts               what it reads of names, with a network of its own
+//! <data>/roots/<allocation>/<task>                   a root of host directories, for drivers that need one (`roots`)
 //! <data>/trash/…                                     destroyed, being deleted
 //! ```
 //!
@@ -26,6 +27,7 @@ use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use crate::logs::Owner;
+use crate::roots;
 use crate::trash::Trash;
 
 /// Why a directory could not be made or removed.
@@ -132,6 +134,16 @@ impl DataDir {
         self.root.join("alloc")
     }
 
+    /// Where roots of tasks are mounted.
+    pub(crate) fn roots(&self) -> PathBuf {
+        self.root.join("roots")
+    }
+
+    /// Where those of one allocation are.
+    pub(crate) fn roots_of(&self, alloc_id: AllocId) -> PathBuf {
+        self.roots().join(alloc_id.to_string())
+    }
+
     /// Where destroyed directories wait for their deletion.
     pub(crate) fn trash(&self) -> PathBuf {
         self.root.join("trash")
@@ -224,8 +236,15 @@ impl DataDir {
         Ok(moved)
     }
 
-    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
+    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs. Roots that
+    /// show them are taken away first.
     pub(crate) fn discard_alloc(&self, trash: &Trash, alloc_id: AllocId) -> Result<(), DirError> {
+        let roots = self.roots_of(alloc_id);
+        roots::remove_all(&roots).map_err(|error| DirError {
+            action: "take away the roots in",
+            path: roots,
+            source: io::Error::other(error),
+        })?;
         let dirs = self.alloc(alloc_id);
         for (path, word) in [(dirs.alloc, "alloc"), (dirs.logs, "logs")] {
             let name = format!("{alloc_id}.{word}");

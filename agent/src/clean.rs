@@ -18,6 +18,7 @@ use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
 use crate::drivers::{native, plugin};
 use crate::node::recorded_tree;
 use crate::process::ProcessId;
+use crate::roots;
 use crate::store::{DataDirLock, LockDataDirError, known_node_id};
 
 /// Time a driver's process gets to end before it is killed.
@@ -106,6 +107,7 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
     remove_file(&data.tree_record(), &mut Vec::new())?;
     remove_network(&data, &mut removed)?;
     remove_bpf(&data, &mut removed)?;
+    remove_roots(&data, &mut removed)?;
     remove_special_files(&data, &mut removed)?;
     Ok(removed)
 }
@@ -213,6 +215,20 @@ fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanErro
     if mounted && !data.root().join("bpf").exists() {
         removed.push(format!("mount {}", data.root().join("bpf").display()));
     }
+    Ok(())
+}
+
+/// Takes away the roots of tasks, so that nothing of the machine is mounted below the data directory.
+fn remove_roots(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    let roots = data.roots();
+    for alloc in entries(&roots) {
+        roots::remove_all(&alloc).map_err(|error| CleanError::Remove {
+            path: alloc.clone(),
+            source: io::Error::other(error),
+        })?;
+        removed.push(format!("roots of tasks in {}", alloc.display()));
+    }
+    drop(fs::remove_dir(roots));
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod tell;
 pub(crate) mod usage;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct DriverSlot {
     in_process: bool,
     /// Room for starts that are under way.
     starts: Arc<Semaphore>,
+    /// Where its process is recorded, if it is a plugin.
+    record: Option<Arc<Path>>,
 }
 
 /// What was learned, and in which life.
@@ -83,7 +86,20 @@ impl DriverSlot {
             learned: Arc::default(),
             in_process: false,
             starts: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            record: None,
         }
+    }
+
+    /// The same, in a process that is recorded at `path`.
+    pub(crate) fn recorded_at(self, path: &Path) -> Self {
+        let record = Some(path.into());
+        Self { record, ..self }
+    }
+
+    /// The process of a plugin that runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        let process = plugin::process_at(self.record.as_deref()?)?;
+        process.is_alive().then_some(process.pid)
     }
 
     /// The same, of which `max` tasks are started at once. For a driver that does no more itself, and never waits for

@@ -25,6 +25,7 @@ use crate::history::Histories;
 use crate::migrate::Loans;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
+use crate::roots::ChrootEnv;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
 use crate::trash::Trash;
@@ -53,6 +54,8 @@ pub(crate) struct Facilities {
     pub(crate) limits_repaired: AtomicU64,
     /// Which task has which cores for itself.
     pub(crate) cores: Cores,
+    /// What of the host is in roots of tasks whose drivers change into one.
+    pub(crate) chroot_env: Arc<ChrootEnv>,
     /// What allocations may have on disk.
     pub(crate) disks: Arc<Disks>,
     /// By name.

@@ -11,6 +11,7 @@
 //! | [`ring`], [`logs`] | output of tasks: FIFOs into rotated files, and reading those |
 //! | `fingerprint`, `stats`, [`doctor`] | what the machine has, uses, and lacks |
 //! | `allocdir`, `payload`, `task_env` | directories, dispatched file and environment of tasks |
+//! | `roots` | roots made of the host's directories, for drivers that change into one |
 //! | `disk` | ephemeral disks: limited by the file system, or measured |
 //! | `cores`, `volumes` | cores of a task's own, and host volumes of the node in tasks |
 //! | `migrate` | an allocation's data, to and from other nodes |
@@ -48,6 +49,7 @@ mod pressure;
 mod process;
 mod reports;
 pub mod ring;
+mod roots;
 mod stats;
 mod store;
 mod sys;
@@ -64,4 +66,5 @@ pub use drivers::networks::DriverNetworkError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
+pub use roots::{ChrootEnv, ChrootEnvError};
 pub use store::{LockDataDirError, OpenStoreError};

@@ -58,6 +58,12 @@ pub(crate) const LOG_WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// The same where many do not take what they asked for: 8 MB/s at 1 ms.
 pub(crate) const LOG_WINDOW_BYTES_MIN: u64 = 8 << 10;
 
+/// Entries of `chroot_env`: each is a mount for every task of a driver that changes its root, with what is mounted in it,
+/// and the kernel has room for 100 000 (`fs.mount-max`). Nomad's default has nine; a file with more is refused.
+pub(crate) const CHROOT_ENTRIES_MAX: usize = 64;
+/// Mounts that are taken off one place, one after the other: agents that died while they made a root leave one each.
+pub(crate) const ROOT_MOUNTS_MAX: u32 = 64;
+
 /// Allocations whose data are read for other nodes at a time. Each is a thread that reads and half a megabyte on its
 /// way; two keep a disk as busy as it should be beside the tasks.
 pub(crate) const LENDINGS_MAX: usize = 2;

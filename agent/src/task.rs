@@ -13,6 +13,7 @@ mod one_off;
 mod recover;
 mod remote;
 mod resources;
+mod root;
 mod streams;
 
 use std::pin::pin;

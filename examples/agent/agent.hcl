@@ -31,6 +31,21 @@ meta {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
+# What of the machine tasks of drivers that change their root see in it, read-only, under Nomad's name; shown is its default.
+# client {
+#   chroot_env {
+#     "/bin"                 = "/bin"
+#     "/etc"                 = "/etc"
+#     "/lib"                 = "/lib"
+#     "/lib32"               = "/lib32"
+#     "/lib64"               = "/lib64"
+#     "/run/resolvconf"      = "/run/resolvconf"
+#     "/run/systemd/resolve" = "/run/systemd/resolve"
+#     "/sbin"                = "/sbin"
+#     "/usr"                 = "/usr"
+#   }
+# }
+
 # What of the machine tasks do not get, under Nomad's names: placement leaves it alone, and with `memory` all tasks
 # together cannot have more than the rest.
 # client {

@@ -168,10 +168,8 @@ pub(crate) async fn start_all(
             continue;
         }
         let (lives, lived) = watch::channel(0);
-        drivers.add(
-            &name,
-            DriverSlot::watched(Arc::new(plugin.client.clone()), lived),
-        );
+        let slot = DriverSlot::watched(Arc::new(plugin.client.clone()), lived);
+        drivers.add(&name, slot.recorded_at(&plugin.record));
         clients.push(plugin.client.clone());
         tasks.spawn(supervise(plugin, name, life, lives, around.clone()));
     }
@@ -506,6 +504,11 @@ impl Plugin {
             () = attended => {}
         }
     }
+}
+
+/// The process of the plugin that is recorded at `path`.
+pub(super) fn process_at(path: &Path) -> Option<ProcessId> {
+    Some(Record::load(path)?.process)
 }
 
 /// The processes of plugins that `dir` records, with the files that go with them.

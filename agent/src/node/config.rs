@@ -20,6 +20,7 @@ use crate::disk::DiskEnforcement;
 use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
 use crate::ring::RingConfig;
+use crate::roots::ChrootEnv;
 
 /// What happens to tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,8 @@ pub struct AgentConfig {
     pub network: NodePolicy,
     /// Addresses of allocations that have a network of their own.
     pub bridge_subnet: Ipv4Net,
+    /// What of the host is shown to tasks whose drivers change into a root of such directories.
+    pub chroot_env: ChrootEnv,
     /// What is done about allocations that write more than their ephemeral disk.
     pub disk: DiskEnforcement,
     /// Collection of finished allocations.
@@ -118,6 +121,7 @@ impl AgentConfig {
             drivers: Vec::new(),
             network: NodePolicy::default(),
             bridge_subnet: DEFAULT_SUBNET,
+            chroot_env: ChrootEnv::default(),
             disk: DiskEnforcement::default(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),

@@ -106,6 +106,7 @@ pub(super) async fn open(
         verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
+        chroot_env: Arc::new(config.chroot_env.clone()),
         disks,
         drivers,
         driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),

@@ -11,7 +11,7 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, remote, resources, store_record};
+use super::{LiveTask, TaskAt, remote, resources, root, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, TaskCgroup, core_list};
@@ -76,15 +76,31 @@ pub(crate) async fn begin(
 ) -> Result<(LiveTask, String), StartFailure> {
     let _start = facilities.trash.start_of();
     let slot = driver(facilities, task)?;
+    let isolation = fs_isolation(&slot, task).await?;
+    let begun = begin_isolated(facilities, task, slot, isolation, attempt, take).await;
+    if begun.is_err() && isolation == FsIsolation::Chroot {
+        root::remove(facilities, task).await;
+    }
+    begun
+}
+
+async fn begin_isolated(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: DriverSlot,
+    isolation: FsIsolation,
+    attempt: u32,
+    take: Option<Vec<u8>>,
+) -> Result<(LiveTask, String), StartFailure> {
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
-    let isolation = fs_isolation(&slot, task).await?;
-    let config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
+    let mut config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
+    let mut notes = Vec::new();
+    if isolation == FsIsolation::Chroot {
+        notes.extend(root::make(facilities, task, &slot, &mut config).await?);
+    }
     let cgroup = make_cgroup(facilities, task).await?;
-    let mut notes: Vec<String> = cgroup
-        .unenforced()
-        .map(|limit| limit.reason.clone())
-        .collect();
+    notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
 
     // Its runner has stored that this start is under way. An agent that dies before the handle is
     // stored finds the process by its id, which follows from allocation, task and attempt.

@@ -14,10 +14,10 @@ use muster_driver::{ExitResult, RecoverTaskError};
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::one_off::{self, Seen};
 use super::streams::remove_fifos;
-use super::{Inputs, LiveTask, TaskAt, remote, store_record};
+use super::{Inputs, LiveTask, TaskAt, remote, root, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
-use crate::drivers::DriverSlot;
+use crate::drivers::{DriverSlot, native};
 use crate::facilities::{Facilities, now};
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
@@ -158,6 +158,9 @@ async fn clean_up(
         boot_id: record.boot_id.clone(),
     };
     let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
+    if destroyed.is_ok() && record.driver != native::NAME {
+        root::remove(facilities, task).await;
+    }
     task.release_cores(facilities);
     remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
     let released = gc::release_kernel(facilities, &leftover, cgroup).await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_agent::ChrootEnv;
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, NetworkMode};
@@ -274,5 +275,53 @@ async fn two_drivers_that_make_networks_are_not_in_one_group() {
         events.any(|event| event.message.contains(words)),
         "{task:?}"
     );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// Each start has a root of its own, which is gone when that has failed or ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_lasts_as_long_as_its_task() {
+    if !privileged("a_root_lasts_as_long_as_its_task") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let driver = Arc::new(MockDriver::on(host).isolating(FsIsolation::Chroot));
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    let shown = [("/etc", "/etc"), ("/no/such/place", "/opt")]
+        .map(|(path, place)| (path.to_owned(), place.to_owned()));
+    config.chroot_env = ChrootEnv::new(shown).unwrap();
+    config.drivers = vec![(
+        "mock".to_owned(),
+        Arc::clone(&driver) as Arc<dyn TaskDriver>,
+    )];
+    let agent = Agent::start(config).await.unwrap();
+
+    let runs = service(1, "").driver("mock", &MockTask::forever().to_config());
+    let runs = server.place(runs.build()).await;
+    let words = "`chroot_env` names what this node does not have: /no/such/place";
+    server
+        .reported(runs, words, |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| event.message.contains(words))
+        })
+        .await;
+    let started = driver.list_tasks().await.unwrap().remove(0).config;
+    let is_there = started.task_dir.join("etc/passwd").exists();
+    let broken = batch(2, "").driver("mock", &MockTask::broken("no luck").to_config());
+    let broken = server.place(broken.build()).await;
+    server.status(broken, ClientStatus::Failed).await;
+    server.stop(runs).await;
+    server.status(runs, ClientStatus::Complete).await;
+
+    let roots = machine.data().join("roots");
+    assert_eq!(started.alloc_dir, roots.join(runs.to_string()));
+    assert_eq!(started.task_dir, started.alloc_dir.join("main"));
+    assert!(is_there);
+    for alloc_id in [runs, broken] {
+        let root = roots.join(alloc_id.to_string()).join("main");
+        assert!(!root.exists(), "{}", root.display());
+    }
     agent.shutdown(Leave::StopTasks).await;
 }

@@ -522,6 +522,64 @@ async fn a_lost_store_loses_no_network_of_a_driver() {
     second.shutdown(Leave::StopTasks).await;
 }
 
+/// A driver that runs its tasks in a root of the host's directories sees them there, through the death of the agent; when
+/// the task has ended, nothing is mounted any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
+    let Some(with) = WithPlugins::new("a_driver_that_changes_its_root_finds_the_host_in_it") else {
+        return;
+    };
+    let config = || {
+        let mut config = with.config();
+        let settings = PluginSettings {
+            args: Vec::new(),
+            config: json!({"chroot": true}),
+        };
+        config.plugins.insert("gotest".to_owned(), settings);
+        config
+    };
+    let first = Agent::start(config()).await.unwrap();
+    let script = "echo $$; echo $NOMAD_TASK_DIR; touch $NOMAD_ALLOC_DIR/data/ours && echo shared; \
+        touch /usr/mine || echo read-only; while :; do sleep 0.05; done";
+    let alloc = service(1, "").driver("gotest", &shell(script));
+    let alloc_id = with.server.place(alloc.build()).await;
+    let printed = eventually("what the task sees", async || {
+        let printed = with.server.log(alloc_id, LogStream::Stdout).await;
+        let lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        (lines.len() == 4).then_some(lines)
+    })
+    .await;
+    let pid: u32 = printed[0].parse().unwrap();
+    let root = fs::read_link(format!("/proc/{pid}/root")).unwrap();
+    let begun = start_ticks(pid);
+
+    first.shutdown(Leave::KeepTasks).await;
+    let second = Agent::start(config()).await.unwrap();
+    with.server
+        .reported(alloc_id, "recovered", |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| event.kind == TaskEventKind::Recovered)
+        })
+        .await;
+    let still = (start_ticks(pid), root.join("usr/bin").exists());
+    with.server.stop(alloc_id).await;
+    with.server.status(alloc_id, ClientStatus::Complete).await;
+    let left = fs::read_to_string("/proc/self/mountinfo").unwrap();
+
+    assert_eq!(printed[1..], ["/local", "shared", "read-only"]);
+    let roots = with.machine.data().join("roots").join(alloc_id.to_string());
+    assert_eq!(root, roots.join("main"));
+    assert!(
+        with.machine
+            .alloc_dir(alloc_id)
+            .join("alloc/data/ours")
+            .exists()
+    );
+    assert_eq!(still, (begun, true));
+    assert!(!left.contains(roots.to_str().unwrap()), "{left}");
+    second.shutdown(Leave::StopTasks).await;
+}
+
 fn with_bridge(spec: &mut JobSpec, _holding: &mut Holding) {
     spec.groups[0].network = Some(GroupNetwork {
         mode: NetworkMode::Bridge,

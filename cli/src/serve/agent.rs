@@ -1,5 +1,6 @@
 //! `muster agent`, and `muster agent clean`.
 
+mod chroot_env;
 mod file;
 mod policy;
 mod reserved;
@@ -179,6 +180,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     }
     config.gc = file.gc;
     config.disk = file.disk;
+    config.chroot_env.clone_from(&file.chroot_env);
     config.reserved = file.reserved.amount;
     config.reserved_cores.clone_from(&file.reserved.cores);
     config.reserved_ports.clone_from(&file.reserved.ports);

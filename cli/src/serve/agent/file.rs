@@ -44,10 +44,13 @@ use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
-use muster_agent::{DiskEnforcement, GcConfig, PluginError, PluginSettings, parse_subnet};
+use muster_agent::{
+    ChrootEnv, DiskEnforcement, GcConfig, PluginError, PluginSettings, parse_subnet,
+};
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
 
+use super::chroot_env;
 use super::policy;
 use super::reserved::{self, Reserved};
 use crate::exit::{CliError, Exit};
@@ -61,7 +64,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
+const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -80,6 +83,7 @@ pub(super) struct AgentFile {
     pub(super) meta: BTreeMap<String, String>,
     pub(super) gc: GcConfig,
     pub(super) bridge_subnet: Option<Ipv4Net>,
+    pub(super) chroot_env: ChrootEnv,
     pub(super) disk: DiskEnforcement,
     pub(super) reserved: Reserved,
     pub(super) policy: NetworkPolicy,
@@ -118,7 +122,7 @@ impl AgentFile {
             ..Self::default()
         };
         let mut faults = Vec::new();
-        match hcl_edit::parser::parse_body(&text) {
+        match hcl_edit::parser::parse_body(&chroot_env::as_attribute(&text)) {
             Ok(body) => parsed.body(&body, &mut faults),
             Err(error) => faults.push(from_parser(&text, &error)),
         }
@@ -197,8 +201,8 @@ impl AgentFile {
         Ok(())
     }
 
-    /// What Nomad's files say in `client`, as far as it is about collection and networks of allocations; and what is done
-    /// about their disks, and what is kept from tasks.
+    /// What Nomad's files say in `client`, as far as it is about collection, networks of allocations and roots of tasks;
+    /// and what is done about their disks, and what is kept from tasks.
     fn client(
         &mut self,
         structure: &Structure,
@@ -231,6 +235,7 @@ impl AgentFile {
                 };
                 self.bridge_subnet = Some(parsed.map_err(placed)?);
             }
+            "chroot_env" => self.chroot_env = chroot_env::read(attribute)?,
             "disk_enforcement" => {
                 let parsed = text_of(&name, attribute)?.parse();
                 let placed = |message: String| {
@@ -652,6 +657,41 @@ host_volume "certs" {
             starts[4].starts_with("agent.hcl:6:3: unknown block `conf`"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn roots_of_tasks_are_described_under_nomads_name() {
+        let expected = ChrootEnv::new([
+            ("/bin".to_owned(), "/bin".to_owned()),
+            ("/opt/tools".to_owned(), "/usr".to_owned()),
+        ]);
+        for text in [
+            "client {\n  chroot_env {\n    \"/bin\" = \"/bin\"\n    \"/opt/tools\" = \"/usr\"\n  }\n}\n",
+            "client {\n  chroot_env = { \"/bin\" = \"/bin\", \"/opt/tools\" = \"/usr\" }\n}\n",
+        ] {
+            assert_eq!(parse(text).unwrap().chroot_env, expected.clone().unwrap());
+        }
+        assert_eq!(parse("").unwrap().chroot_env, ChrootEnv::default());
+    }
+
+    #[test]
+    fn wrong_roots_of_tasks_are_placed() {
+        for (entry, start) in [
+            (
+                "\"bin\" = \"/bin\"",
+                "agent.hcl:2:14: `chroot_env`: entry \"bin\": \"bin\" must be",
+            ),
+            (
+                "\"/a\" = \"/tmp/a\"",
+                "agent.hcl:2:14: `chroot_env`: entry \"/a\": \"/tmp/a\" cannot be",
+            ),
+            ("\"/a\" = 1", "agent.hcl:2:14: `chroot_env` must be "),
+        ] {
+            let error =
+                parse(&format!("client {{\n  chroot_env {{\n {entry}\n }}\n}}\n")).unwrap_err();
+
+            assert!(error.starts_with(start), "{start}: {error}");
+        }
     }
 
     #[test]

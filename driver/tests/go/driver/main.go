@@ -77,6 +77,7 @@ func (d *driver) ConfigSchema(context.Context, *pb.ConfigSchemaRequest) (*pb.Con
 		"greeting": defaulted(attr("greeting", "string", false), `"hello"`),
 		"enabled":  attr("enabled", "bool", false),
 		"networks": attr("networks", "bool", false),
+		"chroot":   attr("chroot", "bool", false),
 	})}, nil
 }
 
@@ -89,6 +90,7 @@ func (d *driver) SetConfig(_ context.Context, request *pb.SetConfigRequest) (*pb
 	d.lock.Lock()
 	d.greeting, _ = config["greeting"].(string)
 	d.makesNetworks, _ = config["networks"].(bool)
+	d.changesRoot, _ = config["chroot"].(bool)
 	d.lock.Unlock()
 	d.logger.Info("configured", "greeting", config["greeting"], "enabled", config["enabled"])
 	return &pb.SetConfigResponse{}, nil
@@ -115,6 +117,9 @@ func (d *driver) Capabilities(context.Context, *pb.CapabilitiesRequest) (*pb.Cap
 	capabilities := &pb.DriverCapabilities{SendSignals: true, Exec: true}
 	d.lock.Lock()
 	defer d.lock.Unlock()
+	if d.changesRoot {
+		capabilities.FsIsolation = pb.DriverCapabilities_CHROOT
+	}
 	if d.makesNetworks {
 		capabilities.MustCreateNetwork = true
 		capabilities.NetworkIsolationModes = []pb.NetworkIsolationSpec_NetworkIsolationMode{

@@ -31,6 +31,7 @@ type driver struct {
 	lock     sync.Mutex
 	greeting      string
 	makesNetworks bool
+	changesRoot   bool
 	networks      map[string]*pb.NetworkIsolationSpec
 	tasks         map[string]*task
 	events        map[chan *pb.DriverTaskEvent]bool
@@ -162,6 +163,10 @@ func (d *driver) launch(config *pb.TaskConfig, fields map[string]interface{}) (*
 		process.Dir = filepath.Join(config.AllocDir, config.Name)
 	}
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if d.changesRoot {
+		process.SysProcAttr.Chroot = process.Dir
+		process.Dir = "/"
+	}
 	for _, output := range []struct {
 		path string
 		file *io.Writer
