@@ -102,6 +102,8 @@ pub(crate) struct Loaded {
     pub(crate) servers: Vec<SocketAddr>,
     /// There was no database.
     pub(crate) fresh: bool,
+    /// There was none, although an agent had run on the data directory.
+    pub(crate) lost: bool,
 }
 
 /// Why the store could not be opened.

@@ -132,6 +132,8 @@ pub(super) struct Node {
     swept: bool,
     /// Tasks were found, but no record of any.
     store_lost: bool,
+    /// The node had a store before, and this agent began one.
+    store_is_new: bool,
     stopping: Option<oneshot::Sender<()>>,
     runners: JoinSet<()>,
 }
@@ -159,6 +161,7 @@ impl Node {
             found,
             swept: false,
             store_lost: false,
+            store_is_new: false,
             stopping: None,
             runners: JoinSet::new(),
         }
@@ -219,8 +222,10 @@ impl Node {
             driver_networks: _,
             mut remote,
             fresh,
+            lost,
         } = loaded;
         self.store_lost = fresh && !self.found.is_empty();
+        self.store_is_new = lost;
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
         let Facilities { cores, tree, .. } = &*self.facilities;
         for (desired, _) in allocs.values() {
@@ -391,7 +396,7 @@ impl Node {
                 let unrecorded = if any {
                     Unrecorded::Ended
                 } else {
-                    Unrecorded::Lost
+                    self.without_trace(&desired)
                 };
                 let runner = AllocRunner::adopt(&desired, now());
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
@@ -414,6 +419,18 @@ impl Node {
     /// would know more was lost. It runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
         desired.job.spec.is_one_off() && self.facilities.data.alloc(desired.alloc_id).alloc.exists()
+    }
+
+    /// Why nothing is known of an allocation that may have run and of which no process was found.
+    fn without_trace(&self, desired: &DesiredAlloc) -> Unrecorded {
+        let Facilities { data, .. } = &*self.facilities;
+        if self.store_is_new {
+            Unrecorded::StoreLost
+        } else if data.alloc(desired.alloc_id).alloc.exists() {
+            Unrecorded::Untraced
+        } else {
+            Unrecorded::NeverHere
+        }
     }
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.

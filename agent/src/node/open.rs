@@ -58,9 +58,11 @@ pub(super) async fn open(
     node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
     let data = prepared(config)?;
+    let is_known = store::known_node_id(data.root()).is_some();
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
     let (store, mut loaded) = store::open(data.root())?;
+    loaded.lost = loaded.fresh && is_known;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;

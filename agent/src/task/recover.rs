@@ -28,7 +28,12 @@ pub(crate) enum Unrecorded {
     /// The store was lost, but other tasks of the allocation were found: this one ended.
     Ended,
     /// The store was lost, and nothing of the allocation was found.
-    Lost,
+    StoreLost,
+    /// Its directories are there. The agent died before the allocation was in its store, or an earlier store was lost.
+    Untraced,
+    /// There is nothing of it at all: it was told of for the first time when the control plane took it for running or
+    /// for out of reach.
+    NeverHere,
 }
 
 /// What was found.
@@ -89,7 +94,10 @@ async fn unrecorded_task(
     let mine = |handle: &TaskHandle| match unrecorded {
         Unrecorded::NeverStarted => handle.config.id == this_start,
         // How often it was started is not known any more.
-        Unrecorded::Ended | Unrecorded::Lost => {
+        Unrecorded::Ended
+        | Unrecorded::StoreLost
+        | Unrecorded::Untraced
+        | Unrecorded::NeverHere => {
             handle.config.alloc_id == alloc && handle.config.task_name == task.name()
         }
     };
@@ -140,6 +148,9 @@ fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
 }
 
 fn missing(unrecorded: Unrecorded) -> TaskInput {
+    let lost = |reason: &str| TaskInput::Lost {
+        reason: reason.to_owned(),
+    };
     match unrecorded {
         Unrecorded::NeverStarted => TaskInput::NeverStarted,
         Unrecorded::Ended => TaskInput::Exited {
@@ -150,9 +161,15 @@ fn missing(unrecorded: Unrecorded) -> TaskInput {
             detail: "the agent's record of it was lost".to_owned(),
             end: None,
         },
-        Unrecorded::Lost => TaskInput::Lost {
-            reason: "the agent's store was lost, and no process of the task was found".to_owned(),
-        },
+        Unrecorded::StoreLost => {
+            lost("the agent's store was lost, and no process of the task was found")
+        }
+        Unrecorded::Untraced => lost(
+            "the task's directories are on the node, but no record and no process of it: whether it began is not known",
+        ),
+        Unrecorded::NeverHere => lost(
+            "the node heard of the task only after the servers had taken it for begun: it never began here",
+        ),
     }
 }
 

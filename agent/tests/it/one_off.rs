@@ -268,6 +268,42 @@ async fn a_lost_store_is_no_second_start() {
     agent.kill();
 }
 
+/// The store is as it was. One task is told of as if it ran, though the node never heard of it; of another there is the
+/// directory, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_without_a_record_ends_with_what_is_known() {
+    if !privileged("a_task_without_a_record_ends_with_what_is_known") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let tree = run("echo ran >> /alloc/log");
+    let mut out_of_reach = one_off(1, &definition(&tree, "")).build();
+    out_of_reach.client_status = ClientStatus::Unknown;
+    let untraced = one_off(2, &definition(&tree, "")).build();
+    std::fs::create_dir_all(machine.alloc_dir(untraced.alloc_id)).unwrap();
+
+    let out_of_reach = server.place(out_of_reach).await;
+    let untraced = server.place(untraced).await;
+
+    for (alloc_id, reason) in [
+        (
+            out_of_reach,
+            "the node heard of the task only after the servers had taken it for begun: it never began here",
+        ),
+        (
+            untraced,
+            "the task's directories are on the node, but no record and no process of it: whether it began is not known",
+        ),
+    ] {
+        let end = end(&server, alloc_id).await;
+        assert_eq!((end.failure_reason.as_str(), end.failed), (reason, true));
+        assert!(!machine.alloc_dir(alloc_id).join("alloc/log").exists());
+    }
+    agent.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_dies_ends_its_one_off_tasks() {
     if !privileged("a_driver_that_dies_ends_its_one_off_tasks") {

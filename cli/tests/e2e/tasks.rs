@@ -346,6 +346,7 @@ fn tasks_begin_once_whatever_dies() {
         let why = [
             "the agent ended while it was being started",
             "the agent's store was lost, and no process of the task was found",
+            "the task's directories are on the node, but no record and no process of it: whether it began is not known",
         ];
         assert!(why.contains(&reason), "{task}");
     }
