@@ -3,6 +3,8 @@
 //! One asynchronous task an allocation, and one for each of its tasks that has a process; all of
 //! them are dropped when the agent stops, which changes nothing for the processes.
 
+mod starts;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ use crate::migrate;
 use crate::node;
 use crate::store::{Pending, TaskRecord, Write};
 use crate::task::{self, Inputs, TaskAt, Unrecorded};
+
+pub(crate) use self::starts::Starts;
 
 /// What comes into an allocation's inbox. Small: every inbox has room for some from the start.
 #[derive(Debug)]
@@ -67,8 +71,8 @@ pub(crate) struct AllocTask {
     pub(crate) has_remote_stored: bool,
     /// What was last handed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<Pending>,
-    /// The job changed in place: a start that was under way then is of the job as it was.
-    pub(crate) changed: bool,
+    /// Starts that are under way, and of which job.
+    pub(crate) starts: Starts,
     /// Told when it is not to begin any more.
     pub(crate) stopped: CancellationToken,
 }
@@ -126,7 +130,9 @@ impl AllocTask {
     async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Event {
         match input {
             Input::Event(event) => {
-                if self.changed && is_start(&event) {
+                if let Some(task_at) = begun(&event)
+                    && self.starts.is_outdated(task_at, &self.desired)
+                {
                     self.fence_again();
                     self.limit_again(None);
                 }
@@ -154,7 +160,6 @@ impl AllocTask {
                 }
                 let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
                 self.fence_again();
-                self.changed |= !before.job.is_same(&self.desired.job);
                 self.limit_again(Some(&before));
                 if self.runner.finished_at().is_none() {
                     self.watch_disk(inbox).await;
@@ -288,6 +293,12 @@ impl AllocTask {
             inbox: inbox.clone(),
         };
         let live = facilities.live.get(task.alloc_id(), task.name());
+        match &effect {
+            TaskEffect::Start { .. } | TaskEffect::TakeOver { .. } | TaskEffect::Recover { .. } => {
+                self.starts.begin(task_at, Arc::clone(&self.desired));
+            }
+            TaskEffect::Stop { .. } | TaskEffect::Detach | TaskEffect::Force => {}
+        }
         match effect {
             TaskEffect::Start { attempt } => {
                 jobs.spawn(task::run(facilities, task, attempt, None, inputs));
@@ -363,14 +374,15 @@ impl AllocTask {
 }
 
 /// Whether a task was started.
-fn is_start(event: &Event) -> bool {
-    matches!(
-        event,
+/// The task that runs, if the event is that one does.
+fn begun(event: &Event) -> Option<usize> {
+    match event {
         Event::Task {
-            input: TaskInput::Started { .. },
-            ..
-        }
-    )
+            task_at,
+            input: TaskInput::Started { .. } | TaskInput::Recovered,
+        } => Some(*task_at),
+        _ => None,
+    }
 }
 
 /// Makes what an allocation needs before its tasks begin.

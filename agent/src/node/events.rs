@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{self, AllocTask, Input};
+use crate::alloc::{self, AllocTask, Input, Starts};
 use crate::cgroup::{TaskCgroup, TaskName};
 use crate::contact::ContactClock;
 use crate::facilities::{Facilities, now};
@@ -502,7 +502,7 @@ impl Node {
             restored,
             has_remote_stored: restored,
             unstored: None,
-            changed: false,
+            starts: Starts::default(),
             stopped: CancellationToken::new(),
         });
         let runner = if let Some(at) = finished {

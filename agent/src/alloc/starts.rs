@@ -1,0 +1,95 @@
+//! Starts that are under way, and the job that each is made for.
+//!
+//! Fences and limits of a start are those of the job as it was when it began. A job that changes in place meanwhile is
+//! seen here when the task runs; one that changes while it runs is its allocation's affair, at once.
+
+use std::sync::Arc;
+
+use muster_domain::alloc::DesiredAlloc;
+
+/// By the task's place in its group; one at most for each task.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    under_way: Vec<(usize, Arc<DesiredAlloc>)>,
+}
+
+impl Starts {
+    /// A task is started, or looked for, as `desired` says.
+    pub(super) fn begin(&mut self, task_at: usize, desired: Arc<DesiredAlloc>) {
+        self.take(task_at);
+        self.under_way.push((task_at, desired));
+    }
+
+    /// A task runs: whether it was started for another job than the one that is wanted now. A start is asked for once.
+    pub(super) fn is_outdated(&mut self, task_at: usize, desired: &DesiredAlloc) -> bool {
+        let begun = self.take(task_at);
+        begun.is_some_and(|begun| !begun.job.is_same(&desired.job))
+    }
+
+    fn take(&mut self, task_at: usize) -> Option<Arc<DesiredAlloc>> {
+        let mut starts = self.under_way.iter();
+        let at = starts.position(|(of, _)| *of == task_at)?;
+        let (_, desired) = self.under_way.swap_remove(at);
+        if self.under_way.is_empty() {
+            // Allocations that run for long are many, and have none.
+            self.under_way = Vec::new();
+        }
+        Some(desired)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::alloc::{ClientStatus, DesiredStatus};
+    use muster_domain::fixture::job;
+    use muster_domain::id::{AllocId, LogIndex};
+    use muster_domain::resources::Holding;
+
+    use super::*;
+
+    fn desired(version: u64) -> Arc<DesiredAlloc> {
+        let mut job = (*job("web").version()).clone();
+        job.version = version;
+        job.job_modify_index = LogIndex(version);
+        Arc::new(DesiredAlloc {
+            alloc_id: AllocId::at(LogIndex(1), 0),
+            alloc_modify_index: LogIndex(version),
+            desired: DesiredStatus::Run,
+            name_index: 0,
+            group_at: 0,
+            holding: Holding::default(),
+            deployment: None,
+            canary: false,
+            previous: None,
+            client_status: ClientStatus::Pending,
+            job: Arc::new(job),
+        })
+    }
+
+    #[test]
+    fn a_job_that_changes_during_a_start_outdates_it_once() {
+        let (old, new) = (desired(1), desired(2));
+        let mut starts = Starts::default();
+
+        starts.begin(0, Arc::clone(&old));
+        starts.begin(1, Arc::clone(&old));
+
+        assert!(starts.is_outdated(0, &new));
+        assert!(!starts.is_outdated(0, &new), "it was made good");
+        assert!(!starts.is_outdated(1, &old));
+    }
+
+    /// The job changed while the task ran: each later start is of that job from the beginning.
+    #[test]
+    fn a_job_that_changed_before_a_start_outdates_nothing() {
+        let (old, new) = (desired(1), desired(2));
+        let mut starts = Starts::default();
+        starts.begin(0, Arc::clone(&old));
+        starts.is_outdated(0, &old);
+
+        for _restart in 0..2 {
+            starts.begin(0, Arc::clone(&new));
+            assert!(!starts.is_outdated(0, &new));
+        }
+    }
+}
