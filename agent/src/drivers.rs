@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use muster_domain::node::DriverInfo;
+use muster_domain::node::{DriverInfo, limits_in_place};
 use muster_driver::{
     Attribute, Capabilities, DriverError, Fingerprint, Health, Schema, TaskDriver, without_nulls,
 };
@@ -211,7 +211,9 @@ pub(crate) async fn follow_fingerprint(
             Ok(mut stream) => {
                 while let Some(Some(fingerprint)) = stop.run_until_cancelled(stream.next()).await {
                     pause = DRIVER_PAUSE_MIN;
-                    publish(&health, &name, info(fingerprint));
+                    let mut info = info(fingerprint);
+                    note_limits(&name, &slot, &mut info).await;
+                    publish(&health, &name, info);
                 }
             }
             Err(error) => publish(&health, &name, unreachable(&error.to_string())),
@@ -226,6 +228,18 @@ pub(crate) async fn follow_fingerprint(
         );
         wait(pause, &stop).await;
         pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+    }
+}
+
+/// Says whether the limits of the driver's tasks can change while they run, which is so where the agent sets them. The
+/// driver's own word is not asked for.
+async fn note_limits(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
+    let learned = slot.learned().await.ok();
+    let attribute = limits_in_place(name);
+    if learned.is_some_and(|learned| learned.capabilities.joins_cgroup) {
+        info.attributes.insert(attribute, "1".to_owned());
+    } else {
+        info.attributes.remove(&attribute);
     }
 }
 

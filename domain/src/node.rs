@@ -137,6 +137,12 @@ pub struct DriverInfo {
     pub attributes: BTreeMap<String, String>,
 }
 
+/// The attribute of a node that says, by `1`, that limits of a task of `driver` can change while it runs.
+#[must_use]
+pub fn limits_in_place(driver: &str) -> String {
+    format!("driver.{driver}.limits_in_place")
+}
+
 /// What the control plane thinks of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeStatus {

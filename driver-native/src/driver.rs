@@ -508,6 +508,7 @@ impl TaskDriver for NativeDriver {
                 remote_tasks: false,
                 disable_log_collection: true,
                 dynamic_workload_users: false,
+                joins_cgroup: true,
             })
         }
         .boxed()

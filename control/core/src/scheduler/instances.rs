@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::id::Timestamp;
 use muster_domain::job::{Job, JobType, TaskGroup};
-use muster_domain::node::NodeStatus;
+use muster_domain::node::{NodeStatus, limits_in_place};
 
 use super::feasible::{Asks, Needs, Verdict, Verdicts};
 use super::reconciler::{Comeback, Instance, RescheduleEvent, Taint};
@@ -51,7 +51,7 @@ pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
 /// What the current version of a job asks of instances of older ones. Many have the same answer.
 #[derive(Debug, Default)]
 pub(super) struct Changes<'a> {
-    by_cohort: BTreeMap<(u64, u64, u16), Change>,
+    by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
     verdicts: BTreeMap<&'a str, Verdicts>,
 }
 
@@ -69,14 +69,15 @@ impl<'a> Changes<'a> {
             return Change::None;
         }
         let key = (old.create_index.0, old.version, alloc.group_at());
-        let change = *self
+        let (change, limited) = self
             .by_cohort
             .entry(key)
             .or_insert_with(|| update::change((&old.spec, alloc.group()), (&new.spec, group)));
-        if change == Change::InPlace && !self.may_stay(state, job, group, alloc) {
-            return Change::Destructive;
-        }
-        change
+        let change = *change;
+        let goes_on = change != Change::InPlace
+            || limits_change_there(state, alloc, limited)
+                && self.may_stay(state, job, group, alloc);
+        if goes_on { change } else { Change::Destructive }
     }
 
     /// Whether the node of `alloc` meets the constraints of the current version.
@@ -100,6 +101,20 @@ impl<'a> Changes<'a> {
         });
         *verdict == Verdict::Feasible
     }
+}
+
+/// Whether the node of `alloc` can change the limits of tasks of `drivers` while they run.
+fn limits_change_there(state: &State, alloc: AllocView<'_>, drivers: &[&str]) -> bool {
+    if drivers.is_empty() {
+        return true;
+    }
+    let Some(node) = state.nodes().get(&alloc.node_id()) else {
+        return false;
+    };
+    let says = |driver: &&str| node.spec.attributes.get(&limits_in_place(driver));
+    drivers
+        .iter()
+        .all(|driver| says(driver).is_some_and(|word| word == "1"))
 }
 
 /// When `alloc` ended, as its tasks say.

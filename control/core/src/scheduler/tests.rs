@@ -21,6 +21,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
 use muster_domain::job::{JobType, UpdateStrategy};
+use muster_domain::node::limits_in_place;
 use muster_domain::scheduling::SchedulerConfig;
 
 use crate::fixture::Cluster;
@@ -538,4 +539,27 @@ fn who_waits_is_looked_at_again_when_more_is_allowed() {
 
     assert_eq!(cluster.live("high").len(), 1);
     assert_eq!(cluster.live("low").len(), 0);
+}
+
+/// One node sets the limits of the driver's tasks, on the other the driver does.
+#[test]
+fn limits_change_in_place_where_the_node_says_so() {
+    let limited = job("web").memory_mb(64).build();
+    for (says, replaced) in [(Some("1"), 0), (Some("0"), 1), (None, 1)] {
+        let mut node = node("n1");
+        if let Some(word) = says {
+            let driver = &limited.groups[0].tasks[0].driver;
+            node = node.attribute(&limits_in_place(driver), word);
+        }
+        let mut cluster = Cluster::new();
+        cluster.node(node.build());
+        cluster.run(limited.clone());
+        let mut changed = limited.clone();
+        changed.groups[0].tasks[0].resources.cpu_hard_limit = true;
+
+        let plans = cluster.run(changed);
+
+        let stops: usize = plans.iter().map(|plan| plan.stops.len()).sum();
+        assert_eq!(stops, replaced, "{says:?}: {plans:?}");
+    }
 }

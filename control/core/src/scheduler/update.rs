@@ -3,9 +3,6 @@
 use muster_domain::job::{GroupNetwork, JobSpec, Task, TaskGroup};
 use muster_domain::resources::TaskResources;
 
-/// The driver whose tasks' limits the agent sets, and can change while they run.
-const NATIVE: &str = "native";
-
 /// What a change of version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -17,12 +14,19 @@ pub(super) enum Change {
     Destructive,
 }
 
-/// What the change from `old` to `new` asks of an instance of the group.
+/// What the change from `old` to `new` asks of an instance of the group; and the drivers whose tasks get other limits by
+/// it while they run, if it can be made in place.
+///
+/// Limits that placement does not count take effect on tasks that run, where the agent sets them: a node says of which
+/// drivers' tasks it does ([`muster_domain::node::limits_in_place`]).
 ///
 /// A changed constraint, restart policy, kill signal or log rotation replaces nothing (whether the node
 /// still meets the constraints is checked elsewhere); changed metadata of the job does, because tasks
 /// see it in their environment.
-pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -> Change {
+pub(super) fn change<'a>(
+    old: (&JobSpec, &TaskGroup),
+    new: (&JobSpec, &'a TaskGroup),
+) -> (Change, Vec<&'a str>) {
     let TaskGroup {
         name: _,
         count: _,
@@ -58,11 +62,16 @@ pub(super) fn change(old: (&JobSpec, &TaskGroup), new: (&JobSpec, &TaskGroup)) -
                 .task(&old.name)
                 .is_some_and(|new| same_process(old, new))
         });
-    if same {
-        Change::InPlace
-    } else {
-        Change::Destructive
+    if !same {
+        return (Change::Destructive, Vec::new());
     }
+    let pairs = new.1.tasks.iter().filter_map(|new| {
+        let old = tasks.iter().find(|old| old.name == new.name)?;
+        Some((old, new))
+    });
+    let limited = pairs.filter(|(old, new)| old.resources != new.resources);
+    let drivers = limited.map(|(_, new)| new.driver.as_str()).collect();
+    (Change::InPlace, drivers)
 }
 
 /// A policy takes effect on tasks that run.
@@ -108,19 +117,16 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *config_json == new.config_json
         && *user == new.user
         && *env == new.env
-        && same_resources(driver, resources, &new.resources)
+        && same_resources(resources, &new.resources)
         && *affinities == new.affinities
         && *payload_file == new.payload_file
         && *volume_mounts == new.volume_mounts
         && *meta == new.meta
 }
 
-/// Limits that placement does not count take effect on tasks that run, where the agent sets them. A lower limit of
-/// memory does not: a task that has more would be killed.
-fn same_resources(driver: &str, old: &TaskResources, new: &TaskResources) -> bool {
-    if driver != NATIVE {
-        return old == new;
-    }
+/// All but limits that placement does not count. A lower limit of memory takes no effect on a task that runs: one that
+/// has more would be killed.
+fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
     let TaskResources {
         cpu,
         cores,
@@ -145,50 +151,39 @@ mod tests {
 
     use super::*;
 
-    fn change_by(driver: &str, edit: impl FnOnce(&mut TaskResources)) -> Change {
+    fn change_by(edit: impl FnOnce(&mut TaskResources)) -> (Change, Vec<String>) {
         let mut old = job("web").build();
         let task = &mut old.groups[0].tasks[0];
-        driver.clone_into(&mut task.driver);
+        "podman".clone_into(&mut task.driver);
         task.resources.memory = Mb(100);
         task.resources.memory_max = Some(Mb(200));
         let mut new = old.clone();
         edit(&mut new.groups[0].tasks[0].resources);
-        change((&old, &old.groups[0]), (&new, &new.groups[0]))
+        let (change, limited) = change((&old, &old.groups[0]), (&new, &new.groups[0]));
+        (change, limited.into_iter().map(str::to_owned).collect())
     }
 
     #[test]
-    fn limits_that_are_not_placed_change_in_place() {
+    fn limits_that_are_not_placed_change_in_place_where_that_is_possible() {
         let rate = Some(ByteRate(1 << 20));
+        let expected = (Change::InPlace, vec!["podman".to_owned()]);
 
-        assert_eq!(
-            change_by(NATIVE, |to| to.memory_max = Some(Mb(300))),
-            Change::InPlace
-        );
-        assert_eq!(
-            change_by(NATIVE, |to| to.cpu_hard_limit = true),
-            Change::InPlace
-        );
-        assert_eq!(
-            change_by(NATIVE, |to| to.io.read_rate = rate),
-            Change::InPlace
-        );
-        assert_eq!(
-            change_by("docker", |to| to.io.read_rate = rate),
-            Change::Destructive,
-            "another driver's limits are its own"
-        );
+        assert_eq!(change_by(|to| to.memory_max = Some(Mb(300))), expected);
+        assert_eq!(change_by(|to| to.cpu_hard_limit = true), expected);
+        assert_eq!(change_by(|to| to.io.read_rate = rate), expected);
+        assert_eq!(change_by(|_same| {}), (Change::InPlace, Vec::new()));
     }
 
     #[test]
     fn what_is_placed_or_would_kill_replaces() {
         let replaced = [
-            change_by(NATIVE, |to| to.memory_max = Some(Mb(199))),
-            change_by(NATIVE, |to| to.memory_max = None),
-            change_by(NATIVE, |to| to.memory = Mb(101)),
-            change_by(NATIVE, |to| to.cpu = CpuMhz(7)),
-            change_by(NATIVE, |to| to.cores = 1),
+            change_by(|to| to.memory_max = Some(Mb(199))),
+            change_by(|to| to.memory_max = None),
+            change_by(|to| to.memory = Mb(101)),
+            change_by(|to| to.cpu = CpuMhz(7)),
+            change_by(|to| to.cores = 1),
         ];
 
-        assert_eq!(replaced, [Change::Destructive; 5]);
+        assert_eq!(replaced, [const { (Change::Destructive, Vec::new()) }; 5]);
     }
 }

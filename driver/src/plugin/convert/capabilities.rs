@@ -19,6 +19,7 @@ pub(crate) fn capabilities_to_proto(capabilities: &Capabilities) -> drivers::Dri
         remote_tasks,
         disable_log_collection,
         dynamic_workload_users,
+        joins_cgroup,
     } = capabilities;
     drivers::DriverCapabilities {
         send_signals: *send_signals,
@@ -43,6 +44,7 @@ pub(crate) fn capabilities_to_proto(capabilities: &Capabilities) -> drivers::Dri
         remote_tasks: *remote_tasks,
         disable_log_collection: *disable_log_collection,
         dynamic_workload_users: *dynamic_workload_users,
+        joins_cgroup: *joins_cgroup,
     }
 }
 
@@ -79,6 +81,7 @@ pub(crate) fn capabilities_from_proto(
         remote_tasks: message.remote_tasks,
         disable_log_collection: message.disable_log_collection,
         dynamic_workload_users: message.dynamic_workload_users,
+        joins_cgroup: message.joins_cgroup,
     })
 }
 

@@ -312,6 +312,7 @@ fn what_a_driver_is_has_the_numbers_of_the_field() {
             number(7, 1),
             number(8, 1),
             number(9, 1),
+            number(1000, 1),
         ]
         .concat(),
     )]);
@@ -324,6 +325,7 @@ fn what_a_driver_is_has_the_numbers_of_the_field() {
         [crate::NetworkMode::Group, crate::NetworkMode::None]
     );
     assert!(capabilities.must_create_network && capabilities.remote_tasks);
+    assert!(capabilities.joins_cgroup);
     assert_eq!(capabilities.mount_configs, crate::MountConfigs::None);
 
     let info: base::PluginInfoResponse = read(&[
