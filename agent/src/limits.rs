@@ -216,10 +216,6 @@ pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
 /// Bytes of what a driver says of a network that it made: a path and a few notes, as much as of a remote task's handle. It
 /// stands in the store and goes to the driver with each task.
 pub(crate) const DRIVER_NETWORK_BYTES_MAX: usize = 8 << 10;
-/// Ports that are told of a task which its driver put on a network of its own; more than any group declares.
-pub(crate) const DRIVER_NETWORK_PORTS_MAX: usize = 64;
-/// Characters of its address and of a port's label: those of a name in the DNS. What is beyond is left out.
-pub(crate) const DRIVER_NETWORK_NAME_CHARS_MAX: usize = 253;
 /// Networks of allocations that wait for the one thread that makes them; who comes beyond waits for room. A
 /// network takes about a millisecond.
 pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;

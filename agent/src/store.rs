@@ -37,7 +37,7 @@ pub(crate) use writer::{Pending, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one converted
 /// ([`convert`]).
-pub(crate) const SCHEMA: u32 = 8;
+pub(crate) const SCHEMA: u32 = 9;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";

@@ -244,6 +244,10 @@ pub(crate) async fn run(
             if let Some(handle) = live.elsewhere.clone() {
                 inputs.send(TaskInput::RunsElsewhere { handle }).await;
             }
+            if let Some(network) = live.usage.network() {
+                let network = Box::new(network);
+                inputs.send(TaskInput::Reached { network }).await;
+            }
             inputs.send(TaskInput::Started { note }).await;
             attend(&facilities, &task, &live, end::Known::Told, &inputs).await;
         }
@@ -276,7 +280,7 @@ async fn attend(
         return ending.await;
     }
     // On the heap: most tasks have no need of it.
-    let followed = Box::pin(usage::follow(live));
+    let followed = Box::pin(usage::follow(live, inputs));
     tokio::select! {
         biased;
         () = &mut ending => {}

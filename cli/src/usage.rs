@@ -239,7 +239,7 @@ fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
 }
 
 /// `10.88.0.3, http 80`, on the network that the driver made.
-fn reached_at(network: &TaskNetwork) -> String {
+pub(crate) fn reached_at(network: &TaskNetwork) -> String {
     let TaskNetwork {
         address,
         ports,

@@ -4,6 +4,7 @@ pub mod phrase;
 mod remote;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -359,6 +360,34 @@ pub struct TaskState {
     pub finished_at: Option<Timestamp>,
     /// The newest events, oldest first; at most [`limits::TASK_EVENTS_MAX`].
     pub events: Vec<TaskEvent>,
+    /// Where it is reached while it runs, if its driver put it on a network of the driver's own.
+    pub network: Option<Box<TaskNetwork>>,
+}
+
+/// Where a task is reached that its driver put on a network of the driver's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskNetwork {
+    /// Its address.
+    pub address: String,
+    /// Ports there, by label.
+    pub ports: BTreeMap<String, u16>,
+    /// Whether others are to be told this address, and not the node's.
+    pub auto_advertise: bool,
+}
+
+impl TaskNetwork {
+    /// Whether it is no larger than an agent says it.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let Self {
+            address,
+            ports,
+            auto_advertise: _,
+        } = self;
+        let mut names = ports.keys().chain([address]);
+        ports.len() <= limits::TASK_NETWORK_PORTS_MAX
+            && names.all(|name| name.chars().count() <= limits::TASK_NETWORK_NAME_CHARS_MAX)
+    }
 }
 
 impl TaskState {
@@ -374,6 +403,7 @@ impl TaskState {
             started_at: None,
             finished_at: None,
             events: Vec::new(),
+            network: None,
         }
     }
 

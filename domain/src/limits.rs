@@ -37,6 +37,10 @@ pub const PRIORITY_MAX: u8 = 100;
 pub const MEMORY_MB_MIN: u32 = 4;
 /// Events kept per task state; older ones are dropped first (Nomad keeps ten).
 pub const TASK_EVENTS_MAX: usize = 10;
+/// Ports that are told of a task which its driver put on a network of its own; more than any group declares.
+pub const TASK_NETWORK_PORTS_MAX: usize = 64;
+/// Characters of its address and of a port's label: those of a name in the DNS. What is beyond is left out.
+pub const TASK_NETWORK_NAME_CHARS_MAX: usize = 253;
 /// Bytes of the key of a write. A UUID has 36; programs like to put their own names before it.
 pub const WRITE_KEY_BYTES_MAX: usize = 128;
 /// Bytes that a dispatch carries. Nomad's bound; larger data belongs in files.

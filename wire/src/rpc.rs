@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc};
+use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc, TaskNetwork};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
@@ -638,15 +638,4 @@ pub struct TaskStats {
     pub log_limited: Duration,
     /// Where its driver says that it is reached, if that put it on a network of its own.
     pub network: Option<TaskNetwork>,
-}
-
-/// Where a task is reached that its driver put on a network of its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskNetwork {
-    /// Its address.
-    pub address: String,
-    /// Ports there, by label.
-    pub ports: BTreeMap<String, u16>,
-    /// Whether others are to be told this address, and not the node's.
-    pub auto_advertise: bool,
 }

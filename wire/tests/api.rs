@@ -10,7 +10,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use muster_domain::alloc::{
     Allocation, ClientStatus, DesiredStatus, Exit, NodeScore, PlacementMetrics, Score, TaskEvent,
-    TaskEventKind, TaskPhase, TaskState, Transition,
+    TaskEventKind, TaskNetwork, TaskPhase, TaskState, Transition,
 };
 use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::fixture;
@@ -97,6 +97,11 @@ fn task_state() -> TaskState {
     }
     state.phase = TaskPhase::Running;
     state.started_at = Some(AT);
+    state.network = Some(Box::new(TaskNetwork {
+        address: "10.88.0.3".to_owned(),
+        ports: [("http".to_owned(), 80)].into(),
+        auto_advertise: true,
+    }));
     state
 }
 

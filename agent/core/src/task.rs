@@ -11,7 +11,7 @@ mod restart;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState};
+use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskNetwork, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
 use muster_domain::job::{JobType, RestartPolicy, Task};
 use muster_domain::one_off::End;
@@ -111,6 +111,11 @@ pub enum TaskInput {
     RunsElsewhere {
         /// The handle, as it may be given to another agent.
         handle: Vec<u8>,
+    },
+    /// Its driver put it on a network of the driver's own: said before `Started`, and after a recovery.
+    Reached {
+        /// Where it is reached.
+        network: Box<TaskNetwork>,
     },
     /// The task that was to be taken over is gone.
     NothingToTake {
@@ -423,6 +428,7 @@ impl TaskRunner {
                 self.start_failed(&reason, retryable, now);
             }
             TaskInput::RunsElsewhere { handle } => self.runs_elsewhere(handle),
+            TaskInput::Reached { network } => self.reached(network),
             TaskInput::NothingToTake { reason } => self.nothing_to_take(&reason, now),
             TaskInput::Detached { note } => self.detached(&note, now),
             TaskInput::Exited { exit, detail, end } => self.exited(exit, &detail, end, now),
@@ -606,6 +612,23 @@ impl TaskRunner {
             | Life::Closing { .. }
             | Life::Stopping { .. }
             | Life::Dead => {}
+        }
+    }
+
+    fn reached(&mut self, network: Box<TaskNetwork>) {
+        match self.life {
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. } => {
+                if self.state.network.as_ref() != Some(&network) {
+                    self.state.network = Some(network);
+                    self.changes += 1;
+                }
+            }
+            // Said too late.
+            Life::Waiting { .. } | Life::Dead => {}
         }
     }
 
@@ -920,6 +943,15 @@ impl TaskRunner {
     }
 
     fn set_life(&mut self, life: Life) {
+        match life {
+            // What is reached there is not this task any more.
+            Life::Waiting { .. } | Life::Dead => self.state.network = None,
+            Life::Starting
+            | Life::Recovering
+            | Life::Running
+            | Life::Closing { .. }
+            | Life::Stopping { .. } => {}
+        }
         self.life = life;
         self.changes += 1;
     }

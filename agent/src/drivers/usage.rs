@@ -13,17 +13,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::TaskNetwork;
+use muster_domain::limits::{TASK_NETWORK_NAME_CHARS_MAX, TASK_NETWORK_PORTS_MAX};
 use muster_driver::{
     CpuField, CpuUsage, MemoryField, MemoryUsage, NetworkOverride, TaskError, TaskStats,
 };
-use muster_wire::rpc::TaskNetwork;
 
 use super::native;
 use crate::limits::{
-    DRIVER_NETWORK_NAME_CHARS_MAX, DRIVER_NETWORK_PORTS_MAX, DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN,
-    DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL, DRIVER_USAGE_KEPT,
+    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
+    DRIVER_USAGE_KEPT,
 };
-use crate::task::{LiveTask, chain};
+use crate::task::{Inputs, LiveTask, chain};
 
 /// What the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]
@@ -66,7 +68,8 @@ struct Told {
 
 /// Has the task's driver tell what the task uses, through any number of its deaths, for as long as the task is in none
 /// of the agent's cgroups.
-pub(crate) async fn follow(live: &LiveTask) -> Infallible {
+/// Of one that an earlier agent started, `inputs` hear where its driver put it, which may not be known any more.
+pub(crate) async fn follow(live: &LiveTask, inputs: &Inputs) -> Infallible {
     let mut pause = DRIVER_PAUSE_MIN;
     // Of one that an earlier agent started, that one was told.
     let mut is_placed = live.usage.network().is_some();
@@ -76,6 +79,13 @@ pub(crate) async fn follow(live: &LiveTask) -> Infallible {
         {
             live.usage.reach(status.network.as_ref());
             is_placed = true;
+            if let Some(network) = live.usage.network() {
+                inputs
+                    .send(TaskInput::Reached {
+                        network: Box::new(network),
+                    })
+                    .await;
+            }
         }
         if live.is_here() {
             tokio::time::sleep(DRIVER_USAGE_INTERVAL).await;
@@ -209,13 +219,13 @@ fn told_network(network: &NetworkOverride) -> TaskNetwork {
         addr,
         auto_advertise,
     } = network;
-    let short = |text: &str| text.chars().take(DRIVER_NETWORK_NAME_CHARS_MAX).collect();
+    let short = |text: &str| text.chars().take(TASK_NETWORK_NAME_CHARS_MAX).collect();
     let ports = port_map
         .iter()
         .filter_map(|(label, port)| Some((short(label), u16::try_from(*port).ok()?)));
     TaskNetwork {
         address: short(addr),
-        ports: ports.take(DRIVER_NETWORK_PORTS_MAX).collect(),
+        ports: ports.take(TASK_NETWORK_PORTS_MAX).collect(),
         auto_advertise: *auto_advertise,
     }
 }

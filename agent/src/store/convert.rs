@@ -9,6 +9,7 @@
 //! | 5 | the rates of tasks' logs, and what becomes of more |
 //! | 6 | what eBPF programs counted of one-off tasks that ended |
 //! | 7 | hard limits of CPU and limits of disks, in desired allocations |
+//! | 8 | networks of their drivers', in tasks' states |
 
 mod desired;
 mod end;
@@ -28,7 +29,9 @@ use super::{
 use crate::gc::Leftover;
 
 pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, DesiredAllocOf7};
-pub(super) use end::{AllocSnapshotOf2, AllocSnapshotOf6, TaskRecordOf2, TaskRecordOf6};
+pub(super) use end::{
+    AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, TaskRecordOf2, TaskRecordOf6,
+};
 
 /// A leftover in format 1.
 #[derive(Debug, Deserialize)]
@@ -78,10 +81,12 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
         convert_rows::<TaskRecordOf6, TaskRecord>(tasks)?;
         convert_rows::<AllocSnapshotOf6, AllocSnapshot>(snapshots)?;
     } else {
-        drop((tasks, snapshots));
+        drop(tasks);
+        convert_rows::<AllocSnapshotOf8, AllocSnapshot>(snapshots)?;
     }
     let desired = transaction.open_table(DESIRED)?;
     match found {
+        8.. => drop(desired),
         ..4 => convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?,
         4 => convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?,
         5 => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,

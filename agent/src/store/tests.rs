@@ -6,8 +6,8 @@ use muster_domain::one_off::{BlockBytes, Counted};
 use muster_domain::resources::Holding;
 
 use super::convert::{
-    AllocSnapshotOf2, AllocSnapshotOf6, DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5,
-    DesiredAllocOf7, TaskRecordOf2, TaskRecordOf6,
+    AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, DesiredAllocOf3, DesiredAllocOf4,
+    DesiredAllocOf5, DesiredAllocOf7, TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
 use crate::drivers::networks::MadeNetwork;
@@ -363,10 +363,11 @@ async fn a_database_of_format_2_is_converted() {
 }
 
 /// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without; ends
-/// of format 6 know less of what was used; tasks of format 7 have fewer limits.
+/// of format 6 know less of what was used; tasks of format 7 have fewer limits, and those of format 8 no networks of their
+/// drivers'.
 #[tokio::test]
-async fn databases_of_formats_3_to_7_are_converted() {
-    for format in 3..=7 {
+async fn databases_of_formats_3_to_8_are_converted() {
+    for format in 3..=8 {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path()).await;
         let alloc_id = AllocId::at(LogIndex(1), 1);
@@ -382,6 +383,7 @@ async fn databases_of_formats_3_to_7_are_converted() {
             };
             assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], expected);
             assert_eq!(loaded.allocs[&alloc_id].0, desired(1), "{format}");
+            assert_eq!(loaded.allocs[&alloc_id].1, Some(snapshot()), "{format}");
             assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
         }
     }
@@ -431,7 +433,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_8_keep_their_bytes() {
+fn records_of_format_9_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -441,7 +443,7 @@ fn records_of_format_8_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-8.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-9.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -468,8 +470,10 @@ fn records_of_each_format_are_read() {
         let found: DesiredAlloc = decode::<DesiredAllocOf7>(&bytes).into();
         assert_eq!(found, desired(1));
     }
-    let bytes = bytes_of(&golden(SCHEMA), "desired");
-    assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
+    for format in [8, SCHEMA] {
+        let bytes = bytes_of(&golden(format), "desired");
+        assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
+    }
     for format in [3, 4, 5, 6] {
         let bytes = |name| bytes_of(&golden(format), name);
         let found: AllocSnapshot = decode::<AllocSnapshotOf6>(&bytes("snapshot")).into();
@@ -477,12 +481,18 @@ fn records_of_each_format_are_read() {
         let found: TaskRecord = decode::<TaskRecordOf6>(&bytes("task")).into();
         assert_eq!(found, record());
     }
-    for format in [7, SCHEMA] {
-        let bytes = |name| bytes_of(&golden(format), name);
-        assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
-        assert_eq!(decode::<TaskRecord>(&bytes("task")), counted_record());
+    for format in [7, 8] {
+        let bytes = bytes_of(&golden(format), "snapshot");
+        let found: AllocSnapshot = decode::<AllocSnapshotOf8>(&bytes).into();
+        assert_eq!(found, snapshot());
     }
-    for format in [2, 3, 4, 5, 6, 7, SCHEMA] {
+    let bytes = bytes_of(&golden(SCHEMA), "snapshot");
+    assert_eq!(decode::<AllocSnapshot>(&bytes), snapshot());
+    for format in [7, 8, SCHEMA] {
+        let bytes = bytes_of(&golden(format), "task");
+        assert_eq!(decode::<TaskRecord>(&bytes), counted_record());
+    }
+    for format in [2, 3, 4, 5, 6, 7, 8, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use muster_agent::ChrootEnv;
 use muster_agent::node::{Agent, Leave};
-use muster_domain::alloc::{ClientStatus, TaskEventKind};
+use muster_domain::alloc::{ClientStatus, TaskEventKind, TaskNetwork, TaskState};
 use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, NetworkMode};
 use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_driver::{Dns, FsIsolation, TaskDriver};
-use muster_wire::rpc::{NodeReply, NodeRequest, TaskNetwork, TaskStats};
+use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
 
@@ -219,6 +219,8 @@ async fn where_a_driver_put_its_task_is_told() {
             events.any(|event| event.message.contains(words))
         })
         .await;
+    let is_reported = |task: &TaskState, _| task.network.is_some();
+    let reported = server.reported(alloc_id, "a network", is_reported).await;
     let told = |stats: &TaskStats| stats.network.is_some();
     let before = server.usage(alloc_id, "a network", told).await.network;
     agent.shutdown(Leave::KeepTasks).await;
@@ -233,7 +235,14 @@ async fn where_a_driver_put_its_task_is_told() {
         ports: [("http".to_owned(), 80)].into(),
         auto_advertise: true,
     };
-    assert_eq!([before, after], [Some(expected.clone()), Some(expected)]);
+    assert_eq!(
+        [before, after],
+        [Some(expected.clone()), Some(expected.clone())]
+    );
+    assert_eq!(reported.network.as_deref(), Some(&expected));
+    server.stop(alloc_id).await;
+    let ended = server.status(alloc_id, ClientStatus::Complete).await;
+    assert_eq!(ended.network, None);
     next.shutdown(Leave::StopTasks).await;
 }
 

@@ -3,10 +3,12 @@
 use muster_wire::api::alloc::{Allocation, DeploymentStatus, GarbageCollection, RescheduleTracker};
 use muster_wire::api::eval::Evaluation;
 use muster_wire::api::resources::AllocatedTask;
+use muster_wire::api::stats::TaskNetwork;
 
 use crate::client::Client;
 use crate::exit::CliError;
 use crate::output;
+use crate::usage;
 
 /// Shows `alloc`; the evaluation that goes on with it is asked for.
 ///
@@ -256,6 +258,9 @@ fn show_tasks(alloc: &Allocation) -> Result<(), CliError> {
             if task.failed { " (failed)" } else { "" },
             task.restarts
         ))?;
+        if let Some(network) = &task.network {
+            output::print(&format!("  {}\n", reached_at(network)))?;
+        }
         for event in &task.events {
             output::print(&format!(
                 "  {:>14}  {:<16} {}\n",
@@ -266,6 +271,16 @@ fn show_tasks(alloc: &Allocation) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Where its driver put it; others are to be told of that address or of the node's.
+fn reached_at(network: &TaskNetwork) -> String {
+    let whose = if network.auto_advertise {
+        "which others are to be told"
+    } else {
+        "while others are to be told the node's"
+    };
+    format!("reached at {}, {whose}", usage::reached_at(network))
 }
 
 #[cfg(test)]
@@ -302,6 +317,20 @@ mod tests {
             ]
         );
         assert!(relations(&Allocation::default()).is_empty());
+    }
+
+    #[test]
+    fn a_task_says_where_its_driver_put_it() {
+        let mut network = TaskNetwork {
+            address: "10.88.0.3".to_owned(),
+            ports: [("http".to_owned(), 80)].into(),
+            auto_advertise: true,
+        };
+
+        let told = "reached at 10.88.0.3, http 80, which others are to be told";
+        assert_eq!(reached_at(&network), told);
+        network.auto_advertise = false;
+        assert!(reached_at(&network).ends_with("are to be told the node's"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Record {
         ("nodes gone", 1),
         ("jobs", 1),
         ("evaluations", 1),
-        ("allocations", 2),
+        ("allocations", 3),
         ("deployments", 1),
         ("settings", 1),
         ("answers", 1),

@@ -9,7 +9,7 @@ use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig, StartServerError};
 use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::{AllocView, State};
-use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
 use muster_domain::node::NodeSpec;
@@ -294,7 +294,13 @@ impl FakeAgent {
 
     /// Reports an allocation's status and waits until that is committed.
     pub(crate) async fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) {
-        self.tell(alloc_id, client_status, None).await;
+        self.tell(alloc_id, client_status, Vec::new(), None).await;
+    }
+
+    /// Reports an allocation that runs, and how its tasks are.
+    pub(crate) async fn report_tasks(&mut self, alloc_id: AllocId, task_states: Vec<TaskState>) {
+        self.tell(alloc_id, ClientStatus::Running, task_states, None)
+            .await;
     }
 
     /// The same of a one-off task that has ended.
@@ -304,7 +310,7 @@ impl FakeAgent {
         client_status: ClientStatus,
         end: End,
     ) {
-        self.tell(alloc_id, client_status, Some(Box::new(end)))
+        self.tell(alloc_id, client_status, Vec::new(), Some(Box::new(end)))
             .await;
     }
 
@@ -312,6 +318,7 @@ impl FakeAgent {
         &mut self,
         alloc_id: AllocId,
         client_status: ClientStatus,
+        task_states: Vec<TaskState>,
         end: Option<Box<End>>,
     ) {
         self.sequence += 1;
@@ -319,7 +326,7 @@ impl FakeAgent {
             alloc_id,
             client_status,
             client_description: String::new(),
-            task_states: Vec::new(),
+            task_states,
             healthy: None,
             end,
             remote: Vec::new(),

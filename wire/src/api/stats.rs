@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_domain::alloc;
 use serde::{Deserialize, Serialize};
 
 use crate::api::null::Null;
@@ -346,9 +347,9 @@ pub struct TaskNetwork {
     pub auto_advertise: bool,
 }
 
-impl From<&rpc::TaskNetwork> for TaskNetwork {
-    fn from(network: &rpc::TaskNetwork) -> Self {
-        let rpc::TaskNetwork {
+impl From<&alloc::TaskNetwork> for TaskNetwork {
+    fn from(network: &alloc::TaskNetwork) -> Self {
+        let alloc::TaskNetwork {
             address,
             ports,
             auto_advertise,

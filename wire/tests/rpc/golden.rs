@@ -8,7 +8,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, Exit, RemoteAlloc, RemoteHandle,
-    TaskEvent, TaskEventKind, TaskPhase, TaskState,
+    TaskEvent, TaskEventKind, TaskNetwork, TaskPhase, TaskState,
 };
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
@@ -19,7 +19,7 @@ use muster_wire::rpc::{
     AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskEntry, DiskPiece, DiskPlace,
     DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FileMeta,
     FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply,
-    NodeRequest, NodeStats, TaskHistory, TaskNetwork, TaskStats, ToAgent,
+    NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -75,6 +75,7 @@ fn report() -> AllocReport {
             message: "m".to_owned(),
         });
     }
+    state.network = Some(Box::new(network()));
     AllocReport {
         alloc_id: AllocId::at(LogIndex(7), 0),
         client_status: ClientStatus::Failed,
@@ -83,6 +84,14 @@ fn report() -> AllocReport {
         healthy: Some(false),
         end: Some(Box::new(end())),
         remote: vec![handle()],
+    }
+}
+
+fn network() -> TaskNetwork {
+    TaskNetwork {
+        address: "10.88.0.3".to_owned(),
+        ports: BTreeMap::from([("http".to_owned(), 80)]),
+        auto_advertise: true,
     }
 }
 
@@ -169,11 +178,7 @@ fn stats() -> NodeStats {
         cpu: Some(Duration::from_micros(5)),
         absent: BTreeMap::from([("throttled".to_owned(), "no controller".to_owned())]),
         pid: 42,
-        network: Some(TaskNetwork {
-            address: "10.88.0.3".to_owned(),
-            ports: BTreeMap::from([("http".to_owned(), 80)]),
-            auto_advertise: true,
-        }),
+        network: Some(network()),
         ..TaskStats::default()
     };
     NodeStats {

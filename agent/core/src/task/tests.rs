@@ -670,6 +670,47 @@ fn notes_of_a_start_are_kept() {
     assert!(words.contains(&"memory is not limited"));
 }
 
+/// Where a driver put a task is known while that runs, through the death of the agent; another start may be elsewhere.
+#[test]
+fn a_network_of_the_drivers_lasts_as_long_as_its_task() {
+    let network = |address: &str| {
+        let network = TaskNetwork {
+            address: address.to_owned(),
+            ..TaskNetwork::default()
+        };
+        TaskInput::Reached {
+            network: Box::new(network),
+        }
+    };
+    let address = |runner: &TaskRunner| {
+        let network = runner.state().network.as_ref();
+        network.map(|network| network.address.clone())
+    };
+    let mut runner = TaskRunner::new("main", service(), at(0));
+    runner.handle_timeout(at(0));
+
+    runner.handle_input(network("10.0.0.1"), at(1));
+    let before = runner.changes();
+    runner.handle_input(network("10.0.0.1"), at(1));
+    let unchanged = runner.changes() == before;
+    runner.handle_input(input(&["started"]), at(1));
+    let running = address(&runner);
+    let mut next = TaskRunner::restore(service(), runner.snapshot());
+    let restored = address(&next);
+    next.handle_input(input(&["recovered"]), at(2));
+    next.handle_input(network("10.0.0.2"), at(2));
+    let moved = address(&next);
+    next.handle_input(input(&["exit", "1"]), at(3));
+    let ended = address(&next);
+    next.handle_input(network("10.0.0.3"), at(4));
+
+    assert!(unchanged, "the same words are no news");
+    assert_eq!(running.as_deref(), Some("10.0.0.1"));
+    assert_eq!(restored.as_deref(), Some("10.0.0.1"));
+    assert_eq!(moved.as_deref(), Some("10.0.0.2"));
+    assert_eq!((ended, address(&next)), (None, None));
+}
+
 #[test]
 fn long_messages_are_cut_between_characters() {
     let text = "ä".repeat(limits::MESSAGE_BYTES_MAX);

@@ -1,12 +1,12 @@
 //! Records of formats 1 to 6: the first two know nothing of the ends of one-off tasks, the others nothing of what eBPF
-//! programs counted until then.
+//! programs counted until then. Snapshots of formats 1 to 8 know nothing of networks of tasks' drivers.
 
 use std::time::Duration;
 
 use muster_agent_core::alloc::{AllocSnapshot, Stopping};
 use muster_agent_core::health::HealthSnapshot;
 use muster_agent_core::task::{Life, RestartTracker, StopCause, TaskSnapshot};
-use muster_domain::alloc::{Exit, TaskState};
+use muster_domain::alloc::{Exit, TaskEvent, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
 use muster_domain::one_off::{End, Oom, Usage};
 use serde::Deserialize;
@@ -49,6 +49,12 @@ impl KnownEnd for () {
 impl KnownEnd for Option<Box<EndOf6>> {
     fn known(self) -> Option<Box<End>> {
         self.map(|end| Box::new(End::from(*end)))
+    }
+}
+
+impl KnownEnd for Option<Box<End>> {
+    fn known(self) -> Option<Box<End>> {
+        self
     }
 }
 
@@ -96,6 +102,9 @@ pub(in crate::store) type TaskRecordOf6 = TaskRecordWith<Option<Box<EndOf6>>>;
 pub(in crate::store) type AllocSnapshotOf2 = AllocSnapshotWith<()>;
 /// Of formats 3 to 6.
 pub(in crate::store) type AllocSnapshotOf6 = AllocSnapshotWith<Option<Box<EndOf6>>>;
+
+/// Of formats 7 and 8.
+pub(in crate::store) type AllocSnapshotOf8 = AllocSnapshotWith<Option<Box<End>>>;
 
 /// A record of a task.
 #[derive(Debug, Deserialize)]
@@ -158,7 +167,7 @@ pub(in crate::store) struct AllocSnapshotWith<E> {
 /// Its tasks.
 #[derive(Debug, Deserialize)]
 struct TaskSnapshotWith<E> {
-    state: TaskState,
+    state: TaskStateOf8,
     life: Life,
     attempt: u32,
     tracker: RestartTracker,
@@ -198,13 +207,52 @@ impl<E: KnownEnd> From<TaskSnapshotWith<E>> for TaskSnapshot {
             end,
         } = snapshot;
         Self {
-            state,
+            state: state.into(),
             life,
             attempt,
             tracker,
             stop,
             running_since,
             end: end.known(),
+        }
+    }
+}
+
+/// The state of a task.
+#[derive(Debug, Deserialize)]
+struct TaskStateOf8 {
+    name: String,
+    phase: TaskPhase,
+    failed: bool,
+    restarts: u32,
+    last_restart: Option<Timestamp>,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+    events: Vec<TaskEvent>,
+}
+
+impl From<TaskStateOf8> for TaskState {
+    fn from(state: TaskStateOf8) -> Self {
+        let TaskStateOf8 {
+            name,
+            phase,
+            failed,
+            restarts,
+            last_restart,
+            started_at,
+            finished_at,
+            events,
+        } = state;
+        Self {
+            name,
+            phase,
+            failed,
+            restarts,
+            last_restart,
+            started_at,
+            finished_at,
+            events,
+            network: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_domain::alloc::{TaskNetwork, TaskPhase, TaskState};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_wire::rpc::{
     AllocDisk, AllocHistory, AllocStats, Histogram, HistoryPoint, NodeReply, NodeRequest,
@@ -267,5 +268,43 @@ async fn a_node_that_cannot_says_why() {
         (answer.status, answer.text.as_str()),
         (500, "the collector stopped")
     );
+    test.server.shutdown().await;
+}
+
+/// What an agent reported of it is known to every server, and told without a question to the node.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_driver_put_a_task_is_in_its_state() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    client.register("web").await;
+    let alloc_id = placed(&client, "web").await["ID"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut state = TaskState::pending("main");
+    state.phase = TaskPhase::Running;
+    state.network = Some(Box::new(TaskNetwork {
+        address: "10.88.0.3".to_owned(),
+        ports: BTreeMap::from([("http".to_owned(), 80)]),
+        auto_advertise: true,
+    }));
+
+    let path = format!("/v1/allocation/{alloc_id}");
+    let shown = async || client.get(&path).await.json()["TaskStates"]["main"]["Network"].clone();
+    agent
+        .report_tasks(alloc_id.parse().unwrap(), vec![state.clone()])
+        .await;
+    let reached = shown().await;
+    state.network = None;
+    agent
+        .report_tasks(alloc_id.parse().unwrap(), vec![state])
+        .await;
+
+    assert_eq!(
+        reached,
+        json!({"Address": "10.88.0.3", "Ports": {"http": 80}, "AutoAdvertise": true})
+    );
+    assert!(shown().await.is_null());
     test.server.shutdown().await;
 }

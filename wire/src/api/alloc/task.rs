@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::duration;
 use crate::api::null::Null;
+use crate::api::stats::TaskNetwork;
 use crate::api::time::Rfc3339;
 
 /// A task.
@@ -25,6 +26,9 @@ pub struct TaskState {
     /// Oldest first.
     pub events: Vec<TaskEvent>,
     pub task_handle: Null,
+    /// Beyond Nomad: where the task is reached while it runs, if its driver put it on a network of the driver's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<TaskNetwork>,
 }
 
 impl From<&domain::TaskState> for TaskState {
@@ -38,6 +42,7 @@ impl From<&domain::TaskState> for TaskState {
             started_at,
             finished_at,
             events,
+            network,
         } = state;
         Self {
             state: phase.word().to_owned(),
@@ -48,6 +53,7 @@ impl From<&domain::TaskState> for TaskState {
             finished_at: finished_at.map(Rfc3339),
             events: events.iter().map(TaskEvent::from).collect(),
             task_handle: Null,
+            network: network.as_deref().map(TaskNetwork::from),
         }
     }
 }

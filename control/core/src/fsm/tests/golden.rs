@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use muster_domain::alloc::{
     AllocReport, ClientStatus, Exit, NodeScore, PlacementMetrics, RemoteHandle, Score, TaskEvent,
-    TaskEventKind, TaskPhase, TaskState,
+    TaskEventKind, TaskNetwork, TaskPhase, TaskState,
 };
 
 use muster_domain::deployment::DeploymentStatus;
@@ -138,6 +138,11 @@ fn report() -> AllocReport {
         kind: TaskEventKind::Terminated(exit),
         message: "killed".to_owned(),
     });
+    task.network = Some(Box::new(TaskNetwork {
+        address: "10.88.0.3".to_owned(),
+        ports: [("http".to_owned(), 80)].into(),
+        auto_advertise: true,
+    }));
     AllocReport {
         alloc_id: ALLOC,
         client_status: ClientStatus::Failed,

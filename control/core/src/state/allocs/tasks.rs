@@ -7,10 +7,13 @@
 //!
 //! The bytes lie in snapshots: see `testdata/`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskPhase, TaskState, phrase};
+use muster_domain::alloc::{
+    Exit, TaskEvent, TaskEventKind, TaskNetwork, TaskPhase, TaskState, phrase,
+};
 use muster_domain::id::Timestamp;
 use muster_domain::job::TaskGroup;
 use muster_domain::pack::{Malformed, Reader, Writer};
@@ -112,6 +115,7 @@ const RESTARTED: u8 = 1 << 3;
 const RESTART_KNOWN: u8 = 1 << 4;
 const STARTED: u8 = 1 << 5;
 const FINISHED: u8 = 1 << 6;
+const REACHED: u8 = 1 << 7;
 
 fn pack_time(writer: &mut Writer, at: Timestamp, clock: &mut u64) {
     writer.near(at.0, *clock);
@@ -133,7 +137,10 @@ fn pack_state(writer: &mut Writer, state: &TaskState, clock: &mut u64) {
         started_at,
         finished_at,
         events,
+        network,
     } = state;
+    // What no agent says is not kept.
+    let network = network.as_deref().filter(|network| network.fits());
     let mut flags = match phase {
         TaskPhase::Pending => 0,
         TaskPhase::Running => 1,
@@ -145,6 +152,7 @@ fn pack_state(writer: &mut Writer, state: &TaskState, clock: &mut u64) {
         (RESTART_KNOWN, last_restart.is_some()),
         (STARTED, started_at.is_some()),
         (FINISHED, finished_at.is_some()),
+        (REACHED, network.is_some()),
     ] {
         flags |= if set { flag } else { 0 };
     }
@@ -163,6 +171,39 @@ fn pack_state(writer: &mut Writer, state: &TaskState, clock: &mut u64) {
     {
         pack_time(writer, *at, clock);
     }
+    if let Some(network) = network {
+        pack_network(writer, network);
+    }
+}
+
+fn pack_network(writer: &mut Writer, network: &TaskNetwork) {
+    let TaskNetwork {
+        address,
+        ports,
+        auto_advertise,
+    } = network;
+    writer.bytes(address.as_bytes());
+    writer.number((ports.len() as u64) << 1 | u64::from(*auto_advertise));
+    for (label, port) in ports {
+        writer.bytes(label.as_bytes());
+        writer.number(u64::from(*port));
+    }
+}
+
+fn unpack_network(reader: &mut Reader<'_>) -> Result<TaskNetwork, Malformed> {
+    let address = reader.text()?.to_owned();
+    let first = reader.number()?;
+    let mut ports = BTreeMap::new();
+    for _ in 0..first >> 1 {
+        let label = reader.text()?.to_owned();
+        let port = u16::try_from(reader.number()?).map_err(|_too_large| Malformed)?;
+        ports.insert(label, port);
+    }
+    Ok(TaskNetwork {
+        address,
+        ports,
+        auto_advertise: first & 1 == 1,
+    })
 }
 
 fn unpack_state(
@@ -195,6 +236,11 @@ fn unpack_state(
     };
     let (started_at, last_restart, finished_at) =
         (time(STARTED)?, time(RESTART_KNOWN)?, time(FINISHED)?);
+    let network = if flags & REACHED == 0 {
+        None
+    } else {
+        Some(Box::new(unpack_network(reader)?))
+    };
     Ok(TaskState {
         name: name.to_owned(),
         phase,
@@ -204,6 +250,7 @@ fn unpack_state(
         started_at,
         finished_at,
         events,
+        network,
     })
 }
 

@@ -1,5 +1,6 @@
 use muster_domain::fixture::job;
 use muster_domain::job::JobSpec;
+use muster_domain::limits;
 use proptest::prelude::*;
 
 use super::*;
@@ -43,6 +44,34 @@ fn a_task_that_runs_needs_no_allocation() {
         "{tasks:?}"
     );
     assert_eq!(tasks.unpack(group, BASE).unwrap(), states);
+}
+
+#[test]
+fn a_network_that_no_agent_tells_is_not_kept() {
+    let spec = spec();
+    let group = &spec.groups[0];
+    let mut state = running(&group.tasks[0].name);
+    state.network = Some(Box::new(TaskNetwork {
+        address: "a".repeat(limits::TASK_NETWORK_NAME_CHARS_MAX),
+        ports: (0..limits::TASK_NETWORK_PORTS_MAX)
+            .map(|at| (at.to_string(), 80))
+            .collect(),
+        auto_advertise: true,
+    }));
+    let unpacked = |state: &TaskState| {
+        let tasks = Tasks::pack(std::slice::from_ref(state), group, BASE);
+        tasks.unpack(group, BASE).unwrap().remove(0).network
+    };
+
+    assert_eq!(unpacked(&state), state.network);
+    for edit in [
+        |network: &mut TaskNetwork| network.address.push('a'),
+        |network: &mut TaskNetwork| drop(network.ports.insert("one more".to_owned(), 80)),
+    ] {
+        let mut large = state.clone();
+        edit(large.network.as_mut().unwrap());
+        assert_eq!(unpacked(&large), None);
+    }
 }
 
 #[test]
@@ -118,18 +147,38 @@ fn any_state() -> impl Strategy<Value = TaskState> {
         proptest::option::of(any_time()),
     );
     let events = proptest::collection::vec(event, 0..6);
-    (name, phase, any::<bool>(), any::<u32>(), times, events).prop_map(
-        |(name, phase, failed, restarts, times, events)| TaskState {
-            name,
-            phase,
-            failed,
-            restarts,
-            last_restart: times.0,
-            started_at: times.1,
-            finished_at: times.2,
-            events,
-        },
+    let ports = proptest::collection::btree_map("[a-z]{0,5}", any::<u16>(), 0..3);
+    let network =
+        (any_text(), ports, any::<bool>()).prop_map(|(address, ports, auto_advertise)| {
+            Box::new(TaskNetwork {
+                address,
+                ports,
+                auto_advertise,
+            })
+        });
+    let network = proptest::option::of(network);
+    (
+        name,
+        phase,
+        any::<bool>(),
+        any::<u32>(),
+        times,
+        events,
+        network,
     )
+        .prop_map(
+            |(name, phase, failed, restarts, times, events, network)| TaskState {
+                name,
+                phase,
+                failed,
+                restarts,
+                last_restart: times.0,
+                started_at: times.1,
+                finished_at: times.2,
+                events,
+                network,
+            },
+        )
 }
 
 proptest! {
