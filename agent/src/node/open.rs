@@ -33,7 +33,7 @@ use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STAR
 use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
-use crate::store::{self, Loaded};
+use crate::store::{self, Loaded, Store};
 use crate::task::chain;
 use crate::trash::Trash;
 use crate::verdicts::{self, VerdictLog};
@@ -58,11 +58,8 @@ pub(super) async fn open(
     node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
     let data = prepared(config)?;
-    let is_known = store::known_node_id(data.root()).is_some();
-    let node_id = store::node_id(data.root(), fresh_node_id())?;
     let native = native_process(config, &data)?;
-    let (store, mut loaded) = store::open(data.root())?;
-    loaded.lost = loaded.fresh && is_known;
+    let (node_id, store, mut loaded) = open_store(&data)?;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
@@ -160,6 +157,15 @@ fn around(
         health: health.clone(),
         stop: stop.clone(),
     }
+}
+
+/// The node's id, and what the agent knew; a node that had an id and knows nothing has lost it.
+fn open_store(data: &DataDir) -> Result<(NodeId, Store, Loaded), StartAgentError> {
+    let is_known = store::known_node_id(data.root()).is_some();
+    let node_id = store::node_id(data.root(), fresh_node_id())?;
+    let (store, mut loaded) = store::open(data.root())?;
+    loaded.lost = loaded.fresh && is_known;
+    Ok((node_id, store, loaded))
 }
 
 /// The data directory, with what the agent itself needs in it.

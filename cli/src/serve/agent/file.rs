@@ -664,12 +664,13 @@ host_volume "certs" {
         let expected = ChrootEnv::new([
             ("/bin".to_owned(), "/bin".to_owned()),
             ("/opt/tools".to_owned(), "/usr".to_owned()),
-        ]);
+        ])
+        .unwrap();
         for text in [
             "client {\n  chroot_env {\n    \"/bin\" = \"/bin\"\n    \"/opt/tools\" = \"/usr\"\n  }\n}\n",
             "client {\n  chroot_env = { \"/bin\" = \"/bin\", \"/opt/tools\" = \"/usr\" }\n}\n",
         ] {
-            assert_eq!(parse(text).unwrap().chroot_env, expected.clone().unwrap());
+            assert_eq!(parse(text).unwrap().chroot_env, expected);
         }
         assert_eq!(parse("").unwrap().chroot_env, ChrootEnv::default());
     }

@@ -21,7 +21,7 @@ fn block(number: u8, value: &[u8]) -> Vec<u8> {
 }
 
 /// A number, a truth value or an enumeration.
-fn number(number: u8, value: u64) -> Vec<u8> {
+fn number(number: u32, value: u64) -> Vec<u8> {
     let mut out = Vec::new();
     prost::encoding::encode_varint(u64::from(number) << 3, &mut out);
     prost::encoding::encode_varint(value, &mut out);

@@ -66,7 +66,9 @@ fn a_network_that_no_agent_tells_is_not_kept() {
     assert_eq!(unpacked(&state), state.network);
     for edit in [
         |network: &mut TaskNetwork| network.address.push('a'),
-        |network: &mut TaskNetwork| drop(network.ports.insert("one more".to_owned(), 80)),
+        |network: &mut TaskNetwork| {
+            network.ports.insert("one more".to_owned(), 80);
+        },
     ] {
         let mut large = state.clone();
         edit(large.network.as_mut().unwrap());
