@@ -42,6 +42,8 @@ pub(crate) enum Input {
     Stop,
     /// Stop, because no server was in reach for as long as the job allows.
     Disconnected,
+    /// The node's or the cluster's network rules changed.
+    RulesChanged,
     /// Something happened.
     Event(Box<Event>),
 }
@@ -109,7 +111,10 @@ impl AllocTask {
             }
             let event = tokio::select! {
                 input = inputs.recv() => match input {
-                    Some(input) => self.event(input, &inbox).await,
+                    Some(input) => match self.event(input, &inbox).await {
+                        Some(event) => event,
+                        None => continue,
+                    },
                     None => return,
                 },
                 () = until(self.runner.poll_timeout()) => Event::TimerFired,
@@ -127,8 +132,14 @@ impl AllocTask {
         }
     }
 
-    async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Event {
-        match input {
+    /// What the runner has to hear of `input`, if anything.
+    async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Option<Event> {
+        Some(match input {
+            Input::RulesChanged => {
+                self.starts.outdate();
+                self.fence_again();
+                return None;
+            }
             Input::Event(event) => {
                 if let Some(task_at) = begun(&event)
                     && self.starts.is_outdated(task_at, &self.desired)
@@ -146,7 +157,7 @@ impl AllocTask {
                 self.runner.handle_remote(&remote);
                 self.desired(Box::new(desired), inbox).await
             }
-        }
+        })
     }
 
     /// What is wanted changed, and perhaps the job in place.

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use muster_agent_core::servers::Servers;
-use muster_domain::id::Timestamp;
+use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::job::NetworkPolicy;
 use muster_link::certificates::Certificates;
 use muster_link::endpoint;
 use muster_link::frames::{RecvFrameError, SendFrameError};
@@ -234,6 +235,10 @@ impl Link {
         if self.servers.learn(servers) {
             let servers = self.servers.learned().to_vec();
             tracing::info!(?servers, "the servers of the cluster");
+            if self.facilities.network.set_servers(&servers) {
+                // Without the node's loop the agent is stopping.
+                drop(self.node.send(node::Event::RulesChanged).await);
+            }
             if let Err(error) = self
                 .facilities
                 .store
@@ -242,6 +247,20 @@ impl Link {
             {
                 tracing::warn!(%error, "the servers' addresses were not stored");
             }
+        }
+    }
+
+    /// Takes what the cluster wants of the network policies of all nodes, and keeps it for the next start.
+    async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
+        if !self.facilities.network.set_cluster(index, &policy) {
+            return;
+        }
+        tracing::info!(index = index.0, "the cluster's network policy");
+        // Without the node's loop the agent is stopping.
+        drop(self.node.send(node::Event::RulesChanged).await);
+        let write = Write::ClusterPolicy(Box::new((index, policy)));
+        if let Err(error) = self.facilities.store.submit(vec![write]).await {
+            tracing::warn!(%error, "the cluster's network policy was not stored");
         }
     }
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use muster_agent_core::gc::GcState;
-use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::node::NodeSpec;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -23,6 +22,7 @@ use crate::drivers::networks::DriverNetworks;
 use crate::gc::Leftovers;
 use crate::history::Histories;
 use crate::migrate::Loans;
+use crate::node::NodeRules;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::roots::ChrootEnv;
@@ -43,7 +43,7 @@ pub(crate) struct Facilities {
     /// The eBPF programs, or why there are none.
     pub(crate) bpf: Result<Bpf, String>,
     /// What the node adds to every task's network policy.
-    pub(crate) network: NodePolicy,
+    pub(crate) network: NodeRules,
     /// Networks of allocations.
     pub(crate) bridge: Bridge,
     /// The newest verdicts on their packets.

@@ -40,6 +40,7 @@ pub(crate) use events::Event;
 pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
 pub use muster_domain::resources::Amount;
+pub(crate) use network::NodeRules;
 pub(crate) use open::recorded_tree;
 
 /// Why the agent did not start. Nothing of it is left running.

@@ -19,7 +19,8 @@ use std::time::Instant;
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_agent_core::task::RemoteTask;
 use muster_domain::alloc::{DesiredAlloc, Exit};
-use muster_domain::id::{AllocId, NodeId};
+use muster_domain::id::{AllocId, LogIndex, NodeId};
+use muster_domain::job::NetworkPolicy;
 use muster_domain::one_off::End;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -54,6 +55,7 @@ const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("lefto
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
+const META_CLUSTER_POLICY: &str = "cluster-policy";
 
 /// What is recorded of a task's newest start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +102,8 @@ pub(crate) struct Loaded {
     pub(crate) driver_networks: BTreeMap<AllocId, DriverNetwork>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
+    /// The cluster's network policy, and the entry that wrote it.
+    pub(crate) cluster_policy: (LogIndex, NetworkPolicy),
     /// There was no database.
     pub(crate) fresh: bool,
     /// There was none, although an agent had run on the data directory.
@@ -296,6 +300,9 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
     let mut loaded = Loaded::default();
     if let Some(servers) = transaction.open_table(META)?.get(META_SERVERS)? {
         loaded.servers = decoded(servers.value())?;
+    }
+    if let Some(policy) = transaction.open_table(META)?.get(META_CLUSTER_POLICY)? {
+        loaded.cluster_policy = decoded(policy.value())?;
     }
     let snapshots = transaction.open_table(SNAPSHOTS)?;
     for row in transaction.open_table(DESIRED)?.iter()? {

@@ -2,6 +2,7 @@
 
 mod check;
 mod inspect;
+mod network;
 mod raft;
 mod scheduler;
 mod snapshot;
@@ -20,6 +21,12 @@ pub enum OperatorCommand {
         /// What to do.
         #[command(subcommand)]
         command: raft::RaftCommand,
+    },
+    /// Show and set what tasks of all nodes may send and receive.
+    Network {
+        /// What to do.
+        #[command(subcommand)]
+        command: network::NetworkCommand,
     },
     /// Show and change how the scheduler works.
     Scheduler {
@@ -57,6 +64,7 @@ pub enum OperatorCommand {
 pub fn run(client: &Client, json: bool, command: &OperatorCommand) -> CliResult {
     match command {
         OperatorCommand::Raft { command } => raft::run(client, json, command),
+        OperatorCommand::Network { command } => network::run(client, json, command),
         OperatorCommand::Scheduler { command } => scheduler::run(client, json, command),
         OperatorCommand::Snapshot { command } => snapshot::run(client, json, command),
         OperatorCommand::Tls { command } => tls::run(json, command),

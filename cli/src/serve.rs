@@ -15,6 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::exit::{CliError, CliResult, Exit};
 
+pub(crate) use agent::read_policy_file;
 pub use agent::{AgentArgs, run as agent};
 pub use dev::{DevArgs, run as dev};
 pub use server::{ServerArgs, run as server};

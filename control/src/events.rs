@@ -66,6 +66,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::DispatchJob { .. }
         | Command::LaunchPeriodic { .. } => JOB_REGISTERED,
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
+        Command::SetClusterPolicy { .. } => "NetworkPolicyUpdated",
         Command::FreshenDomain { .. } | Command::SetOneOffTimes { .. } => "TaskSettingsUpdated",
         Command::DesireOneOffs { .. } | Command::PlaceOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",

@@ -21,6 +21,7 @@ mod job;
 pub(crate) mod listen;
 mod logs;
 mod metrics;
+mod network;
 mod node;
 mod operator;
 mod path;

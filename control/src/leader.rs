@@ -217,7 +217,10 @@ impl Duties {
                 Effect::CallbackClaimed(alloc_id) if term == self.term => {
                     self.one_offs.handle_claimed(&state, &alloc_id);
                 }
-                Effect::CallbackClaimed(_) | Effect::NodeChanged(_) | Effect::NodeForgot(_) => {}
+                Effect::CallbackClaimed(_)
+                | Effect::NodeChanged(_)
+                | Effect::NodeForgot(_)
+                | Effect::ClusterPolicyChanged => {}
             }
         }
     }
@@ -262,4 +265,8 @@ fn wake_nodes(control: &Control, effects: &[TermEffect]) {
         _ => None,
     });
     control.nodes().wake_for_forgotten(forgot);
+    let is_policy = |(_, effect): &TermEffect| matches!(effect, Effect::ClusterPolicyChanged);
+    if effects.iter().any(is_policy) {
+        control.nodes().wake_all();
+    }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::job::{
-    Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL, DEFAULT_PRIORITY,
-    Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion, LogConfig,
-    MigrateStrategy, NetworkMode, Operand, PortAsk, ReschedulePolicy, RestartPolicy, Task,
-    TaskGroup, UpdateStrategy,
+    BitRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
+    DEFAULT_PRIORITY, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    JobVersion, LogConfig, MigrateStrategy, NetworkMode, NetworkPolicy, Operand, PolicyAction,
+    PolicyProtocol, PolicyRule, PortAsk, PortRange, ReschedulePolicy, RestartPolicy, Task,
+    TaskGroup, UpdateStrategy, read_peer,
 };
 use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
@@ -303,6 +304,36 @@ pub fn node(name: &str) -> NodeBuilder {
         version: "0.1.0".to_owned(),
         address: "127.0.0.1".to_owned(),
     })
+}
+
+/// A policy with something in most of its fields: names are looked up at one place, nothing else is sent.
+///
+/// # Panics
+///
+/// Never: its prefix is one.
+#[must_use]
+pub fn network_policy() -> NetworkPolicy {
+    let rule = PolicyRule {
+        name: "names".to_owned(),
+        action: PolicyAction::Allow,
+        protocol: PolicyProtocol::Udp,
+        peers: vec![read_peer("10.0.0.53/32").expect("it is a prefix")],
+        ports: vec![PortRange {
+            first: 53,
+            last: 53,
+        }],
+        icmp_type: None,
+        icmp_code: None,
+        log: true,
+    };
+    NetworkPolicy {
+        egress: DirectionPolicy {
+            default: Some(PolicyAction::Deny),
+            rules: vec![rule],
+            rate: Some(BitRate(1_000_000)),
+        },
+        ingress: DirectionPolicy::default(),
+    }
 }
 
 /// Builds a node.

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc, TaskNetwork};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::job::NetworkPolicy;
 use muster_domain::node::NodeSpec;
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +142,14 @@ pub enum ToAgent {
         reason: String,
         /// Not to come back here before.
         after: Duration,
+    },
+    /// What tasks of every node may send and receive where neither job nor node says it. Said before the first
+    /// [`Self::Desired`] of a session, and when it changes; never said by a cluster that never had such a policy.
+    ClusterPolicy {
+        /// The entry that wrote it. An agent that heard of a later one is not told anything older.
+        index: LogIndex,
+        /// The policy.
+        policy: Box<NetworkPolicy>,
     },
 }
 

@@ -24,6 +24,8 @@ pub const PRIVATE_PORT_RULE: &str = "built-in/private-port";
 pub const NO_POLICY_RULE: &str = "built-in/no-policy";
 /// What stands before the name of a rule that is the node's.
 const NODE: &str = "node/";
+/// What stands before the name of a rule that is the cluster's.
+const CLUSTER: &str = "cluster/";
 /// What stands before the name of a rule that is nobody's to lift.
 const BUILT_IN: &str = "built-in/";
 
@@ -62,10 +64,12 @@ pub struct TaskPolicies {
 }
 
 /// What a node adds to every task's policy.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicy {
-    /// Rules behind the job's, and what becomes of what nobody speaks of.
+    /// Rules behind the job's, and what becomes of what no job speaks of.
     pub policy: NetworkPolicy,
+    /// The same for all nodes of the cluster, behind this node's own.
+    pub cluster: NetworkPolicy,
     /// Places that no task may reach, with the name of each: the control plane's.
     pub forbidden: Vec<(String, IpNet, PolicyProtocol, u16)>,
 }
@@ -93,7 +97,7 @@ pub fn compile(
     let own = group.task(task).and_then(|task| task.policy.as_ref());
     let shared = group.network.as_ref().and_then(|it| it.policy.as_ref());
     let pick = |direction: fn(&NetworkPolicy) -> &DirectionPolicy| {
-        let all = [own, shared, Some(&node.policy)];
+        let all = [own, shared, Some(&node.policy), Some(&node.cluster)];
         all.map(|policy| policy.map(direction))
     };
     let rate = |direction| {
@@ -145,20 +149,15 @@ struct Layers<'a> {
 }
 
 impl<'a> Layers<'a> {
-    fn new(
-        built_in: &'a [PolicyRule],
-        [task, group, node]: [Option<&'a DirectionPolicy>; 3],
-    ) -> Self {
-        let own = [task, group].into_iter().flatten();
-        let of_job = own.flat_map(|policy| &policy.rules);
-        let of_node = node.iter().flat_map(|policy| &policy.rules);
-        let rules: Vec<_> = built_in
-            .iter()
-            .chain(of_job)
-            .map(|rule| (rule.name.clone(), rule))
-            .chain(of_node.map(|rule| (format!("{NODE}{}", rule.name), rule)))
-            .collect();
-        let mut said = [task, group, node].into_iter().flatten();
+    fn new(built_in: &'a [PolicyRule], all: [Option<&'a DirectionPolicy>; 4]) -> Self {
+        let own = built_in.iter().map(|rule| (rule.name.clone(), rule));
+        let said = all.into_iter().zip(["", "", NODE, CLUSTER]);
+        let named = said.flat_map(|(policy, before)| {
+            let rules = policy.into_iter().flat_map(|policy| &policy.rules);
+            rules.map(move |rule| (format!("{before}{}", rule.name), rule))
+        });
+        let rules: Vec<_> = own.chain(named).collect();
+        let mut said = all.into_iter().flatten();
         let default = said
             .find_map(|policy| policy.default)
             .unwrap_or(PolicyAction::Allow);

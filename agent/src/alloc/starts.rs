@@ -1,7 +1,7 @@
 //! Starts that are under way, and the job that each is made for.
 //!
-//! Fences and limits of a start are those of the job as it was when it began. A job that changes in place meanwhile is
-//! seen here when the task runs; one that changes while it runs is its allocation's affair, at once.
+//! Fences and limits of a start are those of the job, and of the node's rules, as they were when it began. What changes
+//! meanwhile is seen here when the task runs; what changes while it runs is its allocation's affair, at once.
 
 use std::sync::Arc;
 
@@ -10,23 +10,32 @@ use muster_domain::alloc::DesiredAlloc;
 /// By the task's place in its group; one at most for each task.
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
-    under_way: Vec<(usize, Arc<DesiredAlloc>)>,
+    /// With none: of rules that have changed since.
+    under_way: Vec<(usize, Option<Arc<DesiredAlloc>>)>,
 }
 
 impl Starts {
     /// A task is started, or looked for, as `desired` says.
     pub(super) fn begin(&mut self, task_at: usize, desired: Arc<DesiredAlloc>) {
         self.take(task_at);
-        self.under_way.push((task_at, desired));
+        self.under_way.push((task_at, Some(desired)));
     }
 
-    /// A task runs: whether it was started for another job than the one that is wanted now. A start is asked for once.
+    /// The node's rules have changed.
+    pub(super) fn outdate(&mut self) {
+        for (_, begun) in &mut self.under_way {
+            *begun = None;
+        }
+    }
+
+    /// A task runs: whether it was started for another job than the one that is wanted now, or by other rules. A start is
+    /// asked for once.
     pub(super) fn is_outdated(&mut self, task_at: usize, desired: &DesiredAlloc) -> bool {
-        let begun = self.take(task_at);
-        begun.is_some_and(|begun| !begun.job.is_same(&desired.job))
+        self.take(task_at)
+            .is_some_and(|begun| begun.is_none_or(|begun| !begun.job.is_same(&desired.job)))
     }
 
-    fn take(&mut self, task_at: usize) -> Option<Arc<DesiredAlloc>> {
+    fn take(&mut self, task_at: usize) -> Option<Option<Arc<DesiredAlloc>>> {
         let mut starts = self.under_way.iter();
         let at = starts.position(|(of, _)| *of == task_at)?;
         let (_, desired) = self.under_way.swap_remove(at);
@@ -91,5 +100,18 @@ mod tests {
             starts.begin(0, Arc::clone(&new));
             assert!(!starts.is_outdated(0, &new));
         }
+    }
+
+    #[test]
+    fn rules_that_change_during_a_start_outdate_it() {
+        let job = desired(1);
+        let mut starts = Starts::default();
+        starts.begin(0, Arc::clone(&job));
+
+        starts.outdate();
+        starts.begin(1, Arc::clone(&job));
+
+        assert!(starts.is_outdated(0, &job));
+        assert!(!starts.is_outdated(1, &job));
     }
 }

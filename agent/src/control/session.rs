@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use muster_agent_core::node::News;
 use muster_domain::id::LogIndex;
+use muster_domain::job::NetworkPolicy;
 use muster_domain::node::NodeSpec;
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError};
 use muster_wire::rpc::{FromAgent, ToAgent};
@@ -80,6 +81,8 @@ pub(super) struct Session<'a> {
     sequence: u64,
     /// Set when a leader has counted a heartbeat of it.
     served: &'a mut bool,
+    /// The server has said what the cluster's network policy is, or that there is none.
+    heard_policy: bool,
 }
 
 impl<'a> Session<'a> {
@@ -122,6 +125,7 @@ impl<'a> Session<'a> {
             heartbeats: Heartbeats::new(ttl),
             sequence: 0,
             served,
+            heard_policy: false,
         };
         session.hold(inbox, ttl).await
     }
@@ -243,6 +247,7 @@ impl<'a> Session<'a> {
                 complete,
                 remote,
             } => {
+                self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let news = News {
                     index,
@@ -254,6 +259,21 @@ impl<'a> Session<'a> {
                 tell(self.link, Event::Desired { news, remote }).await
             }
             ToAgent::CollectGarbage => tell(self.link, Event::CollectGarbage).await,
+            ToAgent::ClusterPolicy { index, policy } => {
+                self.heard_policy = true;
+                self.link.obey(index, *policy).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// A server that says what is to run, and knows more entries than the one that wrote the cluster's policy which is
+    /// known here, but has none itself: its state was restored from before there was one.
+    async fn miss_policy(&mut self, index: LogIndex) {
+        let known = self.link.facilities.network.cluster_index();
+        if !std::mem::replace(&mut self.heard_policy, true) && known > LogIndex(0) && index > known
+        {
+            self.link.obey(index, NetworkPolicy::default()).await;
         }
     }
 }
@@ -296,6 +316,7 @@ async fn welcome(
         | ToAgent::ReportAck { .. }
         | ToAgent::Desired { .. }
         | ToAgent::Servers { .. }
+        | ToAgent::ClusterPolicy { .. }
         | ToAgent::CollectGarbage => Err(SessionError::Refused {
             reason: "its first message was not an answer to the registration".to_owned(),
         }),

@@ -73,6 +73,8 @@ pub(crate) enum Event {
     },
     /// The control plane has committed reports.
     Told,
+    /// The node's or the cluster's network rules changed.
+    RulesChanged,
     /// Nothing of an allocation runs, and nothing will.
     Finished {
         /// Which.
@@ -218,6 +220,7 @@ impl Node {
             allocs,
             mut tasks,
             servers: _,
+            cluster_policy: _,
             leftovers: _,
             driver_networks: _,
             mut remote,
@@ -337,6 +340,7 @@ impl Node {
                 self.asks.settled(alloc_id, false);
             }
             Event::Told => {}
+            Event::RulesChanged => self.tell_awake(|| Input::RulesChanged),
             Event::Finished { alloc_id, at } => {
                 if let Some(known) = self.allocs.get_mut(&alloc_id) {
                     known.finished = true;
@@ -356,12 +360,7 @@ impl Node {
             Event::StopAll { done, longest } => {
                 let _told = longest.send(self.longest_stop());
                 self.stopping = Some(done);
-                let asleep = |known: &Known| matches!(known.runner, Runner::Asleep(_));
-                let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
-                let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
-                for alloc_id in all {
-                    self.tell(alloc_id, Input::Stop);
-                }
+                self.tell_awake(|| Input::Stop);
                 self.tell_stopped();
             }
         }
@@ -430,6 +429,16 @@ impl Node {
             Unrecorded::Untraced
         } else {
             Unrecorded::NeverHere
+        }
+    }
+
+    /// Tells every allocation of which something may run.
+    fn tell_awake(&mut self, input: impl Fn() -> Input) {
+        let asleep = |known: &Known| matches!(known.runner, Runner::Asleep(_));
+        let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
+        let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
+        for alloc_id in all {
+            self.tell(alloc_id, input());
         }
     }
 

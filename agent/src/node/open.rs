@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::spec::Publisher;
-use super::{AgentConfig, Event, StartAgentError, network, pin_dir};
+use super::{AgentConfig, Event, NodeRules, StartAgentError, network, pin_dir};
 use crate::allocdir::DataDir;
 use crate::bpf::{Bpf, BpfConfig};
 use crate::bridge::{self, Bridge, NodeNetwork};
@@ -100,7 +100,7 @@ pub(super) async fn open(
         store,
         tree,
         bpf,
-        network: network::policy(config),
+        network: NodeRules::new(config, &loaded),
         bridge,
         verdicts: VerdictLog::default(),
         ring,

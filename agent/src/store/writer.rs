@@ -6,14 +6,15 @@ use std::thread::JoinHandle;
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_agent_core::task::RemoteTask;
 use muster_domain::alloc::DesiredAlloc;
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::job::NetworkPolicy;
 use muster_wire::codec;
 use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_SERVERS, REMOTE, SNAPSHOTS, TASKS, TaskRecord,
-    task_key,
+    DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_CLUSTER_POLICY, META_SERVERS, REMOTE,
+    SNAPSHOTS, TASKS, TaskRecord, task_key,
 };
 use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
@@ -38,6 +39,8 @@ pub(crate) enum Write {
     DriverNetwork(AllocId, Option<Box<DriverNetwork>>),
     /// Where the control plane's servers are.
     Servers(Vec<SocketAddr>),
+    /// The cluster's network policy, and the entry that wrote it.
+    ClusterPolicy(Box<(LogIndex, NetworkPolicy)>),
     /// Forget an allocation and its tasks.
     Remove(AllocId),
 }
@@ -200,6 +203,11 @@ fn commit<'a>(
                     transaction
                         .open_table(META)?
                         .insert(META_SERVERS, codec::encode(servers)?.as_slice())?;
+                }
+                Write::ClusterPolicy(policy) => {
+                    transaction
+                        .open_table(META)?
+                        .insert(META_CLUSTER_POLICY, codec::encode(policy)?.as_slice())?;
                 }
                 Write::Remove(alloc_id) => {
                     desired.remove(alloc_id.0.as_slice())?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_agent_core::policy;
+use muster_agent_core::policy::{self, NodePolicy};
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 
 use super::{TaskAt, chain};
@@ -20,9 +20,10 @@ pub(crate) fn fence(
     cgroup_id: u64,
 ) -> Result<Option<String>, String> {
     let group = task.group();
+    let rules = facilities.network.current();
     let bpf = match &facilities.bpf {
         Ok(bpf) => bpf,
-        Err(reason) if asks(group, task, &facilities.network.policy) => {
+        Err(reason) if asks(group, task, &rules) => {
             return Err(format!(
                 "the task's network policy cannot be enforced: this node has no eBPF programs: {reason}"
             ));
@@ -33,8 +34,8 @@ pub(crate) fn fence(
             )));
         }
     };
-    let policies = policy::compile(group, task.name(), &facilities.network)
-        .map_err(|error| error.to_string())?;
+    let policies =
+        policy::compile(group, task.name(), &rules).map_err(|error| error.to_string())?;
     let ports = task.desired.holding.ports.iter();
     let fenced = if bridge::wanted(group) {
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
@@ -47,15 +48,20 @@ pub(crate) fn fence(
     Ok(None)
 }
 
-/// Whether job or node ask for anything.
-fn asks(group: &TaskGroup, task: &TaskAt, node: &NetworkPolicy) -> bool {
+/// Whether job, node or cluster ask for anything.
+fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
     let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
-    let said = [task.task().policy.as_ref(), group, Some(node)];
+    let said = [
+        task.task().policy.as_ref(),
+        group,
+        Some(&node.policy),
+        Some(&node.cluster),
+    ];
     let nothing = NetworkPolicy::default();
     said.into_iter().flatten().any(|policy| *policy != nothing)
 }
 
-/// The same for a task that runs: after its job changed in place, and for an agent that finds it. What cannot
+/// The same for a task that runs: after its job or the node's rules changed, and for an agent that finds it. What cannot
 /// be loaded leaves the policy that it has.
 pub(crate) fn fence_again(facilities: &Facilities, task: &TaskAt, cgroup_id: u64) {
     if let Err(reason) = fence(facilities, task, cgroup_id) {

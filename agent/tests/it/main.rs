@@ -27,6 +27,8 @@ mod pressure;
 #[cfg(test)]
 mod remote;
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod run;
 #[cfg(test)]
 mod session;

@@ -24,6 +24,8 @@ use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 use file::AgentFile;
 
+pub(crate) use policy::read_policy_file;
+
 /// Where the certificates are unless said.
 const SERVER_TLS_DIR: &str = "/var/lib/muster/server/tls";
 

@@ -129,6 +129,52 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
     );
 }
 
+#[test]
+fn a_policy_of_the_cluster_holds_at_once_and_behind_the_jobs_own() {
+    if !needs_root("a_policy_of_the_cluster_holds_at_once_and_behind_the_jobs_own") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let says = |word: &str| until(word, || (last_word(&address)? == word).then_some(()));
+    let set = |text: &str| {
+        let file = dir.path().join("policy.hcl");
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+        ask(&address, &["operator", "network", "set-policy", file])
+    };
+    run(&address, &job(dir.path(), port, "egress {}"));
+    says("open");
+    let before = alloc_ids(&address);
+
+    let closed = "policy {\n egress {\n rule \"shut\" {\n action = \"deny\"\n protocol = \"tcp\"\n }\n }\n }\n";
+    let done = set(closed);
+
+    assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
+    says("shut");
+    assert_eq!(alloc_ids(&address), before, "nothing was replaced");
+    until("its verdicts", || {
+        let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
+        shown.contains("cluster/shut").then_some(())
+    });
+    let shown = stdout(&ask(&address, &["operator", "network", "get-policy"]));
+    assert!(shown.contains("shut") && shown.contains("deny"), "{shown}");
+
+    let own = "egress {\n rule \"mine\" {\n action = \"allow\"\n }\n }";
+    run(&address, &job(dir.path(), port, own));
+    says("open");
+
+    let wrong = set("policy {\n egress {\n default = \"maybe\"\n }\n }\n");
+    let said = stderr(&wrong);
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("neither `allow` nor `deny`"), "{said}");
+    let said = stderr(&set("rule {}\n"));
+    assert!(said.contains("only one block `policy`"), "{said}");
+}
+
 /// A job whose task sends a datagram of a kilobyte every millisecond, at most at `rate`.
 fn hasty(dir: &Path, port: u16, rate: &str) -> PathBuf {
     let path = dir.join("hasty.hcl");

@@ -94,6 +94,7 @@ impl Cluster {
                 Effect::RulesEased => self.broker.handle_eased(index, self.now),
                 Effect::NodeChanged(_)
                 | Effect::NodeForgot(_)
+                | Effect::ClusterPolicyChanged
                 | Effect::NodeReady(_)
                 | Effect::NodeGone(_)
                 | Effect::DutiesDue

@@ -32,7 +32,7 @@ use muster_domain::fault::Fault;
 use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
 };
-use muster_domain::job::{JobSpec, JobType};
+use muster_domain::job::{JobSpec, JobType, NetworkPolicy};
 use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use muster_domain::plan::Plan;
@@ -57,7 +57,7 @@ pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,6 +327,15 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// An operator changes what tasks of every node may send and receive where neither job nor node says it.
+    SetClusterPolicy {
+        /// The policy, validated.
+        policy: Box<NetworkPolicy>,
+        /// Refuse unless it was last changed by this entry.
+        check_index: Option<LogIndex>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -398,6 +407,7 @@ impl Command {
             Self::PlaceOneOffs { .. } => 2,
             Self::PlaceJob { .. } => 3,
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
+            Self::SetClusterPolicy { .. } => 6,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -455,7 +465,8 @@ impl Command {
             | Self::PlaceOneOffs { at, .. }
             | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
-            | Self::SetOneOffTimes { at, .. } => *at,
+            | Self::SetOneOffTimes { at, .. }
+            | Self::SetClusterPolicy { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -489,7 +500,8 @@ impl Command {
             | Self::ChangeOneOffs { .. }
             | Self::PlaceOneOffs { .. }
             | Self::FreshenDomain { .. }
-            | Self::SetOneOffTimes { .. } => None,
+            | Self::SetOneOffTimes { .. }
+            | Self::SetClusterPolicy { .. } => None,
         }
     }
 
@@ -521,7 +533,8 @@ impl Command {
             | Self::PlaceOneOffs { at, .. }
             | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
-            | Self::SetOneOffTimes { at, .. } => at,
+            | Self::SetOneOffTimes { at, .. }
+            | Self::SetClusterPolicy { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -724,7 +737,7 @@ pub enum Rejection {
     UnknownAlloc(AllocId),
     /// The settings moved since the operator looked.
     #[error(
-        "the scheduler's settings were last changed at index {}, not {}: look at them again before changing them",
+        "the settings were last changed at index {}, not {}: look at them again before changing them",
         actual.0, expected.0
     )]
     ConfigIndex {
@@ -794,6 +807,8 @@ pub enum Effect {
     /// Tell this node's agent that allocations of it were forgotten, some time: nobody waits for it. For every server, not
     /// only the leader.
     NodeForgot(NodeId),
+    /// Tell every node's agent the cluster's network policy. For every server, not only the leader.
+    ClusterPolicyChanged,
     /// Expect heartbeats from this node.
     NodeReady(NodeId),
     /// Expect no heartbeats from this node.
@@ -1001,6 +1016,11 @@ pub fn apply_within(
             one_off::set_times(&mut change, times);
             Ok(Response::Done)
         }
+        Command::SetClusterPolicy {
+            policy,
+            check_index,
+            at: _,
+        } => set_cluster_policy(&mut change, *policy, check_index),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }
@@ -1032,6 +1052,26 @@ fn set_config(
     if is_eased {
         change.effect(Effect::RulesEased);
     }
+    Ok(Response::Done)
+}
+
+fn set_cluster_policy(
+    change: &mut Change<'_>,
+    policy: NetworkPolicy,
+    check_index: Option<LogIndex>,
+) -> Result<Response, Rejection> {
+    let index = change.index;
+    let row = &mut change.state.network;
+    let actual = row.modify_index;
+    if let Some(expected) = check_index.filter(|expected| *expected != actual) {
+        return Err(Rejection::ConfigIndex { expected, actual });
+    }
+    if row.create_index == LogIndex(0) {
+        row.create_index = index;
+    }
+    row.modify_index = index;
+    row.policy = Arc::new(policy);
+    change.effect(Effect::ClusterPolicyChanged);
     Ok(Response::Done)
 }
 

@@ -24,7 +24,7 @@ use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Answer, Config, RowRecord, StateHash};
+use crate::state::{Answer, ClusterPolicy, Config, RowRecord, StateHash};
 
 pub use restore::{RestoreError, Restoring, restore};
 pub use stream::records;
@@ -71,12 +71,14 @@ pub enum Record {
     OneOffTimes(Times),
     /// A domain that is fresh.
     Domain(DomainRecord),
+    /// The cluster's network policy, unless none was ever written.
+    Network(Box<ClusterPolicy>),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 16] = [
+    pub const KINDS: [(&'static str, u32); 17] = [
         ("header", 2),
         ("job versions", 5),
         ("placement metrics", 1),
@@ -93,6 +95,7 @@ impl Record {
         ("one-off tasks", 2),
         ("times of one-off tasks", 1),
         ("domains", 1),
+        ("network policy", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -115,6 +118,7 @@ impl Record {
             Self::OneOff(_) => 13,
             Self::OneOffTimes(_) => 14,
             Self::Domain(_) => 15,
+            Self::Network(_) => 16,
         }
     }
 }

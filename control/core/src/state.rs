@@ -15,6 +15,7 @@ mod digest;
 mod evals;
 mod held;
 mod jobs;
+mod network;
 mod nodes;
 mod one_offs;
 mod paged;
@@ -38,6 +39,7 @@ pub use digest::StateHash;
 pub use evals::Evals;
 pub use held::Held;
 pub use jobs::Jobs;
+pub use network::ClusterPolicy;
 pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 pub use one_offs::{OneOffs, due_at, place_of};
@@ -58,6 +60,7 @@ pub struct State {
     pub(crate) evals: Evals,
     pub(crate) deployments: Deployments,
     pub(crate) config: Config,
+    pub(crate) network: ClusterPolicy,
     pub(crate) answers: Answers,
     pub(crate) one_offs: OneOffs,
 }
@@ -93,10 +96,15 @@ impl State {
             evals,
             deployments,
             config: _,
+            network,
             answers: _,
             one_offs,
         } = self;
         *applied = index;
+        if network.create_index > LogIndex(0) {
+            // Nodes may know a later one, and this one holds from here on.
+            network.modify_index = index;
+        }
         nodes.set_index(index);
         jobs.set_index(index);
         allocs.set_index(index);
@@ -141,6 +149,12 @@ impl State {
         &self.config
     }
 
+    /// What the cluster adds to the network policies of all tasks.
+    #[must_use]
+    pub fn network(&self) -> &ClusterPolicy {
+        &self.network
+    }
+
     /// Answers kept for repeated writes.
     #[must_use]
     pub fn answers(&self) -> &Answers {
@@ -165,6 +179,7 @@ impl State {
             evals,
             deployments,
             config,
+            network,
             answers,
             one_offs,
         } = self;
@@ -174,7 +189,7 @@ impl State {
             allocs: allocs.hash(),
             evals: evals.hash(),
             deployments: deployments.hash(),
-            config: config.hash(),
+            config: config.hash().wrapping_add(network.hash()),
             answers: answers.hash(),
             one_offs: one_offs.hash(),
         }

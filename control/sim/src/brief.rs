@@ -53,6 +53,7 @@ pub fn command(command: &Command) -> String {
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
+        Command::SetClusterPolicy { .. } => "network policy".to_owned(),
         Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
         Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
         Command::PlaceJob { spec, places, .. } => {

@@ -179,6 +179,7 @@ impl Duties {
                 Effect::CallbackClaimed(_)
                 | Effect::NodeChanged(_)
                 | Effect::NodeForgot(_)
+                | Effect::ClusterPolicyChanged
                 | Effect::DutiesDue => {}
             }
         }

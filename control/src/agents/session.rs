@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use muster_control_core::fsm::{Command, Rejection, Response};
+use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeSpec, NodeStatus};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
@@ -232,6 +233,22 @@ fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     Err(SessionError::Refused { reason })
 }
 
+/// The cluster's network policy, if it is another than that of the entry `told`.
+fn cluster_policy(state: &State, told: &mut LogIndex) -> Option<ToAgent> {
+    let row = state.network();
+    let before = std::mem::replace(told, row.modify_index);
+    // A state that was restored from before there was a policy has the newest word all the same.
+    let index = if row.modify_index < before {
+        state.applied()
+    } else {
+        row.modify_index
+    };
+    (row.modify_index != before).then(|| ToAgent::ClusterPolicy {
+        index,
+        policy: Box::new((*row.policy).clone()),
+    })
+}
+
 /// Writes what the other loops want to say. A farewell is the last of it.
 async fn send_all(sender: &mut FrameSender, mut outgoing: mpsc::Receiver<ToAgent>) -> SessionError {
     while let Some(message) = outgoing.recv().await {
@@ -366,6 +383,7 @@ impl Session<'_> {
             return error;
         }
         let mut told = Told::up_to(self.node_id, known);
+        let mut policy_told = LogIndex(0);
         let pace = self.control.nodes().pace();
         loop {
             if wake.take_start_over() {
@@ -378,7 +396,7 @@ impl Session<'_> {
             // Whatever woke this meanwhile is in the state that is read next.
             let _woken = wake.desired.notified().now_or_never();
             let _woken = wake.forgotten.notified().now_or_never();
-            for message in told.catch_up(&self.control.state()) {
+            for message in self.news(&mut policy_told, &mut told) {
                 if let Err(error) = self.say(message).await {
                     return error;
                 }
@@ -387,6 +405,13 @@ impl Session<'_> {
                 return error;
             }
         }
+    }
+
+    /// What the node does not know of the newest state; the policy comes before what is to run by it.
+    fn news(&self, policy_told: &mut LogIndex, told: &mut Told) -> Vec<ToAgent> {
+        let state = self.control.state();
+        let policy = cluster_policy(&state, policy_told).into_iter();
+        policy.chain(told.catch_up(&state)).collect()
     }
 
     /// Waits until there may be something to tell the node of what it is to run.

@@ -10,7 +10,7 @@ use muster_wire::api::operator::Namespace;
 
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer, check, garbage, metrics, scheduler, snapshot};
+use super::{Http, Table, answer, check, garbage, metrics, network, scheduler, snapshot};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -32,6 +32,10 @@ pub(super) fn routes(table: Table) -> Table {
             get(snapshot::save)
                 .put(snapshot::take_in)
                 .post(snapshot::take_in),
+        )
+        .on(
+            "/v1/operator/network/policy",
+            get(network::read).put(network::write).post(network::write),
         )
         .on(
             "/v1/operator/scheduler/configuration",

@@ -11,6 +11,7 @@ mod idempotency;
 mod jobs;
 mod launches;
 mod logs;
+mod network;
 mod nodes;
 mod plans;
 mod refusals;

@@ -2,12 +2,14 @@
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
+mod network;
 mod scheduler;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use network::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
 pub use scheduler::{
     PreemptionConfig, SchedulerConfig, SchedulerResponse, SchedulerSetResponse, read_scheduler,
 };

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 72] = [
+pub const ROUTES: [Route; 73] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -122,6 +122,10 @@ pub const ROUTES: [Route; 72] = [
     read("/v1/operator/check"),
     Route {
         path: "/v1/operator/snapshot",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/operator/network/policy",
         methods: &["GET", "PUT", "POST"],
     },
     Route {

@@ -263,6 +263,11 @@ fn to_agent(golden: &mut String) {
         after: Duration::from_secs(1),
     };
     line(golden, "try_elsewhere", &elsewhere);
+    let policy = ToAgent::ClusterPolicy {
+        index: LogIndex(9),
+        policy: Box::new(muster_domain::fixture::network_policy()),
+    };
+    line(golden, "cluster_policy", &policy);
 }
 
 fn logs_in_pieces(golden: &mut String) {

@@ -158,7 +158,7 @@ proptest! {
     ) {
         let default = if allow { PolicyAction::Allow } else { PolicyAction::Deny };
         let direction = DirectionPolicy { default: Some(default), rules: rules.clone(), rate: None };
-        let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress").unwrap();
+        let compiled = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress").unwrap();
         let in_order: Vec<&PolicyRule> = rules.iter().collect();
         for question in questions {
             let verdict = found(&compiled, question);
@@ -206,7 +206,7 @@ fn decides(policies: &TaskPolicies, peer: &str) -> String {
 }
 
 #[test]
-fn task_group_and_node_are_asked_in_this_order() {
+fn task_group_node_and_cluster_are_asked_in_this_order() {
     use PolicyAction::{Allow, Deny};
     let mut group = fixture::group("g");
     let task = group.tasks[0].name.clone();
@@ -214,6 +214,14 @@ fn task_group_and_node_are_asked_in_this_order() {
     let policies = compile(&group, &task, &node).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "allow by default");
     assert!(policies.egress.open && policies.ingress.open);
+
+    node.cluster.egress = direction(Some(Deny), &[]);
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "deny by default");
+    node.cluster.egress = direction(Some(Allow), &[("everywhere", Deny)]);
+    let policies = compile(&group, &task, &node).unwrap();
+    assert_eq!(decides(&policies, "1.1.1.1"), "deny by cluster/everywhere");
+    assert!(!policies.egress.open);
 
     node.policy.egress = direction(Some(Deny), &[("office", Allow)]);
     let policies = compile(&group, &task, &node).unwrap();
@@ -298,7 +306,7 @@ fn prefixes_that_see_the_same_are_one() {
             rules,
             rate: None,
         };
-        let compiled = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
+        let compiled = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress");
         let compiled = compiled.unwrap();
         (compiled.v4.len(), compiled.lists.len())
     };
@@ -339,7 +347,7 @@ fn a_policy_without_bounds_is_refused() {
         rate: None,
     };
 
-    let refused = Layers::new(&[], [Some(&direction), None, None]).compile("egress");
+    let refused = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress");
 
     let error = refused.unwrap_err().to_string();
     assert!(

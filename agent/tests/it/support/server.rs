@@ -182,6 +182,19 @@ impl FakeServer {
         self.state.lock().unwrap().servers = servers;
     }
 
+    /// Says so to the agent that has a session, too.
+    pub(crate) async fn change_servers(&self, servers: Vec<SocketAddr>) {
+        self.tell_servers(servers.clone());
+        let push = self.state.lock().unwrap().push.clone();
+        send(push, ToAgent::Servers { servers }).await;
+    }
+
+    /// Says `message` to the agent that has a session.
+    pub(crate) async fn say_to_agent(&self, message: ToAgent) {
+        let push = self.state.lock().unwrap().push.clone();
+        send(push, message).await;
+    }
+
     /// Wants what `other` wants, as a server with the same state.
     pub(crate) fn want_as(&self, other: &Self) {
         let (index, wanted) = {

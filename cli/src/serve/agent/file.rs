@@ -105,15 +105,7 @@ pub(super) struct PluginBlock {
 impl AgentFile {
     /// Reads the file at `path`.
     pub(super) fn read(path: &Path) -> Result<Self, CliError> {
-        let file = path.display().to_string();
-        let failed = |what: String| CliError::new(Exit::Usage, format!("{file}: {what}"));
-        let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-        if size.len() > FILE_BYTES_MAX {
-            let what = format!("has more than {FILE_BYTES_MAX} bytes: it is no configuration");
-            return Err(failed(what));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        Self::parse(&file, text)
+        Self::parse(&path.display().to_string(), text_in(path)?)
     }
 
     fn parse(file: &str, text: String) -> Result<Self, CliError> {
@@ -311,6 +303,18 @@ impl AgentFile {
         }
         Ok(())
     }
+}
+
+/// What is written in the file at `path`.
+pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
+    let file = path.display();
+    let failed = |what: String| CliError::new(Exit::Usage, format!("{file}: {what}"));
+    let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    if size.len() > FILE_BYTES_MAX {
+        let what = format!("has more than {FILE_BYTES_MAX} bytes: it is no configuration");
+        return Err(failed(what));
+    }
+    std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
 /// A whole number from `min` to `max`.

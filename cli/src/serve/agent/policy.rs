@@ -1,14 +1,18 @@
 //! The block `policy` of an agent's configuration: what a node adds to every task's network policy.
 //!
-//! It is written as in a job file and read by the same rules.
+//! It is written as in a job file and read by the same rules; so is the file with what the cluster adds.
+
+use std::path::Path;
 
 use hcl_edit::Span as _;
-use hcl_edit::structure::Block;
+use hcl_edit::structure::{Block, Body, Structure};
 use muster_agent::node::NetworkPolicy;
 use muster_wire::api::job::request::read_policy;
 use serde_json::{Map, Value};
 
-use crate::jobspec::{JobFileFault, free};
+use super::file;
+use crate::exit::{CliError, Exit};
+use crate::jobspec::{JobFileFault, ReadJobFileError, free, from_parser};
 
 /// Names of the block's fields in a job file and in a job's JSON.
 const FIELDS: [(&str, &str); 14] = [
@@ -28,6 +32,53 @@ const FIELDS: [(&str, &str); 14] = [
     ("Name", "name"),
     ("Rules", "rules"),
 ];
+
+/// The policy in a file that has nothing but one block `policy`.
+///
+/// # Errors
+///
+/// All faults, with their places in the file.
+pub(crate) fn read_policy_file(path: &Path) -> Result<NetworkPolicy, CliError> {
+    let text = file::text_in(path)?;
+    let mut faults = Vec::new();
+    let read = match hcl_edit::parser::parse_body(&text) {
+        Ok(body) => only_block(&body, &mut faults),
+        Err(error) => Err(from_parser(&text, &error)),
+    };
+    match read {
+        Ok(policy) if faults.is_empty() => Ok(policy),
+        read => {
+            faults.extend(read.err());
+            let name = path.display().to_string();
+            let error = ReadJobFileError::new(&name, &text, faults);
+            Err(CliError::new(Exit::Usage, error.to_string()))
+        }
+    }
+}
+
+fn only_block(body: &Body, faults: &mut Vec<JobFileFault>) -> Result<NetworkPolicy, JobFileFault> {
+    const WANTED: &str = "write policy { egress { … } ingress { … } } and nothing else";
+    let mut policy = None;
+    for structure in body {
+        let (at, block) = match structure {
+            Structure::Attribute(attribute) => (attribute.key.span(), None),
+            Structure::Block(block) => (block.ident.span(), Some(block)),
+        };
+        match block {
+            Some(block) if block.has_ident("policy") && policy.is_none() => {
+                policy = Some(read(block, faults)?);
+            }
+            Some(_) | None => {
+                let message = "only one block `policy` may stand here".to_owned();
+                let place = at.unwrap_or_default();
+                return Err(JobFileFault::at(place, message).help(WANTED));
+            }
+        }
+    }
+    policy.ok_or_else(|| {
+        JobFileFault::at(0..0, "there is no block `policy` in it".to_owned()).help(WANTED)
+    })
+}
 
 /// Reads the block.
 pub(super) fn read(

@@ -481,3 +481,53 @@ fn ids_are_found_by_their_first_digits() {
     assert_eq!(cluster.state.allocs().with_prefix("").len(), 5);
     assert_eq!(cluster.state.evals().with_prefix("zz").len(), 0);
 }
+
+#[test]
+fn the_clusters_policy_is_set_and_every_node_is_told() {
+    let mut cluster = Cluster::new();
+    let policy = muster_domain::fixture::network_policy();
+    let set = |cluster: &mut Cluster, check_index| {
+        cluster.apply(Command::SetClusterPolicy {
+            policy: Box::new(policy.clone()),
+            check_index,
+            at: cluster.now,
+        })
+    };
+
+    assert_eq!(set(&mut cluster, Some(LogIndex(0))), Response::Done);
+
+    let row = cluster.state.network().clone();
+    assert_eq!(*row.policy, policy);
+    assert_eq!(row.create_index, cluster.state.applied());
+    assert_eq!(row.modify_index, cluster.state.applied());
+    assert_eq!(cluster.effects, [Effect::ClusterPolicyChanged]);
+
+    let moved = set(&mut cluster, Some(LogIndex(0)));
+
+    let rejection = Rejection::ConfigIndex {
+        expected: LogIndex(0),
+        actual: row.modify_index,
+    };
+    assert_eq!(moved, Response::Rejected(rejection));
+    assert_eq!(*cluster.state.network(), row);
+    assert_eq!(cluster.effects, []);
+}
+
+/// A node that heard of a later policy takes the restored one for newer all the same.
+#[test]
+fn a_restored_policy_is_the_newest() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Command::SetClusterPolicy {
+        policy: Box::default(),
+        check_index: None,
+        at: cluster.now,
+    });
+    let mut state = cluster.state.clone();
+
+    state.restored_at(LogIndex(100));
+
+    assert_eq!(state.network().modify_index, LogIndex(100));
+    let mut without = State::default();
+    without.restored_at(LogIndex(100));
+    assert_eq!(without.network().modify_index, LogIndex(0));
+}

@@ -126,6 +126,7 @@ impl Restoring {
                 self.state.put_deployment(Arc::unwrap_or_clone(row));
             }
             Record::Config(config) => self.state.config = config,
+            Record::Network(policy) => self.state.network = *policy,
             Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
             Record::OneOff(row) => self.state.one_offs.put(Arc::unwrap_or_clone(row)),
             Record::OneOffTimes(times) => self.state.one_offs.set_times(times),

@@ -14,7 +14,7 @@ use muster_domain::one_off::{OneOff, Times};
 use super::{
     CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION,
 };
-use crate::state::{Answer, Cohort, Config, JobRow, Row, RowRecord, State};
+use crate::state::{Answer, ClusterPolicy, Cohort, Config, JobRow, Row, RowRecord, State};
 
 /// The records of `state`, in order.
 ///
@@ -30,6 +30,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         evals,
         deployments,
         config,
+        network,
         answers,
         one_offs,
     } = state;
@@ -59,6 +60,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(allocs.rows().map(|(key, row)| Item::Alloc(key, row)))
         .chain(deployments.iter().map(Item::Deployment))
         .chain((*config != Config::default()).then_some(Item::Config(*config)))
+        .chain((*network != ClusterPolicy::default()).then_some(Item::Network(network)))
         .chain(answers.iter().map(Item::Answer))
         .chain(one_offs.iter().map(Item::OneOff))
         .chain(times.map(Item::OneOffTimes))
@@ -80,6 +82,7 @@ enum Item<'a> {
     Alloc(u64, &'a Row),
     Deployment(&'a Arc<Deployment>),
     Config(Config),
+    Network(&'a ClusterPolicy),
     Answer(&'a Arc<Answer>),
     OneOff(&'a Arc<OneOff>),
     OneOffTimes(Times),
@@ -131,6 +134,7 @@ impl<I> Records<I> {
             Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
             Item::Deployment(row) => Record::Deployment(Arc::clone(row)),
             Item::Config(config) => Record::Config(config),
+            Item::Network(policy) => Record::Network(Box::new(policy.clone())),
             Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
             Item::OneOff(row) => Record::OneOff(Arc::clone(row)),
             Item::OneOffTimes(times) => Record::OneOffTimes(times),

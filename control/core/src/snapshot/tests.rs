@@ -123,6 +123,11 @@ fn populated() -> State {
     };
     let key = muster_domain::id::WriteKey::new("a-key").unwrap();
     cluster.apply(evaluate.keyed(key));
+    cluster.apply(crate::fsm::Command::SetClusterPolicy {
+        policy: Box::new(muster_domain::fixture::network_policy()),
+        check_index: None,
+        at: cluster.now,
+    });
     cluster.state
 }
 

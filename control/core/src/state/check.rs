@@ -362,6 +362,7 @@ fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
         ("evaluations", state.evals.index()),
         ("deployments", state.deployments.index()),
         ("settings", state.config.modify_index),
+        ("network policy", state.network.modify_index),
         ("one-off tasks", state.one_offs.index()),
     ];
     for (table, index) in tables {

@@ -24,7 +24,7 @@ pub struct StateHash {
     pub evals: u64,
     /// The deployments.
     pub deployments: u64,
-    /// The settings.
+    /// The settings, and the cluster's network policy.
     pub config: u64,
     /// The answers kept for repeated writes.
     pub answers: u64,

@@ -229,7 +229,7 @@ impl Host {
                     agent.link.begin_again(env);
                 }
             }
-            ToAgent::CollectGarbage | ToAgent::Servers { .. } => {}
+            ToAgent::CollectGarbage | ToAgent::Servers { .. } | ToAgent::ClusterPolicy { .. } => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use muster_control_core::fsm::{Command, Response};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, LogIndex};
@@ -254,5 +255,51 @@ async fn garbage_is_collected_through_any_server() {
             })
             .await;
     }
+    cluster.shutdown().await;
+}
+
+/// Set through one server, the policy reaches the agents of every one, and who registers later hears it before anything
+/// is to run.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clusters_network_policy_reaches_every_agent() {
+    let cluster = Cluster::found(3).await;
+    let policy = muster_domain::fixture::network_policy();
+    let mut agents = Vec::new();
+    for at in 0..3 {
+        let node = node(&format!("n{at}")).build();
+        let mut agent = agent_on(&cluster, at, node, LogIndex(0)).await;
+        agent.registered().await;
+        agents.push(agent);
+    }
+    let follower = cluster.follower().await;
+    let control = cluster.server(follower).control();
+
+    let command = Command::SetClusterPolicy {
+        policy: Box::new(policy.clone()),
+        check_index: None,
+        at: control.now(),
+    };
+    let (index, response) = control.propose(command).await.unwrap();
+
+    assert_eq!(response, Response::Done);
+    let told = |message| match message {
+        ToAgent::ClusterPolicy { index, policy } => Some((index, *policy)),
+        _ => None,
+    };
+    for agent in &mut agents {
+        let heard = agent.hear("the policy", told).await;
+        assert_eq!(heard, (index, policy.clone()));
+    }
+    let mut late = agent_on(&cluster, 0, node("late").build(), LogIndex(0)).await;
+    let heard = late
+        .hear(
+            "the policy, before what is to run",
+            |message| match message {
+                ToAgent::Desired { .. } => panic!("{message:?}"),
+                message => told(message),
+            },
+        )
+        .await;
+    assert_eq!(heard.1, policy);
     cluster.shutdown().await;
 }

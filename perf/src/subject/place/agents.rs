@@ -161,6 +161,7 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<(
             }
             ToAgent::Refused { reason } | ToAgent::TryElsewhere { reason, .. } => bail!(reason),
             ToAgent::Registered { .. }
+            | ToAgent::ClusterPolicy { .. }
             | ToAgent::HeartbeatAck { .. }
             | ToAgent::ReportAck { .. }
             | ToAgent::CollectGarbage

@@ -485,6 +485,14 @@ fn operators() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        (
+            "set_cluster_policy",
+            Command::SetClusterPolicy {
+                policy: Box::new(muster_domain::fixture::network_policy()),
+                check_index: Some(LogIndex(3)),
+                at: AT,
+            },
+        ),
     ]
 }
 
@@ -623,6 +631,7 @@ fn commands_read_back_what_they_wrote() {
             "place_job" => 3,
             "claims_of_one_offs" => 4,
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
+            "set_cluster_policy" => 6,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");
