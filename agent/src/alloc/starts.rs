@@ -10,40 +10,50 @@ use muster_domain::alloc::DesiredAlloc;
 /// By the task's place in its group; one at most for each task.
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
-    /// With none: of rules that have changed since.
-    under_way: Vec<(usize, Option<Arc<DesiredAlloc>>)>,
+    under_way: Vec<(usize, Start)>,
+}
+
+#[derive(Debug)]
+enum Start {
+    /// As this says.
+    Of(Arc<DesiredAlloc>),
+    /// The node's rules have changed since.
+    Outdated,
 }
 
 impl Starts {
     /// A task is started, or looked for, as `desired` says.
     pub(super) fn begin(&mut self, task_at: usize, desired: Arc<DesiredAlloc>) {
         self.take(task_at);
-        self.under_way.push((task_at, Some(desired)));
+        self.under_way.push((task_at, Start::Of(desired)));
     }
 
     /// The node's rules have changed.
     pub(super) fn outdate(&mut self) {
-        for (_, begun) in &mut self.under_way {
-            *begun = None;
+        for (_, start) in &mut self.under_way {
+            *start = Start::Outdated;
         }
     }
 
     /// A task runs: whether it was started for another job than the one that is wanted now, or by other rules. A start is
     /// asked for once.
     pub(super) fn is_outdated(&mut self, task_at: usize, desired: &DesiredAlloc) -> bool {
-        self.take(task_at)
-            .is_some_and(|begun| begun.is_none_or(|begun| !begun.job.is_same(&desired.job)))
+        match self.take(task_at) {
+            Some(Start::Of(begun)) => !begun.job.is_same(&desired.job),
+            Some(Start::Outdated) => true,
+            None => false,
+        }
     }
 
-    fn take(&mut self, task_at: usize) -> Option<Option<Arc<DesiredAlloc>>> {
+    fn take(&mut self, task_at: usize) -> Option<Start> {
         let mut starts = self.under_way.iter();
         let at = starts.position(|(of, _)| *of == task_at)?;
-        let (_, desired) = self.under_way.swap_remove(at);
+        let (_, start) = self.under_way.swap_remove(at);
         if self.under_way.is_empty() {
             // Allocations that run for long are many, and have none.
             self.under_way = Vec::new();
         }
-        Some(desired)
+        Some(start)
     }
 }
 
