@@ -311,7 +311,8 @@ impl Bpf {
     ///
     /// Counters and the exit ledger are kept. Programs of another version, of another level or of
     /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
-    /// instant, then the old ones are detached.
+    /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
+    /// that a packet which it leaves to the newer one is judged by that: the fence has no hole.
     ///
     /// # Errors
     ///

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod adopt;
 #[cfg(test)]
+mod beside;
+#[cfg(test)]
 mod collect;
 #[cfg(test)]
 mod disk;

@@ -2,16 +2,33 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, UdpSocket},
     time::{Duration, Instant},
 };
+
+use muster_domain::job::{PolicyAction, PolicyProtocol};
 
 use crate::{
     bpf::{Adoption, Bpf, ExecCounters, OpenBpfError, WatchTaskError},
     node::{Node, assert_close, poll},
+    policy::{closed, direction, fence, policies, rule},
 };
 
 /// As many as `TASKS_MAX` of `muster-ebpf-common`.
 const TASKS_MAX: usize = 16_384;
+
+/// One that a kernel refuses and that only counts would leave a reason in its place, and all others go on.
+#[test]
+fn this_kernel_takes_every_program() {
+    let Some(node) = Node::set_up("this_kernel_takes_every_program") else {
+        return;
+    };
+
+    let bpf = node.open();
+
+    assert_eq!(bpf.adoption(), Adoption::Fresh);
+    assert!(bpf.absent().is_empty(), "{:?}", bpf.absent());
+}
 
 #[test]
 fn counts_and_exits_are_kept_without_an_agent() {
@@ -115,6 +132,56 @@ fn replacing_counts_nothing_twice_and_misses_nothing() {
     };
     assert!(replaced > 1);
     assert_eq!(node.counters(&bpf).exec, expected);
+}
+
+/// The task sends all the while, to a place that its policy allows and to one that it does not. The load that is replaced is
+/// attached further in, so that it runs first, as the older of two at one place does.
+#[test]
+fn replacing_leaves_no_hole_in_the_fence() {
+    const TIMES: usize = 3;
+    let Some(mut node) = Node::set_up("replacing_leaves_no_hole_in_the_fence") else {
+        return;
+    };
+    let mut below = node.config();
+    below.cgroup_dir = node.cgroup_dir.join("alloc");
+    let [allowed, refused] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let bpf = Bpf::open(&below).unwrap();
+    bpf.watch(node.task()).unwrap();
+    let port = allowed.local_addr().unwrap().port();
+    let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    let egress = direction(PolicyAction::Deny, vec![there]);
+    fence(&node, &bpf, &policies(egress, closed()));
+
+    let mut last = (0, 0);
+    for _ in 0..TIMES {
+        let bpf = Bpf::open(&below).unwrap();
+        for socket in [&allowed, &refused] {
+            node.start(&format!("flood {}", socket.local_addr().unwrap()));
+        }
+        last = go_on(&node, &bpf, last);
+
+        let bpf = Bpf::open(&node.config()).unwrap();
+
+        assert_eq!(bpf.adoption(), Adoption::Replaced);
+        last = go_on(&node, &bpf, last);
+        node.kill();
+        node.kill();
+    }
+
+    for (socket, arrived) in [(allowed, true), (refused, false)] {
+        socket.set_nonblocking(true).unwrap();
+        assert_eq!(socket.recv_from(&mut [0; 2_000]).is_ok(), arrived);
+    }
+}
+
+/// Packets that the task sent and that were refused, when there are more of both than in `last`. There are never fewer.
+fn go_on(node: &Node, bpf: &Bpf, last: (u64, u64)) -> (u64, u64) {
+    poll("packets that pass and packets that are refused", || {
+        let net = node.counters(bpf).net;
+        let now = (net.egress_packets, net.egress_denied);
+        assert!(now.0 >= last.0 && now.1 >= last.1, "{now:?} after {last:?}");
+        (now.0 > last.0 && now.1 > last.1).then_some(now)
+    })
 }
 
 #[test]
