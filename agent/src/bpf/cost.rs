@@ -46,27 +46,42 @@ pub enum MeasureCostError {
 ///
 /// [`MeasureCostError`].
 pub fn measure_cost(time: Duration) -> Result<Vec<ProgramCost>, MeasureCostError> {
+    let mut costs: BTreeMap<String, ProgramCost> = BTreeMap::new();
+    for one in measure_each(time)?.into_values() {
+        let cost = costs
+            .entry(one.name.clone())
+            .or_insert_with(|| ProgramCost {
+                name: one.name,
+                runs: 0,
+                time: Duration::ZERO,
+            });
+        cost.runs += one.runs;
+        cost.time += one.time;
+    }
+    Ok(costs.into_values().collect())
+}
+
+/// The same by the programs' ids: each agent has its own.
+fn measure_each(time: Duration) -> Result<BTreeMap<u32, ProgramCost>, MeasureCostError> {
     let measuring =
         enable_stats(Stats::RunTime).map_err(|error| MeasureCostError::Enable(error.io_error))?;
     let before = totals().map_err(MeasureCostError::Read)?;
     std::thread::sleep(time);
     let after = totals().map_err(MeasureCostError::Read)?;
     drop(measuring);
-    let mut costs: BTreeMap<String, ProgramCost> = BTreeMap::new();
-    for (id, (name, runs, nanos)) in after {
+    let costs = after.into_iter().map(|(id, (name, runs, nanos))| {
         // A program that came meanwhile began at nothing.
         let (ran, took) = before
             .get(&id)
             .map_or((0, 0), |(_, runs, nanos)| (*runs, *nanos));
-        let cost = costs.entry(name.clone()).or_insert_with(|| ProgramCost {
+        let cost = ProgramCost {
             name,
-            runs: 0,
-            time: Duration::ZERO,
-        });
-        cost.runs += runs.saturating_sub(ran);
-        cost.time += Duration::from_nanos(nanos.saturating_sub(took));
-    }
-    Ok(costs.into_values().collect())
+            runs: runs.saturating_sub(ran),
+            time: Duration::from_nanos(nanos.saturating_sub(took)),
+        };
+        (id, cost)
+    });
+    Ok(costs.collect())
 }
 
 /// Name, runs and nanoseconds of each of our programs since the kernel measures, by id.
@@ -106,7 +121,102 @@ fn run_stats(text: &str) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        env,
+        os::fd::AsFd as _,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    use muster_driver::fixture::skipped;
+
     use super::*;
+    use crate::bpf::{
+        Bpf,
+        map::run_on_cpu,
+        tests::node::{CHILD_VAR, Node, poll},
+    };
+
+    /// What the kernel says of the program that the agent runs itself.
+    fn fdinfo(bpf: &Bpf) -> String {
+        let fd = bpf.charge_running.as_raw_fd();
+        fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap()
+    }
+
+    /// Runs that program, as a collection does.
+    fn run(bpf: &Bpf) {
+        run_on_cpu(bpf.charge_running.as_fd(), bpf.cpus[0]).unwrap();
+    }
+
+    /// Whether the kernel measures.
+    fn is_measured(bpf: &Bpf) -> bool {
+        let (before, _) = run_stats(&fdinfo(bpf));
+        run(bpf);
+        run_stats(&fdinfo(bpf)).0 > before
+    }
+
+    /// `None`, said as a skip of `test`, where somebody measures already.
+    fn unmeasured(test: &str) -> Option<(Node, Bpf)> {
+        let node = Node::set_up(test)?;
+        let bpf = node.open();
+        if is_measured(&bpf) {
+            let reason = "somebody has the kernel measure eBPF programs already";
+            skipped(test, reason);
+            return None;
+        }
+        Some((node, bpf))
+    }
+
+    /// Both tests in one, since what one measures is measured for the other, too.
+    #[test]
+    fn cost_is_the_kernels_and_measuring_ends() {
+        let Some((mut node, bpf)) = unmeasured("cost_is_the_kernels_and_measuring_ends") else {
+            return;
+        };
+        let (ran, took) = run_stats(&fdinfo(&bpf));
+        let is_over = AtomicBool::new(false);
+
+        let costs = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    run(&bpf);
+                }
+            });
+            let costs = measure_each(Duration::from_millis(100));
+            is_over.store(true, Ordering::Relaxed);
+            costs.unwrap()
+        });
+
+        let text = fdinfo(&bpf);
+        let id = text
+            .lines()
+            .find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok());
+        let cost = &costs[&id.unwrap()];
+        let (runs, nanos) = run_stats(&text);
+        assert_eq!(cost.name, load::CHARGE_RUNNING);
+        assert!(cost.runs > 0 && cost.runs <= runs - ran, "{cost:?}: {text}");
+        let all = Duration::from_nanos(nanos - took);
+        assert!(
+            cost.time > Duration::ZERO && cost.time <= all,
+            "{cost:?}: {text}"
+        );
+        assert!(!is_measured(&bpf));
+
+        // The kernel has the measuring by a descriptor of who asked for it.
+        node.start_as("bpf::cost::tests::measures_for_an_hour", "measure");
+        poll("measuring", || is_measured(&bpf).then_some(()));
+        node.kill();
+        assert!(!is_measured(&bpf));
+    }
+
+    /// Not a test: it is named on a process's command line.
+    #[test]
+    #[ignore = "run by the other test as its child process"]
+    fn measures_for_an_hour() {
+        if env::var(CHILD_VAR).as_deref() == Ok("measure") {
+            measure_cost(Duration::from_hours(1)).unwrap();
+        }
+    }
 
     #[test]
     fn runs_and_time_are_read() {

@@ -8,7 +8,7 @@
 
 #[path = "../../tests/vm/node.rs"]
 #[expect(dead_code, reason = "what the other tests use")]
-mod node;
+pub(super) mod node;
 
 use std::{env, fs, thread};
 
