@@ -869,4 +869,4 @@ fn first<V: Plain>(values: Option<Vec<V>>) -> V {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

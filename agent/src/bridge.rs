@@ -19,6 +19,7 @@
 //!
 //! Absent: IPv6 behind a door, later fragments of datagrams to published ports.
 
+mod failing;
 mod files;
 #[cfg(feature = "fixture")]
 pub(crate) mod fixture;

@@ -8,7 +8,7 @@
 
 #[path = "../../tests/vm/node.rs"]
 #[expect(dead_code, reason = "what the other tests use")]
-pub(super) mod node;
+pub(crate) mod node;
 
 use std::{env, fs, thread};
 

@@ -22,6 +22,8 @@ use netlink_packet_netfilter::{
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 
+use super::failing;
+
 /// What names of doors begin with.
 pub(super) const DOOR_PREFIX: &str = "mu-";
 /// Ports that what goes out comes from: above those that the scheduler gives away by itself (20000 to 32000),
@@ -152,6 +154,7 @@ fn compare(operator: Operator, data: DataAttribute) -> Expressions {
 
 /// Has the kernel do all of `changes` or none.
 fn commit(changes: Vec<(NfTablesMessage, u16)>) -> io::Result<()> {
+    failing::step()?;
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;

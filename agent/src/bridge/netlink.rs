@@ -26,6 +26,8 @@ use netlink_packet_route::tc::{
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
+use super::failing;
+
 /// The number of `lo` in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 /// Bytes of an answer; the kernel's messages are of at most two pages.
@@ -71,6 +73,7 @@ pub(super) struct Pair<'a> {
 
 impl Netlink {
     pub(super) fn open() -> io::Result<Self> {
+        failing::step()?;
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -87,6 +90,7 @@ impl Netlink {
     }
 
     fn send(&mut self, message: Route, flags: u16) -> io::Result<()> {
+        failing::step()?;
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -200,6 +204,17 @@ impl Netlink {
     pub(super) fn remove_device(&mut self, index: u32) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
+        self.remove(message)
+    }
+
+    /// The same for the device of this name.
+    pub(super) fn remove_named(&mut self, name: &str) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        self.remove(message)
+    }
+
+    fn remove(&mut self, message: LinkMessage) -> io::Result<()> {
         match self.order(Route::DelLink(message), 0) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             other => other,

@@ -18,6 +18,7 @@ use netlink_packet_route::address::AddressScope;
 use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
+use super::failing;
 use super::masquerade::{self, DOOR_PREFIX};
 use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
 use super::{BridgeError, NodeNetwork};
@@ -223,22 +224,20 @@ impl Workshop {
         }
         let made = machine.netlink.make_pair(&pair);
         made.map_err(|source| kernel("make a pair of devices (veth)", source))?;
-        let door = machine.netlink.device(name);
-        let door = door.map_err(|source| kernel("find the device just made", source))?;
-        let door = door.ok_or(BridgeError::Gone)?.index;
-        let furnished = furnish_inside(&mut inside, address)
-            .map_err(|source| kernel("set up the allocation's device", source))
-            .and_then(|()| machine.furnish(name, door, address))
-            .and_then(|()| {
-                let hooked = machine.hook(door, handle, &programs);
-                hooked.map_err(|source| kernel("attach the programs of a door", source))
-            });
-        if let Err(error) = furnished {
-            if let Err(error) = machine.netlink.remove_device(door) {
+        let furnished = machine.made_door(name).and_then(|door| {
+            furnish_inside(&mut inside, address)
+                .map_err(|source| kernel("set up the allocation's device", source))?;
+            machine.furnish(name, door, address)?;
+            let hooked = machine.hook(door, handle, &programs);
+            hooked.map_err(|source| kernel("attach the programs of a door", source))?;
+            Ok(door)
+        });
+        let door = furnished.inspect_err(|_| {
+            // A namespace that a driver made stays, and so would the pair in it.
+            if let Err(error) = machine.netlink.remove_named(name) {
                 tracing::warn!(%error, name, "a device is left until its namespace goes");
             }
-            return Err(error);
-        }
+        })?;
         Ok(Made {
             door,
             address,
@@ -381,6 +380,7 @@ impl Machine {
     /// A namespace that nobody is in, and the kernel's ear in it.
     fn fresh_namespace(&self) -> Result<(OwnedFd, Netlink), BridgeError> {
         let failed = |source: io::Error| BridgeError::kernel("make a network namespace", source);
+        failing::step().map_err(failed)?;
         unshare(CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
         let made = File::open(OWN_NAMESPACE)
             .map(OwnedFd::from)
@@ -401,6 +401,7 @@ impl Machine {
         let failed = |source: io::Error| {
             BridgeError::kernel("enter the network namespace that the driver made", source)
         };
+        failing::step().map_err(failed)?;
         let namespace = given.try_clone().map_err(failed)?;
         setns(given.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
         let inside = Netlink::open();
@@ -433,6 +434,14 @@ impl Machine {
         // another one the thread would do harm.
         setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET)
             .expect("the thread may enter the namespace it came from");
+    }
+
+    /// The number of the door that was just made.
+    fn made_door(&mut self, name: &str) -> Result<u32, BridgeError> {
+        let door = self.netlink.device(name);
+        let door =
+            door.map_err(|source| BridgeError::kernel("find the device just made", source))?;
+        Ok(door.ok_or(BridgeError::Gone)?.index)
     }
 
     /// The machine's side of a pair.
@@ -497,7 +506,8 @@ fn set(device: &str, setting: &str, value: &str) -> io::Result<()> {
     let path = Path::new("/proc/sys/net/ipv4/conf")
         .join(device)
         .join(setting);
-    std::fs::write(&path, value)
+    failing::step()
+        .and_then(|()| std::fs::write(&path, value))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
@@ -511,3 +521,6 @@ pub(super) fn door_mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [0x02, 0x4e, a, b, c, d]
 }
+
+#[cfg(test)]
+mod tests;

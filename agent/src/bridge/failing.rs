@@ -1,0 +1,56 @@
+//! Where making a network can fail, or the agent die.
+//!
+//! Outside of this crate's own tests a step is nothing. A test counts the steps of its thread and has one of them fail;
+//! `MUSTER_NETWORK_STEP=N` in the environment of a test's child process ends that process at its step N, as `kill -9` would.
+
+use std::io;
+
+/// The next step.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "in tests it fails")]
+pub(super) fn step() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) use counted::{KILL, arm, disarm, step};
+
+#[cfg(test)]
+mod counted {
+    use std::cell::Cell;
+
+    use super::io;
+
+    /// The environment's variable that says at which step the process ends.
+    pub(crate) const KILL: &str = "MUSTER_NETWORK_STEP";
+
+    thread_local! {
+        static TAKEN: Cell<u32> = const { Cell::new(0) };
+        static FAILS: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Has the step `at` of this thread fail, counted from 1 from here on.
+    pub(crate) fn arm(at: u32) {
+        TAKEN.set(0);
+        FAILS.set(Some(at));
+    }
+
+    /// Whether that step came.
+    pub(crate) fn disarm() -> bool {
+        let at = FAILS.take();
+        at.is_some_and(|at| TAKEN.get() >= at)
+    }
+
+    /// See [`super::step`].
+    pub(crate) fn step() -> io::Result<()> {
+        let taken = TAKEN.get() + 1;
+        TAKEN.set(taken);
+        if std::env::var(KILL).is_ok_and(|at| at == taken.to_string()) {
+            std::process::abort();
+        }
+        if FAILS.get() == Some(taken) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        Ok(())
+    }
+}
