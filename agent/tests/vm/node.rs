@@ -317,6 +317,7 @@ fn child() {
         "drain" => drain(&TcpStream::connect(argument).unwrap()),
         "sink" => sink(argument),
         "flood" => flood(argument),
+        "hear" => hear(argument),
         "serve-tcp" => serve_tcp(argument),
         "send" => send(argument.parse().unwrap()),
         "spawn" => spawn(argument.parse().unwrap()),
@@ -530,6 +531,15 @@ fn flood(to: &str) {
     }
 }
 
+/// Says at which port it hears datagrams, and takes what comes.
+fn hear(at: &str) {
+    let socket = UdpSocket::bind(at).unwrap();
+    tell_port(socket.local_addr().unwrap().port());
+    loop {
+        socket.recv(&mut [0; 2_000]).unwrap();
+    }
+}
+
 /// Says at which port it listens and greets whoever comes.
 fn serve_tcp(at: &str) {
     let listener = TcpListener::bind(at).unwrap();
@@ -540,7 +550,10 @@ fn serve_tcp(at: &str) {
 }
 
 fn say_port(listener: &TcpListener) {
-    let port = listener.local_addr().unwrap().port();
+    tell_port(listener.local_addr().unwrap().port());
+}
+
+fn tell_port(port: u16) {
     // Past the harness, which keeps what is printed.
     let mut out = std::io::stdout();
     out.write_all(format!("port {port}\n").as_bytes()).unwrap();

@@ -4,6 +4,9 @@
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use muster_domain::job::{BitRate, DirectionPolicy};
@@ -116,6 +119,81 @@ fn datagrams_above_the_rate_are_thrown_away() {
     assert!(took >= least(passed.egress_bytes), "{took:?} {passed:?}");
     assert_eq!(passed.egress_denied, 0);
     node.kill();
+}
+
+/// The rate at which a counter grows, in bits a second, while `BYTES` are counted twice over.
+fn grows(what: &str, counted: impl Fn() -> u64) -> f64 {
+    let (first, start) = (counted(), Instant::now());
+    let passed = poll(what, || {
+        let passed = counted() - first;
+        (passed >= 2 * BYTES).then_some(passed)
+    });
+    passed as f64 * 8.0 / start.elapsed().as_secs_f64()
+}
+
+/// Of what comes much too fast passes what the rate allows, within a twentieth: neither more nor less.
+#[test]
+fn datagrams_pass_at_the_rate_in_either_direction() {
+    let name = "datagrams_pass_at_the_rate_in_either_direction";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    let is_near = |rate: f64| (rate / RATE as f64 - 1.0).abs() < 0.05;
+
+    fence(&node, &bpf, &policies(limited(), open()));
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    node.start(&format!("flood {}", socket.local_addr().unwrap()));
+    // What was saved up is spent then.
+    poll("datagrams above the rate", || {
+        (net(&node, &bpf).egress_limited > 0).then_some(())
+    });
+    let sent = grows("what it sends", || net(&node, &bpf).egress_bytes);
+    node.kill();
+    assert!(is_near(sent), "{sent} bits a second are sent");
+
+    fence(&node, &bpf, &policies(open(), limited()));
+    let (server, port) = node.serve("hear 127.0.0.1:0", Place::Task);
+    let flood = Flood::start(port);
+    poll("datagrams above the rate", || {
+        (net(&node, &bpf).ingress_limited > 0).then_some(())
+    });
+    let received = grows("what it receives", || net(&node, &bpf).ingress_bytes);
+    drop((flood, server));
+    assert!(is_near(received), "{received} bits a second are received");
+}
+
+/// Somebody outside of the task who sends it more than it may receive.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(port: u16) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // Whatever becomes of one is counted, not told.
+                drop(socket.send_to(&[0; 1_000], (Ipv4Addr::LOCALHOST, port)));
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
 }
 
 /// What stays within an allocation costs nobody's network anything.
