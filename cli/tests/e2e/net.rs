@@ -1,12 +1,14 @@
 //! Network policies with the commands a user has.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{ask, needs_root, stderr, stdout, until};
+use crate::support::{ask, muster, needs_root, stderr, stdout, until};
 
 /// A job whose task says every moment whether it can connect to `port`.
 fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
@@ -175,8 +177,8 @@ fn a_policy_of_the_cluster_holds_at_once_and_behind_the_jobs_own() {
     assert!(said.contains("only one block `policy`"), "{said}");
 }
 
-/// A job whose task sends a datagram of a kilobyte every millisecond, at most at `rate`.
-fn hasty(dir: &Path, port: u16, rate: &str) -> PathBuf {
+/// A job whose task sends a datagram of a kilobyte every millisecond, as far as `egress` lets it.
+fn hasty(dir: &Path, port: u16, egress: &str) -> PathBuf {
     let path = dir.join("hasty.hcl");
     let text = format!(
         r#"
@@ -197,7 +199,7 @@ fn hasty(dir: &Path, port: u16, rate: &str) -> PathBuf {
               }}
               policy {{
                 egress {{
-                  rate = "{rate}"
+                  {egress}
                 }}
               }}
               resources {{
@@ -223,7 +225,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
 
-    let wrong = hasty(dir.path(), port, "1 parsec");
+    let wrong = hasty(dir.path(), port, "rate = \"1 parsec\"");
     let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
     assert_ne!(refused.status.code(), Some(0));
     let said = stderr(&refused);
@@ -232,7 +234,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
         "{said}"
     );
 
-    run(&address, &hasty(dir.path(), port, "100kbit"));
+    run(&address, &hasty(dir.path(), port, "rate = \"100kbit\""));
     until("datagrams above the rate", || {
         let shown = stdout(&ask(&address, &["alloc", "status", "hasty"]));
         let line = shown.lines().find(|line| line.contains("above rate"))?;
@@ -242,11 +244,62 @@ fn what_a_task_sends_above_its_rate_is_counted() {
             .then_some(())
     });
 
-    let faster = hasty(dir.path(), port, "1gbit");
+    let faster = hasty(dir.path(), port, "rate = \"1gbit\"");
     let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
     assert!(plan.contains("in-place update"), "{plan}");
     assert!(plan.contains("100kbit") && plan.contains("1gbit"), "{plan}");
     assert!(!plan.contains("create/destroy"), "{plan}");
+}
+
+/// Whoever follows holds nothing up by not reading, and goes on with what is new when he does.
+#[test]
+fn refusals_are_followed_with_their_rule_by_a_slow_reader_too() {
+    if !needs_root("refusals_are_followed_with_their_rule_by_a_slow_reader_too") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let rule = "rule \"no-datagrams\" {\n action = \"deny\"\n protocol = \"udp\"\n }";
+    run(&address, &hasty(dir.path(), port, rule));
+    let refusals = || {
+        let answer = ask(&address, &["--json", "net", "hasty", "--denied"]);
+        let shown: Value = serde_json::from_slice(&answer.stdout).ok()?;
+        let network = &shown[0]["Network"];
+        let verdicts = network["Verdicts"].as_array()?.len();
+        assert!(verdicts <= 1_024, "{verdicts} are told at once");
+        network["Rules"][0]["Packets"].as_u64()
+    };
+    until("a refusal", || refusals().filter(|count| *count > 0));
+
+    let mut following = muster()
+        .args(["--address", &address, "net", "hasty", "--denied", "-f"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = following.stdout.take().unwrap();
+    // Full after some forty lines.
+    rustix::pipe::fcntl_setpipe_size(&output, 4_096).unwrap();
+    let mut lines = BufReader::with_capacity(256, output).lines();
+    let mut read = |count: usize| {
+        for _ in 0..count {
+            let line = lines.next().unwrap().unwrap();
+            let what = format!("deny udp to 127.0.0.1:{port} ");
+            assert!(line.contains(&what), "{line}");
+            assert!(line.ends_with(" by no-datagrams"), "{line}");
+        }
+    };
+    read(3);
+    let before = refusals().unwrap();
+    until("many refusals that nobody reads", || {
+        refusals().filter(|count| *count > before + 2_000)
+    });
+    read(300);
+
+    assert!(following.try_wait().unwrap().is_none());
+    following.kill().unwrap();
+    following.wait().unwrap();
 }
 
 #[test]
