@@ -44,3 +44,5 @@ mod support;
 mod survival;
 #[cfg(test)]
 mod turns;
+#[cfg(test)]
+mod ways;

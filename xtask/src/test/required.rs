@@ -134,6 +134,7 @@ const REQUIRED: &[Required] = &[
         "boundary::strict_task_has_ids_and_a_network_of_its_own",
         BOUNDARY,
     ),
+    here("ways::every_way_out_has_the_verdict_of_the_table", BOUNDARY),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
     guest("limits::memory_limit_kills_and_is_counted", LIMITS),
     guest("limits::a_fork_bomb_stops_at_its_limit", LIMITS),

@@ -99,8 +99,13 @@ const RULES: &[Rule] = &[
         name: "ring-room",
         patterns: &[Pattern::Crate("io_uring"), Pattern::Crate("tokio_uring")],
         only: &[],
-        // The last one is a task that tries it.
-        rooms: &["agent/src/ring", "perf/", "agent/tests/vm/ways.rs"],
+        // The last two are tasks that try it.
+        rooms: &[
+            "agent/src/ring",
+            "perf/",
+            "agent/tests/it/ways/tried.rs",
+            "agent/tests/vm/ways.rs",
+        ],
         tests: true,
         advice: "io_uring is driven from agent/src/ring: add what you need to its interface",
     },
