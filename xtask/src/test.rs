@@ -2,24 +2,25 @@
 //!
 //! Four tiers: T0 in process, T1 on this machine (real sockets, files, processes), T2 in a guest
 //! with its own kernel, T3 the demo as a black box. T0 and T1 are one run of `cargo test`, told
-//! apart by what kind of target a test is in. [`output`] reads what the tests print, [`report`]
+//! apart by what kind of target a test is in. [`guest`] runs T2, [`output`] reads what the tests print, [`report`]
 //! counts and prints the summary, [`required`] names the tests without which no run is good.
 //!
 //! A test that cannot run says so by a line in the file that `MUSTER_SKIP_FILE` names: libtest
 //! shows nothing of a test that passes, and knows no "skipped".
 
+mod guest;
 mod output;
 mod report;
 mod required;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 
 use crate::shell::artifact::{self, Artifact};
-use crate::{ebpf, setup, shell, vm};
+use crate::{ebpf, setup, shell};
 use output::{Output, Run};
 use report::{Report, Skip};
 
@@ -67,13 +68,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     match build(options) {
         Ok(artifacts) => {
             let host = host(options, &artifacts, &folder)?;
-            let guest = guest(options, &artifacts, &folder, &mut report)?;
-            report.add_host(&host, &artifacts, guest.as_ref());
+            let guests = guest::run(options, &artifacts, &folder, &mut report)?;
+            let whole = guests.iter().find(|guest| !guest.ebpf);
+            let whole = whole.map(|guest| &guest.run);
+            report.add_host(&host, &artifacts, whole);
             if options.packages.is_empty() {
-                required::check(&mut report, &host, guest.as_ref());
+                required::check(&mut report, &host, whole);
             }
-            if let Some(guest) = guest {
-                report.add_guest(&guest, &host);
+            for guest in &guests {
+                report.add_guest(guest, &host);
             }
             run_demo(options, &mut report);
         }
@@ -192,95 +195,6 @@ fn bounded(cargo: Command) -> Command {
         };
     }
     command
-}
-
-/// T2; `None` when it was skipped, and the report says why.
-fn guest(
-    options: &Options,
-    artifacts: &[Artifact],
-    folder: &Path,
-    report: &mut Report,
-) -> anyhow::Result<Option<Run>> {
-    const COMMAND: &str = "cargo xtask vm";
-    let binaries = vm::choose(artifacts);
-    let reason = if options.quick {
-        Some("--quick")
-    } else if options.no_vm {
-        Some("--no-vm")
-    } else if !binaries.iter().any(vm::is_guest_test) {
-        Some("there are no tests for it yet")
-    } else {
-        None
-    };
-    if let Some(reason) = reason {
-        report.skip(Skip::new("T2 guest", reason, COMMAND));
-        return Ok(None);
-    }
-    let mut output = Output::new(folder.join("guest.log"), artifacts)?;
-    let (mut outcome, stood_still) = boot(&binaries, &mut output);
-    let hung = match &outcome {
-        Ok(vm::Outcome::Silent) => Some("it said nothing any more"),
-        Ok(vm::Outcome::Deadline) if stood_still => {
-            Some("one of its processors stood still (soft lockup)")
-        }
-        Ok(_) | Err(_) => None,
-    };
-    if let Some(how) = hung {
-        let reason = &format!("the emulated machine hung, {how}: a second guest runs the tests");
-        report.skip(Skip::new("T2 guest, first attempt", reason, COMMAND));
-        output = Output::new(folder.join("guest-2.log"), artifacts)?;
-        (outcome, _) = boot(&binaries, &mut output);
-    }
-    let outcome = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            report.fail("T2 guest", &format!("{error:#}"), COMMAND);
-            return Ok(None);
-        }
-    };
-    let success = !matches!(outcome, vm::Outcome::Ended(1..));
-    match outcome {
-        vm::Outcome::Unavailable { reason } => {
-            report.skip(Skip::new("T2 guest", &reason, COMMAND));
-            return Ok(None);
-        }
-        vm::Outcome::Ended(_) => {}
-        vm::Outcome::Deadline => report.fail("T2 guest", "it did not end in time", COMMAND),
-        vm::Outcome::Silent => {
-            let reason = format!("it said nothing for {GUEST_SILENCE_MAX:?} and was ended");
-            report.fail("T2 guest", &reason, COMMAND);
-        }
-        vm::Outcome::Vanished { status } => {
-            report.fail(
-                "T2 guest",
-                &format!("it went away, QEMU ended with {status}"),
-                COMMAND,
-            );
-        }
-    }
-    output.finish(success).map(Some)
-}
-
-/// What the guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
-/// another sent it; what is our programs' fault stands still again.
-const STOOD_STILL: &str = "soft lockup";
-
-/// How long the guest may say nothing. Each test says when it begins and ends; all 44 of the binary that takes longest
-/// took three minutes together.
-const GUEST_SILENCE_MAX: Duration = Duration::from_mins(5);
-
-/// Runs the tests in a guest, and says whether one of its processors stood still.
-fn boot(binaries: &[Artifact], output: &mut Output) -> (anyhow::Result<vm::Outcome>, bool) {
-    let mut stood_still = false;
-    let options = vm::Options {
-        silence: Some(GUEST_SILENCE_MAX),
-        ..vm::Options::default()
-    };
-    let outcome = vm::guest(&options, binaries, &mut std::io::sink(), &mut |line| {
-        stood_still |= line.contains(STOOD_STILL);
-        output.line(line);
-    });
-    (outcome, stood_still)
 }
 
 /// T3.

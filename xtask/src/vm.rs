@@ -24,6 +24,8 @@ use anyhow::Context;
 use crate::shell;
 use crate::shell::artifact::{self, Artifact};
 
+pub(crate) use kernel::SERIES;
+
 /// The test binaries that belong in the guest: package and target. One that does not exist yet
 /// is named and left out.
 const GUEST_TESTS: [(&str, &str); 3] = [
@@ -34,6 +36,14 @@ const GUEST_TESTS: [(&str, &str); 3] = [
 
 /// Those of a binary's tests that run in the guest, by the beginnings of their names, if not all do.
 const GUEST_FILTERS: [(&str, &str); 1] = [("it", "disk:: limits::")];
+
+/// The binary that tests the eBPF programs, and those of its tests that depend on the kernel's inside: every program is
+/// loaded, attached, counts and judges. The rest of it is about cgroups; and maps that are full, which takes longest, are so
+/// by our own numbers.
+const EBPF_TESTS: (&str, &str) = (
+    "vm",
+    "adoption:: block:: exec:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps",
+);
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
 const STATUS_DEADLINE: u8 = 124;
@@ -54,6 +64,12 @@ pub(crate) struct Options {
     /// The guest's processors
     #[arg(long, default_value_t = 2)]
     pub(crate) cpus: u8,
+    /// The series of its kernel, as 6.1 or 6.12: the newest of it that Debian's archive has for clouds
+    #[arg(long, default_value = SERIES[0], value_name = "SERIES", value_parser = parse_series)]
+    pub(crate) kernel: String,
+    /// Of the guest's tests, those of the eBPF programs alone
+    #[arg(long)]
+    pub(crate) ebpf: bool,
     /// Seconds after which the guest is ended
     #[arg(long, default_value_t = 1200, value_name = "SECONDS")]
     pub(crate) timeout: u64,
@@ -83,6 +99,8 @@ impl Default for Options {
             command: Vec::new(),
             memory: 2048,
             cpus: 2,
+            kernel: SERIES[0].to_owned(),
+            ebpf: false,
             timeout: 1200,
             release: false,
             no_build: false,
@@ -92,6 +110,18 @@ impl Default for Options {
             silence: None,
         }
     }
+}
+
+/// A series of kernels: numbers with dots between them, which is part of a file's name.
+fn parse_series(text: &str) -> Result<String, String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if text.split('.').all(is_number) {
+        return Ok(text.to_owned());
+    }
+    let tested = SERIES.join(", ");
+    Err(format!(
+        "a series is numbers with dots between them; tested are {tested}"
+    ))
 }
 
 /// How it went in the guest.
@@ -157,7 +187,7 @@ pub(crate) fn guest(
     if let Some(reason) = missing() {
         return Ok(Outcome::Unavailable { reason });
     }
-    let kernel = match kernel::fetch(&cache, options.refresh) {
+    let kernel = match kernel::fetch(&cache, &options.kernel, options.refresh) {
         Ok(kernel) => kernel,
         Err(error) => {
             return Ok(Outcome::Unavailable {
@@ -167,7 +197,14 @@ pub(crate) fn guest(
     };
     let accel = qemu::acceleration(&cache, &kernel, options.refresh)?;
 
-    let script = script(&options.command, binaries);
+    let chosen;
+    let binaries = if options.ebpf {
+        chosen = choose_ebpf(binaries);
+        &chosen
+    } else {
+        binaries
+    };
+    let script = script(&options.command, binaries, options.ebpf);
     let work = WorkDir::new(&cache, "guest")?;
     let initrd = work.path.join("initrd.cpio");
     let runs_tests = options.command.is_empty();
@@ -204,6 +241,12 @@ pub(crate) fn choose(built: &[Artifact]) -> Vec<Artifact> {
         .filter(|artifact| is_muster(artifact) || is_guest_test(artifact))
         .cloned()
         .collect()
+}
+
+/// What the tests of the eBPF programs need of `binaries`.
+fn choose_ebpf(binaries: &[Artifact]) -> Vec<Artifact> {
+    let needed = |artifact: &&Artifact| artifact.is_test && artifact.target == EBPF_TESTS.0;
+    binaries.iter().filter(needed).cloned().collect()
 }
 
 fn is_muster(artifact: &Artifact) -> bool {
@@ -275,7 +318,7 @@ fn test_exists(package: &str, target: &str) -> bool {
 }
 
 /// What the guest's shell runs: the command as given, or each test in turn.
-fn script(command: &[String], binaries: &[Artifact]) -> String {
+fn script(command: &[String], binaries: &[Artifact], ebpf: bool) -> String {
     if !command.is_empty() {
         let words: Vec<String> = command.iter().map(|word| shell::quote(word)).collect();
         return format!("exec {}\n", words.join(" "));
@@ -283,7 +326,8 @@ fn script(command: &[String], binaries: &[Artifact]) -> String {
     let mut script = String::from("status=0\nexport MUSTER_SKIP_FILE=/run/skipped\n");
     for test in binaries.iter().filter(|artifact| artifact.is_test) {
         let path = initramfs::guest_path(test);
-        let filter = GUEST_FILTERS.iter().find(|(name, _)| *name == test.target);
+        let filters = if ebpf { &[EBPF_TESTS] } else { &GUEST_FILTERS };
+        let filter = filters.iter().find(|(name, _)| *name == test.target);
         let filter = filter.map_or("", |(_, filter)| filter);
         // `cargo xtask test` reads the line, to name a failure by the binary it is in.
         writeln!(
@@ -361,18 +405,49 @@ mod tests {
     fn command_reaches_the_guest_word_by_word() {
         let command = ["sh", "-c", "exit 3"].map(String::from);
 
-        assert_eq!(script(&command, &[]), "exec sh -c 'exit 3'\n");
+        assert_eq!(script(&command, &[], false), "exec sh -c 'exit 3'\n");
     }
 
     #[test]
     fn guest_without_command_runs_its_tests() {
-        let script = script(&[], &[test_binary()]);
+        let script = script(&[], &[test_binary()], false);
 
         assert!(
             script.contains("/tests/muster-agent/vm  --test-threads=1 || status=101"),
             "{script}"
         );
         assert!(script.ends_with("exit $status\n"), "{script}");
+    }
+
+    #[test]
+    fn tests_of_the_programs_alone_are_named_by_their_modules() {
+        let script = script(&[], &[test_binary()], true);
+
+        assert!(
+            script.contains("/tests/muster-agent/vm adoption:: "),
+            "{script}"
+        );
+    }
+
+    /// A module that is not there would be a part of the kernel's proof that nobody gives.
+    #[test]
+    fn every_module_of_the_programs_tests_is_there() {
+        let (target, modules) = EBPF_TESTS;
+
+        let modules = modules.split(' ').take_while(|word| *word != "--skip");
+        for module in modules {
+            let module = module.trim_end_matches("::");
+            let file = format!("agent/tests/{target}/{module}.rs");
+            assert!(shell::root().join(&file).is_file(), "{file}");
+        }
+    }
+
+    #[test]
+    fn series_is_numbers_and_nothing_that_leads_elsewhere() {
+        assert_eq!(parse_series("6.12"), Ok("6.12".to_owned()));
+        for wrong in ["", "6.", "6..1", "../6", "six"] {
+            assert!(parse_series(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

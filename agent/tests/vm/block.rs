@@ -1,10 +1,11 @@
 //! What a task writes to a disk.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
-use muster_driver::fixture::skipped;
-
+use crate::disk::Disk;
 use crate::node::{Node, poll};
 
 /// A mebibyte that is written and synchronised by the task itself.
@@ -15,20 +16,23 @@ fn what_a_task_writes_to_disk_is_counted() {
         return;
     };
     let dir = node.data_dir.path().to_owned();
-    let device = std::fs::metadata(&dir).unwrap().dev();
-    let device = format!("{}:{}", libc::major(device), libc::minor(device));
-    if !std::path::Path::new("/sys/dev/block")
-        .join(&device)
-        .exists()
-    {
-        skipped(name, "no file system on a block device here");
-        return;
-    }
+    let disk = if is_on_a_disk(&dir) {
+        None
+    } else {
+        // A file system in memory writes nothing: the disk itself is written to.
+        let Some(disk) = Disk::new(name, 8 << 20) else {
+            return;
+        };
+        Some(disk)
+    };
+    carry_tasks(&node);
+    let file = dir.join("file").display().to_string();
+    let to = disk.as_ref().map_or(file.as_str(), Disk::path);
     let bpf = node.open();
     assert_eq!(bpf.absent().get("block"), None);
     assert_eq!(node.counters(&bpf).block.writes, 0);
 
-    node.start(&format!("write {}", dir.join("file").display()));
+    node.start(&format!("write {to}"));
     assert!(node.wait().success());
 
     // The device is done before the writer is told so, but another CPU may still be counting.
@@ -47,4 +51,26 @@ fn what_a_task_writes_to_disk_is_counted() {
         "{block:?}"
     );
     assert!(block.latency.sum_ns > 0, "{block:?}");
+}
+
+/// Has requests carry the cgroup of a task, as in an agent's tree: else they carry the nearest one above it whose disks, and
+/// whose memory that is written later, the kernel counts.
+fn carry_tasks(node: &Node) {
+    let dir = &node.cgroup_dir;
+    let there = fs::read_to_string(dir.join("cgroup.controllers")).unwrap();
+    if !there
+        .split_whitespace()
+        .any(|controller| controller == "io")
+    {
+        return;
+    }
+    for dir in [dir.clone(), dir.join("alloc")] {
+        fs::write(dir.join("cgroup.subtree_control"), "+io +memory").unwrap();
+    }
+}
+
+fn is_on_a_disk(dir: &Path) -> bool {
+    let device = fs::metadata(dir).unwrap().dev();
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    Path::new("/sys/dev/block").join(number).exists()
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::guest::Guest;
 use super::output::{BinaryRun, Run, find};
 use crate::shell;
 use crate::shell::artifact::Artifact;
@@ -50,7 +51,7 @@ struct Failure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tier {
     name: &'static str,
-    what: &'static str,
+    what: String,
     passed: usize,
     failed: usize,
     duration: Duration,
@@ -113,23 +114,29 @@ impl Report {
     }
 
     /// T2. A test that was skipped in the guest and has passed on this machine was not skipped.
-    pub(crate) fn add_guest(&mut self, run: &Run, host: &Run) {
+    pub(super) fn add_guest(&mut self, guest: &Guest, host: &Run) {
+        let Guest { series, ebpf, run } = guest;
         let binaries = run.binaries_without_skipped();
         let binaries: Vec<&BinaryRun> = binaries.iter().collect();
-        self.tiers
-            .push(tier("T2", "guest: limits, OOM, pure cgroup v2", &binaries));
+        let what = if *ebpf {
+            "eBPF programs"
+        } else {
+            "limits, OOM, cgroup v2"
+        };
+        let what = format!("guest, Linux {series}: {what}");
+        self.tiers.push(tier("T2", &what, &binaries));
         for line in &run.skipped {
             let Skip { name, reason, .. } = Skip::of_test(line);
             if !host.ran(&name) {
-                let name = format!("{name} (guest)");
-                self.skips.push(Skip::new(&name, &reason, "cargo xtask vm"));
+                let name = format!("{name} (guest, Linux {series})");
+                self.skips.push(Skip::new(&name, &reason, &guest.command()));
             }
         }
         for binary in &run.binaries {
-            let command = format!("cargo xtask vm -- {}", binary.executable);
+            let command = format!("{} -- {}", guest.command_for_one(), binary.executable);
             self.name_failures(binary, &command, " --exact ");
         }
-        self.fail_if_nothing_says_why(run, "cargo xtask vm");
+        self.fail_if_nothing_says_why(run, &guest.command());
     }
 
     /// T3.
@@ -137,7 +144,7 @@ impl Report {
         let (passed, failed) = if passed { (1, 0) } else { (0, 1) };
         self.tiers.push(Tier {
             name: "T3",
-            what: "demo as a black box",
+            what: "demo as a black box".to_owned(),
             passed,
             failed,
             duration,
@@ -263,10 +270,10 @@ impl Report {
     }
 }
 
-fn tier(name: &'static str, what: &'static str, binaries: &[&BinaryRun]) -> Tier {
+fn tier(name: &'static str, what: &str, binaries: &[&BinaryRun]) -> Tier {
     Tier {
         name,
-        what,
+        what: what.to_owned(),
         passed: binaries.iter().map(|binary| binary.passed).sum(),
         failed: binaries.iter().map(|binary| binary.failed).sum(),
         duration: binaries.iter().map(|binary| binary.duration).sum(),
@@ -332,6 +339,13 @@ mod tests {
         assert_eq!(report.counts(), "3 passed, 0 failed, 1 skipped");
     }
 
+    fn guest_run(series: &'static str, ebpf: bool, run: Run) -> Guest {
+        Guest {
+            run,
+            ..Guest::new(series, ebpf)
+        }
+    }
+
     #[test]
     fn test_that_passed_in_the_guest_was_not_skipped() {
         let guest = Run {
@@ -343,7 +357,7 @@ mod tests {
 
         let host = host_run();
         report.add_host(&host, &artifacts(), Some(&guest));
-        report.add_guest(&guest, &host);
+        report.add_guest(&guest_run("6.1", false, guest), &host);
 
         assert_eq!(report.counts(), "4 passed, 0 failed, 0 skipped");
     }
@@ -358,9 +372,30 @@ mod tests {
 
         let host = host_run();
         report.add_host(&host, &artifacts(), Some(&guest));
-        report.add_guest(&guest, &host);
+        report.add_guest(&guest_run("6.1", false, guest), &host);
 
         assert_eq!(report.counts(), "3 passed, 0 failed, 1 skipped");
+    }
+
+    #[test]
+    fn what_fails_under_another_kernel_names_it() {
+        let run = Run {
+            binaries: vec![binary("/tests/muster-agent/vm", 3, &["net::a"])],
+            skipped: ["c: no veth".to_owned()].into(),
+            ..Run::default()
+        };
+        let mut report = Report::default();
+
+        report.add_guest(&guest_run("6.12", true, run), &host_run());
+
+        let summary = report.summary(Path::new("/target/test-report"));
+        for told in [
+            "T2  guest, Linux 6.12: eBPF programs",
+            "repeat: cargo xtask vm --kernel 6.12 -- /tests/muster-agent/vm --exact net::a\n",
+            "c (guest, Linux 6.12): no veth",
+        ] {
+            assert!(summary.contains(told), "{told}: {summary}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The guest's kernel: Debian's package for clouds, downloaded and unpacked, never installed.
 //!
 //! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. Of the package's modules the guest
-//! gets what a file system with quota in a file needs.
+//! gets what a file system with quota in a file needs. Debian's archive has kernels of several series; the newest of
+//! each is found by its name, which changes with every version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +11,17 @@ use anyhow::{Context, bail};
 
 use crate::shell;
 
-/// Debian's package without content that depends on the newest kernel for clouds.
-const META_PACKAGE: &str = "linux-image-cloud-amd64";
+/// The series of kernels that are tested, by what their versions begin with: the oldest that Muster runs on, and Debian 13's, which
+/// Debian 12's archive has too.
+pub(crate) const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// Modules that the guest loads, below `kernel` in the package; one that another needs comes before it.
+/// What the names of kernels' packages begin and end with.
+const PREFIX: &str = "linux-image-";
+const FLAVOUR: &str = "-cloud-amd64";
+const UNSIGNED: &str = "-unsigned";
+
+/// Modules that the guest loads, below `kernel` in the package, where some have them packed; one that another needs comes
+/// before it.
 pub(crate) const MODULES: [&str; 4] = [
     "drivers/block/loop.ko",
     "fs/quota/quota_tree.ko",
@@ -32,21 +40,21 @@ pub(crate) struct Kernel {
     pub(crate) modules: PathBuf,
 }
 
-/// The kernel unpacked in `cache`; the newest one that apt knows when there is none, or when
+/// The kernel of `series` that is unpacked in `cache`; the newest one that apt knows when there is none, or when
 /// `refresh` asks for it.
 ///
 /// # Errors
 ///
-/// When apt does not know the package, or it cannot be downloaded or unpacked.
-pub(crate) fn fetch(cache: &Path, refresh: bool) -> anyhow::Result<Kernel> {
-    if !refresh && let Some(kernel) = unpacked(cache) {
+/// When apt knows no such package, or it cannot be downloaded or unpacked.
+pub(crate) fn fetch(cache: &Path, series: &str, refresh: bool) -> anyhow::Result<Kernel> {
+    if !refresh && let Some(kernel) = unpacked(cache, series) {
         return Ok(kernel);
     }
-    let package = match newest_package() {
+    let package = match newest_package(series) {
         Ok(package) => package,
         Err(_) => {
-            update()?;
-            newest_package()?
+            update().with_context(|| format!("cannot look for kernel {series} in the archive"))?;
+            newest_package(series)?
         }
     };
     // apt and dpkg-deb work in a folder of their own, renamed at the end: a folder named `kernel-…`
@@ -58,11 +66,11 @@ pub(crate) fn fetch(cache: &Path, refresh: bool) -> anyhow::Result<Kernel> {
     std::fs::remove_dir_all(&scratch)
         .with_context(|| format!("cannot remove {}", scratch.display()))?;
     result?;
-    unpacked(cache).with_context(|| format!("{package} holds no kernel image"))
+    unpacked(cache, series).with_context(|| format!("{package} holds no kernel image"))
 }
 
-/// The kernel in `cache`, the last by name if there are several.
-fn unpacked(cache: &Path) -> Option<Kernel> {
+/// The kernel of `series` in `cache`, the last by name if there are several.
+fn unpacked(cache: &Path, series: &str) -> Option<Kernel> {
     let mut kernels: Vec<Kernel> = std::fs::read_dir(cache)
         .ok()?
         .filter_map(|entry| {
@@ -73,7 +81,8 @@ fn unpacked(cache: &Path) -> Option<Kernel> {
                 .strip_prefix("kernel-")?
                 .to_owned();
             let (image, modules) = (entry.path().join("vmlinuz"), entry.path().join("modules"));
-            (image.is_file() && modules.is_dir()).then_some(Kernel {
+            let whole = image.is_file() && modules.is_dir();
+            (whole && is_of(&release, series)).then_some(Kernel {
                 release,
                 image,
                 modules,
@@ -92,22 +101,41 @@ fn version_key(release: &str) -> Vec<u64> {
         .collect()
 }
 
-fn newest_package() -> anyhow::Result<String> {
-    let mut apt = Command::new("apt-cache");
-    apt.args(["show", "--no-all-versions", META_PACKAGE]);
-    let text = shell::capture(&mut apt).context("apt does not know Debian's kernel for clouds")?;
-    parse_depends(&text).with_context(|| format!("{META_PACKAGE} depends on no kernel"))
+/// Whether a kernel of that release is of `series`: 6.12.9 is not of 6.1.
+fn is_of(release: &str, series: &str) -> bool {
+    release
+        .strip_prefix(series)
+        .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The kernel's package in a line like `Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)`.
-fn parse_depends(text: &str) -> Option<String> {
-    let depends = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Depends: "))?;
-    depends
-        .split([',', ' '])
-        .find(|word| word.starts_with("linux-image-") && word.ends_with("-amd64"))
+fn newest_package(series: &str) -> anyhow::Result<String> {
+    let mut apt = Command::new("apt-cache");
+    apt.args(["pkgnames", PREFIX]);
+    let names = shell::capture(&mut apt).context("apt does not list Debian's packages")?;
+    newest(&names, series).with_context(|| {
+        format!(
+            "Debian's archive, as apt knows it here, has no kernel {series} for clouds \
+             ({PREFIX}{series}.*{FLAVOUR})"
+        )
+    })
+}
+
+/// The newest kernel of `series` for clouds among names of packages, one a line. Of one version, the package with a signed image:
+/// the other may be there first.
+fn newest(names: &str, series: &str) -> Option<String> {
+    let kernels = names.lines().filter(|name| {
+        let release = release_of(name);
+        name.starts_with(PREFIX) && is_of(release, series) && release.ends_with(FLAVOUR)
+    });
+    kernels
+        .max_by_key(|name| (version_key(release_of(name)), !name.ends_with(UNSIGNED)))
         .map(str::to_owned)
+}
+
+/// What `uname -r` says of the kernel in the package.
+fn release_of(package: &str) -> &str {
+    let release = package.strip_prefix(PREFIX).unwrap_or(package);
+    release.strip_suffix(UNSIGNED).unwrap_or(release)
 }
 
 fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
@@ -130,7 +158,7 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
     let tree = scratch.join("tree");
     shell::capture(Command::new("dpkg-deb").arg("-x").args([&archive, &tree]))?;
 
-    let release = package.trim_start_matches("linux-image-");
+    let release = release_of(package);
     let image = tree.join("boot").join(format!("vmlinuz-{release}"));
     let kernel = scratch.join("kernel");
     std::fs::create_dir(&kernel).context("cannot make a folder for the kernel")?;
@@ -144,12 +172,8 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
             .join(release)
             .join("kernel")
             .join(module);
-        let name = found.file_name().context("a module has a name")?;
-        // A kernel that has it built in, or packs it, goes without; tests that need it say so.
-        if found.is_file() {
-            std::fs::copy(&found, modules.join(name))
-                .with_context(|| format!("cannot copy {}", found.display()))?;
-        }
+        // A kernel that has it built in goes without.
+        copy_module(&found, &modules)?;
     }
     let destination = cache.join(format!("kernel-{release}"));
     if destination.join("modules").is_dir() {
@@ -161,6 +185,22 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
     }
     std::fs::rename(&kernel, &destination)
         .with_context(|| format!("cannot make {}", destination.display()))
+}
+
+/// Copies a module into `folder`, unpacked; one that is not in the package is left out.
+fn copy_module(module: &Path, folder: &Path) -> anyhow::Result<()> {
+    let name = module.file_name().context("a module has a name")?;
+    let copy = folder.join(name);
+    let packed = module.with_extension("ko.xz");
+    if packed.is_file() {
+        let mut busybox = Command::new("busybox");
+        shell::capture(busybox.arg("unxz").arg(&packed))?;
+    }
+    if module.is_file() {
+        std::fs::copy(module, &copy)
+            .with_context(|| format!("cannot copy {}", module.display()))?;
+    }
+    Ok(())
 }
 
 /// Has apt read the archive's package lists again, which needs root.
@@ -180,14 +220,53 @@ fn update() -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn kernel_package_is_read_from_the_meta_package() {
-        let text = "Package: linux-image-cloud-amd64\nVersion: 6.1.192-2\n\
-                    Depends: linux-image-6.1.0-56-cloud-amd64 (= 6.1.192-2)\n";
+    const NAMES: &str = "linux-image-6.1.0-9-cloud-amd64\n\
+        linux-image-6.12.117+deb12-cloud-amd64-unsigned\n\
+        linux-image-6.1.0-56-cloud-amd64\n\
+        linux-image-6.1.0-56-cloud-amd64-unsigned\n\
+        linux-image-6.12.117+deb12-cloud-amd64-dbg\n\
+        linux-image-6.12-cloud-amd64\n\
+        linux-image-6.12.99+deb12-cloud-amd64\n\
+        linux-image-6.12.118+deb12-amd64\n";
 
+    #[test]
+    fn newest_kernel_of_a_series_is_found_by_its_name() {
         assert_eq!(
-            parse_depends(text).as_deref(),
-            Some("linux-image-6.1.0-56-cloud-amd64")
+            SERIES.map(|series| newest(NAMES, series)),
+            [
+                Some("linux-image-6.1.0-56-cloud-amd64".to_owned()),
+                Some("linux-image-6.12.117+deb12-cloud-amd64-unsigned".to_owned())
+            ]
+        );
+        assert_eq!(newest(NAMES, "6.18"), None);
+    }
+
+    #[test]
+    fn unsigned_kernel_is_known_by_its_release() {
+        assert_eq!(
+            release_of("linux-image-6.12.117+deb12-cloud-amd64-unsigned"),
+            "6.12.117+deb12-cloud-amd64"
+        );
+    }
+
+    #[test]
+    fn kernel_of_a_series_is_not_taken_for_another() {
+        let cache = tempfile::tempdir().unwrap();
+        for release in ["6.1.0-56-cloud-amd64", "6.12.117+deb12-cloud-amd64"] {
+            let folder = cache.path().join(format!("kernel-{release}"));
+            std::fs::create_dir_all(folder.join("modules")).unwrap();
+            std::fs::write(folder.join("vmlinuz"), []).unwrap();
+        }
+
+        let releases = ["6.1", "6.12", "6"].map(|series| {
+            let kernel = unpacked(cache.path(), series);
+            kernel.map(|kernel| kernel.release)
+        });
+
+        let expected = ["6.1.0-56", "6.12.117+deb12", "6.12.117+deb12"];
+        assert_eq!(
+            releases,
+            expected.map(|version| Some(format!("{version}-cloud-amd64")))
         );
     }
 
