@@ -173,7 +173,7 @@ impl Flood {
     fn start(port: u16) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 // Whatever becomes of one is counted, not told.
@@ -191,7 +191,7 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
+            thread.join().expect("it does not panic");
         }
     }
 }
