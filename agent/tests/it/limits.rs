@@ -140,14 +140,85 @@ async fn a_task_that_waits_for_memory_is_told_of() {
 
     let alloc_id = server.place(greedy.build()).await;
 
-    server
-        .reported(alloc_id, "told of its waiting", |task, _| {
-            let told = |message: &str| message.starts_with("stood still for want of memory");
-            task.events.iter().any(|event| told(&event.message))
-        })
-        .await;
+    stood_still(&server, alloc_id, "for want of memory").await;
     server.stop(alloc_id).await;
     agent.end().await;
+}
+
+/// A task that may have a twentieth of a core and wants all of it stands still for the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_waits_for_a_processor_is_told_of() {
+    let name = "a_task_that_waits_for_a_processor_is_told_of";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    let keeps_pressure = std::fs::read_to_string(machine.tree().join("cpu.pressure"));
+    if node.attributes["cgroup.cpu"] != "v2" || keeps_pressure.is_err() {
+        let reason = "no cpu controller in v2, or no pressure; run: cargo xtask vm";
+        skipped(name, reason);
+        return agent.end().await;
+    }
+    let core_mhz = node.resources.total.cpu_mhz / u64::from(node.resources.cores);
+    let share = CpuMhz(u32::try_from(core_mhz / 20).unwrap());
+    let limited = service(1, "while :; do :; done").with(|spec, _| {
+        let resources = &mut spec.groups[0].tasks[0].resources;
+        resources.cpu = share;
+        resources.cpu_hard_limit = true;
+    });
+
+    let alloc_id = server.place(limited.build()).await;
+
+    stood_still(&server, alloc_id, "for want of processor time").await;
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// A task that may read 64 KiB in a second of a disk, and wants all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_waits_for_a_disk_is_told_of() {
+    let name = "a_task_that_waits_for_a_disk_is_told_of";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    let keeps_pressure = std::fs::read_to_string(machine.tree().join("io.pressure"));
+    let disk = Loop::new(&machine.data().with_extension("disk"));
+    let is_limited = node.attributes["cgroup.io"] == "v2" && keeps_pressure.is_ok();
+    let Some(disk) = disk.filter(|_| is_limited) else {
+        let reason = "no loop device, no io controller in v2, or no pressure; run: cargo xtask vm";
+        skipped(name, reason);
+        return agent.end().await;
+    };
+    let Loop(device) = &disk;
+    let script = format!("while :; do dd if={device} of=/dev/null bs=64k iflag=direct; done");
+    let limited = service(1, &script).raw().with(|spec, _| {
+        let io = &mut spec.groups[0].tasks[0].resources.io;
+        io.read_rate = Some(ByteRate(64 << 10));
+    });
+
+    let alloc_id = server.place(limited.build()).await;
+
+    stood_still(&server, alloc_id, "for want of a disk").await;
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// The task says that it stood still, and why.
+async fn stood_still(server: &FakeServer, alloc_id: AllocId, why: &str) {
+    let told = format!("stood still {why}");
+    server
+        .reported(alloc_id, "told of its waiting", |task, _| {
+            let is_told = |message: &str| message.starts_with(&told);
+            task.events.iter().any(|event| is_told(&event.message))
+        })
+        .await;
 }
 
 /// A loop device over a file, freed on drop.

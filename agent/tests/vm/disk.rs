@@ -1,4 +1,4 @@
-//! A disk of a test's own: a file behind a loop device.
+//! Disks of a test's own: a file behind a loop device, and one of the guest's that is slow and keeps nothing.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,8 +12,12 @@ use crate::support::skipped;
 pub(crate) struct Disk {
     device: String,
     number: String,
-    _file: tempfile::NamedTempFile,
+    /// What is behind a loop device.
+    file: Option<tempfile::NamedTempFile>,
 }
+
+/// The guest's slow disk: it does a request at a time, each in 5 ms (`xtask/src/vm/init.sh`).
+const SLOW: &str = "nullb0";
 
 impl Disk {
     /// A disk of so many bytes, all zero; `None`, said as a skip of `test`, where there are no loop devices.
@@ -41,12 +45,29 @@ impl Disk {
         if !taken.status.success() {
             return missing(String::from_utf8_lossy(&taken.stderr).trim());
         }
+        Some(Self::at(device, Some(file)))
+    }
+
+    /// The slow disk, whose requests are put in order by `scheduler`; `None`, said as a skip of `test`, where there is none.
+    pub(crate) fn slow(test: &str, scheduler: &str) -> Option<Self> {
+        let file = format!("/sys/block/{SLOW}/queue/scheduler");
+        if let Err(error) = std::fs::write(&file, scheduler) {
+            let reason = format!(
+                "no disk {SLOW} with the scheduler {scheduler} ({error}); run: cargo xtask vm"
+            );
+            skipped(test, &reason);
+            return None;
+        }
+        Some(Self::at(format!("/dev/{SLOW}"), None))
+    }
+
+    fn at(device: String, file: Option<tempfile::NamedTempFile>) -> Self {
         let number = File::open(&device).unwrap().metadata().unwrap().rdev();
-        Some(Self {
+        Self {
             number: format!("{}:{}", libc::major(number), libc::minor(number)),
             device,
-            _file: file,
-        })
+            file,
+        }
     }
 
     /// The device.
@@ -54,21 +75,24 @@ impl Disk {
         &self.device
     }
 
-    /// Bytes that went from the disk to `task`.
-    pub(crate) fn read_by(&self, task: &TaskCgroup) -> u64 {
+    /// How much of what the kernel calls `what` the disk did for `task`: bytes read or written (`rbytes`, `wbytes`), or
+    /// operations (`rios`, `wios`).
+    pub(crate) fn done_for(&self, task: &TaskCgroup, what: &str) -> u64 {
         let stat = std::fs::read_to_string(task.dir().join("io.stat")).unwrap();
         let mut disks = stat.lines().filter_map(|line| line.split_once(' '));
         let words = disks.find(|(number, _)| *number == self.number);
         let words = words.map_or("", |(_, words)| words);
-        let bytes = words
-            .split(' ')
-            .find_map(|word| word.strip_prefix("rbytes="));
-        bytes.map_or(0, |bytes| bytes.parse().unwrap())
+        let mut words = words.split(' ').filter_map(|word| word.split_once('='));
+        let done = words.find(|(name, _)| *name == what);
+        done.map_or(0, |(_, done)| done.parse().unwrap())
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        if self.file.is_none() {
+            return;
+        }
         let freed = Command::new("losetup").args(["-d", &self.device]).status();
         assert!(std::thread::panicking() || freed.unwrap().success());
     }

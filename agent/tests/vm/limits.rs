@@ -141,21 +141,9 @@ async fn a_disk_rate_holds() {
         "{told:?}"
     );
     let mut child = shell(&task, &format!("exec cat {}", disk.path()));
-    let read = || disk.read_by(&task);
-    let (from, begun) = until("the first bytes", || {
-        let now = read();
-        (now > 0).then(|| (now, Instant::now()))
-    });
 
-    let to = until("five mebibytes", || {
-        Some(read()).filter(|now| now - from >= 5 * limit)
-    });
-    let rate = (to - from) as f64 / begun.elapsed().as_secs_f64();
+    keeps(&task, &disk, "rbytes", limit);
 
-    eprintln!("{rate:.0} bytes a second of {limit}");
-    assert!(rate <= 1.1 * limit as f64, "{rate:.0} bytes a second");
-    // An emulated guest may be slower than its limit, but not so much that the limit were another.
-    assert!(rate >= 0.9 * limit as f64, "{rate:.0} bytes a second");
     assert_eq!(
         task.repair(&limits).unwrap(),
         [],
@@ -172,6 +160,75 @@ async fn a_disk_rate_holds() {
     );
     remove(tree, task).await;
     child.wait().unwrap();
+}
+
+/// Five seconds' worth of `limit` takes five seconds, within a tenth.
+fn keeps(task: &TaskCgroup, disk: &Disk, what: &str, limit: u64) {
+    let done = || disk.done_for(task, what);
+    let (from, begun) = until("the first of it", || {
+        let now = done();
+        (now > 0).then(|| (now, Instant::now()))
+    });
+
+    let to = until("five seconds' worth", || {
+        Some(done()).filter(|now| now - from >= 5 * limit)
+    });
+    let rate = (to - from) as f64 / begun.elapsed().as_secs_f64();
+
+    eprintln!("{rate:.0} {what} a second of {limit}");
+    assert!(rate <= 1.1 * limit as f64, "{rate:.0} {what} a second");
+    // An emulated guest may be slower than its limit, but not so much that the limit were another.
+    assert!(rate >= 0.9 * limit as f64, "{rate:.0} {what} a second");
+}
+
+/// A task whose disk is limited by `io` does `order` with it, for ever, at the rate of `limit`.
+async fn disk_keeps(name: &str, io: IoLimits, order: &str, what: &str, limit: u64) {
+    let Some(tree) = tree(name, &[Controller::Io]) else {
+        return;
+    };
+    let Some(disk) = Disk::new(name, 64 << 20) else {
+        return tree.remove().await.unwrap();
+    };
+    let limits = Limits { io, ..limits() };
+    let task = TaskCgroup::create(&tree, "alloc", "works", &limits).unwrap();
+    let order = order.replace("DISK", disk.path());
+    let mut child = shell(&task, &format!("while :; do {order}; done"));
+
+    keeps(&task, &disk, what, limit);
+
+    remove(tree, task).await;
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_written_to_a_disk_keeps_its_rate() {
+    let io = IoLimits {
+        write_rate: Some(ByteRate(1 << 20)),
+        ..IoLimits::default()
+    };
+    let order = "dd if=/dev/zero of=DISK bs=64k count=512 oflag=direct";
+    let name = "what_is_written_to_a_disk_keeps_its_rate";
+    disk_keeps(name, io, order, "wbytes", 1 << 20).await;
+}
+
+#[tokio::test]
+async fn reads_of_a_disk_keep_their_rate() {
+    let io = IoLimits {
+        read_ops: Some(100),
+        ..IoLimits::default()
+    };
+    let order = "dd if=DISK of=/dev/null bs=4k iflag=direct";
+    disk_keeps("reads_of_a_disk_keep_their_rate", io, order, "rios", 100).await;
+}
+
+#[tokio::test]
+async fn writes_of_a_disk_keep_their_rate() {
+    let io = IoLimits {
+        write_ops: Some(100),
+        ..IoLimits::default()
+    };
+    let order = "dd if=/dev/zero of=DISK bs=4k count=8192 oflag=direct";
+    disk_keeps("writes_of_a_disk_keep_their_rate", io, order, "wios", 100).await;
 }
 
 #[tokio::test]

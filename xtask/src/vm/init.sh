@@ -28,8 +28,13 @@ mount -t cgroup2 -o nsdelegate,memory_recursiveprot cgroup2 /sys/fs/cgroup
 for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
 done
+# One request at a time, each done after 5 ms: a disk that is busy although the processor is not.
+slow_disk="gb=1 queue_mode=2 hw_queue_depth=1 irqmode=2 completion_nsec=5000000"
 for module in /modules/*.ko; do
-    [ -e "$module" ] && insmod "$module"
+    case "$module" in
+    *null_blk.ko) insmod "$module" $slow_disk ;;
+    *.ko) [ -e "$module" ] && insmod "$module" ;;
+    esac
 done
 ip link set lo up
 hostname guest

@@ -1,7 +1,7 @@
 //! The guest's kernel: Debian's package for clouds, downloaded and unpacked, never installed.
 //!
 //! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. Of the package's modules the guest
-//! gets what a file system with quota in a file needs. Debian's archive has kernels of several series; the newest of
+//! gets what a file system with quota in a file needs, and a slow disk with a scheduler that knows weights. Debian's archive has kernels of several series; the newest of
 //! each is found by its name, which changes with every version.
 
 use std::path::{Path, PathBuf};
@@ -22,12 +22,18 @@ const UNSIGNED: &str = "-unsigned";
 
 /// Modules that the guest loads, below `kernel` in the package, where some have them packed; one that another needs comes
 /// before it.
-pub(crate) const MODULES: [&str; 4] = [
+pub(crate) const MODULES: [&str; 7] = [
     "drivers/block/loop.ko",
+    "fs/configfs/configfs.ko",
+    "drivers/block/null_blk/null_blk.ko",
+    "block/bfq.ko",
     "fs/quota/quota_tree.ko",
     "fs/quota/quota_v2.ko",
     "fs/overlayfs/overlay.ko",
 ];
+
+/// The file that says which modules were looked for: a kernel unpacked for others is unpacked anew.
+const MODULES_LIST: &str = "modules.list";
 
 /// A kernel that is unpacked.
 #[derive(Clone, Debug)]
@@ -81,7 +87,8 @@ fn unpacked(cache: &Path, series: &str) -> Option<Kernel> {
                 .strip_prefix("kernel-")?
                 .to_owned();
             let (image, modules) = (entry.path().join("vmlinuz"), entry.path().join("modules"));
-            let whole = image.is_file() && modules.is_dir();
+            let has = std::fs::read_to_string(entry.path().join(MODULES_LIST)).unwrap_or_default();
+            let whole = image.is_file() && has == MODULES.join("\n");
             (whole && is_of(&release, series)).then_some(Kernel {
                 release,
                 image,
@@ -175,10 +182,9 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
         // A kernel that has it built in goes without.
         copy_module(&found, &modules)?;
     }
+    std::fs::write(kernel.join(MODULES_LIST), MODULES.join("\n"))
+        .context("cannot say which modules there are")?;
     let destination = cache.join(format!("kernel-{release}"));
-    if destination.join("modules").is_dir() {
-        return Ok(());
-    }
     if destination.exists() {
         std::fs::remove_dir_all(&destination)
             .with_context(|| format!("cannot remove {}", destination.display()))?;
@@ -254,15 +260,21 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         for release in ["6.1.0-56-cloud-amd64", "6.12.117+deb12-cloud-amd64"] {
             let folder = cache.path().join(format!("kernel-{release}"));
-            std::fs::create_dir_all(folder.join("modules")).unwrap();
+            std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("vmlinuz"), []).unwrap();
+            std::fs::write(folder.join(MODULES_LIST), MODULES.join("\n")).unwrap();
         }
+        // One without what is loaded in the guest today.
+        let old = cache.path().join("kernel-6.13.0-cloud-amd64");
+        std::fs::create_dir_all(&old).unwrap();
+        std::fs::write(old.join("vmlinuz"), []).unwrap();
 
         let releases = ["6.1", "6.12", "6"].map(|series| {
             let kernel = unpacked(cache.path(), series);
             kernel.map(|kernel| kernel.release)
         });
 
+        assert_eq!(unpacked(cache.path(), "6.13").map(|it| it.release), None);
         let expected = ["6.1.0-56", "6.12.117+deb12", "6.12.117+deb12"];
         assert_eq!(
             releases,
