@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use muster_domain::alloc::{ClientStatus, DesiredAlloc};
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskEventKind};
 use muster_domain::id::AllocId;
 use muster_domain::job::ByteRate;
 use muster_domain::resources::{CpuMhz, Mb};
 use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
-use crate::support::{FakeServer, Machine, eventually, privileged, service, skipped};
+use crate::support::{FakeServer, Machine, eventually, privileged, service, skipped, start_ticks};
 
 /// What the task of an allocation uses.
 async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
@@ -109,6 +109,78 @@ async fn limits_change_with_the_job_while_the_task_runs() {
     .await;
     assert_eq!(limited.memory_limit_bytes, Some(64 << 20));
     assert_eq!(server.pid(alloc_id).await, pid);
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// The next version of the job, whose task is of that size.
+fn sized(alloc: &DesiredAlloc, mhz: u32, mb: u32) -> DesiredAlloc {
+    let mut job = (*alloc.job).clone();
+    job.version += 1;
+    let resources = &mut job.spec.groups[0].tasks[0].resources;
+    (resources.cpu, resources.memory) = (CpuMhz(mhz), Mb(mb));
+    DesiredAlloc {
+        job: Arc::new(job),
+        ..alloc.clone()
+    }
+}
+
+/// The task says that it went from a weight of so many MHz to another: in tenths on cgroup v2.
+async fn resized(server: &FakeServer, alloc_id: AllocId, from: u32, to: u32) {
+    let v2 = format!("cpu.weight was \"{}\" and is \"{}\"", from / 10, to / 10);
+    let told = [v2, format!("cpu.shares was \"{from}\" and is \"{to}\"")];
+    server
+        .reported(alloc_id, "told of its size", |task, _| {
+            let is_told = |message: &str| told.iter().any(|told| message.contains(told));
+            task.events.iter().any(|event| is_told(&event.message))
+        })
+        .await;
+}
+
+/// The job asks for more CPU and memory, and then for less CPU, while its task runs: the same process has as much, and the
+/// next agent finds that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_changes_its_size_where_it_is() {
+    let name = "a_task_changes_its_size_where_it_is";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let node = server.node(|node| node.has_driver("native")).await;
+    if ["cgroup.cpu", "cgroup.memory"].map(|name| node.attributes[name] == "absent") != [false; 2] {
+        skipped(name, "no cpu or memory controller; run: cargo xtask vm");
+        return agent.kill();
+    }
+    let first = sized(&service(1, "while :; do :; done").build(), 1_000, 32);
+    let alloc_id = server.place(first.clone()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let pid = server.pid(alloc_id).await;
+    let start = start_ticks(pid).unwrap();
+
+    let grown = sized(&first, 2_000, 64);
+    server.place(grown.clone()).await;
+    resized(&server, alloc_id, 1_000, 2_000).await;
+    let memory = stats(&server, alloc_id).await.memory_limit_bytes;
+    assert_eq!(memory, Some(64 << 20));
+
+    agent.kill();
+    let agent = machine.agent(&server).await;
+    let task = server
+        .reported(alloc_id, "recovered", |task, _| {
+            let mut events = task.events.iter();
+            events.any(|event| matches!(event.kind, TaskEventKind::Recovered))
+        })
+        .await;
+    let drifted = |message: &str| message.starts_with("limits were not the task's");
+    let drift = task.events.iter().find(|event| drifted(&event.message));
+    assert!(drift.is_none(), "{drift:?}");
+
+    server.place(sized(&grown, 500, 64)).await;
+    resized(&server, alloc_id, 2_000, 500).await;
+    assert_eq!(server.pid(alloc_id).await, pid);
+    assert_eq!(start_ticks(pid), Some(start));
     server.stop(alloc_id).await;
     agent.end().await;
 }

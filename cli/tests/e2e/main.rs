@@ -25,6 +25,8 @@ mod plugin;
 #[cfg(test)]
 mod remote;
 #[cfg(test)]
+mod resize;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tasks;

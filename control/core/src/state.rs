@@ -265,7 +265,7 @@ impl State {
         }
     }
 
-    /// Changes an allocation and moves what its node uses. Says whether it set room free.
+    /// Changes an allocation and moves what its node uses. Says whether it set room free: all that it took, or some.
     pub(crate) fn update_alloc(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> bool {
         let Some(updated) = self.allocs.update(key, change) else {
             return false;
@@ -281,7 +281,7 @@ impl State {
             }
         }
         self.moved(&moved);
-        before.is_some() && after.is_none()
+        before.is_some_and(|took| after.is_none_or(|takes| took.exceeds(takes).is_some()))
     }
 
     /// Forgets allocations. Says which there were, and where.

@@ -31,6 +31,21 @@ fn check(old: Option<&Value>, new: &Value, verbose: bool, expected: Expect) {
     expected.assert_eq(&text(&diff, verbose));
 }
 
+/// What the plan says of instances is truer than what a change means elsewhere.
+#[test]
+fn a_change_that_replaces_nothing_says_so() {
+    let mut new = job();
+    new["TaskGroups"][0]["Tasks"][0]["Resources"]["CPU"] = json!(200);
+    let mut diff = jobs(Some(&job()), Some(&new), true).unwrap();
+    annotate(&mut diff);
+    let in_place = ("in-place update".to_owned(), 2);
+    annotate_updates(&mut diff, [("api".to_owned(), [in_place].into())].into());
+
+    let text = text(&diff, false);
+
+    assert!(text.contains("\"main\" (forces in-place update)"), "{text}");
+}
+
 #[test]
 fn a_change_is_marked_where_it_is() {
     let mut new = job();

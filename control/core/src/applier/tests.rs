@@ -1,5 +1,7 @@
 use muster_domain::fixture::{job, node};
 use muster_domain::job::JobSpec;
+use muster_domain::node::{NodeSpec, limits_in_place};
+use muster_domain::resources::CpuMhz;
 
 use super::*;
 use crate::fixture::Cluster;
@@ -59,6 +61,89 @@ fn the_second_of_two_plans_for_one_room_is_looked_at_again() {
     );
     cluster.settle();
     assert_eq!(cluster.broker.blocked(), 1);
+}
+
+/// Where limits of native tasks change in place.
+fn able_node() -> NodeSpec {
+    let able = limits_in_place("native");
+    node("n1").cpu_mhz(1_000).attribute(&able, "1").build()
+}
+
+/// Two tasks of 300 MHz want 600 each of a node of 1 000, and both updates are planned before either is committed.
+#[test]
+fn two_updates_do_not_grow_into_the_same_room() {
+    let native = |name: &str, mhz: u32| {
+        let mut spec = job(name).cpu_mhz(mhz).build();
+        "native".clone_into(&mut spec.groups[0].tasks[0].driver);
+        spec
+    };
+    let mut cluster = Cluster::new();
+    cluster.node(able_node());
+    for name in ["a", "b"] {
+        cluster.run(native(name, 300));
+    }
+    for name in ["a", "b"] {
+        let at = cluster.now;
+        cluster.apply(Command::RegisterJob {
+            spec: Box::new(native(name, 600)),
+            at,
+            check_index: None,
+        });
+    }
+    let outcomes = [(); 2].map(|()| cluster.schedule_next().unwrap());
+    // Each was alone when it was planned.
+    assert!(outcomes.iter().all(|outcome| {
+        let groups = &outcome.plan.groups;
+        groups.len() == 1 && groups[0].in_place && groups[0].left_behind.is_empty()
+    }));
+
+    let mut merged = merge(&cluster.state, outcomes.to_vec(), Vec::new(), cluster.now);
+    let response = cluster.apply(merged.command.take().unwrap());
+    let settled = merged.settle(Some(&response));
+    cluster.broker.settle(&cluster.state, &settled, cluster.now);
+
+    let versions = ["a", "b"].map(|name| cluster.live(name)[0].job.version);
+    assert_eq!(versions, [1, 0]);
+    assert_eq!((settled.done.len(), settled.retry.len()), (1, 1));
+    // The other waits for a place, and takes none that is not there.
+    cluster.settle();
+    assert_eq!(cluster.broker.blocked(), 1);
+    assert_eq!(cluster.live("b")[0].job.version, 0);
+    assert_eq!(
+        crate::state::check::broken(&cluster.state),
+        Vec::<String>::new()
+    );
+}
+
+/// The same where the entry of the first is written before the second's comes: what is applied decides.
+#[test]
+fn an_entry_that_comes_late_does_not_grow_into_what_is_taken() {
+    let mut cluster = Cluster::new();
+    cluster.node(able_node());
+    let mut spec = job("a").cpu_mhz(300).build();
+    "native".clone_into(&mut spec.groups[0].tasks[0].driver);
+    cluster.run(spec.clone());
+    spec.groups[0].tasks[0].resources.cpu = CpuMhz(600);
+    let at = cluster.now;
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec),
+        at,
+        check_index: None,
+    });
+    let outcome = cluster.schedule_next().unwrap();
+    let merged = merge(&cluster.state, vec![outcome], Vec::new(), cluster.now);
+    cluster.run(job("late").cpu_mhz(600).build());
+    assert_eq!(cluster.live("late").len(), 1);
+
+    let response = cluster.apply(merged.command.clone().unwrap());
+
+    let settled = merged.settle(Some(&response));
+    assert_eq!(settled.retry.len(), 1);
+    assert_eq!(cluster.live("a")[0].job.version, 0);
+    assert_eq!(
+        crate::state::check::broken(&cluster.state),
+        Vec::<String>::new()
+    );
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //! Used twice: by the applier, so that no log is spent on what cannot be, and when the entry is
 //! applied, because other entries may have come between. The second time decides.
 
+use std::collections::BTreeSet;
+
 use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::plan::{PlacementRun, Plan};
 use muster_domain::resources::Amount;
 
-use crate::state::{Room, State};
+use crate::state::{AllocView, Room, State};
 
 /// The part of a plan that holds.
 #[derive(Debug)]
@@ -16,7 +18,7 @@ pub(crate) struct Admission {
     pub(crate) plan: Plan,
     /// Instances it places.
     pub(crate) placed: u32,
-    /// Instances refused.
+    /// Instances refused, and instances that were to go over in place and have no room for what they take more then.
     pub(crate) dropped: u32,
 }
 
@@ -67,6 +69,7 @@ pub(super) fn admit_current(
     let mut left = placements_max;
     let mut not_replaced = Vec::new();
     let row = state.jobs().row(&plan.job);
+    let unmoved = resize(state, room, &mut plan);
     let ask_of = |group_at: u16, run: &PlacementRun| {
         let older = run.detail.as_ref().and_then(|detail| detail.version);
         let row = row?;
@@ -93,20 +96,54 @@ pub(super) fn admit_current(
             fits > 0
         });
     }
-    if plan.all_at_once && dropped > 0 {
+    if plan.all_at_once && dropped + unmoved > 0 {
         plan.clear();
         return Admission {
             plan,
             placed: 0,
-            dropped: wanted,
+            dropped: wanted + unmoved,
         };
     }
     keep_running(state, room, &mut plan, &not_replaced);
     Admission {
         plan,
         placed: wanted - dropped,
-        dropped,
+        dropped: dropped + unmoved,
     }
+}
+
+/// Takes from `room` what instances take more when they go over to the plan's version where they are, and leaves those
+/// behind for which it is not there. Says how many.
+fn resize(state: &State, room: &mut Room<'_>, plan: &mut Plan) -> u32 {
+    let version = state.jobs().version(&plan.job, plan.job_version);
+    let Some(version) = version.filter(|_| plan.groups.iter().any(|group| group.in_place)) else {
+        return 0;
+    };
+    let mut unmoved = 0;
+    for group in plan.groups.iter_mut().filter(|group| group.in_place) {
+        let Some(new) = version.spec.groups.get(usize::from(group.group_at)) else {
+            continue;
+        };
+        let of_group = new.ask();
+        let behind: BTreeSet<AllocId> = group.left_behind.iter().copied().collect();
+        let moved = state
+            .allocs()
+            .of_job(&plan.job)
+            .filter(|alloc| !alloc.is_terminal() && alloc.group().name == new.name)
+            .filter(|alloc| !alloc.job().is_same(&version) && !room.is_freed(*alloc))
+            .filter(|alloc| !behind.contains(&alloc.id()));
+        let moved: Vec<_> = moved.collect();
+        let all = moved.len();
+        let no_room = moved.into_iter().filter(|alloc| {
+            let takes = alloc.ask_with(of_group);
+            takes != alloc.ask() && !room.resize(*alloc, takes)
+        });
+        let no_room: Vec<AllocId> = no_room.map(AllocView::id).collect();
+        unmoved += u32::try_from(no_room.len()).unwrap_or(u32::MAX);
+        group.in_place = no_room.is_empty() || no_room.len() < all;
+        group.left_behind.extend(no_room);
+    }
+    unmoved
 }
 
 fn is_stale(state: &State, plan: &Plan) -> bool {

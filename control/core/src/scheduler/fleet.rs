@@ -255,6 +255,20 @@ impl<'a> Fleet<'a> {
         }
     }
 
+    /// `alloc`, which stays where it is, takes as much as an instance of `group` from here on.
+    pub(super) fn resize(&mut self, alloc: AllocView<'_>, group: &TaskGroup) {
+        let (took, takes) = (alloc.ask(), alloc.ask_with(group.ask()));
+        let number = self.number_of(alloc).filter(|_| took != takes);
+        let Some(number) = number.filter(|_| !alloc.is_terminal()) else {
+            return;
+        };
+        self.use_of(number, |used| used.minus(took).plus(takes));
+        let more = takes.minus(took);
+        if more != Amount::default() {
+            self.placed.push((number, more, Holding::default()));
+        }
+    }
+
     /// Sets free what `alloc` holds, because something more important takes its place.
     pub(super) fn evict(&mut self, alloc: AllocView<'_>) {
         self.give_back(alloc);

@@ -110,7 +110,7 @@ pub(super) fn schedule(
 /// The groups of the current version, and those that only allocations have.
 fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<GroupInput<'a>> {
     let spec_groups: &[TaskGroup] = job.map_or(&[], |job| &job.current.spec.groups);
-    let mut changes = Changes::default();
+    let mut changes = Changes::new(state);
     let mut groups: Vec<GroupInput<'a>> = spec_groups
         .iter()
         .map(|group| GroupInput {
@@ -387,6 +387,16 @@ impl<'s> Placer<'s> {
             }
         }
         let spec = &self.job.current.spec;
+        for (name, work) in &work {
+            let Some(group) = spec.group(name) else {
+                continue;
+            };
+            for alloc_id in &work.in_place {
+                if let Some(alloc) = self.state.allocs().get(alloc_id) {
+                    self.fleet.resize(alloc, group);
+                }
+            }
+        }
         let before = spec.all_at_once.then(|| plan.clone());
         for (name, work) in work {
             let Some(at) = spec.groups.iter().position(|group| group.name == name) else {

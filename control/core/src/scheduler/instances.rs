@@ -11,7 +11,7 @@ use muster_domain::node::{NodeStatus, limits_in_place};
 use super::feasible::{Asks, Needs, Verdict, Verdicts};
 use super::reconciler::{Comeback, Instance, RescheduleEvent, Taint};
 use super::update::{self, Change};
-use crate::state::{AllocView, State};
+use crate::state::{AllocView, Room, State};
 
 /// Whether an instance of its job that ended well is started again elsewhere: its restarts in place are used
 /// up, so it counts as one that failed, or it would start without end and without delay.
@@ -49,13 +49,24 @@ pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
 }
 
 /// What the current version of a job asks of instances of older ones. Many have the same answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Changes<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
     verdicts: BTreeMap<&'a str, Verdicts>,
+    /// What nodes have when those that were asked about before take what they are to take.
+    room: Room<'a>,
 }
 
 impl<'a> Changes<'a> {
+    /// Nobody was asked about yet.
+    pub(super) fn new(state: &'a State) -> Self {
+        Self {
+            by_cohort: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            room: Room::new(state),
+        }
+    }
+
     /// What is asked of `alloc` to become an instance of `group` of the current version.
     pub(super) fn of(
         &mut self,
@@ -74,10 +85,18 @@ impl<'a> Changes<'a> {
             .entry(key)
             .or_insert_with(|| update::change((&old.spec, alloc.group()), (&new.spec, group)));
         let change = *change;
-        let goes_on = change != Change::InPlace
+        let stays = change != Change::InPlace
             || limits_change_there(state, alloc, limited)
-                && self.may_stay(state, job, group, alloc);
-        if goes_on { change } else { Change::Destructive }
+                && self.may_stay(state, job, group, alloc)
+                && self.has_room(group, alloc);
+        if stays { change } else { Change::Destructive }
+    }
+
+    /// Whether the node of `alloc` has what an instance of `group` takes more than it; then it is taken.
+    fn has_room(&mut self, group: &TaskGroup, alloc: AllocView<'_>) -> bool {
+        // One that is over takes nothing. What one takes less is not counted: it may be one that stays as it is.
+        let takes = alloc.ask_with(group.ask()).max(alloc.ask());
+        alloc.is_terminal() || self.room.resize(alloc, takes)
     }
 
     /// Whether the node of `alloc` meets the constraints of the current version.

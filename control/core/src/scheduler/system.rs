@@ -44,7 +44,7 @@ pub(super) fn schedule(
         state,
         job: running,
         now,
-        changes: Changes::default(),
+        changes: Changes::new(state),
         plan: &mut plan,
     };
     for alloc in state.allocs().of_job(&eval.job) {
@@ -57,6 +57,14 @@ pub(super) fn schedule(
         for stop in &plan.stops {
             if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
                 fleet.give_back(alloc);
+            }
+        }
+        for group in &job.current.spec.groups {
+            let present = groups.get(group.name.as_str());
+            for alloc_id in present.map_or(&[][..], |present| &present.in_place) {
+                if let Some(alloc) = state.allocs().get(alloc_id) {
+                    fleet.resize(alloc, group);
+                }
             }
         }
         for (group_at, group) in (0..).zip(&job.current.spec.groups) {

@@ -22,6 +22,7 @@ use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
 use muster_domain::job::{JobType, UpdateStrategy};
 use muster_domain::node::limits_in_place;
+use muster_domain::resources::CpuMhz;
 use muster_domain::scheduling::SchedulerConfig;
 
 use crate::fixture::Cluster;
@@ -234,6 +235,93 @@ fn an_instance_that_must_be_replaced_does_not_go_over_in_place() {
             stop web[0] on n1: alloc is being updated due to job update
             place web[0] n1 score 0.455 after n1
             wait web x1: cpu on 2"#]],
+    );
+}
+
+#[test]
+fn a_task_of_ours_changes_its_size_where_it_is() {
+    check(
+        "node n1 cpu=1000
+         job web count=2 cpu=400 driver=native
+         job web count=2 cpu=450 driver=native
+         job web count=2 cpu=300 driver=native
+         job web count=2 cpu=300 mem=200 driver=native",
+        expect![[r#"
+            place web[0..=1] n1 score 0.344
+            move web to version 1
+            move web to version 2
+            move web to version 3"#]],
+    );
+}
+
+/// There is room for one of two to grow; the other is replaced as soon as there is a place for it.
+#[test]
+fn what_has_no_room_to_grow_is_replaced() {
+    check(
+        "node n1 cpu=1000
+         job web count=2 cpu=400 driver=native
+         job web count=2 cpu=550 driver=native
+         node n2 cpu=1000",
+        expect![[r#"
+            place web[0..=1] n1 score 0.344
+            move web to version 1
+            wait web x1: cpu on 1
+            stop web[1] on n1: alloc is being updated due to job update
+            place web[1] n2 score 0.409 after n1"#]],
+    );
+}
+
+/// What comes in the same plan finds what is left by those that grow, and is not refused when the plan is applied.
+#[test]
+fn instances_that_come_do_not_take_what_others_grow_into() {
+    let mut cluster = Cluster::new();
+    let able = limits_in_place("native");
+    cluster.node(node("n1").cpu_mhz(1_000).attribute(&able, "1").build());
+    let mut spec = job("web").cpu_mhz(300).build();
+    "native".clone_into(&mut spec.groups[0].tasks[0].driver);
+    cluster.run(spec.clone());
+    spec.groups[0].count = 2;
+    spec.groups[0].tasks[0].resources.cpu = CpuMhz(600);
+    let at = cluster.now;
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec),
+        at,
+        check_index: None,
+    });
+
+    let plan = cluster.schedule_next().unwrap().plan;
+
+    let group = &plan.groups[0];
+    assert!(group.in_place && group.placements.is_empty(), "{group:?}");
+}
+
+#[test]
+fn room_of_a_task_that_shrinks_wakes_who_waits() {
+    check(
+        "node n1 cpu=1000
+         job big cpu=800 driver=native
+         job other cpu=400
+         job big cpu=500 driver=native",
+        expect![[r#"
+            place big[0] n1 score 0.477
+            wait other x1: cpu on 1
+            move big to version 1
+            place other[0] n1 score 0.505"#]],
+    );
+}
+
+#[test]
+fn system_tasks_grow_where_there_is_room() {
+    check(
+        "node n1 cpu=1000
+         node n2 cpu=500
+         job each type=system cpu=400 driver=native
+         job each type=system cpu=600 driver=native",
+        expect![[r#"
+            place each[0] n1 score 0.344
+            place each[0] n2 score 0.477
+            move each to version 1
+            wait each x1: cpu on 2"#]],
     );
 }
 

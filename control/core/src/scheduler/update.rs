@@ -8,7 +8,8 @@ use muster_domain::resources::TaskResources;
 pub(super) enum Change {
     /// Nothing: it is of that version.
     None,
-    /// Its tasks need not know: at most the count, the priority, a policy or limits differ.
+    /// Its tasks need not know: at most the count, the priority, a policy or limits differ. If it takes more of its node
+    /// then, there has to be room for that, which is asked elsewhere.
     InPlace,
     /// It must be replaced.
     Destructive,
@@ -17,8 +18,8 @@ pub(super) enum Change {
 /// What the change from `old` to `new` asks of an instance of the group; and the drivers whose tasks get other limits by
 /// it while they run, if it can be made in place.
 ///
-/// Limits that placement does not count take effect on tasks that run, where the agent sets them: a node says of which
-/// drivers' tasks it does ([`muster_domain::node::limits_in_place`]).
+/// Limits take effect on tasks that run, where the agent sets them: a node says of which drivers' tasks it does
+/// ([`muster_domain::node::limits_in_place`]).
 ///
 /// A changed constraint, restart policy, kill signal or log rotation replaces nothing (whether the node
 /// still meets the constraints is checked elsewhere); changed metadata of the job does, because tasks
@@ -124,11 +125,11 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *meta == new.meta
 }
 
-/// All but limits that placement does not count. A lower limit of memory takes no effect on a task that runs: one that
-/// has more would be killed.
+/// A lower limit of memory takes no effect on a task that runs: one that has more would be killed, and how much it has is
+/// known on its node alone. Cores of its own are chosen with a place.
 fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
     let TaskResources {
-        cpu,
+        cpu: _,
         cores,
         memory,
         memory_max,
@@ -136,9 +137,7 @@ fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
         cpu_hard_limit: _,
         io: _,
     } = old;
-    *cpu == new.cpu
-        && *cores == new.cores
-        && *memory == new.memory
+    *cores == new.cores
         && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
         && *devices == new.devices
 }
@@ -164,26 +163,28 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_not_placed_change_in_place_where_that_is_possible() {
+    fn limits_change_in_place_where_that_is_possible() {
         let rate = Some(ByteRate(1 << 20));
         let expected = (Change::InPlace, vec!["podman".to_owned()]);
 
         assert_eq!(change_by(|to| to.memory_max = Some(Mb(300))), expected);
+        assert_eq!(change_by(|to| to.memory = Mb(101)), expected);
+        assert_eq!(change_by(|to| to.memory = Mb(99)), expected);
+        assert_eq!(change_by(|to| to.cpu = CpuMhz(7)), expected);
+        assert_eq!(change_by(|to| to.cpu = CpuMhz(7_000)), expected);
         assert_eq!(change_by(|to| to.cpu_hard_limit = true), expected);
         assert_eq!(change_by(|to| to.io.read_rate = rate), expected);
         assert_eq!(change_by(|_same| {}), (Change::InPlace, Vec::new()));
     }
 
     #[test]
-    fn what_is_placed_or_would_kill_replaces() {
+    fn what_would_kill_or_is_chosen_with_a_place_replaces() {
         let replaced = [
             change_by(|to| to.memory_max = Some(Mb(199))),
             change_by(|to| to.memory_max = None),
-            change_by(|to| to.memory = Mb(101)),
-            change_by(|to| to.cpu = CpuMhz(7)),
             change_by(|to| to.cores = 1),
         ];
 
-        assert_eq!(replaced, [const { (Change::Destructive, Vec::new()) }; 5]);
+        assert_eq!(replaced, [const { (Change::Destructive, Vec::new()) }; 3]);
     }
 }

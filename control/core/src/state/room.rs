@@ -87,6 +87,23 @@ impl<'a> Room<'a> {
         fits
     }
 
+    /// Has `alloc`, which stays where it is, take `ask` from here on, if its node has what it takes more than so far. Says
+    /// whether it does.
+    pub(crate) fn resize(&mut self, alloc: AllocView<'_>, ask: Amount) -> bool {
+        let took = alloc.ask();
+        let Some(node) = self.node(alloc.node()) else {
+            return false;
+        };
+        let used = node.used.minus(took).plus(ask);
+        // A node that has less than it gave away keeps nobody from taking less.
+        let missing = ask.minus(took).min(used.minus(node.total));
+        let fits = missing == Amount::default();
+        if fits {
+            node.used = used;
+        }
+        fits
+    }
+
     fn node(&mut self, number: NodeNumber) -> Option<&mut NodeRoom> {
         let nodes = &self.state.nodes;
         match self.touched.entry(number) {

@@ -35,10 +35,22 @@ pub fn annotate(diff: &mut JobDiff) {
     }
 }
 
-/// Adds how many instances something happens to: by group, by what happens.
+/// Adds how many instances something happens to: by group, by what happens. Where instances are updated in place and none
+/// is replaced, no change replaces any, whatever it does where a node has less room.
 pub fn annotate_updates(diff: &mut JobDiff, mut updates: BTreeMap<String, BTreeMap<String, u64>>) {
     for group in &mut diff.task_groups {
         group.updates = updates.remove(&group.name).unwrap_or_default();
+        let happens = |what: &str| group.updates.contains_key(what);
+        if !happens("in-place update") || happens("create/destroy update") {
+            continue;
+        }
+        let told = group
+            .tasks
+            .iter_mut()
+            .flat_map(|task| &mut task.annotations);
+        for word in told.filter(|word| *word == DESTRUCTIVE) {
+            IN_PLACE.clone_into(word);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use muster_domain::job::{
     SpreadTarget, UpdateStrategy,
 };
 use muster_domain::node::{
-    DeviceGroup, DeviceInstance, DrainSpec, Eligibility, NodeSpec, NodeStatus,
+    DeviceGroup, DeviceInstance, DrainSpec, Eligibility, NodeSpec, NodeStatus, limits_in_place,
 };
 use muster_domain::resources::DeviceAsk;
 use muster_domain::scheduling::{Algorithm, PreemptionConfig, SchedulerConfig};
@@ -39,6 +39,7 @@ fn nodes() -> Vec<NodeSpec> {
     (0..NODES)
         .map(|number| {
             let mut spec = fixture::node(&format!("n{number}"))
+                .attribute(&limits_in_place("native"), "1")
                 .cpu_mhz(2_000 + 500 * number)
                 .memory_mb(3_000)
                 .build();
@@ -95,6 +96,10 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
         .memory_mb(100 + u32::from(more >> 6 & 7) * 100)
         .build();
     spec.priority = u8::try_from(how >> 9 & 63).unwrap() + 10;
+    if number.is_multiple_of(2) {
+        // The one driver whose tasks change their size where they are.
+        "native".clone_into(&mut spec.groups[0].tasks[0].driver);
+    }
     let group = &mut spec.groups[0];
     group.ephemeral_disk.sticky = bit(7);
     match kind {

@@ -13,7 +13,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::fixture;
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::job::{Constraint, GroupNetwork, JobSpec, JobType, NetworkMode, Operand};
-use muster_domain::node::{Eligibility, NodeSpec, NodeStatus};
+use muster_domain::node::{Eligibility, NodeSpec, NodeStatus, limits_in_place};
 use muster_domain::plan::Plan;
 use muster_domain::resources::CpuMhz;
 
@@ -99,7 +99,9 @@ fn node_id(cluster: &Cluster, name: &str) -> NodeId {
 }
 
 fn node(name: &str, words: &[&str]) -> NodeSpec {
-    let mut spec = fixture::node(name).build();
+    let mut spec = fixture::node(name)
+        .attribute(&limits_in_place("native"), "1")
+        .build();
     for (key, value) in words.iter().filter_map(|word| word.split_once('=')) {
         let total = &mut spec.resources.total;
         match key {

@@ -87,6 +87,15 @@ impl<'a> AllocView<'a> {
         self.row.ask()
     }
 
+    /// What it would take if its group asked for `of_group`: the cores that it holds stay.
+    pub(crate) fn ask_with(self, of_group: Amount) -> Amount {
+        let cores_mhz = self.holding().cores_mhz();
+        Amount {
+            cpu_mhz: of_group.cpu_mhz.saturating_add(cores_mhz),
+            ..of_group
+        }
+    }
+
     pub fn name_index(self) -> u32 {
         self.row.name_index
     }

@@ -1,0 +1,67 @@
+//! A job whose tasks become larger where they are, with the commands a user has.
+
+use crate::dev::dev;
+use crate::support::{ask, began, job_file, needs_root, stderr, stdout, until};
+
+fn job(cpu: u32, memory: u32) -> String {
+    format!(
+        r#"
+job "grows" {{
+  group "g" {{
+    task "t" {{
+      driver = "native"
+      config {{
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }}
+      resources {{
+        cpu    = {cpu}
+        memory = {memory}
+      }}
+    }}
+  }}
+}}
+"#
+    )
+}
+
+/// No node has the memory that is asked for in the end, so that the instance would be replaced, if there were a place.
+#[test]
+fn a_job_that_asks_for_more_keeps_its_process_while_there_is_room() {
+    if !needs_root("a_job_that_asks_for_more_keeps_its_process_while_there_is_room") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    let said = |args: &[&str]| {
+        let output = ask(&address, args);
+        format!("{}{}", stdout(&output), stderr(&output))
+    };
+    let file = |cpu, memory| {
+        job_file(dir.path(), &job(cpu, memory))
+            .display()
+            .to_string()
+    };
+    let pid = || {
+        until("the task's process", || {
+            let output = ask(&address, &["--json", "alloc", "status", "grows"]);
+            let found: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+            let pid = found["Stats"]["Tasks"]["t"]["Muster"]["Pid"].as_u64()?;
+            u32::try_from(pid).ok().filter(|pid| *pid != 0)
+        })
+    };
+    said(&["job", "run", &file(100, 32)]);
+    let first = pid();
+    let start = began(first);
+
+    let planned = said(&["job", "plan", &file(200, 64)]);
+    let run = said(&["job", "run", &file(200, 64)]);
+
+    assert!(planned.contains("1 in-place update"), "{planned}");
+    assert!(planned.contains("(forces in-place update)"), "{planned}");
+    assert!(run.contains("takes what changes in place"), "{run}");
+    assert_eq!((pid(), began(first)), (first, start));
+
+    let planned = said(&["job", "plan", &file(200, 50_000_000)]);
+    assert!(planned.contains("1 create/destroy update"), "{planned}");
+}
