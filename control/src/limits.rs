@@ -32,7 +32,7 @@ pub const EFFECT_BATCHES_MAX: usize = 1024;
 
 /// Events kept for readers of the event stream who come back. The oldest go, and a reader who wants them
 /// is told. Some seconds of a cluster that places as fast as it can, 400 bytes each; hours of a quiet one.
-pub const EVENTS_MAX: usize = 16 * 1024;
+pub const EVENTS_MAX: usize = 32 * 1024;
 /// Bytes that those events may hold, by the estimates below.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an event of an allocation or evaluation holds: its row, with texts and task states.
