@@ -7,7 +7,7 @@ use std::{
     env, fs,
     io::{BufRead as _, BufReader, Lines, Read as _, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -341,8 +341,20 @@ fn burn(time: Duration) {
 
 /// Writes a mebibyte and waits until it is on the disk.
 fn write(path: &Path) {
-    let mut file = fs::File::create(path).unwrap();
-    file.write_all(&vec![7; 1 << 20]).unwrap();
+    const SIZE: usize = 1 << 20;
+    const ALIGNED: usize = 4_096;
+    let mut options = fs::OpenOptions::new();
+    options.write(true);
+    if path.exists() {
+        // A disk: what is cached of it is written for whoever wrote to it first, which may be long ago.
+        options.custom_flags(libc::O_DIRECT);
+    } else {
+        options.create(true);
+    }
+    let bytes = vec![7; SIZE + ALIGNED];
+    let begin = bytes.as_ptr().align_offset(ALIGNED);
+    let mut file = options.open(path).unwrap();
+    file.write_all(&bytes[begin..begin + SIZE]).unwrap();
     file.sync_all().unwrap();
 }
 
