@@ -384,8 +384,7 @@ impl AllocTask {
     }
 }
 
-/// Whether a task was started.
-/// The task that runs, if the event is that one does.
+/// The task that runs, if the event is that one was started or found.
 fn begun(event: &Event) -> Option<usize> {
     match event {
         Event::Task {

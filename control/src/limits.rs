@@ -23,7 +23,7 @@ pub const OUTDATED_ROWS_MIN: usize = 64;
 /// The applier helps before memory grows.
 pub const OUTDATED_NICENESS: i32 = 10;
 /// How long the next slice of a collection lets others go first while any are at work: a placement takes less. Then it
-/// comes between them, so that a collection ends under any load, with half a million objects a second. Half would cut into
+/// comes between them, so that a collection ends under any load, with a slice in little more than that. Half would cut into
 /// placements, double would have collections wait where there is always something.
 pub const GC_GIVES_WAY: Duration = Duration::from_millis(2);
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the

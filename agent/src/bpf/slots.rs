@@ -27,8 +27,8 @@ pub(super) struct Slots {
     book: Mutex<Book>,
 }
 
-/// Whose slots are, as far as this agent gave them or found them given. To read the map of them takes a fifth of a
-/// collection.
+/// Whose slots are, as far as this agent gave them or found them given. To read the map of them instead would be one more
+/// look-up of every task in each collection.
 pub(super) type Given = HashMap<CgroupId, u32, IdHash>;
 
 impl Slots {

@@ -42,7 +42,7 @@ pub const RECENT_CAPACITY_MAX: usize = 4_096;
 pub const GC_SLICE_MAX: usize = 1_280;
 /// What freeing an evaluation costs, in allocations of a slice, which share a row of their siblings. A job with one
 /// evaluation and one allocation takes 5 to 6 µs, an allocation among a hundred 0.2: counted alike, a slice of small jobs
-/// took ten times as long as one of large ones. Half of these would be five times, double would cut large jobs in vain.
+/// took ten times as long as one of large ones. Shared out between job and evaluation by guess; their sum is what was measured.
 pub const GC_COST_EVAL: usize = 8;
 /// What freeing a deployment costs: it has a row and indexes as an evaluation has.
 pub const GC_COST_DEPLOYMENT: usize = 8;

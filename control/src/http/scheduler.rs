@@ -2,7 +2,7 @@
 
 use axum::extract::State as Shared;
 use axum::response::Response;
-use muster_control_core::fsm::{self, Command, Rejection};
+use muster_control_core::fsm::Command;
 use muster_control_core::state::State;
 use muster_domain::id::LogIndex;
 use muster_wire::api::operator::{
@@ -49,16 +49,8 @@ pub(super) async fn write(
         at: http.control.now(),
     };
     let (index, response) = http.control.propose(query.once(command)).await?;
-    // Nomad's answer to settings that moved is no refusal.
-    let moved = matches!(
-        response,
-        fsm::Response::Rejected(Rejection::ConfigIndex { .. })
-    );
-    if !moved && response != fsm::Response::Done {
-        return Err(ApiError::other_than_done(response));
-    }
     query.json(&SchedulerSetResponse {
-        updated: !moved,
+        updated: ApiError::unless_moved(response)?,
         index: index.0,
     })
 }

@@ -160,6 +160,15 @@ impl ApiError {
         }
     }
 
+    /// Whether what was to be written with `cas` was written; that it had moved is no refusal in Nomad's answers.
+    pub(super) fn unless_moved(response: fsm::Response) -> Result<bool, Self> {
+        match response {
+            fsm::Response::Done => Ok(true),
+            fsm::Response::Rejected(Rejection::ConfigIndex { .. }) => Ok(false),
+            other => Err(Self::other_than_done(other)),
+        }
+    }
+
     /// What clients of one-off tasks are told: the kind of error, too.
     fn task_error(&self) -> Option<TaskError> {
         let kind = match self {
