@@ -10,6 +10,7 @@ mod logs;
 mod plan;
 mod run;
 mod status;
+mod tag;
 
 pub use change::{EvalArgs, RevertArgs, ScaleArgs};
 pub use follow::FollowArgs;
@@ -18,6 +19,7 @@ pub use launch::{DispatchArgs, PeriodicCommand};
 pub use logs::JobLogsArgs;
 pub use plan::PlanArgs;
 pub(crate) use status::{reason, reasons};
+pub use tag::TagCommand;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -73,6 +75,12 @@ pub enum JobCommand {
     History(HistoryArgs),
     /// Go back to an older version of a job.
     Revert(RevertArgs),
+    /// Give versions of a job names, so that they are kept.
+    Tag {
+        /// What to do.
+        #[command(subcommand)]
+        command: TagCommand,
+    },
     /// Change how many instances of a group there should be.
     ///
     /// Example: muster job scale web 5
@@ -184,6 +192,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         }
         JobCommand::History(args) => history::run(client, json, args),
         JobCommand::Revert(args) => change::revert(client, json, args),
+        JobCommand::Tag { command } => tag::run(client, json, command),
         JobCommand::Scale(args) => change::scale(client, json, args),
         JobCommand::Eval(args) => change::eval(client, json, args),
         JobCommand::Logs(args) => logs::run(client, args),

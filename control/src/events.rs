@@ -63,6 +63,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::ScaleJob { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
+        | Command::TagJobVersion { .. }
         | Command::DispatchJob { .. }
         | Command::LaunchPeriodic { .. } => JOB_REGISTERED,
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",

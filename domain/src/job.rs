@@ -223,6 +223,19 @@ impl JobStatus {
     }
 }
 
+/// A name that somebody gave to a version of a job, which is kept for as long as it has one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionTag {
+    /// The version.
+    pub version: u64,
+    /// The name: one version of a job has it.
+    pub name: String,
+    /// What for.
+    pub description: String,
+    /// When it was given.
+    pub at: Timestamp,
+}
+
 /// A registered job: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -234,6 +247,8 @@ pub struct Job {
     pub status: JobStatus,
     /// Versions that are known to work: a deployment of them was successful, or an operator says so.
     pub stable: Vec<u64>,
+    /// Versions that have a name, each once, by version.
+    pub tags: Vec<VersionTag>,
     /// When a periodic job was last launched, by its own clock.
     pub launched_at: Option<Timestamp>,
     /// The last entry that changed this row.
@@ -251,5 +266,11 @@ impl Job {
     #[must_use]
     pub fn is_stable(&self, version: u64) -> bool {
         self.stable.contains(&version)
+    }
+
+    /// The name of `version`, if it has one.
+    #[must_use]
+    pub fn tag_of(&self, version: u64) -> Option<&VersionTag> {
+        self.tags.iter().find(|tag| tag.version == version)
     }
 }

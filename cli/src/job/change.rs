@@ -5,6 +5,7 @@ use muster_wire::api::job::{Job, RegisterResponse};
 use serde_json::json;
 
 use super::follow::{self, FollowArgs};
+use super::tag;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::names;
@@ -30,8 +31,8 @@ pub struct ScaleArgs {
 pub struct RevertArgs {
     /// The job's name or a unique prefix.
     pub job: String,
-    /// The version to go back to, as `muster job history` lists it.
-    pub version: u64,
+    /// The version to go back to, as `muster job history` lists it, or its tag.
+    pub version: String,
     /// How to wait.
     #[command(flatten)]
     pub follow: FollowArgs,
@@ -91,7 +92,8 @@ fn only_group(client: &Client, id: &str) -> Result<String, CliError> {
 
 pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResult {
     let id = names::job(client, &args.job)?;
-    let body = json!({ "JobID": id, "JobVersion": args.version });
+    let version = tag::version(client, &id, &args.version)?;
+    let body = json!({ "JobID": id, "JobVersion": version });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/revert", escape(&id)), &body)?;
     follow::to_the_end(client, json, &args.follow, &id, &answer)
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use muster_wire::api::diff::JobDiff;
 use muster_wire::api::job::{Job, VersionsResponse};
 
-use super::diff;
+use super::{diff, tag};
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
@@ -17,16 +17,17 @@ pub struct HistoryArgs {
     /// Show what each version changed.
     #[arg(short = 'p', long = "diff")]
     pub diff: bool,
-    /// Show only this version.
+    /// Show only this version, by its number or its tag.
     #[arg(long, value_name = "VERSION")]
-    pub version: Option<u64>,
+    pub version: Option<String>,
 }
 
 pub(super) fn run(client: &Client, json: bool, args: &HistoryArgs) -> CliResult {
     let id = names::job(client, &args.job)?;
     let path = format!("/v1/job/{}/versions?diffs={}", escape(&id), args.diff);
     let mut answer: VersionsResponse = client.get(&path)?;
-    if let Some(version) = args.version {
+    if let Some(named) = &args.version {
+        let version = tag::version(client, &id, named)?;
         keep(&mut answer, version).ok_or_else(|| {
             CliError::new(
                 Exit::NotFound,
@@ -66,6 +67,12 @@ fn text(versions: &[Job], diffs: &[JobDiff]) -> String {
             job.stable,
             output::ago(job.submit_time)
         );
+        if let Some(tag) = &job.version_tag {
+            part.push_str(&format!("Tag         = {}\n", tag.name));
+            if !tag.description.is_empty() {
+                part.push_str(&format!("Description = {}\n", tag.description));
+            }
+        }
         if let Some(diff) = diffs.get(at) {
             part.push_str("Diff        =\n");
             part.push_str(&diff::text(diff, false));

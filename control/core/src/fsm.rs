@@ -57,7 +57,7 @@ pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -336,6 +336,17 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A user gives a version of a job a name, or takes the name back.
+    TagJobVersion {
+        /// The job.
+        key: JobKey,
+        /// The name.
+        name: String,
+        /// What is to have it; `None`: nothing any more.
+        given: Option<TagGiven>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -345,6 +356,15 @@ pub struct JobPlaces {
     pub plan: Plan,
     /// What becomes of that evaluation.
     pub update: EvalUpdate,
+}
+
+/// A name that a version of a job is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TagGiven {
+    /// The version; `None` for the current one.
+    pub version: Option<u64>,
+    /// What for.
+    pub description: String,
 }
 
 /// What is to happen to a deployment.
@@ -408,6 +428,7 @@ impl Command {
             Self::PlaceJob { .. } => 3,
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
             Self::SetClusterPolicy { .. } => 6,
+            Self::TagJobVersion { .. } => 7,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -466,7 +487,8 @@ impl Command {
             | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
-            | Self::SetClusterPolicy { at, .. } => *at,
+            | Self::SetClusterPolicy { at, .. }
+            | Self::TagJobVersion { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -480,6 +502,7 @@ impl Command {
             | Self::ScaleJob { key, .. }
             | Self::RevertJob { key, .. }
             | Self::SetJobStable { key, .. }
+            | Self::TagJobVersion { key, .. }
             | Self::DispatchJob { key, .. }
             | Self::LaunchPeriodic { key, .. } => Some(key.clone()),
             Self::RegisterNode { .. }
@@ -534,7 +557,8 @@ impl Command {
             | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
-            | Self::SetClusterPolicy { at, .. } => at,
+            | Self::SetClusterPolicy { at, .. }
+            | Self::TagJobVersion { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -980,6 +1004,12 @@ pub fn apply_within(
             stable,
             at: _,
         } => job::set_stable(&mut change, key, version, stable),
+        Command::TagJobVersion {
+            key,
+            name,
+            given,
+            at: _,
+        } => job::tag(&mut change, key, name, given),
         Command::DispatchJob {
             key,
             suffix,

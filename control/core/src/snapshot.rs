@@ -18,8 +18,8 @@ use std::sync::Arc;
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{DeploymentId, EvalId, LogIndex, NodeId, NodeNumber, Timestamp};
-use muster_domain::job::{JobStatus, JobVersion};
+use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::job::{JobStatus, JobVersion, VersionTag};
 use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
@@ -73,12 +73,14 @@ pub enum Record {
     Domain(DomainRecord),
     /// The cluster's network policy, unless none was ever written.
     Network(Box<ClusterPolicy>),
+    /// The tags of a job's versions, after the job; none of a job without any.
+    Tags(TagsRecord),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 17] = [
+    pub const KINDS: [(&'static str, u32); 18] = [
         ("header", 2),
         ("job versions", 5),
         ("placement metrics", 1),
@@ -96,6 +98,7 @@ impl Record {
         ("times of one-off tasks", 1),
         ("domains", 1),
         ("network policy", 1),
+        ("tags of job versions", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -119,6 +122,7 @@ impl Record {
             Self::OneOffTimes(_) => 14,
             Self::Domain(_) => 15,
             Self::Network(_) => 16,
+            Self::Tags(_) => 17,
         }
     }
 }
@@ -185,6 +189,13 @@ pub struct JobRecord {
     launched_at: Option<Timestamp>,
     modify_index: LogIndex,
     plan_index: LogIndex,
+}
+
+/// The tags of a job's versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TagsRecord {
+    key: JobKey,
+    tags: Vec<VersionTag>,
 }
 
 /// What the instances that one plan placed for one group have in common; its job's version and its

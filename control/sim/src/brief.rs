@@ -49,6 +49,18 @@ pub fn command(command: &Command) -> String {
         Command::MigrateAllocs { alloc_ids, .. } => format!("migrate {}", alloc_ids.len()),
         Command::ScaleJob { key, count, .. } => format!("scale {key} to {count}"),
         Command::RevertJob { key, version, .. } => format!("revert {key} to {version}"),
+        Command::TagJobVersion {
+            key, name, given, ..
+        } => {
+            format!(
+                "{key} tag {name} {}",
+                if given.is_some() {
+                    "given"
+                } else {
+                    "taken back"
+                }
+            )
+        }
         Command::SetJobStable { key, version, .. } => format!("{key} {version} is stable"),
         Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),

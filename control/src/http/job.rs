@@ -134,6 +134,12 @@ fn take_apart(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
     }
 }
 
+/// The id and the tag, if what follows `/v1/job/` is about the tag of a version.
+fn tag(rest: &str) -> Option<(&str, &str)> {
+    let (before, tag) = ends_with(rest, "tag")?.rsplit_once('/')?;
+    Some((ends_with(before, "versions")?, tag))
+}
+
 /// What stands before `/word`, if anything does.
 fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
     rest.strip_suffix(word)?
@@ -338,6 +344,15 @@ async fn one(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let rest = uri.path().strip_prefix("/v1/job/").unwrap_or_default();
+    if let Some((job_id, tag)) = tag(rest) {
+        let key = query.job_key(&path::decode(job_id)?);
+        let tag = path::decode(tag)?;
+        return match method {
+            Method::PUT | Method::POST => change::tag(&http, &query, key, tag, body).await,
+            Method::DELETE => change::untag(&http, &query, key, tag).await,
+            _ => Err(ApiError::Method),
+        };
+    }
     let (job_id, aspect) = take_apart(rest)?;
     let key = query.job_key(&job_id);
     let is_read = method == Method::GET || method == Method::HEAD;

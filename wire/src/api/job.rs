@@ -29,7 +29,7 @@ use crate::api::resources::{Dns, Network, Port, Resources};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
-    ScaleStatus, StableRequest, StableResponse,
+    ScaleStatus, StableRequest, StableResponse, TagRequest, TagResponse,
 };
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
@@ -88,6 +88,7 @@ pub struct Job {
     pub status_description: String,
     pub stable: bool,
     pub version: u64,
+    pub version_tag: Option<VersionTag>,
     /// Nanoseconds since the epoch.
     pub submit_time: u64,
     pub create_index: u64,
@@ -179,6 +180,7 @@ impl Job {
     pub fn from_version_of(job: &domain::Job, version: &domain::JobVersion) -> Self {
         Self {
             stable: job.is_stable(version.version),
+            version_tag: job.tag_of(version.version).map(VersionTag::from),
             ..Self::from_version(version)
         }
     }
@@ -203,6 +205,26 @@ fn common_update(groups: &[domain::TaskGroup]) -> Update {
         stagger: nanos(stagger),
         max_parallel,
         ..Update::default()
+    }
+}
+
+/// The name of a version of a job, which is kept for as long as it has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct VersionTag {
+    pub name: String,
+    pub description: String,
+    /// Nanoseconds since the epoch.
+    pub tagged_time: u64,
+}
+
+impl From<&domain::VersionTag> for VersionTag {
+    fn from(tag: &domain::VersionTag) -> Self {
+        Self {
+            name: tag.name.clone(),
+            description: tag.description.clone(),
+            tagged_time: tag.at.0,
+        }
     }
 }
 

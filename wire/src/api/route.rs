@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 73] = [
+pub const ROUTES: [Route; 74] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -55,6 +55,10 @@ pub const ROUTES: [Route; 73] = [
     write("/v1/job/{job_id}/stable"),
     read("/v1/job/{job_id}/summary"),
     read("/v1/job/{job_id}/versions"),
+    Route {
+        path: "/v1/job/{job_id}/versions/{tag}/tag",
+        methods: &["PUT", "POST", "DELETE"],
+    },
     read("/v1/job/{job_id}/why"),
     write("/v1/validate/job"),
     read("/v1/evaluations"),

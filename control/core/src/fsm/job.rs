@@ -7,10 +7,10 @@ use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::EvalId;
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTag};
 use muster_domain::limits::COUNT_MAX;
 
-use super::{Change, JobPlaces, Rejection, Response, plan};
+use super::{Change, JobPlaces, Rejection, Response, TagGiven, plan};
 use crate::limits;
 use crate::state::{AllocView, JobRow, State};
 
@@ -86,6 +86,7 @@ pub(super) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
             stop: false,
             status: JobStatus::Pending,
             stable: Vec::new(),
+            tags: Vec::new(),
             launched_at: None,
             modify_index: change.index,
         }),
@@ -134,12 +135,8 @@ fn admissible(
 fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
     let current = &row.job.current;
     let mut older = vec![Arc::clone(current)];
-    older.extend(
-        row.older
-            .iter()
-            .take(limits::JOB_VERSIONS_MAX - 2)
-            .map(Arc::clone),
-    );
+    older.extend(row.older.iter().map(Arc::clone));
+    keep_some(&row.job, &mut older);
     let version = JobVersion {
         spec,
         version: current.version + 1,
@@ -152,6 +149,7 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         stop: false,
         status: row.job.status,
         stable: kept_stable(&row.job, &older),
+        tags: row.job.tags.clone(),
         launched_at: row.job.launched_at,
         modify_index: change.index,
     };
@@ -160,6 +158,15 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         older,
         plan_index: row.plan_index,
     }
+}
+
+/// Leaves those that are kept beside a new version: all that have a name, and as many others as there is room for.
+fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
+    let mut nameless = 0;
+    older.retain(|version| {
+        nameless += usize::from(job.tag_of(version.version).is_none());
+        job.tag_of(version.version).is_some() || nameless < limits::JOB_VERSIONS_MAX
+    });
 }
 
 /// Stable versions that are kept.
@@ -209,6 +216,72 @@ pub(super) fn set_stable(
         return Err(no_version(&row, key, version));
     }
     mark_stable(change, &key, version, stable);
+    Ok(Response::Done)
+}
+
+/// Gives a version of a job a name, or takes the name back.
+pub(super) fn tag(
+    change: &mut Change<'_>,
+    key: JobKey,
+    name: String,
+    given: Option<TagGiven>,
+) -> Result<Response, Rejection> {
+    let row = known(change, &key)?;
+    let mut job = (*row.job).clone();
+    match given {
+        Some(TagGiven {
+            version,
+            description,
+        }) => {
+            let version = version.unwrap_or(job.current.version);
+            if row.version(version).is_none() {
+                return Err(no_version(&row, key, version));
+            }
+            let has_it = job.tags.iter().find(|tag| tag.name == name);
+            if let Some(other) = has_it.filter(|tag| tag.version != version) {
+                let why = format!(
+                    "version {} is tagged `{name}` already: take the tag back first (`muster job tag unset`) or choose another name",
+                    other.version
+                );
+                return Err(Rejection::Job { key, why });
+            }
+            job.tags.retain(|tag| tag.version != version);
+            if job.tags.len() >= limits::JOB_TAGS_MAX {
+                let why = format!(
+                    "{} of its versions are tagged, and each is kept: take a tag back first (`muster job tag unset`)",
+                    limits::JOB_TAGS_MAX
+                );
+                return Err(Rejection::Job { key, why });
+            }
+            job.tags.push(VersionTag {
+                version,
+                name,
+                description,
+                at: change.at,
+            });
+            job.tags.sort_unstable_by_key(|tag| tag.version);
+        }
+        None => {
+            let before = job.tags.len();
+            job.tags.retain(|tag| tag.name != name);
+            if job.tags.len() == before {
+                let why =
+                    format!("no version is tagged `{name}`: list them with `muster job history`");
+                return Err(Rejection::Job { key, why });
+            }
+        }
+    }
+    job.modify_index = change.index;
+    let mut older = row.older.clone();
+    keep_some(&job, &mut older);
+    job.stable.retain(|number| {
+        *number == job.current.version || older.iter().any(|version| version.version == *number)
+    });
+    change.put_job(JobRow {
+        job: Arc::new(job),
+        older,
+        plan_index: row.plan_index,
+    });
     Ok(Response::Done)
 }
 

@@ -138,6 +138,115 @@ fn versions_count_only_changes_and_the_newest_six_stay() {
     assert_eq!(numbers.len(), limits::JOB_VERSIONS_MAX);
 }
 
+fn tag(cluster: &mut Cluster, name: &str, version: Option<u64>) -> Response {
+    let given = TagGiven {
+        version,
+        description: "it works".to_owned(),
+    };
+    cluster.apply(Command::TagJobVersion {
+        key: JobKey::in_default("web"),
+        name: name.to_owned(),
+        given: Some(given),
+        at: cluster.now,
+    })
+}
+
+fn untag(cluster: &mut Cluster, name: &str) -> Response {
+    cluster.apply(Command::TagJobVersion {
+        key: JobKey::in_default("web"),
+        name: name.to_owned(),
+        given: None,
+        at: cluster.now,
+    })
+}
+
+fn versions(cluster: &Cluster) -> Vec<u64> {
+    let versions = cluster.state.jobs().versions(&JobKey::in_default("web"));
+    versions.iter().map(|version| version.version).collect()
+}
+
+#[test]
+fn a_tagged_version_stays_beside_the_newest_six_until_its_tag_is_taken_back() {
+    let mut cluster = Cluster::new();
+    for count in 1..3 {
+        register(&mut cluster, job("web").count(count).build(), None);
+    }
+    assert_eq!(tag(&mut cluster, "first", Some(0)), Response::Done);
+    assert_eq!(tag(&mut cluster, "second", None), Response::Done);
+
+    for count in 3..10 {
+        register(&mut cluster, job("web").count(count).build(), None);
+    }
+    let tagged = versions(&cluster);
+    assert_eq!(untag(&mut cluster, "first"), Response::Done);
+
+    assert_eq!(tagged, [8, 7, 6, 5, 4, 3, 1, 0]);
+    assert_eq!(versions(&cluster), [8, 7, 6, 5, 4, 3, 1]);
+    let job = cluster.state.jobs().get(&JobKey::in_default("web"));
+    let tags: Vec<_> = job.unwrap().tags.iter().map(|tag| &*tag.name).collect();
+    assert_eq!(tags, ["second"]);
+}
+
+#[test]
+fn a_tag_names_one_version_and_a_version_has_one_tag() {
+    let mut cluster = Cluster::new();
+    for count in 1..3 {
+        register(&mut cluster, job("web").count(count).build(), None);
+    }
+    tag(&mut cluster, "good", Some(0));
+
+    let refused = [
+        tag(&mut cluster, "good", Some(1)),
+        tag(&mut cluster, "other", Some(7)),
+        untag(&mut cluster, "other"),
+    ];
+    let again = [
+        tag(&mut cluster, "good", Some(0)),
+        tag(&mut cluster, "better", Some(0)),
+        tag(&mut cluster, "good", Some(1)),
+    ];
+
+    for (response, why) in refused
+        .iter()
+        .zip(["tagged `good`", "version 7", "tagged `other`"])
+    {
+        assert!(
+            matches!(response, Response::Rejected(rejection) if rejection.to_string().contains(why)),
+            "{response:?}"
+        );
+    }
+    assert_eq!(again, [Response::Done, Response::Done, Response::Done]);
+    let job = cluster
+        .state
+        .jobs()
+        .get(&JobKey::in_default("web"))
+        .unwrap();
+    let tags: Vec<_> = job
+        .tags
+        .iter()
+        .map(|tag| (tag.version, &*tag.name))
+        .collect();
+    assert_eq!(tags, [(0, "better"), (1, "good")]);
+}
+
+#[test]
+fn tags_have_a_bound() {
+    let mut cluster = Cluster::new();
+    for number in 0..=limits::JOB_TAGS_MAX {
+        register(
+            &mut cluster,
+            job("web")
+                .priority(u8::try_from(number).unwrap() + 1)
+                .build(),
+            None,
+        );
+        let response = tag(&mut cluster, &format!("t{number}"), None);
+
+        let fits = number < limits::JOB_TAGS_MAX;
+        assert_eq!(response == Response::Done, fits, "{number} {response:?}");
+    }
+}
+
 #[test]
 fn a_moved_job_is_refused_by_its_check_index() {
     let mut cluster = Cluster::new();

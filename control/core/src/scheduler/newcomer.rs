@@ -122,6 +122,7 @@ fn job(state: &State, spec: JobSpec, now: Timestamp) -> Job {
         stop: false,
         status: JobStatus::Pending,
         stable: Vec::new(),
+        tags: Vec::new(),
         launched_at: None,
         modify_index: index,
     }

@@ -9,7 +9,8 @@ use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION,
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, TagsRecord,
+    VERSION,
 };
 use crate::state::{Cohort, JobRow, RowRecord, State};
 
@@ -120,6 +121,7 @@ impl Restoring {
                 self.state.nodes.hold(node_id, number);
             }
             Record::Job(job) => self.job(&job)?,
+            Record::Tags(record) => self.tags(record)?,
             Record::Eval(eval) => self.state.put_eval(Arc::unwrap_or_clone(eval)),
             Record::Alloc(row) => self.alloc(*row)?,
             Record::Deployment(row) => {
@@ -224,6 +226,7 @@ impl Restoring {
             stop: *stop,
             status: *status,
             stable: stable.clone(),
+            tags: Vec::new(),
             launched_at: *launched_at,
             modify_index: *modify_index,
         };
@@ -231,6 +234,18 @@ impl Restoring {
             job: Arc::new(job),
             older,
             plan_index: *plan_index,
+        });
+        Ok(())
+    }
+
+    fn tags<E>(&mut self, record: TagsRecord) -> Result<(), RestoreError<E>> {
+        let row = self.state.jobs.row(&record.key).map(Arc::clone);
+        let row = row.ok_or_else(|| self.dangling("job"))?;
+        let mut job = (*row.job).clone();
+        job.tags = record.tags;
+        self.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            ..(*row).clone()
         });
         Ok(())
     }

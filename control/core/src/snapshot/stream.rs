@@ -12,7 +12,8 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, Times};
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, VERSION,
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, TagsRecord,
+    VERSION,
 };
 use crate::state::{Answer, ClusterPolicy, Cohort, Config, JobRow, Row, RowRecord, State};
 
@@ -129,7 +130,14 @@ impl<I> Records<I> {
             Item::Held(node_id, number) => Record::Held(HeldRecord { number, node_id }),
             Item::Job(row) => {
                 let record = self.shared.job_record(row, &mut self.ready);
-                Record::Job(record)
+                self.ready.push_back(Record::Job(record));
+                if row.job.tags.is_empty() {
+                    return;
+                }
+                Record::Tags(TagsRecord {
+                    key: row.job.key(),
+                    tags: row.job.tags.clone(),
+                })
             }
             Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
             Item::Deployment(row) => Record::Deployment(Arc::clone(row)),
@@ -209,6 +217,8 @@ impl SharedPlaces {
             stop,
             status,
             stable,
+            // In a record of their own.
+            tags: _,
             launched_at,
             modify_index,
         } = &**job;

@@ -95,7 +95,7 @@ fn populated() -> State {
     cluster.settle();
     cluster.advance(Duration::from_mins(1));
     cluster.settle();
-    let key = muster_domain::id::JobKey::in_default("sum");
+    let key = JobKey::in_default("sum");
     cluster.apply(crate::fsm::Command::DeregisterJob {
         key,
         purge: true,
@@ -118,7 +118,7 @@ fn populated() -> State {
     }
     let evaluate = crate::fsm::Command::EvaluateJob {
         force_reschedule: false,
-        key: muster_domain::id::JobKey::in_default("web"),
+        key: JobKey::in_default("web"),
         at: cluster.now,
     };
     let key = muster_domain::id::WriteKey::new("a-key").unwrap();
@@ -126,6 +126,15 @@ fn populated() -> State {
     cluster.apply(crate::fsm::Command::SetClusterPolicy {
         policy: Box::new(muster_domain::fixture::network_policy()),
         check_index: None,
+        at: cluster.now,
+    });
+    cluster.apply(crate::fsm::Command::TagJobVersion {
+        key: JobKey::in_default("web"),
+        name: "golden".to_owned(),
+        given: Some(crate::fsm::TagGiven {
+            version: Some(0),
+            description: "it works".to_owned(),
+        }),
         at: cluster.now,
     });
     cluster.state
@@ -160,7 +169,7 @@ fn records_survive_the_codec() {
 fn allocations_share_their_version_again() {
     let restored = restore(whole(records(&populated()).collect())).unwrap();
 
-    let key = muster_domain::id::JobKey::in_default("web");
+    let key = JobKey::in_default("web");
     let job = restored.jobs().get(&key).unwrap();
     let mut allocs = restored
         .allocs()

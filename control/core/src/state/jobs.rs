@@ -44,12 +44,19 @@ impl JobRow {
             stop,
             status,
             stable,
+            tags,
             launched_at,
             modify_index,
         } = &**job;
         let older: Vec<LogIndex> = older.iter().map(|one| one.job_modify_index).collect();
         let life = (stop, status, stable, launched_at);
-        Digest::of(&(&**current, older, life, modify_index, plan_index))
+        let hash = Digest::of(&(&**current, older, life, modify_index, plan_index));
+        // Without tags it is as it was before there were any: snapshots of that time say so.
+        if tags.is_empty() {
+            hash
+        } else {
+            Digest::of(&(hash, tags))
+        }
     }
 }
 

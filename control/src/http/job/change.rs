@@ -1,14 +1,15 @@
-//! Changes of a registered job: looked at again, scaled, taken back to an older version, marked stable.
+//! Changes of a registered job: looked at again, scaled, taken back to an older version, marked stable,
+//! its versions tagged.
 
 use axum::response::Response;
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, Command, TagGiven};
 use muster_control_core::state::State;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::Job;
 use muster_wire::api::job::{
     EvaluateRequest, GroupScaleStatus, RegisterResponse, RevertRequest, ScaleRequest, ScaleStatus,
-    StableRequest, StableResponse,
+    StableRequest, StableResponse, TagRequest, TagResponse,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -117,6 +118,79 @@ pub(super) async fn set_stable(
         return Err(ApiError::Rejected(rejection));
     }
     query.json(&StableResponse {
+        index: index.0,
+        job_modify_index: index.0,
+    })
+}
+
+/// Longest name of a version, and longest description: what fits on a line and in a few.
+const TAG_NAME_MAX: usize = 128;
+const TAG_DESCRIPTION_MAX: usize = 1_000;
+
+/// Gives a version the name `name`.
+pub(super) async fn tag(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    name: String,
+    body: RawBody,
+) -> Result<Response, ApiError> {
+    let TagRequest {
+        version,
+        description,
+    } = request(&key, &body)?;
+    if name.is_empty() || name.len() > TAG_NAME_MAX {
+        return Err(ApiError::Malformed(format!(
+            "a tag has a name of 1 to {TAG_NAME_MAX} bytes, this one {}",
+            name.len()
+        )));
+    }
+    if description.len() > TAG_DESCRIPTION_MAX {
+        return Err(ApiError::Malformed(format!(
+            "the description of a tag has at most {TAG_DESCRIPTION_MAX} bytes, this one {}",
+            description.len()
+        )));
+    }
+    let given = TagGiven {
+        version,
+        description,
+    };
+    set_tag(http, query, key, name, Some(given)).await
+}
+
+/// Takes the name `name` back.
+pub(super) async fn untag(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    name: String,
+) -> Result<Response, ApiError> {
+    set_tag(http, query, key, name, None).await
+}
+
+async fn set_tag(
+    http: &Http,
+    query: &Query,
+    key: JobKey,
+    name: String,
+    given: Option<TagGiven>,
+) -> Result<Response, ApiError> {
+    let at = http.control.now();
+    let description = given.as_ref().map(|given| given.description.clone());
+    let command = Command::TagJobVersion {
+        key,
+        name: name.clone(),
+        given,
+        at,
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    if let fsm::Response::Rejected(rejection) = response {
+        return Err(ApiError::Rejected(rejection));
+    }
+    query.json(&TagResponse {
+        name,
+        tagged_time: description.as_ref().map_or(0, |_given| at.0),
+        description: description.unwrap_or_default(),
         index: index.0,
         job_modify_index: index.0,
     })

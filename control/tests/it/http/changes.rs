@@ -83,6 +83,41 @@ async fn versions_are_told_apart_and_gone_back_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_version_is_tagged_and_its_tag_is_taken_back() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    client.register("web").await;
+    let path = "/v1/job/web/versions/known%20good/tag";
+
+    let given = client
+        .put(path, &json!({"Version": 0, "Description": "it works"}))
+        .await
+        .json();
+    let tagged = client.get("/v1/job/web").await.json();
+    let absent = client.put(path, &json!({"Version": 7})).await;
+    let long = format!("/v1/job/web/versions/{}/tag", "n".repeat(129));
+    let long = client.put(&long, &json!({})).await;
+    let read = client.get(path).await;
+    let taken = client.delete(path).await;
+    let again = client.delete(path).await;
+
+    let tag = &tagged["VersionTag"];
+    assert_eq!(given["Name"], "known good");
+    assert_eq!(
+        (&tag["Name"], &tag["Description"]),
+        (&json!("known good"), &json!("it works"))
+    );
+    assert_eq!(tag["TaggedTime"], given["TaggedTime"]);
+    assert_eq!((absent.status, long.status, read.status), (400, 400, 405));
+    assert_eq!((taken.status, again.status), (200, 400));
+    assert_eq!(
+        client.get("/v1/job/web").await.json()["VersionTag"],
+        Value::Null
+    );
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_about_another_job_is_refused() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);

@@ -68,6 +68,27 @@ pub struct StableResponse {
     pub job_modify_index: u64,
 }
 
+/// What `PUT /v1/job/:id/versions/:tag/tag` takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TagRequest {
+    /// `None` for the current one.
+    pub version: Option<u64>,
+    pub description: String,
+}
+
+/// The answer to `PUT` and `DELETE /v1/job/:id/versions/:tag/tag`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct TagResponse {
+    pub name: String,
+    pub description: String,
+    /// Nanoseconds since the epoch; 0 of one that was taken back.
+    pub tagged_time: u64,
+    pub index: u64,
+    pub job_modify_index: u64,
+}
+
 /// The answer to `GET /v1/job/:id/scale`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -191,6 +191,7 @@ fn an_answer_can_be_sent_back_unchanged() {
         stop: false,
         status: domain::JobStatus::Running,
         stable: Vec::new(),
+        tags: Vec::new(),
         launched_at: None,
         modify_index: LogIndex(9),
     };

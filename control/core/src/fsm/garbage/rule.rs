@@ -5,7 +5,7 @@
 //! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
 //! | allocation | with its evaluation, or alone when that stays: it ended before the cutoff, does not run any more, and its job is over or will not replace it |
 //! | allocation of an earlier job of the name | when it is terminal and its evaluation ended before the cutoff |
-//! | job | dead and stopped, or dead and batch, not one that makes others; submitted before the cutoff, and all below it goes |
+//! | job | dead and stopped, or dead and batch, not one that makes others, none of its versions tagged; submitted before the cutoff, and all below it goes |
 //! | deployment | over before the cutoff, and nothing of it is live |
 //! | node | down since before the cutoff, nothing live on it |
 //! | one-off task | only by force: completed, its callback made or given up, its result claimed by nobody |
@@ -88,11 +88,13 @@ pub enum Kept {
     Owed,
     /// Somebody has claimed its result.
     Claimed,
+    /// A version of it is tagged.
+    Tagged,
 }
 
 impl Kept {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Live,
         Self::Young,
         Self::Running,
@@ -102,6 +104,7 @@ impl Kept {
         Self::Failure,
         Self::Owed,
         Self::Claimed,
+        Self::Tagged,
     ];
 
     /// The word used in the API, in metrics and in the log.
@@ -117,6 +120,7 @@ impl Kept {
             Self::Failure => "failure",
             Self::Owed => "owed",
             Self::Claimed => "claimed",
+            Self::Tagged => "tagged",
         }
     }
 
@@ -133,6 +137,7 @@ impl Kept {
             Self::Failure => "says that its job's current version failed",
             Self::Owed => "ended, but owed a callback",
             Self::Claimed => "ended, but claimed for the result",
+            Self::Tagged => "over, but versions of them are tagged",
         }
     }
 }
@@ -298,6 +303,8 @@ pub(super) fn replaceable_until(
 pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), Kept> {
     if !is_over(job) {
         Err(Kept::Live)
+    } else if !job.tags.is_empty() {
+        Err(Kept::Tagged)
     } else if job.current.submit_time >= before {
         Err(Kept::Young)
     } else {

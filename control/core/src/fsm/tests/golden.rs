@@ -493,6 +493,18 @@ fn operators() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        (
+            "tag_job_version",
+            Command::TagJobVersion {
+                key: JobKey::in_default("web"),
+                name: "golden".to_owned(),
+                given: Some(TagGiven {
+                    version: Some(3),
+                    description: "it works".to_owned(),
+                }),
+                at: AT,
+            },
+        ),
     ]
 }
 
@@ -632,6 +644,7 @@ fn commands_read_back_what_they_wrote() {
             "claims_of_one_offs" => 4,
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             "set_cluster_policy" => 6,
+            "tag_job_version" => 7,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -450,6 +450,21 @@ fn jobs_go_by_the_table() {
     assert_eq!(wrong, Vec::<&str>::new());
 }
 
+/// Of whatever type, as long as one of its versions has a name; by force, too.
+#[test]
+fn a_job_with_a_tagged_version_stays() {
+    for (tags, expected) in [(0, true), (1, false)] {
+        let mut scene = Scene::default();
+        scene.job(spec(JobType::Batch), 1, true, JobStatus::Dead);
+        scene.tag(tags);
+
+        let by_age = collected(&scene).jobs().is_empty();
+        let by_force = scene.after(Collector::forced(NOW)).jobs().is_empty();
+
+        assert_eq!((by_age, by_force), (expected, expected), "{tags} tags");
+    }
+}
+
 /// By age of the evaluation, status and age of the allocation, in hours, of a batch job that ended.
 const BELOW: &[(u32, ClientStatus, u32, bool)] = &[
     (5, ClientStatus::Complete, 5, true),

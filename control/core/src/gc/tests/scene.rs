@@ -11,7 +11,7 @@ use muster_domain::fixture::{job, node};
 use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
-use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTag};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
 
 use super::Collector;
@@ -57,11 +57,31 @@ impl Scene {
                 stop,
                 status,
                 stable: Vec::new(),
+                tags: Vec::new(),
                 launched_at: None,
                 modify_index: LogIndex(1),
             }),
             older: Vec::new(),
             plan_index: LogIndex(0),
+        });
+    }
+
+    /// Gives so many versions of the job a name.
+    pub(super) fn tag(&mut self, tags: u64) {
+        let key = JobKey::in_default(JOB);
+        let row = self.state.jobs.row(&key).map(Arc::clone).unwrap();
+        let mut job = (*row.job).clone();
+        job.tags = (0..tags)
+            .map(|version| VersionTag {
+                version,
+                name: version.to_string(),
+                description: String::new(),
+                at: NOW,
+            })
+            .collect();
+        self.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            ..(*row).clone()
         });
     }
 
