@@ -115,11 +115,20 @@ pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
     Ok(program)
 }
 
-fn link(from: &Path, to: &Path) -> io::Result<()> {
-    match std::os::unix::fs::symlink(from, to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
+/// Makes the link `at` to `to`. One that leads elsewhere is made anew: a `target` that was copied has the links of the
+/// repository it came from, whose sources are others or gone.
+fn link(to: &Path, at: &Path) -> io::Result<()> {
+    match fs::read_link(at) {
+        Ok(there) if there == to => return Ok(()),
+        Ok(_) => fs::remove_file(at)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let what = format!("{} is no link: remove it, it is made anew", at.display());
+            return Err(io::Error::new(error.kind(), what));
+        }
+        Err(error) => return Err(error),
     }
+    std::os::unix::fs::symlink(to, at)
 }
 
 fn go(out: &Path, program: &Path, package: &str) -> Result<(), BuildGoError> {
@@ -151,4 +160,34 @@ fn run(command: &mut Command) -> Result<(), BuildGoError> {
             String::from_utf8_lossy(&output.stderr)
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_leads_elsewhere_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("link");
+        let [before, here] = ["before", "here"].map(|name| dir.path().join(name));
+
+        for to in [&before, &here, &here] {
+            link(to, &at).unwrap();
+
+            assert_eq!(&fs::read_link(&at).unwrap(), to);
+        }
+    }
+
+    #[test]
+    fn what_is_no_link_is_left_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("link");
+        fs::create_dir(&at).unwrap();
+
+        let error = link(dir.path(), &at).unwrap_err();
+
+        assert!(error.to_string().contains("is no link"), "{error}");
+        assert!(at.is_dir());
+    }
 }
