@@ -32,7 +32,7 @@ use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::rpc::{ExecSession, NodeReply, NodeRequest, ToAgent};
 use quinn::{Connection, VarInt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::beats::{Service, Uncounted};
@@ -186,28 +186,35 @@ impl Nodes {
 
     /// Tells the sessions of `node_ids` to look for changes.
     pub(crate) fn wake(&self, node_ids: impl IntoIterator<Item = NodeId>) {
-        let table = self.lock();
-        let mut woken = node_ids
-            .into_iter()
-            .filter_map(|node_id| table.sessions.get(&node_id))
-            .peekable();
-        if woken.peek().is_some() {
-            self.shared.pace.note();
-        }
-        for session in woken {
-            session.wake.desired.notify_one();
-        }
+        let before = || self.shared.pace.note();
+        self.notify(node_ids, |wake| &wake.desired, before);
     }
 
     /// Tells the sessions of `node_ids` to look, by and by, for allocations that were forgotten.
     pub(crate) fn wake_for_forgotten(&self, node_ids: impl IntoIterator<Item = NodeId>) {
+        self.notify(node_ids, |wake| &wake.forgotten, || {});
+    }
+
+    /// Wakes those sessions of `node_ids` that are here; if there are any, `before` is called first.
+    fn notify(
+        &self,
+        node_ids: impl IntoIterator<Item = NodeId>,
+        what: fn(&Wake) -> &Notify,
+        before: impl FnOnce(),
+    ) {
         let mut node_ids = node_ids.into_iter().peekable();
+        // Nobody waits for the lock for nothing.
         if node_ids.peek().is_none() {
             return;
         }
         let table = self.lock();
-        for session in node_ids.filter_map(|node_id| table.sessions.get(&node_id)) {
-            session.wake.forgotten.notify_one();
+        let sessions = node_ids.filter_map(|node_id| table.sessions.get(&node_id));
+        let mut sessions = sessions.peekable();
+        if sessions.peek().is_some() {
+            before();
+        }
+        for session in sessions {
+            what(&session.wake).notify_one();
         }
     }
 

@@ -202,6 +202,8 @@ impl Garbage {
         tracing::warn!(%error, "garbage was not collected");
         self.control.gc_totals().fail();
         self.round = None;
+        // A slice that is under way was let go by it.
+        debug_assert_eq!(self.way.given_until, None);
         let mut error = Some(error);
         for work in self.queue.drain(..) {
             if let Work::End(Some(reply)) = work {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -245,12 +246,7 @@ impl Entries {
         let Some(first) = self.first_in_memory() else {
             return on_disk.collect();
         };
-        let within = |index: u64| {
-            usize::try_from(index.saturating_sub(first))
-                .map_or(self.slots.len(), |at| at.min(self.slots.len()))
-        };
-        let (start, stop) = (within(from), within(to));
-        let in_memory = self.slots.range(start.min(stop)..stop);
+        let in_memory = self.slots.range(span(first, self.slots.len(), from, to));
         on_disk
             .chain(in_memory.map(|slot| Found::Cached(slot.entry.clone())))
             .collect()
@@ -369,12 +365,7 @@ impl Cold {
     /// Where those of `[from, to)` lie that there are.
     fn range(&self, from: u64, to: u64) -> impl Iterator<Item = Place> + use<'_> {
         let first = self.first_index().unwrap_or_default();
-        let within = |index: u64| {
-            usize::try_from(index.saturating_sub(first))
-                .map_or(self.rows.len(), |at| at.min(self.rows.len()))
-        };
-        let (start, stop) = (within(from), within(to));
-        let rows = self.rows.range(start.min(stop)..stop);
+        let rows = self.rows.range(span(first, self.rows.len(), from, to));
         (from.max(first)..).zip(rows).filter_map(|(index, row)| {
             let run = self.runs.partition_point(|(first, _)| *first <= index);
             let (_, file) = self.runs.get(run.checked_sub(1)?)?;
@@ -385,6 +376,14 @@ impl Cold {
             })
         })
     }
+}
+
+/// Where the entries `[from, to)` are that there are, in a queue of `len` entries that begins with `first`.
+fn span(first: u64, len: usize, from: u64, to: u64) -> Range<usize> {
+    let within =
+        |index: u64| usize::try_from(index.saturating_sub(first)).map_or(len, |at| at.min(len));
+    let (start, stop) = (within(from), within(to));
+    start.min(stop)..stop
 }
 
 /// Gives back what a burst left of a queue's memory.
