@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use muster_agent_core::gc::{Collector, KeptReason};
+use muster_agent_core::gc::{Collector, GcState, KeptReason, Seen};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
@@ -23,6 +23,7 @@ use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::Event;
 use crate::store::Write;
 use crate::task::chain;
+use crate::trash::Trash;
 
 /// What is left of a start of a task because its driver or the kernel did not let go of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,6 +366,18 @@ pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilit
     let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
     let kept = kept.into_iter().collect();
     Collected { freed, kept }
+}
+
+/// What collection did so far, with what was deleted of it.
+pub(crate) fn seen(state: GcState, trash: &Trash) -> Seen {
+    let counts = trash.counts();
+    Seen {
+        state,
+        inodes: counts.deleted.files + counts.deleted.dirs,
+        bytes: counts.deleted.bytes,
+        delete_failures: counts.failures,
+        deleting: counts.deleting,
+    }
 }
 
 /// Time between two looks of the node's loop at what collection could do, if nothing else happens.

@@ -1,4 +1,4 @@
-//! News of allocations on their way to the control plane.
+//! News of allocations, and of their collection, on their way to the control plane.
 //!
 //! Only the newest report of an allocation is kept: a later one replaces it, so the outbox is never
 //! larger than the number of allocations. A report counts as told only when the server says that it
@@ -9,14 +9,17 @@
 //! first set of a session has said what it knows.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use muster_agent_core::gc::GcNews;
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::id::AllocId;
+use muster_domain::node::NodeCollected;
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::report_bytes;
 use tokio::sync::Notify;
 
+use crate::facilities::now;
 use crate::limits::REPORT_BYTES_MAX;
 
 /// Reports that are not committed yet, and which are.
@@ -25,6 +28,8 @@ pub(crate) struct Outbox {
     entries: Mutex<BTreeMap<AllocId, Entry>>,
     news: Notify,
     urgent: Notify,
+    collections: Mutex<GcNews>,
+    collected: Notify,
 }
 
 #[derive(Debug)]
@@ -140,8 +145,49 @@ impl Outbox {
         }
     }
 
+    /// A collection of allocations is over.
+    pub(crate) fn put_collected(&self, report: NodeCollected) {
+        self.collections().handle_collected(report);
+        self.collected.notify_one();
+    }
+
+    /// Returns when there is a collection to tell of.
+    pub(crate) async fn collected_due(&self) {
+        loop {
+            let now = now();
+            let due = self.collections().poll_timeout(now);
+            let wait = due.map(|due| due.since(now));
+            if wait.is_some_and(|wait| wait.is_zero()) {
+                return;
+            }
+            let sleep = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.collected.notified() => {}
+                () = sleep => {}
+            }
+        }
+    }
+
+    /// The collection to tell of in the message `sequence`, if there is one.
+    pub(crate) fn collected(&self, sequence: u64) -> Option<NodeCollected> {
+        self.collections().poll_report(sequence, now())
+    }
+
+    fn collections(&self) -> MutexGuard<'_, GcNews> {
+        // A panic elsewhere loses one report at most.
+        self.collections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A session begins: what is not committed is to be sent again.
     pub(crate) fn begin_session(&self) {
+        self.collections().handle_session();
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.values_mut() {
             let under_way = entry
@@ -189,6 +235,7 @@ impl Outbox {
 
     /// Messages up to `sequence` are committed.
     pub(crate) fn ack(&self, sequence: u64) {
+        self.collections().handle_told(sequence);
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.values_mut() {
             if let Some((number, message)) = entry.sent

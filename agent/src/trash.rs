@@ -66,6 +66,17 @@ pub struct TrashState {
     pub busy: Duration,
 }
 
+/// What a trash did since the start, in short.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TrashCounts {
+    /// What was deleted.
+    pub(crate) deleted: Deleted,
+    /// Deletions that failed.
+    pub(crate) failures: u64,
+    /// Not all that can be deleted is.
+    pub(crate) deleting: bool,
+}
+
 /// The trash of a data directory, and the threads that empty it.
 #[derive(Debug)]
 pub struct Trash {
@@ -286,6 +297,16 @@ impl Trash {
             deleted: queue.deleted,
             failures: queue.failures,
             busy: queue.busy,
+        }
+    }
+
+    /// What it did, without looking at each entry.
+    pub(crate) fn counts(&self) -> TrashCounts {
+        let queue = self.shared.locked();
+        TrashCounts {
+            deleted: queue.deleted,
+            failures: queue.failures,
+            deleting: !queue.is_idle(),
         }
     }
 

@@ -7,7 +7,8 @@ use std::io::{BufReader, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use muster_wire::api::event::{Event, Events, Line, StreamErrorBody};
+use muster_wire::api::event::{Event, Events, Line, StreamErrorBody, Topic};
+use muster_wire::api::operator::{GcRound, NodeGcRound};
 use serde_json::Value;
 
 use crate::client::{Client, escape};
@@ -22,8 +23,8 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Arguments of `muster events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task. NAME is an id, or the
-    /// job that an allocation or evaluation belongs to.
+    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task, GarbageCollection.
+    /// NAME is an id, or the job that an allocation or evaluation belongs to; of collections on a node its id.
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
     /// The namespace; `*` is all.
@@ -176,9 +177,11 @@ fn describe(event: &Event) -> String {
             format!("{}, {}", text("Status"), text("SchedulingEligibility")),
         ),
         "Job" if row.is_null() => (output::clean(&event.key), "purged".to_owned()),
+        "GarbageCollection" => collection(event),
         _ => (output::clean(&event.key), text("Status")),
     };
-    let id = if event.topic.word() == "Job" {
+    let names_itself = event.topic == Topic::Job || event.payload[SERVERS].is_object();
+    let id = if names_itself {
         String::new()
     } else {
         format!(" {}", output::short_id(&event.key))
@@ -189,6 +192,32 @@ fn describe(event: &Event) -> String {
         event.topic.word(),
         output::clean(&event.event_type)
     )
+}
+
+/// The payload of a collection on servers.
+const SERVERS: &str = "GarbageCollection";
+/// The payload of one on a node.
+const NODE: &str = "NodeGarbageCollection";
+
+/// Whose collection it was, and what came of it.
+fn collection(event: &Event) -> (String, String) {
+    let read = |name: &str| event.payload[name].clone();
+    if let Ok(round) = serde_json::from_value::<NodeGcRound>(read(NODE)) {
+        let destroyed: u64 = round.destroyed.values().sum();
+        let mut what = format!(
+            "{destroyed} allocations destroyed, {} freed",
+            output::bytes(round.bytes)
+        );
+        let failures = round.refusals.saturating_add(round.delete_failures);
+        if failures > 0 {
+            what.push_str(&format!(", {failures} failures"));
+        }
+        return (output::clean(&round.node_name), what);
+    }
+    let round: GcRound = serde_json::from_value(read(SERVERS)).unwrap_or_default();
+    let objects: u64 = round.freed.values().sum();
+    let what = format!("{objects} objects, {} freed", output::bytes(round.bytes));
+    (output::clean(&event.key), what)
 }
 
 #[cfg(test)]
@@ -234,6 +263,38 @@ mod tests {
         assert_eq!(
             describe(&event),
             "    2352  Allocation 09decd65  py.g[0]  pending on n1  (PlanResult)\n"
+        );
+    }
+
+    #[test]
+    fn a_collection_says_whose_it_was_and_what_it_freed() {
+        let told = |key: &str, payload: Value| {
+            let json = serde_json::json!({
+                "Topic": "GarbageCollection", "Type": "X", "Key": key, "Namespace": "",
+                "FilterKeys": null, "Index": 7, "Payload": payload,
+            });
+            describe(&serde_json::from_value(json).unwrap())
+        };
+        let node = serde_json::json!({
+            "NodeName": "n1", "Destroyed": {"forced": 2, "disk usage": 1}, "Bytes": 2048,
+            "Refusals": 1, "DeleteFailures": 2,
+        });
+        let servers =
+            serde_json::json!({"Freed": {"allocations": 4, "evaluations": 1}, "Bytes": 10});
+
+        let node = told(
+            "09decd65-4692-7a0b-c775-13ea34bac648",
+            serde_json::json!({"NodeGarbageCollection": node}),
+        );
+        let servers = told("evals", serde_json::json!({"GarbageCollection": servers}));
+
+        assert_eq!(
+            node,
+            "       7  GarbageCollection 09decd65  n1  3 allocations destroyed, 2.0 KiB freed, 3 failures  (X)\n"
+        );
+        assert_eq!(
+            servers,
+            "       7  GarbageCollection  evals  5 objects, 10 B freed  (X)\n"
         );
     }
 }

@@ -8,9 +8,11 @@
 //!
 //! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an
 //! event. A job or node that goes is one, because somebody asked for it; and a collection that freed something is
-//! one, when it ends ([`Collections`]).
+//! one, when it ends ([`Collections`]). What a collection on a node came to is no row, and one all the same: it stands in
+//! the entry that tells of it ([`NodeCollection`]).
 
 mod collection;
+mod node_collection;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +32,7 @@ use muster_wire::api::event::{Event, Payload, Topic};
 use crate::limits;
 
 pub(crate) use collection::{Collection, Collections, Slice};
+pub(crate) use node_collection::NodeCollection;
 
 /// An entry records a job.
 const JOB_REGISTERED: &str = "JobRegistered";
@@ -46,6 +49,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
         Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
+        Command::NoteCollections { .. } => "NodeGarbageCollected",
         Command::ChangeDeployment { change, .. } => match change {
             DeploymentChange::Promote(_) => "DeploymentPromotion",
             DeploymentChange::SetHealth { .. } => "DeploymentAllocHealth",
@@ -90,6 +94,7 @@ enum Row {
     Task(Arc<OneOff>),
     TaskGone(Arc<str>),
     Collection(Arc<Collection>),
+    NodeCollection(Arc<NodeCollection>),
 }
 
 /// What one entry changed.
@@ -103,20 +108,19 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The rows that the entry at `index` changed, from the `state` that it left, before them one-off tasks as they were
-    /// in between, and the collections that ended with it. `None` if nobody could want to know.
+    /// in between, and the collections that it tells of. `None` if nobody could want to know.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
         state: &State,
         applied: &Applied,
-        collections: Vec<Collection>,
+        collections: Vec<Over>,
     ) -> Option<Self> {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| Row::Task(Arc::clone(row)));
         let changed = applied.changed.iter();
         let mut allocs = state.allocs().finder();
-        let ended = collections.into_iter();
-        let ended = ended.map(|ended| Row::Collection(Arc::new(ended)));
+        let ended = collections.into_iter().map(Row::from);
         let mut rows = Vec::with_capacity(passed.len() + changed.len() + ended.len());
         rows.extend(passed);
         rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
@@ -155,7 +159,8 @@ impl Batch {
             | Row::AllocAlone(_)
             | Row::Node(_)
             | Row::NodeGone(_)
-            | Row::Collection(_) => None,
+            | Row::Collection(_)
+            | Row::NodeCollection(_) => None,
         })
     }
 
@@ -163,6 +168,24 @@ impl Batch {
     pub(crate) fn events(&self, wanted: &Filter) -> Vec<Event<Payload>> {
         let rows = self.rows.iter().filter(|row| wanted.takes(row));
         rows.map(|row| row.event(self.index, self.cause)).collect()
+    }
+}
+
+/// A collection that an entry tells of.
+#[derive(Debug)]
+pub(crate) enum Over {
+    /// It ended with the entry.
+    Here(Collection),
+    /// It ended on a node.
+    OnNode(NodeCollection),
+}
+
+impl From<Over> for Row {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Here(collection) => Self::Collection(Arc::new(collection)),
+            Over::OnNode(collection) => Self::NodeCollection(Arc::new(collection)),
+        }
     }
 }
 
@@ -221,7 +244,8 @@ impl Row {
             | Self::Deployment(_)
             | Self::Alloc(..)
             | Self::AllocAlone(_)
-            | Self::Collection(_) => limits::EVENT_ROW_BYTES,
+            | Self::Collection(_)
+            | Self::NodeCollection(_) => limits::EVENT_ROW_BYTES,
             Self::Task(_) => limits::EVENT_TASK_BYTES,
             Self::JobGone(_) | Self::NodeGone(_) | Self::TaskGone(_) => size_of::<Self>(),
         }
@@ -235,7 +259,7 @@ impl Row {
             Self::Alloc(..) | Self::AllocAlone(_) => Topic::Allocation,
             Self::Node(_) | Self::NodeGone(_) => Topic::Node,
             Self::Task(_) | Self::TaskGone(_) => Topic::Task,
-            Self::Collection(_) => Topic::GarbageCollection,
+            Self::Collection(_) | Self::NodeCollection(_) => Topic::GarbageCollection,
         }
     }
 
@@ -250,7 +274,8 @@ impl Row {
             | Self::NodeGone(_)
             | Self::Task(_)
             | Self::TaskGone(_)
-            | Self::Collection(_) => "",
+            | Self::Collection(_)
+            | Self::NodeCollection(_) => "",
         }
     }
 
@@ -266,6 +291,7 @@ impl Row {
             Self::Task(row) => row.guid.clone(),
             Self::TaskGone(guid) => guid.to_string(),
             Self::Collection(collection) => collection.rule().to_owned(),
+            Self::NodeCollection(collection) => collection.node_id().to_string(),
         }
     }
 
@@ -282,7 +308,8 @@ impl Row {
             | Self::Node(_)
             | Self::NodeGone(_)
             | Self::TaskGone(_)
-            | Self::Collection(_) => None,
+            | Self::Collection(_)
+            | Self::NodeCollection(_) => None,
         }
     }
 
@@ -298,7 +325,8 @@ impl Row {
             | Self::NodeGone(_)
             | Self::Task(_)
             | Self::TaskGone(_)
-            | Self::Collection(_) => None,
+            | Self::Collection(_)
+            | Self::NodeCollection(_) => None,
         }
     }
 
@@ -324,6 +352,9 @@ impl Row {
             Self::Collection(collection) => {
                 Payload::GarbageCollection(Box::new(collection.shape()))
             }
+            Self::NodeCollection(collection) => {
+                Payload::NodeGarbageCollection(Box::new(collection.shape()))
+            }
         }
     }
 
@@ -345,7 +376,8 @@ impl Row {
             | Self::AllocAlone(_)
             | Self::Node(_)
             | Self::Task(_)
-            | Self::Collection(_) => cause,
+            | Self::Collection(_)
+            | Self::NodeCollection(_) => cause,
         };
         Event {
             topic: self.topic(),

@@ -13,7 +13,7 @@ use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
 
-use crate::events::{Batch, Collection, EventRing};
+use crate::events::{Batch, EventRing, Over};
 use crate::limits;
 
 /// What there is to do after an entry, and the term whose leader proposed that.
@@ -31,14 +31,14 @@ pub(crate) struct Unpublished {
 
 impl Unpublished {
     /// Adds the entry at an index and of a term, which left `state` and came to `applied`. `cause` is what its events
-    /// are called; `collections` ended with it.
+    /// are called; it tells of `collections`.
     pub(crate) fn add(
         &mut self,
         (index, term): (LogIndex, u64),
         cause: &'static str,
         state: &State,
         mut applied: Applied,
-        collections: Vec<Collection>,
+        collections: Vec<Over>,
     ) {
         self.rows += applied.changed.len();
         let effects = std::mem::take(&mut applied.effects);

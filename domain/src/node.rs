@@ -13,9 +13,11 @@ use crate::id::{LogIndex, NodeId, Timestamp};
 use crate::limits;
 use crate::resources::Amount;
 
+mod collected;
 mod device;
 mod drain;
 
+pub use collected::{GcReason, KeptReason, NodeCollected, Thresholds};
 pub use device::{DeviceGroup, DeviceInstance, HostAddress, HostVolume};
 pub use drain::{Drain, DrainSpec};
 

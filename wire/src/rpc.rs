@@ -17,7 +17,7 @@ use std::time::Duration;
 use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc, TaskNetwork};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::job::NetworkPolicy;
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeCollected, NodeSpec};
 use serde::{Deserialize, Serialize};
 
 pub use disk::{
@@ -54,6 +54,14 @@ pub enum FromAgent {
         sequence: u64,
         /// The news. Later entries about the same allocation win.
         reports: Vec<AllocReport>,
+    },
+    /// What collections of finished allocations came to. At most one is under way, and one a minute is sent that nobody
+    /// asked for.
+    Collected {
+        /// The agent's number of this message, counted with those of [`Self::Report`].
+        sequence: u64,
+        /// What.
+        report: Box<NodeCollected>,
     },
 }
 

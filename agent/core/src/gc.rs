@@ -9,12 +9,20 @@
 //! still being deleted: two could free more than was needed. One that was refused counts as there while
 //! it is tried again, because it may be refused again: others are chosen beside it.
 
+mod news;
+mod rounds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::node::Thresholds;
 
 use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
+
+pub use muster_domain::node::{GcReason, KeptReason};
+pub use news::GcNews;
+pub use rounds::{Rounds, Seen};
 
 /// Thresholds of a node. Names and defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +45,16 @@ impl GcLimits {
             Some(GcReason::Inodes)
         } else {
             None
+        }
+    }
+}
+
+impl From<GcLimits> for Thresholds {
+    fn from(limits: GcLimits) -> Self {
+        Self {
+            allocs_max: limits.allocs_max as u64,
+            disk_percent: limits.disk_threshold,
+            inode_percent: limits.inode_threshold,
         }
     }
 }
@@ -82,58 +100,6 @@ pub struct GcSpace {
     /// Something that was destroyed is still being deleted: there will be more space without a further
     /// destroy.
     pub deleting: bool,
-}
-
-/// Why an allocation goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum GcReason {
-    /// Somebody asked for everything that may go.
-    Forced,
-    /// The control plane has forgotten it.
-    Removed,
-    /// There are more than [`GcLimits::allocs_max`].
-    Allocs,
-    /// The disk is as full as [`GcLimits::disk_threshold`].
-    Disk,
-    /// As many inodes are used as [`GcLimits::inode_threshold`].
-    Inodes,
-}
-
-impl GcReason {
-    /// For logs and events.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Forced => "forced",
-            Self::Removed => "removed by the control plane",
-            Self::Allocs => "too many allocations",
-            Self::Disk => "disk usage",
-            Self::Inodes => "inode usage",
-        }
-    }
-}
-
-/// Why an allocation stays, although somebody asked for everything that may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KeptReason {
-    /// It has not finished.
-    Running,
-    /// How it ended is not yet known to the control plane.
-    Untold,
-    /// Its driver, or the kernel, did not let go of what it had.
-    Refused,
-}
-
-impl KeptReason {
-    /// For people.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Running => "not finished",
-            Self::Untold => "its end is not yet known to the servers",
-            Self::Refused => "its driver or the kernel did not release it",
-        }
-    }
 }
 
 /// What collection did and has before it.
@@ -326,6 +292,22 @@ impl Collector {
             }
         }
         (free, kept)
+    }
+
+    /// Allocations that stay for the time being, by reason, of `allocs` in all. What is being destroyed does not.
+    #[must_use]
+    pub fn kept(&self, allocs: usize, told: impl Fn(AllocId) -> bool) -> BTreeMap<KeptReason, u64> {
+        let going = self
+            .finished
+            .keys()
+            .filter(|alloc_id| self.is_under_way(**alloc_id) && !self.is_refused(**alloc_id));
+        let going = going.count() as u64;
+        let (free, mut kept) = self.outlook(allocs, told);
+        let unpressed = free.saturating_sub(going);
+        if unpressed > 0 {
+            kept.insert(KeptReason::Unpressed, unpressed);
+        }
+        kept
     }
 
     /// What it did and has before it.

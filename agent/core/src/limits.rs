@@ -56,3 +56,11 @@ pub const DESTROY_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause before such a destroy is tried again. A driver that was mended should not keep a full
 /// disk waiting longer; half would only fill the log of one that stays broken.
 pub const DESTROY_PAUSE_MAX: Duration = Duration::from_mins(5);
+
+/// Longest time of a collection that one report tells of; one that takes longer is told in parts. Nobody should wait for
+/// hours to hear of a node that never comes to an end; half would tell twice of what goes on for a minute.
+pub const GC_ROUND_MAX: Duration = Duration::from_mins(1);
+/// Least time between two reports of a node's collections that nobody asked for. With 5 000 nodes that all collect that is
+/// 83 reports a second, which share two log entries a second of each server; half would only say the same in smaller pieces,
+/// double would tell of a disk that fills up when it is full.
+pub const GC_NEWS_PAUSE: Duration = Duration::from_mins(1);

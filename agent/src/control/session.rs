@@ -158,6 +158,7 @@ impl<'a> Session<'a> {
                     waited: self.heartbeats.silence_max,
                 }),
                 () = facilities.outbox.due(REPORT_DELAY) => self.report().await?,
+                () = facilities.outbox.collected_due() => self.tell_collected().await?,
                 () = &mut repeat, if !repeated => {
                     repeated = true;
                     facilities.outbox.repeat_doubtful();
@@ -212,6 +213,19 @@ impl<'a> Session<'a> {
                 .send(&FromAgent::Report { sequence, reports })
                 .await?;
         }
+    }
+
+    /// Tells of a collection of allocations, if one is to be told.
+    async fn tell_collected(&mut self) -> Result<(), SessionError> {
+        let sequence = self.sequence + 1;
+        if let Some(report) = self.link.facilities.outbox.collected(sequence) {
+            self.sequence = sequence;
+            let report = Box::new(report);
+            self.sender
+                .send(&FromAgent::Collected { sequence, report })
+                .await?;
+        }
+        Ok(())
     }
 
     async fn handle(&mut self, received: Option<Received>) -> Result<(), SessionError> {

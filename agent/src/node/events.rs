@@ -8,13 +8,14 @@ use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
 use muster_agent_core::contact::Contact;
-use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace};
+use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace, Rounds, Seen};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
 use muster_agent_core::turns::{self, Turns};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
+use muster_domain::node::NodeCollected;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -127,6 +128,7 @@ pub(super) struct Node {
     /// Who gets the data of which allocation, until it has them.
     heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
+    rounds: Rounds,
     asks: Asks,
     /// Allocations with cgroups that were there before this agent.
     found: BTreeSet<AllocId>,
@@ -159,6 +161,7 @@ impl Node {
             turns: Turns::default(),
             heirs: BTreeMap::new(),
             collector: Collector::new(gc),
+            rounds: Rounds::default(),
             asks: Asks::default(),
             found,
             swept: false,
@@ -576,11 +579,29 @@ impl Node {
         }
         self.asks
             .answer(|| gc::outlook(&self.collector, allocs, &facilities));
+        let state = self.collector.state();
         self.facilities.collection.send_if_modified(|known| {
-            let state = self.collector.state();
             let changed = *known != state;
-            *known = state;
+            known.clone_from(&state);
             changed
+        });
+        self.tell_collected(gc::seen(state, &facilities.trash));
+    }
+
+    /// Tells the servers of the collection that is over, if one is.
+    fn tell_collected(&mut self, seen: Seen) {
+        let Some(report) = self.rounds.handle_seen(seen, now()) else {
+            return;
+        };
+        let facilities = &self.facilities;
+        let is_told = |alloc_id| facilities.outbox.is_told(alloc_id);
+        let space = space(facilities);
+        facilities.outbox.put_collected(NodeCollected {
+            kept: self.collector.kept(self.allocs.len(), is_told),
+            thresholds: self.collector.limits().into(),
+            disk_percent: space.disk_percent,
+            inode_percent: space.inode_percent,
+            ..report
         });
     }
 

@@ -133,6 +133,38 @@ async fn a_driver_that_refuses_is_asked_again_and_others_go() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
+/// Two of three are destroyed, and the driver keeps the third.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_is_told_what_a_collection_came_to() {
+    if !privileged("the_server_is_told_what_a_collection_came_to") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    for name in 1..=3 {
+        host.refuse_destroys(name == 1);
+        let alloc = server
+            .place(batch(name, "").driver("mock", &config).build())
+            .await;
+        server.status(alloc, ClientStatus::Complete).await;
+    }
+    host.refuse_destroys(true);
+    told(&agent).await;
+    assert_eq!(server.collected(), []);
+
+    agent.collect_now(false).await.unwrap();
+
+    let told = eventually("the server is told", async || server.collected().pop()).await;
+    assert_eq!(told.destroyed, BTreeMap::from([(GcReason::Forced, 2)]));
+    assert_eq!(told.kept, BTreeMap::from([(KeptReason::Refused, 1)]));
+    assert!(told.refusals > 0 && told.inodes > 0, "{told:?}");
+    assert!(told.began_at < told.ended_at, "{told:?}");
+    assert_eq!(told.thresholds.allocs_max, 50);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
 /// What a driver did not destroy is known to the next agent, and what the server forgets goes when the
 /// driver lets go of it.
 #[tokio::test(flavor = "multi_thread")]

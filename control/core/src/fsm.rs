@@ -33,7 +33,7 @@ use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
 };
 use muster_domain::job::{JobSpec, JobType, NetworkPolicy};
-use muster_domain::node::{DrainSpec, Eligibility, NodeSpec, NodeStatus};
+use muster_domain::node::{DrainSpec, Eligibility, NodeCollected, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
@@ -347,6 +347,14 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// Agents of one server tell what collections of finished allocations came to: one entry for many nodes. No row keeps
+    /// it; it is in the log so that every server tells of it, at the same index.
+    NoteCollections {
+        /// What each node told.
+        collections: Vec<(NodeId, NodeCollected)>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -429,6 +437,7 @@ impl Command {
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
             Self::SetClusterPolicy { .. } => 6,
             Self::TagJobVersion { .. } => 7,
+            Self::NoteCollections { .. } => 7,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -488,7 +497,8 @@ impl Command {
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
-            | Self::TagJobVersion { at, .. } => *at,
+            | Self::TagJobVersion { at, .. }
+            | Self::NoteCollections { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -524,7 +534,8 @@ impl Command {
             | Self::PlaceOneOffs { .. }
             | Self::FreshenDomain { .. }
             | Self::SetOneOffTimes { .. }
-            | Self::SetClusterPolicy { .. } => None,
+            | Self::SetClusterPolicy { .. }
+            | Self::NoteCollections { .. } => None,
         }
     }
 
@@ -558,7 +569,8 @@ impl Command {
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
-            | Self::TagJobVersion { at, .. } => at,
+            | Self::TagJobVersion { at, .. }
+            | Self::NoteCollections { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -1051,6 +1063,9 @@ pub fn apply_within(
             check_index,
             at: _,
         } => set_cluster_policy(&mut change, *policy, check_index),
+        Command::NoteCollections { collections, at: _ } => {
+            Ok(report::note_collections(change.state, &collections))
+        }
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }

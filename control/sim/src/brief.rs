@@ -66,6 +66,9 @@ pub fn command(command: &Command) -> String {
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::SetClusterPolicy { .. } => "network policy".to_owned(),
+        Command::NoteCollections { collections, .. } => {
+            format!("collections on {} nodes", collections.len())
+        }
         Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
         Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
         Command::PlaceJob { spec, places, .. } => {

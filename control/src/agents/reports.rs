@@ -1,4 +1,4 @@
-//! Reports of nodes on their way to the log.
+//! Reports of nodes, and of their collections, on their way to the log.
 //!
 //! While one entry commits, the reports of all nodes that arrive are gathered for the next: a quiet cluster
 //! waits for nothing, a busy one writes few entries. Only the last word about an allocation is kept, and only
@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::State;
 use muster_domain::alloc::{AllocReport, ClientStatus};
-use muster_domain::id::{AllocId, NodeId};
+use muster_domain::id::{AllocId, NodeId, Timestamp};
+use muster_domain::node::NodeCollected;
 use muster_wire::rpc::{ToAgent, report_bytes};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -31,7 +32,18 @@ struct Pending {
     /// The newest message of the agent.
     sequence: u64,
     reports: BTreeMap<AllocId, Waiting>,
+    collected: Option<Collected>,
     outbox: mpsc::Sender<ToAgent>,
+}
+
+/// What collections came to that is not written yet.
+#[derive(Debug)]
+struct Collected {
+    report: NodeCollected,
+    /// The first message it was in.
+    sequence: u64,
+    /// Not before.
+    at: Instant,
 }
 
 /// A report that is not written yet.
@@ -70,6 +82,7 @@ pub(super) struct Reports {
 struct Part {
     node_id: NodeId,
     reports: Vec<AllocReport>,
+    collected: Option<NodeCollected>,
     /// Acknowledges up to here; `None` if more of the session's reports wait for the next entry.
     sequence: Option<u64>,
     outbox: mpsc::Sender<ToAgent>,
@@ -98,17 +111,7 @@ impl Reports {
             let mut pending = self.lock();
             let is_due = reports.is_empty() || reports.iter().any(|told| !told.can_wait);
             wakes = is_due || pending.is_empty();
-            let entry = pending.entry(node_id).or_insert_with(|| Pending {
-                sequence: 0,
-                reports: BTreeMap::new(),
-                outbox: outbox.clone(),
-            });
-            if !entry.outbox.same_channel(outbox) {
-                // Of an earlier session; its agent says in this one what was not acknowledged in that.
-                entry.sequence = 0;
-                entry.reports.clear();
-                entry.outbox = outbox.clone();
-            }
+            let entry = of_session(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
             for Told { report, can_wait } in reports {
                 let alloc_id = report.alloc_id;
@@ -128,6 +131,33 @@ impl Reports {
         }
     }
 
+    /// Takes what the agent of `node_id` says of its collections in one message. What is not written yet is added to it.
+    pub(super) fn put_collected(
+        &self,
+        node_id: NodeId,
+        sequence: u64,
+        report: NodeCollected,
+        outbox: &mpsc::Sender<ToAgent>,
+    ) {
+        {
+            let mut pending = self.lock();
+            let entry = of_session(&mut pending, node_id, outbox);
+            entry.sequence = entry.sequence.max(sequence);
+            entry.collected = Some(match entry.collected.take() {
+                Some(earlier) => Collected {
+                    report: earlier.report.and(report),
+                    ..earlier
+                },
+                None => Collected {
+                    report,
+                    sequence,
+                    at: Instant::now() + limits::PROGRESS_WAIT,
+                },
+            });
+        }
+        self.news.notify_one();
+    }
+
     fn has_room(&self, node_id: NodeId, outbox: &mpsc::Sender<ToAgent>) -> bool {
         self.lock().get(&node_id).is_none_or(|pending| {
             !pending.outbox.same_channel(outbox)
@@ -145,6 +175,9 @@ impl Reports {
             .chain(pending.range(..=*after))
             .map(|(node_id, _)| *node_id)
             .collect();
+        // When one is due the others go with it.
+        let mut collected = pending.values().filter_map(|of| of.collected.as_ref());
+        let collections_go = collected.any(|collected| collected.at <= now);
         let (mut count, mut bytes) = (0, 0);
         let mut parts = Vec::new();
         for node_id in order {
@@ -168,7 +201,9 @@ impl Reports {
             if is_full && fitting.is_empty() {
                 break;
             }
-            if fitting.is_empty() && !waiting.reports.is_empty() {
+            let collected = waiting.collected.take_if(|_| collections_go);
+            let has_more = !waiting.reports.is_empty() || waiting.collected.is_some();
+            if fitting.is_empty() && collected.is_none() && has_more {
                 continue;
             }
             let reports = fitting.iter();
@@ -178,15 +213,17 @@ impl Reports {
             // What is left was in later messages, or in some of these.
             let left = waiting.reports.values().map(|waiting| waiting.sequence);
             let told = left
+                .chain(waiting.collected.iter().map(|waiting| waiting.sequence))
                 .min()
                 .map_or(Some(waiting.sequence), |first| first.checked_sub(1));
             parts.push(Part {
                 node_id,
                 reports,
+                collected: collected.map(|collected| collected.report),
                 sequence: told.filter(|sequence| *sequence > 0),
                 outbox: waiting.outbox.clone(),
             });
-            if waiting.reports.is_empty() {
+            if waiting.reports.is_empty() && waiting.collected.is_none() {
                 pending.remove(&node_id);
             }
         }
@@ -201,13 +238,36 @@ impl Reports {
         let waiting = pending
             .values()
             .flat_map(|pending| pending.reports.values());
-        waiting.filter_map(|waiting| waiting.at).min()
+        let collected = pending.values().filter_map(|of| of.collected.as_ref());
+        let collected = collected.map(|collected| collected.at);
+        let reports = waiting.filter_map(|waiting| waiting.at);
+        reports.chain(collected).min()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Pending>> {
         // Each change is one insertion or removal, so a panic elsewhere leaves the map whole.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a session has to write. What an earlier session of the node had is dropped: its agent says in this one what was not
+/// acknowledged in that.
+fn of_session<'a>(
+    pending: &'a mut BTreeMap<NodeId, Pending>,
+    node_id: NodeId,
+    outbox: &mpsc::Sender<ToAgent>,
+) -> &'a mut Pending {
+    let nothing = || Pending {
+        sequence: 0,
+        reports: BTreeMap::new(),
+        collected: None,
+        outbox: outbox.clone(),
+    };
+    let entry = pending.entry(node_id).or_insert_with(nothing);
+    if !entry.outbox.same_channel(outbox) {
+        *entry = nothing();
+    }
+    entry
 }
 
 /// Those of `reports` that can change `state`: nothing more is heard of an allocation that has ended. An agent that starts
@@ -266,38 +326,61 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Proposes `parts` until they are committed, and acknowledges them. To write a report twice is harmless.
+/// Proposes `parts` until they are committed, and acknowledges them. To write a report twice is harmless; a collection that is
+/// told twice is known by its beginning.
 async fn commit(control: &Control, mut parts: Vec<Part>) {
+    let Some(mut unknown) = propose(control, &mut parts, reported).await else {
+        return;
+    };
+    let Some(more) = propose(control, &mut parts, collected).await else {
+        return;
+    };
+    unknown.extend(more);
+    acknowledge(parts, &unknown);
+}
+
+/// What `parts` say of allocations, if anything.
+fn reported(parts: &[Part], at: Timestamp) -> Option<Command> {
+    let told = parts.iter().filter(|part| !part.reports.is_empty());
+    let reports: Vec<_> = told
+        .map(|part| (part.node_id, part.reports.clone()))
+        .collect();
+    (!reports.is_empty()).then_some(Command::ReportNodes { reports, at })
+}
+
+/// What they say of collections.
+fn collected(parts: &[Part], at: Timestamp) -> Option<Command> {
+    let told = parts.iter();
+    let collections: Vec<_> = told
+        .filter_map(|part| Some((part.node_id, part.collected.clone()?)))
+        .collect();
+    (!collections.is_empty()).then_some(Command::NoteCollections { collections, at })
+}
+
+/// Proposes what `say` makes of the parts whose sessions are there, until it is committed, and says which nodes are
+/// unknown. `None` if it cannot be, or if nobody is there any more.
+async fn propose(
+    control: &Control,
+    parts: &mut Vec<Part>,
+    say: fn(&[Part], Timestamp) -> Option<Command>,
+) -> Option<Vec<NodeId>> {
     loop {
         parts.retain(|part| !part.outbox.is_closed());
         if parts.is_empty() {
-            return;
+            return None;
         }
-        let written: Vec<(NodeId, Vec<AllocReport>)> = parts
-            .iter()
-            .filter(|part| !part.reports.is_empty())
-            .map(|part| (part.node_id, part.reports.clone()))
-            .collect();
-        if written.is_empty() {
-            acknowledge(parts, &[]);
-            return;
-        }
-        let command = Command::ReportNodes {
-            reports: written,
-            at: control.now(),
+        let Some(command) = say(parts, control.now()) else {
+            return Some(Vec::new());
         };
         match control.propose(command).await {
-            Ok((_, Response::NodesReported { unknown })) => {
-                acknowledge(parts, &unknown);
-                return;
-            }
+            Ok((_, Response::NodesReported { unknown })) => return Some(unknown),
             Ok((_, response)) => {
                 tracing::error!(?response, "reports have an answer that is none");
-                return;
+                return None;
             }
             Err(error) if error.retry() == Retry::Never => {
                 tracing::error!(error = super::chain(&error), "reports cannot be written");
-                return;
+                return None;
             }
             Err(error) => {
                 tracing::debug!(%error, "reports wait");

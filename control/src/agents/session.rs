@@ -338,6 +338,10 @@ impl Session<'_> {
                         ),
                     });
                 }
+                FromAgent::Collected { sequence, report } => {
+                    let gathered = self.control.nodes().reports();
+                    gathered.put_collected(self.node_id, sequence, *report, &self.outbox);
+                }
                 FromAgent::Report { sequence, reports } => {
                     let news = reports::news(&self.control.state(), reports);
                     let gathered = self.control.nodes().reports();

@@ -19,7 +19,7 @@ use super::outdated::Dropper;
 use super::restore::{self, LastRestored, Restoring};
 use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
 use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
-use crate::events::{self, Collections};
+use crate::events::{self, Collections, NodeCollection, Over};
 use crate::limits;
 use crate::published::{Outdated, Published, Unpublished};
 
@@ -160,13 +160,16 @@ impl Machine {
                 if slice.is_some() {
                     self.show(unshown);
                 }
+                let told = NodeCollection::all_of(&command, &self.state);
                 let mut applied = fsm::apply(&mut self.state, index, command);
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
+                let ended = ended.into_iter().map(Over::Here);
+                let over = ended.chain(told.into_iter().map(Over::OnNode)).collect();
                 let term = entry.log_id.committed_leader_id().term;
                 let entries = &mut unshown.entries;
-                entries.add((index, term), cause, &self.state, applied, ended);
+                entries.add((index, term), cause, &self.state, applied, over);
                 Some(response)
             }
         };

@@ -12,7 +12,7 @@ use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeCollected, NodeSpec};
 use muster_domain::one_off::End;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -335,7 +335,22 @@ impl FakeAgent {
             sequence: self.sequence,
             reports: vec![report],
         };
-        self.sender.lock().await.send(&message).await.unwrap();
+        self.say(&message).await;
+    }
+
+    /// Tells what collections of it came to, and waits until that is committed.
+    pub(crate) async fn tell_collected(&mut self, report: NodeCollected) {
+        self.sequence += 1;
+        let message = FromAgent::Collected {
+            sequence: self.sequence,
+            report: Box::new(report),
+        };
+        self.say(&message).await;
+    }
+
+    /// Says `message`, and waits until all that it said is committed.
+    async fn say(&mut self, message: &FromAgent) {
+        self.sender.lock().await.send(message).await.unwrap();
         loop {
             match self.next().await {
                 Some(ToAgent::ReportAck { sequence }) if sequence == self.sequence => return,

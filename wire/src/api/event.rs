@@ -14,7 +14,7 @@ use crate::api::deployment::Deployment;
 use crate::api::eval::Evaluation;
 use crate::api::job::Job;
 use crate::api::node::Node;
-use crate::api::operator::GcRound;
+use crate::api::operator::{GcRound, NodeGcRound};
 use crate::api::task::Task;
 
 /// What an event is about.
@@ -29,7 +29,7 @@ pub enum Topic {
     Service,
     /// One-off tasks. Ours.
     Task,
-    /// Collections of garbage on servers, by rule. Ours.
+    /// Collections of garbage: on servers by rule, on nodes by node. Ours.
     GarbageCollection,
 }
 
@@ -106,6 +106,8 @@ pub enum Payload {
     Deployment(Box<Deployment>),
     Task(Option<Box<Task>>),
     GarbageCollection(Box<GcRound>),
+    /// Of the topic `GarbageCollection`, too, and of type `NodeGarbageCollected`.
+    NodeGarbageCollection(Box<NodeGcRound>),
 }
 
 /// Why a stream ends. Nomad's streams break off without a word.

@@ -7,6 +7,8 @@ mod scheduler;
 
 use std::collections::BTreeMap;
 
+use muster_domain::id::NodeId;
+use muster_domain::node::NodeCollected;
 use serde::{Deserialize, Serialize};
 
 pub use network::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
@@ -216,6 +218,93 @@ pub struct GcRound {
     pub bytes: u64,
     /// Objects that were looked at and stay, by reason.
     pub kept: BTreeMap<String, u64>,
+}
+
+/// What collections of finished allocations on a node came to: the payload of an event. Ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeGcRound {
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    pub node_name: String,
+    /// When the first destroy was chosen; nanoseconds since the epoch, by the node's clock. No two of a node have the
+    /// same: what comes twice, because a session broke before its answer, is known by it.
+    pub began_at: u64,
+    /// When the last was over and what it left was deleted.
+    pub ended_at: u64,
+    /// How many collections these are: more than one if they followed each other closely, or no server was in reach.
+    pub rounds: u32,
+    /// Time in which any was under way, in nanoseconds.
+    pub took: u64,
+    /// Allocations destroyed, by what asked for it.
+    pub destroyed: BTreeMap<String, u64>,
+    /// Destroys that a driver or the kernel refused; they are tried again.
+    pub refusals: u64,
+    /// Files and directories deleted: inodes given back.
+    pub inodes: u64,
+    /// Bytes deleted with them.
+    pub bytes: u64,
+    /// Deletions that failed; they are tried again.
+    pub delete_failures: u64,
+    /// Allocations that stay, by reason.
+    pub kept: BTreeMap<String, u64>,
+    /// `gc_max_allocs` of the node.
+    pub max_allocs: u64,
+    /// Its `gc_disk_usage_threshold`, in percent.
+    pub disk_usage_threshold: u8,
+    /// Its `gc_inode_usage_threshold`, in percent.
+    pub inode_usage_threshold: u8,
+    /// Percent of its disk in use afterwards.
+    pub disk_usage: u8,
+    /// Percent of its inodes in use afterwards.
+    pub inode_usage: u8,
+}
+
+impl NodeGcRound {
+    /// What the node called `name` told.
+    #[must_use]
+    pub fn new(node_id: NodeId, name: &str, report: &NodeCollected) -> Self {
+        let NodeCollected {
+            began_at,
+            ended_at,
+            rounds,
+            took,
+            destroyed,
+            refusals,
+            inodes,
+            bytes,
+            delete_failures,
+            kept,
+            thresholds,
+            disk_percent,
+            inode_percent,
+        } = report;
+        let destroyed = destroyed.iter();
+        let kept = kept.iter();
+        Self {
+            node_id: node_id.to_string(),
+            node_name: name.to_owned(),
+            began_at: began_at.0,
+            ended_at: ended_at.0,
+            rounds: *rounds,
+            took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            destroyed: destroyed
+                .map(|(reason, count)| (reason.word().to_owned(), *count))
+                .collect(),
+            refusals: *refusals,
+            inodes: *inodes,
+            bytes: *bytes,
+            delete_failures: *delete_failures,
+            kept: kept
+                .map(|(why, count)| (why.word().to_owned(), *count))
+                .collect(),
+            max_allocs: thresholds.allocs_max,
+            disk_usage_threshold: thresholds.disk_percent,
+            inode_usage_threshold: thresholds.inode_percent,
+            disk_usage: *disk_percent,
+            inode_usage: *inode_percent,
+        }
+    }
 }
 
 /// What became of the objects of one kind.

@@ -12,6 +12,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
+use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
 use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
@@ -216,6 +217,35 @@ fn from_agent(golden: &mut String) {
             reports: vec![report()],
         },
     );
+    let report = Box::new(collected());
+    let sequence = 2;
+    line(
+        golden,
+        "collected",
+        &FromAgent::Collected { sequence, report },
+    );
+}
+
+fn collected() -> NodeCollected {
+    NodeCollected {
+        began_at: Timestamp(8),
+        ended_at: Timestamp(9),
+        rounds: 1,
+        took: Duration::from_nanos(1),
+        destroyed: BTreeMap::from([(GcReason::Allocs, 2)]),
+        refusals: 1,
+        inodes: 20,
+        bytes: 4096,
+        delete_failures: 3,
+        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::Unpressed, 50)]),
+        thresholds: Thresholds {
+            allocs_max: 50,
+            disk_percent: 80,
+            inode_percent: 70,
+        },
+        disk_percent: 60,
+        inode_percent: 40,
+    }
 }
 
 fn to_agent(golden: &mut String) {

@@ -10,7 +10,7 @@ use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, RemoteAlloc, TaskState,
 };
 use muster_domain::id::{AllocId, LogIndex};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeCollected, NodeSpec};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role, ensure_cluster};
@@ -35,6 +35,7 @@ struct State {
     reports: BTreeMap<AllocId, AllocReport>,
     /// Every report message: sequence and the allocations in it.
     messages: Vec<(u64, Vec<AllocId>)>,
+    collected: Vec<NodeCollected>,
     node: Option<NodeSpec>,
     sessions: u32,
     heartbeats: u32,
@@ -236,6 +237,11 @@ impl FakeServer {
 
     pub(crate) fn heartbeats(&self) -> u32 {
         self.state.lock().unwrap().heartbeats
+    }
+
+    /// What the agent told of its collections.
+    pub(crate) fn collected(&self) -> Vec<NodeCollected> {
+        self.state.lock().unwrap().collected.clone()
     }
 
     pub(crate) fn messages(&self) -> Vec<(u64, Vec<AllocId>)> {
@@ -483,6 +489,13 @@ fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
                 }
                 state.reports.insert(report.alloc_id, report);
             }
+            Some(ToAgent::ReportAck { sequence })
+        }
+        FromAgent::Collected { sequence, report } => {
+            if state.mute {
+                return None;
+            }
+            state.collected.push(*report);
             Some(ToAgent::ReportAck { sequence })
         }
     }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
+use muster_domain::node::NodeCollected;
 
 use super::{Change, Rejection, Response, deployment};
 use crate::scheduler;
-use crate::state::AllocView;
+use crate::state::{AllocView, State};
 
 /// Records reports. What is unknown, elsewhere, already so or about an allocation that has ended is
 /// passed over: a report that is repeated or late changes nothing.
@@ -42,6 +43,15 @@ pub(super) fn apply_all(
     deployment::hear(change, news);
     ask(change, asks);
     Response::NodesReported { unknown }
+}
+
+/// Notes what collections on nodes came to: that changes nothing, and says which nodes are unknown.
+pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollected)]) -> Response {
+    let node_ids = collections.iter().map(|(node_id, _)| *node_id);
+    let unknown = node_ids.filter(|node_id| state.nodes().get(node_id).is_none());
+    Response::NodesReported {
+        unknown: unknown.collect(),
+    }
 }
 
 /// Jobs to look at, why and when, and the first node that was the reason.

@@ -170,7 +170,9 @@ impl Server {
                 session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
             }
-            FromAgent::Report { .. } | FromAgent::Register { .. } => {}
+            // Its agents have nothing on disk to collect.
+            FromAgent::Report { .. } | FromAgent::Collected { .. } | FromAgent::Register { .. } => {
+            }
         }
     }
 

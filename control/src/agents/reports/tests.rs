@@ -2,6 +2,7 @@ use muster_control_core::fixture::Cluster;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
+use muster_domain::node::GcReason;
 
 use super::*;
 
@@ -292,4 +293,69 @@ fn only_progress_of_one_off_tasks_can_wait() {
     cluster.settle();
 
     assert!(!can_wait(&cluster, task, ClientStatus::Running));
+}
+
+fn destroyed(began_at: u64, count: u64) -> NodeCollected {
+    NodeCollected {
+        began_at: Timestamp(began_at),
+        rounds: 1,
+        destroyed: BTreeMap::from([(GcReason::Disk, count)]),
+        ..NodeCollected::default()
+    }
+}
+
+/// What is taken of collections: node, destroyed, acknowledged.
+fn told_of(parts: &[Part]) -> Vec<(NodeId, u64, Option<u64>)> {
+    let parts = parts.iter().filter_map(|part| {
+        let collected = part.collected.as_ref()?;
+        Some((
+            part.node_id,
+            collected.destroyed[&GcReason::Disk],
+            part.sequence,
+        ))
+    });
+    parts.collect()
+}
+
+/// The second is not due for a while when the first is; an allocation's report does not take them along.
+#[tokio::test(start_paused = true)]
+async fn collections_of_all_nodes_share_an_entry() {
+    let reports = Reports::default();
+    let (first, _first) = outbox();
+    let (second, _second) = outbox();
+    let begun = Instant::now();
+    reports.put_collected(FIRST, 1, destroyed(1, 2), &first);
+    tokio::time::advance(limits::PROGRESS_WAIT / 2).await;
+    reports.put_collected(SECOND, 7, destroyed(2, 3), &second);
+    reports
+        .put(FIRST, 2, at_once(vec![report(1, "a")]), &first)
+        .await;
+    let mut after = NodeId([0; 16]);
+
+    let early = reports.take(&mut after, Instant::now());
+    let due = reports.next_due();
+    let late = reports.take(&mut after, begun + limits::PROGRESS_WAIT);
+
+    assert_eq!(shown(&early), [(FIRST, vec!["a"], None)]);
+    assert_eq!(told_of(&early), []);
+    assert_eq!(due, Some(begun + limits::PROGRESS_WAIT));
+    assert_eq!(told_of(&late), [(SECOND, 3, Some(7)), (FIRST, 2, Some(2))]);
+    assert!(reports.lock().is_empty());
+}
+
+/// A node that says more of them before the first is written has one place, and what an earlier session said is dropped:
+/// the agent says it again.
+#[tokio::test(start_paused = true)]
+async fn collections_of_a_node_are_added_up_by_session() {
+    let reports = Reports::default();
+    let (old, _old) = outbox();
+    let (new, _new) = outbox();
+    reports.put_collected(FIRST, 9, destroyed(1, 100), &old);
+    reports.put_collected(FIRST, 1, destroyed(1, 2), &new);
+    reports.put_collected(FIRST, 2, destroyed(2, 3), &new);
+
+    let later = Instant::now() + limits::PROGRESS_WAIT;
+    let parts = reports.take(&mut NodeId([0; 16]), later);
+
+    assert_eq!(told_of(&parts), [(FIRST, 5, Some(2))]);
 }

@@ -1,13 +1,15 @@
 //! Collections that somebody asks for, what goes with a purged job, and when an allocation goes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use muster_control::handle::Control;
 use muster_control_core::fsm::Command;
 use muster_control_core::state::{State, StateHash};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::node;
-use muster_domain::id::{AllocId, JobKey};
+use muster_domain::id::{AllocId, JobKey, Timestamp};
+use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
 use muster_wire::api::event::Topic;
 use muster_wire::api::operator::GcRound;
 use muster_wire::rpc::{NodeReply, NodeRequest};
@@ -169,6 +171,60 @@ async fn a_collection_that_freed_something_is_an_event() {
     let gauges = metrics["Gauges"].as_array().unwrap().iter();
     let mut gauges = gauges.filter(|gauge| gauge["Name"] == "muster_gc_freed_bytes_total");
     assert_eq!(gauges.next().unwrap()["Value"].as_f64(), Some(bytes as f64));
+    test.server.shutdown().await;
+}
+
+/// Two nodes tell of their collections; every reader hears of both, and of one by its node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collection_on_a_node_is_an_event() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut first = FakeAgent::join(&test, node("n1").build()).await;
+    let mut second = FakeAgent::join(&test, node("n2").build()).await;
+    let collected = |began_at, destroyed| NodeCollected {
+        began_at: Timestamp(began_at),
+        ended_at: Timestamp(began_at + 5),
+        rounds: 2,
+        took: Duration::from_millis(3),
+        destroyed: BTreeMap::from([(GcReason::Allocs, destroyed), (GcReason::Forced, 1)]),
+        refusals: 4,
+        inodes: 60,
+        bytes: 4096,
+        delete_failures: 1,
+        kept: BTreeMap::from([(KeptReason::Running, 7)]),
+        thresholds: Thresholds {
+            allocs_max: 50,
+            disk_percent: 80,
+            inode_percent: 70,
+        },
+        disk_percent: 30,
+        inode_percent: 20,
+    };
+
+    first.tell_collected(collected(100, 2)).await;
+    second.tell_collected(collected(200, 3)).await;
+
+    let mut all = Stream::open(&client.base, "topic=GarbageCollection&index=1");
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        told.extend(all.events().await.events);
+    }
+    let of_second = format!("topic=GarbageCollection:{}&index=1", second.node_id);
+    let alone = Stream::open(&client.base, &of_second).events().await.events;
+    assert_eq!(alone, told[1..]);
+    assert_eq!(told[0].key, first.node_id.to_string());
+    assert_eq!(told[0].event_type, "NodeGarbageCollected");
+    assert_eq!(
+        told[0].payload["NodeGarbageCollection"],
+        json!({
+            "NodeID": first.node_id.to_string(), "NodeName": "n1",
+            "BeganAt": 100, "EndedAt": 105, "Rounds": 2, "Took": 3_000_000,
+            "Destroyed": {"too many allocations": 2, "forced": 1}, "Refusals": 4,
+            "Inodes": 60, "Bytes": 4096, "DeleteFailures": 1, "Kept": {"not finished": 7},
+            "MaxAllocs": 50, "DiskUsageThreshold": 80, "InodeUsageThreshold": 70,
+            "DiskUsage": 30, "InodeUsage": 20,
+        })
+    );
     test.server.shutdown().await;
 }
 

@@ -3,6 +3,7 @@
 //! A change here means that logs on disk can no longer be read: append a variant and raise
 //! [`VERSION`] instead. `MUSTER_BLESS=1` writes the file anew.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use muster_domain::alloc::{
 
 use muster_domain::deployment::DeploymentStatus;
 use muster_domain::id::{AllocId, NodeId, NodeNumber};
+use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun,
     PlannedFollowUp, PlannedStop,
@@ -341,6 +343,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        note_collections(),
         (
             "resolve_one_off",
             Command::ChangeOneOffs {
@@ -353,6 +356,36 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             },
         ),
     ]
+}
+
+fn note_collections() -> (&'static str, Command) {
+    let collected = NodeCollected {
+        began_at: AT,
+        ended_at: AT,
+        rounds: 1,
+        took: Duration::from_nanos(7),
+        destroyed: BTreeMap::from([(GcReason::Allocs, 2), (GcReason::Inodes, 1)]),
+        refusals: 1,
+        inodes: 20,
+        bytes: 4_096,
+        delete_failures: 3,
+        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::Unpressed, 50)]),
+        thresholds: Thresholds {
+            allocs_max: 50,
+            disk_percent: 80,
+            inode_percent: 70,
+        },
+        disk_percent: 60,
+        inode_percent: 40,
+    };
+    let collections = vec![(NODE, collected)];
+    (
+        "note_collections",
+        Command::NoteCollections {
+            collections,
+            at: AT,
+        },
+    )
 }
 
 fn task() -> NewOneOff {
@@ -645,6 +678,7 @@ fn commands_read_back_what_they_wrote() {
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             "set_cluster_policy" => 6,
             "tag_job_version" => 7,
+            "note_collections" => 7,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -1,0 +1,195 @@
+//! Reports of collections on their way to the servers: one under way, and one that waits.
+//!
+//! What ends while one is under way, no server is there or the last was told a moment ago is added to the one that
+//! waits, so they never grow. A report counts as told when it is committed. One whose session broke before that is told
+//! again as it was, so that whoever met it before knows it by its beginning. An agent that ends takes what it has not told
+//! with it.
+
+use muster_domain::id::Timestamp;
+use muster_domain::node::NodeCollected;
+
+use crate::limits::GC_NEWS_PAUSE;
+
+/// The one under way and the one that waits.
+#[derive(Debug, Default)]
+pub struct GcNews {
+    waiting: Option<NodeCollected>,
+    /// With the message it was in; `None` if that one's session is over.
+    sent: Option<(NodeCollected, Option<u64>)>,
+    /// The next one that nobody asked for is not told before.
+    not_before: Timestamp,
+}
+
+impl GcNews {
+    /// A collection is over.
+    pub fn handle_collected(&mut self, report: NodeCollected) {
+        self.waiting = Some(match self.waiting.take() {
+            Some(earlier) => earlier.and(report),
+            None => report,
+        });
+    }
+
+    /// A session begins: what is not committed is told again.
+    pub fn handle_session(&mut self) {
+        if let Some((_, message)) = &mut self.sent {
+            *message = None;
+        }
+    }
+
+    /// Messages up to `sequence` are committed.
+    pub fn handle_told(&mut self, sequence: u64) {
+        self.sent
+            .take_if(|(_, message)| message.is_some_and(|message| message <= sequence));
+    }
+
+    /// What to tell in the message `sequence`, if anything.
+    pub fn poll_report(&mut self, sequence: u64, now: Timestamp) -> Option<NodeCollected> {
+        if self.poll_timeout(now)? > now {
+            return None;
+        }
+        let report = match self.sent.take() {
+            Some((report, _)) => report,
+            None => {
+                self.not_before = now.plus(GC_NEWS_PAUSE);
+                self.waiting.take()?
+            }
+        };
+        self.sent = Some((report.clone(), Some(sequence)));
+        Some(report)
+    }
+
+    /// When there is something to tell; `None` while nothing waits or an answer has to come first.
+    #[must_use]
+    pub fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
+        match &self.sent {
+            Some((_, Some(_))) => None,
+            Some((_, None)) => Some(now),
+            None => self.waiting.as_ref().map(|report| {
+                // A clock that was set back makes nobody wait for longer.
+                let is_late = self.not_before > now.plus(GC_NEWS_PAUSE);
+                let is_due = report.is_forced() || is_late;
+                if is_due {
+                    now
+                } else {
+                    self.not_before.max(now)
+                }
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use muster_domain::node::{GcReason, KeptReason};
+
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_000_000_000_000);
+
+    fn collected(began_at: u64, reason: GcReason) -> NodeCollected {
+        NodeCollected {
+            began_at: Timestamp(began_at),
+            ended_at: Timestamp(began_at + 1),
+            rounds: 1,
+            took: Duration::from_nanos(1),
+            destroyed: BTreeMap::from([(reason, 2)]),
+            refusals: 1,
+            inodes: 3,
+            bytes: 4,
+            delete_failures: 5,
+            kept: BTreeMap::from([(KeptReason::Running, began_at)]),
+            disk_percent: 50,
+            ..NodeCollected::default()
+        }
+    }
+
+    /// The second and the third come while the first is under way.
+    #[test]
+    fn what_cannot_be_told_yet_is_added_up() {
+        let mut news = GcNews::default();
+        let first = collected(1, GcReason::Disk);
+        news.handle_collected(first.clone());
+        assert_eq!(news.poll_report(1, START), Some(first));
+        news.handle_collected(collected(10, GcReason::Disk));
+        news.handle_collected(collected(20, GcReason::Inodes));
+        let later = START.plus(GC_NEWS_PAUSE);
+
+        let unanswered = news.poll_report(2, later);
+        news.handle_told(1);
+        let rest = news.poll_report(2, later).unwrap();
+
+        assert_eq!(unanswered, None);
+        let both = NodeCollected {
+            began_at: Timestamp(10),
+            ended_at: Timestamp(21),
+            rounds: 2,
+            took: Duration::from_nanos(2),
+            destroyed: BTreeMap::from([(GcReason::Disk, 2), (GcReason::Inodes, 2)]),
+            refusals: 2,
+            inodes: 6,
+            bytes: 8,
+            delete_failures: 10,
+            kept: BTreeMap::from([(KeptReason::Running, 20)]),
+            disk_percent: 50,
+            ..NodeCollected::default()
+        };
+        assert_eq!(rest, both);
+    }
+
+    #[test]
+    fn a_node_tells_once_in_a_while() {
+        let mut news = GcNews::default();
+        news.handle_collected(collected(1, GcReason::Disk));
+        news.poll_report(1, START);
+        news.handle_told(1);
+        news.handle_collected(collected(2, GcReason::Disk));
+        let due = START.plus(GC_NEWS_PAUSE);
+
+        assert_eq!(news.poll_report(2, Timestamp(due.0 - 1)), None);
+        assert_eq!(news.poll_timeout(START), Some(due));
+        assert!(news.poll_report(2, due).is_some());
+    }
+
+    #[test]
+    fn what_somebody_asked_for_is_told_at_once() {
+        let mut news = GcNews::default();
+        news.handle_collected(collected(1, GcReason::Disk));
+        news.poll_report(1, START);
+        news.handle_told(1);
+
+        news.handle_collected(collected(2, GcReason::Forced));
+
+        assert_eq!(news.poll_timeout(START), Some(START));
+        assert!(news.poll_report(2, START).is_some());
+    }
+
+    /// Its session broke before the answer came; something else ended meanwhile.
+    #[test]
+    fn what_was_not_committed_is_told_again_as_it_was() {
+        let mut news = GcNews::default();
+        news.handle_collected(collected(1, GcReason::Disk));
+        let first = news.poll_report(7, START);
+        news.handle_collected(collected(2, GcReason::Disk));
+
+        news.handle_session();
+        let again = news.poll_report(1, START);
+
+        assert_eq!(first, again);
+        news.handle_told(1);
+        assert_eq!(news.poll_report(2, START), None);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_delays_nothing_for_long() {
+        let mut news = GcNews::default();
+        news.handle_collected(collected(1, GcReason::Disk));
+        news.poll_report(1, START);
+        news.handle_told(1);
+        news.handle_collected(collected(2, GcReason::Disk));
+
+        assert!(news.poll_report(2, Timestamp(5)).is_some());
+    }
+}

@@ -1,0 +1,209 @@
+//! Collections put together from what is counted: each begins with a destroy that is chosen and ends when nothing is
+//! being destroyed or deleted.
+
+use std::collections::BTreeMap;
+
+use muster_domain::id::Timestamp;
+use muster_domain::node::{GcReason, NodeCollected};
+
+use super::GcState;
+use crate::limits::GC_ROUND_MAX;
+
+/// What is counted since the agent's start, as it is found at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Allocations destroyed, and those that are being destroyed.
+    pub state: GcState,
+    /// Files and directories deleted.
+    pub inodes: u64,
+    /// Bytes deleted with them.
+    pub bytes: u64,
+    /// Deletions that failed.
+    pub delete_failures: u64,
+    /// Something that was destroyed is still being deleted.
+    pub deleting: bool,
+}
+
+impl Seen {
+    fn goes_on(&self) -> bool {
+        self.state.under_way > 0 || self.deleting
+    }
+
+    /// Whether there is something to tell since `before`. That something was deleted is none: it was destroyed before.
+    fn is_news_after(&self, before: &Self) -> bool {
+        self.state.destroyed != before.state.destroyed
+            || self.state.refusals != before.state.refusals
+            || self.delete_failures != before.delete_failures
+    }
+}
+
+/// The collection that goes on, and where it began to be counted.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    open: Option<Timestamp>,
+    last_began: Timestamp,
+    /// What was told. What is deleted after that belongs to the next report, so that reports add up to what was done.
+    told: Seen,
+}
+
+impl Rounds {
+    /// What came of the collection that is over by what is `seen`, or for which there was no more time. What stays, and
+    /// the thresholds, are the caller's to say.
+    pub fn handle_seen(&mut self, seen: Seen, now: Timestamp) -> Option<NodeCollected> {
+        let is_news = seen.is_news_after(&self.told);
+        if self.open.is_none() && (seen.state.under_way > 0 || is_news) {
+            // A clock that was set back gives no time twice.
+            let began_at = now.max(Timestamp(self.last_began.0.saturating_add(1)));
+            self.last_began = began_at;
+            self.open = Some(began_at);
+        }
+        let began_at = self.open?;
+        let took = now.since(began_at);
+        let goes_on = seen.goes_on();
+        if !goes_on {
+            self.open = None;
+        }
+        if !is_news || (goes_on && took < GC_ROUND_MAX) {
+            return None;
+        }
+        self.open = None;
+        let before = std::mem::replace(&mut self.told, seen);
+        let seen = &self.told;
+        Some(NodeCollected {
+            began_at,
+            ended_at: now.max(began_at),
+            rounds: 1,
+            took,
+            destroyed: more(&seen.state.destroyed, &before.state.destroyed),
+            refusals: seen.state.refusals.saturating_sub(before.state.refusals),
+            inodes: seen.inodes.saturating_sub(before.inodes),
+            bytes: seen.bytes.saturating_sub(before.bytes),
+            delete_failures: seen.delete_failures.saturating_sub(before.delete_failures),
+            ..NodeCollected::default()
+        })
+    }
+}
+
+/// What `now` counts more than `before`.
+fn more(
+    now: &BTreeMap<GcReason, u64>,
+    before: &BTreeMap<GcReason, u64>,
+) -> BTreeMap<GcReason, u64> {
+    let counts = now.iter().map(|(reason, count)| {
+        let earlier = before.get(reason).copied().unwrap_or_default();
+        (*reason, count.saturating_sub(earlier))
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_000);
+
+    /// After that many destroys, with that many under way, and `deleted` files.
+    fn seen(destroyed: u64, under_way: usize, deleted: u64) -> Seen {
+        let counts = [(GcReason::Allocs, destroyed)];
+        Seen {
+            state: GcState {
+                destroyed: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
+                under_way,
+                ..GcState::default()
+            },
+            inodes: deleted,
+            bytes: 10 * deleted,
+            ..Seen::default()
+        }
+    }
+
+    fn after(seconds: u64) -> Timestamp {
+        START.plus(Duration::from_secs(seconds))
+    }
+
+    /// Two are destroyed; the files of the second are deleted three seconds later.
+    #[test]
+    fn a_collection_ends_with_the_last_deletion() {
+        let mut rounds = Rounds::default();
+        let deleting = Seen {
+            deleting: true,
+            ..seen(2, 0, 3)
+        };
+
+        let none = [
+            rounds.handle_seen(seen(0, 0, 0), after(0)),
+            rounds.handle_seen(seen(0, 2, 0), after(1)),
+            rounds.handle_seen(seen(1, 1, 2), after(2)),
+            rounds.handle_seen(deleting, after(3)),
+        ];
+        let told = rounds.handle_seen(seen(2, 0, 7), after(6)).unwrap();
+
+        assert_eq!(none, [None, None, None, None]);
+        assert_eq!((told.began_at, told.ended_at), (after(1), after(6)));
+        assert_eq!(told.took, Duration::from_secs(5));
+        assert_eq!(told.destroyed, BTreeMap::from([(GcReason::Allocs, 2)]));
+        assert_eq!((told.inodes, told.bytes, told.rounds), (7, 70, 1));
+        assert_eq!(rounds.handle_seen(seen(2, 0, 7), after(7)), None);
+    }
+
+    #[test]
+    fn a_collection_that_destroyed_nothing_is_not_told() {
+        let mut rounds = Rounds::default();
+
+        let told = [
+            rounds.handle_seen(seen(0, 1, 0), after(0)),
+            rounds.handle_seen(seen(0, 0, 0), after(1)),
+        ];
+
+        assert_eq!(told, [None, None]);
+    }
+
+    #[test]
+    fn a_refusal_is_told_without_anything_destroyed() {
+        let mut rounds = Rounds::default();
+        let mut refused = seen(0, 0, 0);
+        refused.state.refusals = 1;
+
+        let told = rounds.handle_seen(refused, after(1)).unwrap();
+
+        assert_eq!((told.refusals, told.destroyed.len()), (1, 0));
+    }
+
+    /// Deletion of the first goes on for longer than a report may take; the rest of it is told with the second.
+    #[test]
+    fn reports_of_what_takes_long_add_up() {
+        let mut rounds = Rounds::default();
+        let deleting = |deleted| Seen {
+            deleting: true,
+            ..seen(1, 0, deleted)
+        };
+        let limit = GC_ROUND_MAX.as_secs();
+
+        rounds.handle_seen(seen(0, 1, 0), after(0));
+        let early = rounds.handle_seen(deleting(3), after(limit - 1));
+        let cut = rounds.handle_seen(deleting(5), after(limit)).unwrap();
+        let silent = rounds.handle_seen(deleting(6), after(3 * limit));
+        rounds.handle_seen(seen(1, 1, 8), after(3 * limit + 1));
+        let rest = rounds
+            .handle_seen(seen(2, 0, 9), after(3 * limit + 2))
+            .unwrap();
+
+        assert_eq!((early, silent), (None, None));
+        assert_eq!((cut.inodes, rest.inodes), (5, 4));
+        assert_eq!(rest.destroyed[&GcReason::Allocs], 1);
+    }
+
+    /// The clock stands still, or is set back.
+    #[test]
+    fn no_two_collections_begin_at_the_same_time() {
+        let mut rounds = Rounds::default();
+
+        let first = rounds.handle_seen(seen(1, 0, 1), after(5)).unwrap();
+        let second = rounds.handle_seen(seen(2, 0, 2), after(0)).unwrap();
+
+        assert!(second.began_at > first.began_at);
+        assert!(second.ended_at >= second.began_at);
+    }
+}

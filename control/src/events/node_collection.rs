@@ -1,0 +1,81 @@
+//! What a collection on a node came to, as its agent told it.
+//!
+//! The entry carries it and no row keeps it, so that telling of it costs the state nothing.
+
+use muster_control_core::fsm::Command;
+use muster_control_core::state::State;
+use muster_domain::id::NodeId;
+use muster_domain::node::NodeCollected;
+use muster_wire::api::operator::NodeGcRound;
+
+/// Of which node, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeCollection {
+    node_id: NodeId,
+    name: String,
+    report: NodeCollected,
+}
+
+impl NodeCollection {
+    /// Those that `command` tells of. Of a node that is not registered nothing is told: its agent registers, and says it
+    /// again.
+    pub(crate) fn all_of(command: &Command, state: &State) -> Vec<Self> {
+        let Command::NoteCollections { collections, at: _ } = command else {
+            return Vec::new();
+        };
+        let told = collections.iter().filter_map(|(node_id, report)| {
+            let node = state.nodes().get(node_id)?;
+            Some(Self {
+                node_id: *node_id,
+                name: node.spec.name.clone(),
+                report: report.clone(),
+            })
+        });
+        told.collect()
+    }
+
+    pub(super) fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    pub(super) fn shape(&self) -> NodeGcRound {
+        NodeGcRound::new(self.node_id, &self.name, &self.report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_control_core::fixture::Cluster;
+    use muster_domain::fixture::node;
+    use muster_domain::id::Timestamp;
+    use muster_domain::node::GcReason;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_not_registered_is_not_told_of() {
+        let mut cluster = Cluster::new();
+        let node_id = cluster.node(node("n1").build());
+        let report = NodeCollected {
+            destroyed: BTreeMap::from([(GcReason::Disk, 2)]),
+            ..NodeCollected::default()
+        };
+        let stranger = NodeId([9; 16]);
+        let command = Command::NoteCollections {
+            collections: vec![(stranger, report.clone()), (node_id, report)],
+            at: Timestamp(7),
+        };
+
+        let told = NodeCollection::all_of(&command, &cluster.state);
+
+        let shapes: Vec<NodeGcRound> = told.iter().map(NodeCollection::shape).collect();
+        assert_eq!(shapes.len(), 1);
+        assert_eq!(
+            (&*shapes[0].node_id, &*shapes[0].node_name),
+            (&*node_id.to_string(), "n1")
+        );
+        assert_eq!(shapes[0].destroyed["disk usage"], 2);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a node's collection of finished allocations came to, as its agent tells it.
+//!
+//! Bounded by its type: reasons are listed, so that an agent cannot make a report large.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Timestamp;
+
+/// Why an allocation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum GcReason {
+    /// Somebody asked for everything that may go.
+    Forced,
+    /// The control plane has forgotten it.
+    Removed,
+    /// The node has more of them than `gc_max_allocs`.
+    Allocs,
+    /// The disk is as full as `gc_disk_usage_threshold`.
+    Disk,
+    /// As many inodes are used as `gc_inode_usage_threshold`.
+    Inodes,
+}
+
+impl GcReason {
+    /// For logs and events.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Forced => "forced",
+            Self::Removed => "removed by the control plane",
+            Self::Allocs => "too many allocations",
+            Self::Disk => "disk usage",
+            Self::Inodes => "inode usage",
+        }
+    }
+}
+
+/// Why an allocation stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum KeptReason {
+    /// It has not finished.
+    Running,
+    /// How it ended is not yet known to the control plane.
+    Untold,
+    /// Its driver, or the kernel, did not let go of what it had.
+    Refused,
+    /// It has finished, and nothing asks for its room. Never said where somebody asked for everything that may go.
+    Unpressed,
+}
+
+impl KeptReason {
+    /// For people.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "not finished",
+            Self::Untold => "its end is not yet known to the servers",
+            Self::Refused => "its driver or the kernel did not release it",
+            Self::Unpressed => "no threshold is exceeded",
+        }
+    }
+}
+
+/// What one collection came to, or several that could not be told one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCollected {
+    /// When the first destroy was chosen. No two reports of a node have the same: one that comes twice is known by it.
+    pub began_at: Timestamp,
+    /// When the last was over and what it left was deleted, or the time for one report.
+    pub ended_at: Timestamp,
+    /// How many collections these are.
+    pub rounds: u32,
+    /// Time in which any was under way.
+    pub took: Duration,
+    /// Allocations destroyed, by reason.
+    pub destroyed: BTreeMap<GcReason, u64>,
+    /// Destroys that a driver or the kernel refused; they are tried again.
+    pub refusals: u64,
+    /// Files and directories deleted: inodes given back.
+    pub inodes: u64,
+    /// Bytes deleted with them.
+    pub bytes: u64,
+    /// Deletions that failed; they are tried again.
+    pub delete_failures: u64,
+    /// Allocations that stay at the end, by reason.
+    pub kept: BTreeMap<KeptReason, u64>,
+    /// When the node collects.
+    pub thresholds: Thresholds,
+    /// Percent of the disk in use at the end.
+    pub disk_percent: u8,
+    /// Percent of the inodes in use at the end.
+    pub inode_percent: u8,
+}
+
+/// When a node collects, in Nomad's terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thresholds {
+    /// `gc_max_allocs`.
+    pub allocs_max: u64,
+    /// `gc_disk_usage_threshold`, in percent.
+    pub disk_percent: u8,
+    /// `gc_inode_usage_threshold`, in percent.
+    pub inode_percent: u8,
+}
+
+impl NodeCollected {
+    /// One report of this and of `later`, which came after it: counts add up, what is there is as `later` says.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        let mut destroyed = self.destroyed;
+        for (reason, count) in later.destroyed {
+            let all = destroyed.entry(reason).or_default();
+            *all = all.saturating_add(count);
+        }
+        Self {
+            began_at: self.began_at,
+            ended_at: later.ended_at,
+            rounds: self.rounds.saturating_add(later.rounds),
+            took: self.took.saturating_add(later.took),
+            destroyed,
+            refusals: self.refusals.saturating_add(later.refusals),
+            inodes: self.inodes.saturating_add(later.inodes),
+            bytes: self.bytes.saturating_add(later.bytes),
+            delete_failures: self.delete_failures.saturating_add(later.delete_failures),
+            kept: later.kept,
+            thresholds: later.thresholds,
+            disk_percent: later.disk_percent,
+            inode_percent: later.inode_percent,
+        }
+    }
+
+    /// Whether somebody asked for it.
+    #[must_use]
+    pub fn is_forced(&self) -> bool {
+        self.destroyed.contains_key(&GcReason::Forced)
+    }
+}
