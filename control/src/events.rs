@@ -44,7 +44,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
         Command::SetNodeStatus { .. } => "NodeStreamEvent",
-        Command::DeregisterJob { .. } => "JobDeregistered",
+        Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
         Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",

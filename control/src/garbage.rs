@@ -61,6 +61,19 @@ impl Freed {
         })
     }
 
+    /// What the entry freed that purged a job, if `response` is that of one.
+    pub(crate) fn with_job(response: &Response) -> Self {
+        if let Response::JobPurged { deployments, .. } = response {
+            Self {
+                jobs: 1,
+                deployments: u64::from(*deployments),
+                ..Self::default()
+            }
+        } else {
+            Self::default()
+        }
+    }
+
     /// Of one kind.
     #[must_use]
     pub(crate) fn count(&self, kind: GcKind) -> u64 {

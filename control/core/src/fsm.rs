@@ -355,6 +355,13 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A user stops a job and has it forgotten: [`Self::DeregisterJob`] with `purge`, with an answer that says what went.
+    PurgeJob {
+        /// The job.
+        key: JobKey,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -436,8 +443,7 @@ impl Command {
             Self::PlaceJob { .. } => 3,
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
             Self::SetClusterPolicy { .. } => 6,
-            Self::TagJobVersion { .. } => 7,
-            Self::NoteCollections { .. } => 7,
+            Self::TagJobVersion { .. } | Self::NoteCollections { .. } | Self::PurgeJob { .. } => 7,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -498,7 +504,8 @@ impl Command {
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
-            | Self::NoteCollections { at, .. } => *at,
+            | Self::NoteCollections { at, .. }
+            | Self::PurgeJob { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -508,6 +515,7 @@ impl Command {
         match self {
             Self::RegisterJob { spec, .. } | Self::PlaceJob { spec, .. } => Some(spec.key()),
             Self::DeregisterJob { key, .. }
+            | Self::PurgeJob { key, .. }
             | Self::EvaluateJob { key, .. }
             | Self::ScaleJob { key, .. }
             | Self::RevertJob { key, .. }
@@ -570,7 +578,8 @@ impl Command {
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
-            | Self::NoteCollections { at, .. } => at,
+            | Self::NoteCollections { at, .. }
+            | Self::PurgeJob { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -701,6 +710,13 @@ pub enum Response {
     OneOffsChanged {
         /// Why each was refused, in the order of the changes; `None` if it was not.
         outcomes: Vec<Option<OneOffRefusal>>,
+    },
+    /// The job is forgotten, and what ran of it will be stopped.
+    JobPurged {
+        /// The evaluation that will stop it; none for a job that only made others.
+        eval_id: Option<EvalId>,
+        /// Deployments that went with it.
+        deployments: u32,
     },
 }
 
@@ -944,6 +960,7 @@ pub fn apply_within(
             check_index,
         } => job::register_placed(&mut change, *spec, *places, check_index),
         Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
+        Command::PurgeJob { key, at: _ } => job::purge(&mut change, key),
         Command::EvaluateJob {
             key,
             force_reschedule,

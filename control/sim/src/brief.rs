@@ -66,6 +66,7 @@ pub fn command(command: &Command) -> String {
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::SetClusterPolicy { .. } => "network policy".to_owned(),
+        Command::PurgeJob { key, .. } => format!("purge {key}"),
         Command::NoteCollections { collections, .. } => {
             format!("collections on {} nodes", collections.len())
         }

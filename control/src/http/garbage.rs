@@ -1,7 +1,5 @@
 //! Collections of garbage that somebody asks for, and what goes with a purged job.
 
-use std::time::Duration;
-
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -55,25 +53,10 @@ pub(super) async fn collect(
     query.json(&report(freed, &survey, nodes))
 }
 
-/// What the entry that purges a job frees: the job and its deployments, as `state` has them before.
-pub(super) fn with_job(state: &State, key: &JobKey) -> Freed {
-    Freed {
-        jobs: u64::from(state.jobs().get(key).is_some()),
-        deployments: state.deployments().of_job(key).count() as u64,
-        ..Freed::default()
-    }
-}
-
-/// Forgets what had ended of a job that was purged `at` that time, and by whose purge `freed` went. What is left,
-/// because it had not or because the log takes no more changes, goes by the rules. Gives back all that went.
-pub(super) async fn forget_below(
-    http: &Http,
-    key: JobKey,
-    at: Timestamp,
-    mut freed: Freed,
-) -> Freed {
+/// Forgets what had ended of a job that was purged `at` that time. What is left, because it had not or because the log
+/// takes no more changes, goes by the rules. Adds what went to `freed`.
+pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed: &mut Freed) {
     let totals = http.control.gc_totals();
-    totals.slice(&freed, Duration::ZERO);
     let mut next = Some(Collector::below(key, at));
     while let Some(command) = next {
         let begun = http.control.monotonic();
@@ -91,7 +74,6 @@ pub(super) async fn forget_below(
             }
         }
     }
-    freed
 }
 
 /// Nodes that are not known to be out of reach.

@@ -10,6 +10,7 @@ mod version;
 mod why;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::State as Shared;
 use axum::http::{Method, Uri};
@@ -33,6 +34,7 @@ use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table, deployment, garbage, path};
+use crate::garbage::Freed;
 use crate::limits;
 
 const NOT_FOUND: ApiError = ApiError::NotFound { what: "job" };
@@ -270,6 +272,15 @@ async fn propose(
     command: Command,
 ) -> Result<RegisterResponse, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;
+    outcome(http, index, response)
+}
+
+/// What a user is told of a command about a job, which the entry at `index` carried out.
+fn outcome(
+    http: &Http,
+    index: LogIndex,
+    response: fsm::Response,
+) -> Result<RegisterResponse, ApiError> {
     // A repeated request is answered as the first was: its evaluation is older than its entry.
     let made = |eval_id: Option<&EvalId>| {
         let state = http.control.state();
@@ -283,6 +294,10 @@ async fn propose(
             job_modify_index,
         } => (eval_id, made(eval_id.as_ref()), job_modify_index),
         fsm::Response::JobDeregistered { eval_id }
+        | fsm::Response::JobPurged {
+            eval_id,
+            deployments: _,
+        }
         | fsm::Response::JobLaunched { job_id: _, eval_id } => {
             let eval_index = made(eval_id.as_ref());
             (eval_id, eval_index, eval_index)
@@ -434,21 +449,23 @@ async fn nothing(
 async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let purge = query.flag("purge")?;
     let at = http.control.now();
-    let with_job = purge.then(|| garbage::with_job(&http.control.state(), &key));
-    let mut answer = propose(
-        http,
-        query,
-        Command::DeregisterJob {
-            key: key.clone(),
-            purge,
-            at,
-        },
-    )
-    .await?;
-    if let Some(with_job) = with_job {
-        let freed = garbage::forget_below(http, key, at, with_job).await;
-        answer.freed = freed.by_kind();
+    if !purge {
+        let command = Command::DeregisterJob { key, purge, at };
+        return query.json(&propose(http, query, command).await?);
     }
+    let command = Command::PurgeJob {
+        key: key.clone(),
+        at,
+    };
+    let (index, response) = http.control.propose(query.once(command)).await?;
+    let mut freed = Freed::with_job(&response);
+    let mut answer = outcome(http, index, response)?;
+    // A repeated request is answered as the first was, by which it went.
+    if answer.eval_create_index == index.0 {
+        http.control.gc_totals().slice(&freed, Duration::ZERO);
+    }
+    garbage::forget_below(http, key, at, &mut freed).await;
+    answer.freed = freed.by_kind();
     query.json(&answer)
 }
 

@@ -411,21 +411,14 @@ pub(super) fn deregister(
     key: JobKey,
     purge: bool,
 ) -> Result<Response, Rejection> {
+    if purge {
+        let (eval_id, _) = forget(change, key)?;
+        return Ok(Response::JobDeregistered { eval_id });
+    }
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::UnknownJob(key));
     };
-    if purge {
-        let deployments: Vec<_> = change
-            .state
-            .deployments
-            .of_job(&key)
-            .map(|it| it.id)
-            .collect();
-        for id in &deployments {
-            change.remove_deployment(id);
-        }
-        change.remove_job(&key);
-    } else if !row.job.stop {
+    if !row.job.stop {
         let job = Job {
             stop: true,
             modify_index: change.index,
@@ -438,6 +431,30 @@ pub(super) fn deregister(
     }
     let eval_id = look_at(change, &row.job, Trigger::JobDeregister);
     Ok(Response::JobDeregistered { eval_id })
+}
+
+/// Forgets a job, and says what went with it.
+pub(super) fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
+    let (eval_id, deployments) = forget(change, key)?;
+    Ok(Response::JobPurged {
+        eval_id,
+        deployments,
+    })
+}
+
+/// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments there were.
+fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32), Rejection> {
+    let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
+        return Err(Rejection::UnknownJob(key));
+    };
+    let deployments = change.state.deployments.of_job(&key);
+    let deployments: Vec<_> = deployments.map(|it| it.id).collect();
+    for id in &deployments {
+        change.remove_deployment(id);
+    }
+    change.remove_job(&key);
+    let count = u32::try_from(deployments.len()).unwrap_or(u32::MAX);
+    Ok((look_at(change, &row.job, Trigger::JobDeregister), count))
 }
 
 /// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever

@@ -12,7 +12,7 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Trigger};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
-use muster_domain::job::{JobStatus, JobType};
+use muster_domain::job::{JobStatus, JobType, UpdateStrategy};
 use muster_domain::node::NodeStatus;
 use muster_domain::plan::Plan;
 
@@ -381,6 +381,40 @@ fn a_purged_job_is_gone_at_once_and_its_work_stops() {
     cluster.settle();
 
     assert_eq!(cluster.live("web"), []);
+}
+
+#[test]
+fn a_purge_says_what_went_with_the_job() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let mut spec = job("web").build();
+    spec.groups[0].update = Some(UpdateStrategy::default());
+    cluster.run(spec);
+    let key = JobKey::in_default("web");
+    assert_eq!(cluster.state.deployments().of_job(&key).count(), 1);
+    let purge = Command::PurgeJob {
+        key: key.clone(),
+        at: cluster.now,
+    };
+
+    let response = cluster.apply(purge.clone());
+    let again = cluster.apply(purge);
+
+    assert!(
+        matches!(
+            response,
+            Response::JobPurged {
+                eval_id: Some(_),
+                deployments: 1
+            }
+        ),
+        "{response:?}"
+    );
+    assert_eq!(
+        again,
+        Response::Rejected(Rejection::UnknownJob(key.clone()))
+    );
+    assert_eq!(cluster.state.deployments().of_job(&key).count(), 0);
 }
 
 #[test]

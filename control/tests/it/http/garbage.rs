@@ -409,6 +409,39 @@ async fn a_purge_forgets_what_has_ended_at_once() {
     test.server.shutdown().await;
 }
 
+/// What went with the job is what its entry says: by the second request there is nothing left to count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_purge_is_answered_as_the_first() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut agent = FakeAgent::join(&test, node("n1").build()).await;
+    one_ended_one_runs(&client, &test, &mut agent).await;
+    let key = [("Idempotency-Key", "purge-1")];
+
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let purge = client.send_with(&key, "DELETE", "/v1/job/web?purge=true", Vec::new());
+        answers.push(purge.await.json());
+    }
+
+    // The evaluation that stopped the rest may be over by then, and counted.
+    for answer in &answers {
+        let freed = &answer["Freed"];
+        assert_eq!(
+            (&freed["jobs"], &freed["deployments"]),
+            (&json!(1), &json!(1))
+        );
+    }
+    assert_eq!(answers[0]["EvalID"], answers[1]["EvalID"]);
+    let metrics = client.get("/v1/metrics").await.json();
+    let mut gauges = metrics["Gauges"].as_array().unwrap().iter();
+    let jobs = gauges.find(|gauge| {
+        gauge["Name"] == "muster_gc_freed_total" && gauge["Labels"]["kind"] == "jobs"
+    });
+    assert_eq!(jobs.unwrap()["Value"].as_f64(), Some(1.0));
+    test.server.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allocation_says_when_it_is_forgotten() {
     let test = fixture::server().await;

@@ -345,6 +345,13 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         ),
         note_collections(),
         (
+            "purge_job",
+            Command::PurgeJob {
+                key: JobKey::in_default("web"),
+                at: AT,
+            },
+        ),
+        (
             "resolve_one_off",
             Command::ChangeOneOffs {
                 changes: vec![OneOffChange {
@@ -677,8 +684,7 @@ fn commands_read_back_what_they_wrote() {
             "claims_of_one_offs" => 4,
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             "set_cluster_policy" => 6,
-            "tag_job_version" => 7,
-            "note_collections" => 7,
+            "tag_job_version" | "note_collections" | "purge_job" => 7,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");
