@@ -292,7 +292,6 @@ fn add_meta(
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::alloc::{ClientStatus, DesiredStatus};
     use muster_domain::fixture;
     use muster_domain::id::{AllocId, LogIndex};
     use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
@@ -313,11 +312,7 @@ mod tests {
         let mut version = (*fixture::job("web").version()).clone();
         version.spec = spec;
         let desired = DesiredAlloc {
-            alloc_id: AllocId::at(LogIndex(1), 0),
-            alloc_modify_index: LogIndex(1),
-            desired: DesiredStatus::Run,
             name_index: 3,
-            group_at: 0,
             holding: Holding {
                 ports: vec![AllocatedPort {
                     label: "http".into(),
@@ -336,11 +331,7 @@ mod tests {
                     ids: vec!["a".into(), "b".into()],
                 }],
             },
-            deployment: None,
-            canary: false,
-            previous: None,
-            client_status: ClientStatus::Pending,
-            job: version.into(),
+            ..fixture::desired(AllocId::at(LogIndex(1), 0), version.into())
         };
         let dirs = DataDir::new(Path::new("/d"))
             .unwrap()

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::id::{LogIndex, NodeId, Timestamp};
+use crate::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use crate::id::{AllocId, LogIndex, NodeId, Timestamp};
 use crate::job::{
     BitRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
     DEFAULT_PRIORITY, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
@@ -17,7 +18,7 @@ use crate::job::{
 };
 use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
-use crate::resources::{Amount, CpuMhz, Mb, TaskResources};
+use crate::resources::{Amount, CpuMhz, Holding, Mb, TaskResources};
 
 /// A service job of one group `main` with one task `main`: 100 MHz, 64 MiB, 10 MiB of disk.
 #[must_use]
@@ -247,13 +248,37 @@ impl JobBuilder {
     /// As version 0, registered at index 1.
     #[must_use]
     pub fn version(self) -> Arc<JobVersion> {
-        Arc::new(JobVersion {
-            spec: self.0,
-            version: 0,
-            submit_time: Timestamp(0),
-            create_index: LogIndex(1),
-            job_modify_index: LogIndex(1),
-        })
+        version(self.0)
+    }
+}
+
+/// Version 0 of a job, registered at index 1.
+#[must_use]
+pub fn version(spec: JobSpec) -> Arc<JobVersion> {
+    Arc::new(JobVersion {
+        spec,
+        version: 0,
+        submit_time: Timestamp(0),
+        create_index: LogIndex(1),
+        job_modify_index: LogIndex(1),
+    })
+}
+
+/// An allocation of the first group of `job` that is to run, placed at index 1.
+#[must_use]
+pub fn desired(alloc_id: AllocId, job: Arc<JobVersion>) -> DesiredAlloc {
+    DesiredAlloc {
+        alloc_id,
+        alloc_modify_index: LogIndex(1),
+        desired: DesiredStatus::Run,
+        name_index: 0,
+        group_at: 0,
+        holding: Holding::default(),
+        deployment: None,
+        canary: false,
+        previous: None,
+        client_status: ClientStatus::Pending,
+        job,
     }
 }
 

@@ -109,7 +109,6 @@ mod tests {
     use muster_domain::alloc::ClientStatus;
     use muster_domain::fixture;
     use muster_domain::id::LogIndex;
-    use muster_domain::resources::Holding;
 
     use super::*;
     use crate::node::News;
@@ -129,17 +128,8 @@ mod tests {
             let group = &mut Arc::make_mut(&mut job).spec.groups[0];
             group.disconnect.stop_on_client_after = seconds.map(Duration::from_secs);
             DesiredAlloc {
-                alloc_id: id(name),
-                alloc_modify_index: LogIndex(1),
-                desired: DesiredStatus::Run,
-                name_index: 0,
-                group_at: 0,
-                holding: Holding::default(),
-                deployment: None,
-                canary: false,
-                previous: None,
                 client_status: ClientStatus::Running,
-                job: Arc::clone(&job),
+                ..fixture::desired(id(name), Arc::clone(&job))
             }
         }))
     }

@@ -59,29 +59,18 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
-    use muster_domain::alloc::{ClientStatus, DesiredStatus};
-    use muster_domain::fixture::job;
+    use muster_domain::fixture;
     use muster_domain::id::{AllocId, LogIndex};
-    use muster_domain::resources::Holding;
 
     use super::*;
 
     fn desired(version: u64) -> Arc<DesiredAlloc> {
-        let mut job = (*job("web").version()).clone();
+        let mut job = (*fixture::job("web").version()).clone();
         job.version = version;
         job.job_modify_index = LogIndex(version);
         Arc::new(DesiredAlloc {
-            alloc_id: AllocId::at(LogIndex(1), 0),
             alloc_modify_index: LogIndex(version),
-            desired: DesiredStatus::Run,
-            name_index: 0,
-            group_at: 0,
-            holding: Holding::default(),
-            deployment: None,
-            canary: false,
-            previous: None,
-            client_status: ClientStatus::Pending,
-            job: Arc::new(job),
+            ..fixture::desired(AllocId::at(LogIndex(1), 0), Arc::new(job))
         })
     }
 

@@ -1,9 +1,7 @@
 use muster_agent_core::alloc::AllocRunner;
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::one_off::{BlockBytes, Counted};
-use muster_domain::resources::Holding;
 
 use super::convert::{
     AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, DesiredAllocOf3, DesiredAllocOf4,
@@ -14,17 +12,12 @@ use crate::drivers::networks::MadeNetwork;
 
 fn desired(name: u32) -> DesiredAlloc {
     DesiredAlloc {
-        alloc_id: AllocId::at(LogIndex(1), name),
         alloc_modify_index: LogIndex(5),
-        desired: DesiredStatus::Run,
         name_index: name,
-        group_at: 0,
-        holding: Holding::default(),
-        deployment: None,
-        canary: false,
-        previous: None,
-        client_status: ClientStatus::Pending,
-        job: fixture::job("web").version(),
+        ..fixture::desired(
+            AllocId::at(LogIndex(1), name),
+            fixture::job("web").version(),
+        )
     }
 }
 

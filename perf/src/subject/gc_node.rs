@@ -24,11 +24,9 @@ use muster_agent::GcConfig;
 use muster_agent::fixture::spread;
 use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_agent::trash::Trash;
-use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::alloc::DesiredAlloc;
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
-use muster_domain::job::JobVersion;
-use muster_domain::resources::Holding;
+use muster_domain::id::{AllocId, LogIndex};
 use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
 use muster_link::tls::{Identity, Role, ensure_cluster};
@@ -202,23 +200,11 @@ fn wait(trash: &Trash) -> anyhow::Result<()> {
 
 fn finished_alloc(number: u32) -> DesiredAlloc {
     DesiredAlloc {
-        alloc_id: AllocId::at(LogIndex(7), number),
-        alloc_modify_index: LogIndex(1),
-        desired: DesiredStatus::Run,
         name_index: number,
-        group_at: 0,
-        holding: Holding::default(),
-        deployment: None,
-        canary: false,
-        previous: None,
-        client_status: ClientStatus::Pending,
-        job: Arc::new(JobVersion {
-            spec: fixture::job("perf").build(),
-            version: 0,
-            submit_time: Timestamp(0),
-            create_index: LogIndex(1),
-            job_modify_index: LogIndex(1),
-        }),
+        ..fixture::desired(
+            AllocId::at(LogIndex(7), number),
+            fixture::job("perf").version(),
+        )
     }
 }
 

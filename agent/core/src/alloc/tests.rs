@@ -13,32 +13,13 @@ use expect_test::{Expect, expect};
 use muster_domain::alloc::Exit;
 use muster_domain::fixture;
 use muster_domain::id::{DeploymentId, LogIndex};
-use muster_domain::job::{JobSpec, JobType, JobVersion, Lifecycle, LifecycleHook, Task, TaskGroup};
-use muster_domain::resources::Holding;
+use muster_domain::job::{JobSpec, JobType, Lifecycle, LifecycleHook, Task, TaskGroup};
 
 use super::*;
 
 fn desired(mut spec: JobSpec, tasks: &[&str]) -> DesiredAlloc {
     spec.groups[0].tasks = tasks.iter().map(|text| task(text)).collect();
-    DesiredAlloc {
-        alloc_id: AllocId::at(LogIndex(1), 0),
-        alloc_modify_index: LogIndex(1),
-        desired: DesiredStatus::Run,
-        name_index: 0,
-        group_at: 0,
-        holding: Holding::default(),
-        deployment: None,
-        canary: false,
-        previous: None,
-        client_status: ClientStatus::Pending,
-        job: Arc::new(JobVersion {
-            spec,
-            version: 0,
-            submit_time: Timestamp(0),
-            create_index: LogIndex(1),
-            job_modify_index: LogIndex(1),
-        }),
-    }
+    fixture::desired(AllocId::at(LogIndex(1), 0), fixture::version(spec))
 }
 
 /// A task: `name`, `name@leader`, or `name@hook` with a `+` for a sidecar.

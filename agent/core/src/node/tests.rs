@@ -1,8 +1,6 @@
 use std::fmt::Write as _;
 
-use muster_domain::alloc::DesiredStatus;
 use muster_domain::fixture;
-use muster_domain::resources::Holding;
 
 use super::*;
 
@@ -12,17 +10,8 @@ fn id(name: u32) -> AllocId {
 
 fn alloc(name: u32, index: u64) -> DesiredAlloc {
     DesiredAlloc {
-        alloc_id: id(name),
         alloc_modify_index: LogIndex(index),
-        desired: DesiredStatus::Run,
-        name_index: 0,
-        group_at: 0,
-        holding: Holding::default(),
-        deployment: None,
-        canary: false,
-        previous: None,
-        client_status: ClientStatus::Pending,
-        job: fixture::job("web").version(),
+        ..fixture::desired(id(name), fixture::job("web").version())
     }
 }
 

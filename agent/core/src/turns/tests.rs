@@ -16,17 +16,9 @@ fn alloc(index: u64, priority: u8) -> DesiredAlloc {
     let mut job = fixture::job("web").version();
     Arc::make_mut(&mut job).spec.priority = priority;
     DesiredAlloc {
-        alloc_id: id(index),
         alloc_modify_index: LogIndex(index),
-        desired: DesiredStatus::Run,
-        name_index: 0,
-        group_at: 0,
-        holding: Holding::default(),
-        deployment: None,
-        canary: false,
-        previous: None,
         client_status: ClientStatus::Running,
-        job,
+        ..fixture::desired(id(index), job)
     }
 }
 

@@ -1,12 +1,11 @@
 //! Allocations of the native driver that run a shell.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::alloc::DesiredAlloc;
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
-use muster_domain::job::{JobSpec, JobType, JobVersion, Lifecycle, RestartMode, RestartPolicy};
+use muster_domain::id::{AllocId, DeploymentId, LogIndex};
+use muster_domain::job::{JobSpec, JobType, Lifecycle, RestartMode, RestartPolicy};
 use muster_domain::one_off::Definition;
 use muster_domain::resources::{AllocatedPort, Holding, Mb};
 
@@ -145,23 +144,12 @@ impl AllocBuilder {
     /// Placed at index 1.
     pub(crate) fn build(self) -> DesiredAlloc {
         DesiredAlloc {
-            alloc_id: AllocId::at(LogIndex(7), self.name),
-            alloc_modify_index: LogIndex(1),
-            desired: DesiredStatus::Run,
-            name_index: 0,
-            group_at: 0,
             holding: self.holding,
             deployment: self.deployment,
-            canary: false,
-            previous: None,
-            client_status: ClientStatus::Pending,
-            job: Arc::new(JobVersion {
-                spec: self.spec,
-                version: 0,
-                submit_time: Timestamp(0),
-                create_index: LogIndex(1),
-                job_modify_index: LogIndex(1),
-            }),
+            ..fixture::desired(
+                AllocId::at(LogIndex(7), self.name),
+                fixture::version(self.spec),
+            )
         }
     }
 }
