@@ -7,8 +7,8 @@
 //! <agent's own cgroup>/agent                                 the agent, where v2 wants it in a leaf
 //! ```
 //!
-//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `cpuset`, `memory` and
-//! `pids` each have a file that knows both; `io` is v2's alone. Each limit is read back after it was set; one that does not
+//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `cpuset`, `io`, `memory` and
+//! `pids` each have a file that knows both. Each limit is read back after it was set; one that does not
 //! hold is an error, one whose controller is not to be had is named in [`TaskCgroup::unenforced`].
 //! Values are written through cgroups-rs one by one, never through its `apply`, which swallows
 //! errors. This module is the only one that knows paths of the cgroup file system, and it touches

@@ -1,10 +1,12 @@
-//! Disks: rates of each, and a share of those that are busy. v2 only: what v1 limits is not whose pages are written.
+//! Disks: rates of each, and a share of those that are busy.
 //!
 //! A job names no disk, because it does not know its node's: each limit holds for every disk that is there when it is
 //! set. Disks that lie on others (partitions' mappings, loops) are limited like those below them.
 //!
-//! One line of `io.max` has all four limits of a disk, so it is written as a whole and not by cgroups-rs, which has a
-//! write for each.
+//! One line of v2's `io.max` has all four limits of a disk, so it is written as a whole and not by cgroups-rs, which has
+//! a write for each. What v1 does otherwise is in [`v1`].
+
+mod v1;
 
 use std::fs;
 use std::path::Path;
@@ -30,33 +32,41 @@ const WEIGHTS: [(&str, u16); 2] = [
     ("io.bfq.weight", 1_000),
 ];
 
+fn weights(v2: bool) -> &'static [(&'static str, u16)] {
+    if v2 { &WEIGHTS } else { &v1::WEIGHTS }
+}
+
 /// Whether the v2 group `dir` has disks to be limited.
-pub(crate) fn is_here(dir: &Path) -> bool {
+pub(crate) fn is_in_v2(dir: &Path) -> bool {
     dir.join("io.stat").exists()
 }
 
-/// Sets the limits of the v2 group `dir`.
-pub(crate) fn apply(dir: &Path, limits: &Limits) -> Result<(), ApplyLimitError> {
+/// Sets the limits of the group `dir`.
+pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLimitError> {
     let setter = Setter {
         controller: Controller::Io,
         dir,
     };
+    if !v2 {
+        v1::set_rates(&setter, &limits.io)?;
     // Without block throttling the kernel has no such file; `missing` tells of it.
-    if let Some(now) = setter.text(MAX)? {
+    } else if let Some(now) = setter.text(MAX)? {
         set_rates(&setter, &now, line(&limits.io))?;
     }
     let weight = limits.io.weight.unwrap_or(WEIGHT_DEFAULT);
-    set_weight(&setter, u32::from(weight))
+    set_weight(&setter, v2, u32::from(weight))
 }
 
 /// Writes the weight for whoever divides a disk's time, where it is another.
-fn set_weight(setter: &Setter<'_>, weight: u32) -> Result<(), ApplyLimitError> {
-    for (name, max) in WEIGHTS {
-        let wanted = weight.clamp(1, u32::from(max));
+fn set_weight(setter: &Setter<'_>, v2: bool, weight: u32) -> Result<(), ApplyLimitError> {
+    for (name, max) in weights(v2) {
+        let wanted = weight.clamp(1, u32::from(*max));
         let now = setter.text(name)?;
         if now.is_some_and(|now| default_of(&now) != Some(wanted)) {
             let holds = |got: &str| default_of(got) == Some(wanted);
-            setter.write_line(name, &format!("default {wanted}"), holds)?;
+            // v1 takes the number alone.
+            let words = if v2 { "default " } else { "" };
+            setter.write_line(name, &format!("{words}{wanted}"), holds)?;
         }
     }
     Ok(())
@@ -87,12 +97,12 @@ fn set_rates(
 }
 
 /// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
-pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
+pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> {
     let controller = Controller::Io;
     let setter = Setter { controller, dir };
     let children =
         || tree::children(dir).map_err(|source| ApplyLimitError::Read { controller, source });
-    for (name, _) in WEIGHTS {
+    for (name, _) in weights(v2) {
         if !setter.has(name) {
             continue;
         }
@@ -101,18 +111,28 @@ pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
             let text = Setter { controller, dir }.text(name)?;
             sum += text.as_deref().and_then(default_of).unwrap_or(0);
         }
-        set_weight(&setter, sum)?;
+        set_weight(&setter, v2, sum)?;
     }
     Ok(())
 }
 
 /// The files that [`apply`] sets, as far as the kernel has them.
-pub(crate) fn files() -> &'static [&'static str] {
-    &[MAX, WEIGHTS[0].0, WEIGHTS[1].0]
+pub(crate) fn files(v2: bool) -> &'static [&'static str] {
+    if v2 {
+        &[MAX, WEIGHTS[0].0, WEIGHTS[1].0]
+    } else {
+        &v1::FILES
+    }
 }
 
-/// What of `io` this kernel does not hold for the v2 group `dir`, `None` where there is none.
-pub(crate) fn missing(dir: Option<&Path>, io: &IoLimits) -> Option<Unenforced> {
+/// What of `io` is kept for a part of what the task does alone, for whoever asked for it.
+pub(crate) fn kept_in_part(v2: bool, io: &IoLimits) -> Option<&'static str> {
+    let writes = io.write_rate.is_some() || io.write_ops.is_some();
+    (!v2 && writes).then_some(v1::NOT_ALL_WRITES)
+}
+
+/// What of `io` this kernel does not hold for the group `dir` with its version, `None` where there is none.
+pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Unenforced> {
     if io.is_none() {
         return None;
     }
@@ -122,25 +142,30 @@ pub(crate) fn missing(dir: Option<&Path>, io: &IoLimits) -> Option<Unenforced> {
             reason,
         })
     };
-    let Some(dir) = dir else {
+    let Some((dir, v2)) = group else {
         return unenforced(
-            "the task's disk limits cannot be kept: the io controller is not in cgroup v2, or not passed on to the \
-             agent's part of it; boot without blkio in v1 (cgroup_no_v1=blkio), or have io delegated"
+            "the task's disk limits cannot be kept: the io controller is not passed on to the agent's part of cgroup v2, \
+             and not bound to a v1 hierarchy (blkio) that the agent can make cgroups in; have io delegated, or boot \
+             with cgroup_no_v1=blkio"
                 .to_owned(),
         );
     };
     let has = |name: &str| dir.join(name).exists();
-    if line(io).is_some() && !has(MAX) {
+    let rates = if v2 { MAX } else { v1::RATE };
+    if line(io).is_some() && !has(rates) {
         return unenforced(format!(
-            "the task's disk rates cannot be kept: this kernel has no {MAX} (CONFIG_BLK_DEV_THROTTLING)"
+            "the task's disk rates cannot be kept: this kernel has no {rates} (CONFIG_BLK_DEV_THROTTLING)"
         ));
     }
-    if io.weight.is_some() && !WEIGHTS.iter().any(|(name, _)| has(name)) {
-        return unenforced(
-            "the task's disk weight cannot be kept: this kernel has neither io.weight (CONFIG_BLK_CGROUP_IOCOST) nor \
-             the scheduler bfq"
-                .to_owned(),
-        );
+    if io.weight.is_some() && !weights(v2).iter().any(|(name, _)| has(name)) {
+        let other = if v2 {
+            "neither io.weight (CONFIG_BLK_CGROUP_IOCOST) nor"
+        } else {
+            "not"
+        };
+        return unenforced(format!(
+            "the task's disk weight cannot be kept: this kernel has {other} the scheduler bfq"
+        ));
     }
     None
 }
@@ -253,12 +278,40 @@ mod tests {
             ..IoLimits::default()
         };
 
-        let reason = |dir, io| missing(dir, io).map(|told| told.reason).unwrap_or_default();
+        fn reason(group: Option<(&Path, bool)>, io: &IoLimits) -> String {
+            missing(group, io).map_or_else(String::new, |told| told.reason)
+        }
 
         assert!(reason(None, &io).contains("cgroup_no_v1=blkio"));
-        assert!(reason(Some(dir.path()), &io).contains("CONFIG_BLK_DEV_THROTTLING"));
         assert_eq!(missing(None, &IoLimits::default()), None);
-        fs::write(dir.path().join(MAX), "").unwrap();
-        assert_eq!(missing(Some(dir.path()), &io), None);
+        for (v2, file) in [(true, MAX), (false, v1::RATE)] {
+            let group = Some((dir.path(), v2));
+            let told = reason(group, &io);
+            assert!(told.contains(file), "{told}");
+            assert!(told.contains("CONFIG_BLK_DEV_THROTTLING"), "{told}");
+            fs::write(dir.path().join(file), "").unwrap();
+            assert_eq!(missing(group, &io), None);
+            let weighs = IoLimits {
+                weight: Some(7),
+                ..io
+            };
+            assert!(reason(group, &weighs).contains("bfq"));
+        }
+    }
+
+    #[test]
+    fn who_limits_writes_in_v1_is_told_which() {
+        let reads = IoLimits {
+            read_ops: Some(10),
+            ..IoLimits::default()
+        };
+        let writes = IoLimits {
+            write_ops: Some(10),
+            ..reads
+        };
+
+        assert_eq!(kept_in_part(false, &reads), None);
+        assert_eq!(kept_in_part(true, &writes), None);
+        assert!(kept_in_part(false, &writes).unwrap().contains("O_DIRECT"));
     }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use muster_domain::resources::IoLimits;
+
 use crate::cgroup::file::{self, CgroupFileError, HeldFile};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::cgroup::oom::{self, OomCount};
@@ -219,7 +221,14 @@ impl TaskCgroup {
 
     /// What of `limits` this task's groups cannot hold, where another task's could.
     pub(crate) fn missing(&self, limits: &Limits) -> Option<Unenforced> {
-        disks::missing(self.io_dir(), &limits.io)
+        let group = self.io_group();
+        let group = group.as_ref().map(|group| (&*group.dir, group.v2));
+        disks::missing(group, &limits.io)
+    }
+
+    /// What of `io` is kept for a part of what the task does alone.
+    pub(crate) fn kept_in_part(&self, io: &IoLimits) -> Option<&'static str> {
+        disks::kept_in_part(self.io_group()?.v2, io)
     }
 
     /// Its groups, by controller.
@@ -230,6 +239,7 @@ impl TaskCgroup {
         bound
             .chain(cpuset.map(|bound| (Controller::Cpuset, bound)))
             .map(|(controller, bound)| (controller, Group::new(bound, &self.name)))
+            .chain(self.io_group().map(|group| (Controller::Io, group)))
             .collect()
     }
 
@@ -241,9 +251,15 @@ impl TaskCgroup {
         bound.map(|bound| Group::new(bound, &self.name))
     }
 
-    /// Where its disks are limited: in v2 or nowhere.
-    fn io_dir(&self) -> Option<&Path> {
-        Some(&*self.dir).filter(|dir| disks::is_here(dir))
+    /// Where its disks are limited. In v2 the controller is there for whatever allocation it was passed on to, and the
+    /// tree does not say.
+    fn io_group(&self) -> Option<Group> {
+        let v1 = self.group(Controller::Io);
+        let v2 = || {
+            let root = self.tree.v2_dir().to_owned();
+            Group::new(&tree::Bound { root, v2: true }, &self.name)
+        };
+        v1.or_else(|| disks::is_in_v2(&self.dir).then(v2))
     }
 
     /// The v1 group that it is moved to when another task takes cores: it may come to be while the task runs.
@@ -292,11 +308,9 @@ impl TaskCgroup {
                 Controller::Memory => memory::apply(&dir, v2, limits)?,
                 Controller::Pids => pids::apply(&dir, v2, limits)?,
                 Controller::Cpuset => cpuset::apply(&dir, limits)?,
-                Controller::Cpuacct | Controller::Io => {}
+                Controller::Io => disks::apply(&dir, v2, limits)?,
+                Controller::Cpuacct => {}
             }
-        }
-        if let Some(dir) = self.io_dir() {
-            disks::apply(dir, limits)?;
         }
         self.pass_up(
             limits.memory_low_bytes.is_some(),
@@ -330,13 +344,12 @@ impl TaskCgroup {
                 Controller::Memory => memory::files(group.v2),
                 Controller::Pids => pids::files(),
                 Controller::Cpuset => cpuset::files(),
-                Controller::Cpuacct | Controller::Io => &[],
+                Controller::Io => disks::files(group.v2),
+                Controller::Cpuacct => &[],
             };
             (controller, group.dir, files)
         });
-        let disks = self.io_dir().map(Path::to_path_buf);
-        let disks = disks.map(|dir| (Controller::Io, dir, disks::files()));
-        for (controller, dir, files) in groups.chain(disks) {
+        for (controller, dir, files) in groups {
             for name in files {
                 let text = file::read_if_any(&dir, name)
                     .map_err(|source| ApplyLimitError::Read { controller, source })?;
@@ -353,10 +366,8 @@ impl TaskCgroup {
         if let Some(Group { alloc_dir, v2, .. }) = self.group(Controller::Cpu) {
             cpu::sum_children(&alloc_dir, v2)?;
         }
-        if let Some(alloc_dir) = self.io_dir().and_then(Path::parent)
-            && weighs_disks
-        {
-            disks::sum_children(alloc_dir)?;
+        if weighs_disks && let Some(Group { alloc_dir, v2, .. }) = self.io_group() {
+            disks::sum_children(&alloc_dir, v2)?;
         }
         match self.group(Controller::Memory) {
             Some(Group {

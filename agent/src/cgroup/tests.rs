@@ -9,6 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use muster_domain::fixture::recorded::skipped;
+use muster_domain::job::ByteRate;
+use muster_domain::resources::IoLimits;
 
 use crate::cgroup::{
     ApplyLimitError, Controller, ControllerMode, CpuStats, CreateTaskCgroupError, Hierarchies,
@@ -244,6 +246,58 @@ fn a_limit_that_was_changed_is_set_again_and_told() {
     assert_eq!(read(&pids, "pids.max"), "77");
     assert_eq!(read(&cpu, weight), weighed);
     assert_eq!(adopted.repair(&limits).unwrap(), []);
+}
+
+/// Each limit in the file that is its own, for every disk that is there.
+#[test]
+fn limits_of_disks_are_what_v1_has() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    if fixture.hierarchies.controller(Controller::Io) != ControllerMode::V1 {
+        return skip("blkio is not bound to cgroup v1");
+    }
+    let limits = Limits {
+        io: IoLimits {
+            read_rate: Some(ByteRate(1 << 20)),
+            write_rate: Some(ByteRate(2 << 20)),
+            read_ops: Some(100),
+            write_ops: Some(200),
+            weight: Some(50),
+        },
+        ..Limits::default()
+    };
+    let rates = [
+        ("read_bps", "1048576"),
+        ("write_bps", "2097152"),
+        ("read_iops", "100"),
+        ("write_iops", "200"),
+    ];
+
+    let task = fixture.task(&limits);
+
+    let dir = group(&fixture, Controller::Io).0;
+    let rate = |name| read(&dir, &format!("blkio.throttle.{name}_device"));
+    for (name, value) in rates {
+        let text = rate(name);
+        let mut disks = text.lines().map(|line| line.split_once(' ').unwrap().1);
+        assert!(!text.is_empty(), "{name}: no disk");
+        assert!(disks.all(|got| got == value), "{name}: {text}");
+    }
+    let has_weight = dir.join("blkio.bfq.weight").exists();
+    if has_weight {
+        assert_eq!(read(&dir, "blkio.bfq.weight"), "50");
+        assert_eq!(read(dir.parent().unwrap(), "blkio.bfq.weight"), "50");
+    }
+    assert_eq!(task.missing(&limits).is_none(), has_weight);
+    assert_eq!(task.repair(&limits).unwrap(), [], "what was set is read");
+
+    let lifted = task.repair(&Limits::default()).unwrap();
+
+    assert_eq!(lifted.len(), rates.len() + usize::from(has_weight));
+    for (name, _) in rates {
+        assert_eq!(rate(name), "");
+    }
 }
 
 /// Up, down, and away again: v1 refuses a wrong order of memory and swap.

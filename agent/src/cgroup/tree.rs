@@ -155,6 +155,7 @@ impl NodeTree {
                 unenforced.push(absent(controller, v2));
             }
         }
+        bound.extend(io_in_v1(hierarchies, name).map(|io| (Controller::Io, io)));
         let cpuset = cpuset_place(hierarchies, name, &v2_root, &passed_on);
         let task_level = task_level(v2);
         let record = NodeTreeRecord {
@@ -395,6 +396,19 @@ impl NodeTree {
             enable(&alloc_dir, Controller::Io)?;
         }
         Ok(())
+    }
+}
+
+/// Makes the tree's root where disks are limited in v1. Few tasks ask for that, so a node that cannot have it runs the
+/// others.
+fn io_in_v1(hierarchies: &Hierarchies, name: &str) -> Option<Bound> {
+    let root = hierarchies.v1(Controller::Io)?.base().join(name);
+    match make(&root) {
+        Ok(()) => Some(Bound { root, v2: false }),
+        Err(error) => {
+            tracing::warn!(%error, "tasks that limit disks are refused");
+            None
+        }
     }
 }
 

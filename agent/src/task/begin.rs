@@ -101,6 +101,8 @@ async fn begin_isolated(
     }
     let cgroup = make_cgroup(facilities, task).await?;
     notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
+    let in_part = cgroup.kept_in_part(&task.task().resources.io);
+    notes.extend(in_part.map(str::to_owned));
 
     // Its runner has stored that this start is under way. An agent that dies before the handle is
     // stored finds the process by its id, which follows from allocation, task and attempt.

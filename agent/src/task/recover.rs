@@ -262,6 +262,7 @@ pub(crate) fn limit_again(
     let set = with_limits(facilities, task, |limits| {
         (cgroup.repair(limits), cgroup.missing(limits))
     });
+    let in_part = cgroup.kept_in_part(&task.task().resources.io);
     let told = match set {
         (Err(error), _) => format!(
             "the limits of the job as it is now are perhaps not kept: {}",
@@ -275,7 +276,8 @@ pub(crate) fn limit_again(
                 format!("{name} was {found:?} and is {set:?}")
             });
             let changed: Vec<String> = changed.collect();
-            format!("limits changed with the job: {}", changed.join(", "))
+            let note = in_part.map_or_else(String::new, |note| format!("; {note}"));
+            format!("limits changed with the job: {}{note}", changed.join(", "))
         }
     };
     tracing::info!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
