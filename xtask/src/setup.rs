@@ -45,7 +45,7 @@ const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 14] = [
+const NEEDS: [Need; 15] = [
     Need {
         name: "a C compiler",
         purpose: "building",
@@ -131,6 +131,12 @@ const NEEDS: [Need; 14] = [
         purpose: GUEST,
         packages: &["busybox-static"],
         present: static_busybox,
+    },
+    Need {
+        name: "stress-ng",
+        purpose: GUEST,
+        packages: &["stress-ng"],
+        present: || has("stress-ng"),
     },
     Need {
         name: LINKER,

@@ -10,11 +10,15 @@ use muster_domain::resources::IoLimits;
 use crate::disk::Disk;
 use crate::support::{limits, remove, shell, tree, until};
 
-/// Half a core, within 2 % over a hundred periods. A period that was throttled used all of its quota, and no other
-/// used more: so what was used lies between the two, whatever else an emulator's host does.
 #[tokio::test]
 async fn cpu_quota_holds() {
-    let Some(tree) = tree("cpu_quota_holds", &[Controller::Cpu]) else {
+    quota_holds("cpu_quota_holds", "while :; do :; done", 100).await;
+}
+
+/// Half a core for `order`, within 2 % over so many throttled periods. A period that was throttled used all of its quota, and no other
+/// used more: so what was used lies between the two, whatever else an emulator's host does.
+pub(crate) async fn quota_holds(name: &str, order: &str, periods: u64) {
+    let Some(tree) = tree(name, &[Controller::Cpu]) else {
         return;
     };
     let limits = Limits {
@@ -22,15 +26,15 @@ async fn cpu_quota_holds() {
         ..limits()
     };
     let task = TaskCgroup::create(&tree, "alloc", "burn", &limits).unwrap();
-    let mut child = shell(&task, "while :; do :; done");
+    let mut child = shell(&task, order);
     let cpu = || task.stats().unwrap().cpu.unwrap();
     let begun = until("the task to burn", || {
         Some(cpu()).filter(|cpu| cpu.throttled_periods > Some(0))
     });
 
-    let ended = until("a hundred throttled periods", || {
+    let ended = until("the throttled periods", || {
         let throttled = cpu().throttled_periods? - begun.throttled_periods?;
-        (throttled >= 100).then(cpu)
+        (throttled >= periods).then(cpu)
     });
 
     let quotas = |periods: fn(&CpuStats) -> Option<u64>| {
@@ -163,7 +167,7 @@ async fn a_disk_rate_holds() {
 }
 
 /// Five seconds' worth of `limit` takes five seconds, within a tenth.
-fn keeps(task: &TaskCgroup, disk: &Disk, what: &str, limit: u64) {
+pub(crate) fn keeps(task: &TaskCgroup, disk: &Disk, what: &str, limit: u64) {
     let done = || disk.done_for(task, what);
     let (from, begun) = until("the first of it", || {
         let now = done();

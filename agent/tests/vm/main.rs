@@ -30,6 +30,8 @@ mod sched;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]
+mod stress_ng;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod ways;

@@ -21,8 +21,8 @@ const DIRECTORIES: [&str; 12] = [
     "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
 ];
 
-/// Programs of this machine that tests of file systems start; without one they say that they cannot run.
-const PROGRAMS: [&str; 2] = ["mkfs.ext4", "chattr"];
+/// Programs of this machine that tests of file systems and of limits start; without one they say that they cannot run.
+const PROGRAMS: [&str; 3] = ["mkfs.ext4", "chattr", "stress-ng"];
 
 /// The test that takes judges along, and which. The engine of the third needs Python, which is not here.
 const JUDGED: &str = "isolation";
