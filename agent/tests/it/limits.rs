@@ -12,7 +12,10 @@ use muster_domain::node::NodeSpec;
 use muster_domain::resources::{CpuMhz, Mb};
 use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
-use crate::support::{FakeServer, Machine, eventually, privileged, service, skipped, start_ticks};
+use crate::support::{
+    AllocBuilder, FakeServer, Machine, TestAgent, eventually, privileged, service, skipped,
+    start_ticks,
+};
 
 /// What the task of an allocation uses.
 async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
@@ -40,8 +43,7 @@ async fn a_hard_limit_of_cpu_is_kept() {
         skipped(name, "no cpu controller; run: cargo xtask vm");
         return agent.end().await;
     }
-    let core_mhz = node.resources.total.cpu_mhz / u64::from(node.resources.cores);
-    let share = CpuMhz(u32::try_from(core_mhz / 20).unwrap());
+    let share = twentieth_of_a_core(&node);
 
     let limited = service(1, "while :; do :; done").with(|spec, _| {
         let resources = &mut spec.groups[0].tasks[0].resources;
@@ -191,84 +193,45 @@ async fn a_task_changes_its_size_where_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_memory_is_told_of() {
     let name = "a_task_that_waits_for_memory_is_told_of";
-    if !privileged(name) {
+    let Some(node) = PressedNode::start(name, "memory").await else {
         return;
-    }
-    let machine = Machine::new();
-    let server = machine.server();
-    let agent = machine.agent(&server).await;
-    let node = server.node(|node| node.has_driver("native")).await;
-    let keeps_pressure = std::fs::read_to_string(machine.tree().join("memory.pressure"));
-    if node.attributes["cgroup.memory"] != "v2" || keeps_pressure.is_err() {
-        skipped(
-            name,
-            "no memory controller in v2, or no pressure; run: cargo xtask vm",
-        );
-        return agent.end().await;
-    }
+    };
     // A line without an end is kept whole: there is never anything to give back, and it takes next to no processor time.
     let script = "head -c 1000000000 /dev/zero | tail";
     let greedy = service(1, script)
         .memory_mb(16)
         .with(|spec, _| spec.groups[0].tasks[0].resources.memory_max = Some(Mb(128)));
 
-    let alloc_id = server.place(greedy.build()).await;
-
-    stood_still(&server, alloc_id, "for want of memory").await;
-    server.stop(alloc_id).await;
-    agent.end().await;
+    node.tells_of(greedy, "for want of memory").await;
 }
 
 /// A task that may have a twentieth of a core and wants all of it stands still for the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_a_processor_is_told_of() {
     let name = "a_task_that_waits_for_a_processor_is_told_of";
-    if !privileged(name) {
+    let Some(node) = PressedNode::start(name, "cpu").await else {
         return;
-    }
-    let machine = Machine::new();
-    let server = machine.server();
-    let agent = machine.agent(&server).await;
-    let node = server.node(|node| node.has_driver("native")).await;
-    let keeps_pressure = std::fs::read_to_string(machine.tree().join("cpu.pressure"));
-    if node.attributes["cgroup.cpu"] != "v2" || keeps_pressure.is_err() {
-        let reason = "no cpu controller in v2, or no pressure; run: cargo xtask vm";
-        skipped(name, reason);
-        return agent.end().await;
-    }
-    let core_mhz = node.resources.total.cpu_mhz / u64::from(node.resources.cores);
-    let share = CpuMhz(u32::try_from(core_mhz / 20).unwrap());
+    };
+    let share = twentieth_of_a_core(&node.spec);
     let limited = service(1, "while :; do :; done").with(|spec, _| {
         let resources = &mut spec.groups[0].tasks[0].resources;
         resources.cpu = share;
         resources.cpu_hard_limit = true;
     });
 
-    let alloc_id = server.place(limited.build()).await;
-
-    stood_still(&server, alloc_id, "for want of processor time").await;
-    server.stop(alloc_id).await;
-    agent.end().await;
+    node.tells_of(limited, "for want of processor time").await;
 }
 
 /// A task that may read 64 KiB in a second of a disk, and wants all of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_a_disk_is_told_of() {
     let name = "a_task_that_waits_for_a_disk_is_told_of";
-    if !privileged(name) {
+    let Some(node) = PressedNode::start(name, "io").await else {
         return;
-    }
-    let machine = Machine::new();
-    let server = machine.server();
-    let agent = machine.agent(&server).await;
-    let node = server.node(|node| node.has_driver("native")).await;
-    let keeps_pressure = std::fs::read_to_string(machine.tree().join("io.pressure"));
-    let disk = Loop::new(&machine.data().with_extension("disk"));
-    let is_limited = node.attributes["cgroup.io"] == "v2" && keeps_pressure.is_ok();
-    let Some(disk) = disk.filter(|_| is_limited) else {
-        let reason = "no loop device, no io controller in v2, or no pressure; run: cargo xtask vm";
-        skipped(name, reason);
-        return agent.end().await;
+    };
+    let Some(disk) = Loop::new(&node.machine.data().with_extension("disk")) else {
+        skipped(name, "no loop device; run: cargo xtask vm");
+        return node.agent.end().await;
     };
     let Loop(device) = &disk;
     let script = format!("while :; do dd if={device} of=/dev/null bs=64k iflag=direct; done");
@@ -277,22 +240,63 @@ async fn a_task_that_waits_for_a_disk_is_told_of() {
         io.read_rate = Some(ByteRate(64 << 10));
     });
 
-    let alloc_id = server.place(limited.build()).await;
-
-    stood_still(&server, alloc_id, "for want of a disk").await;
-    server.stop(alloc_id).await;
-    agent.end().await;
+    node.tells_of(limited, "for want of a disk").await;
 }
 
-/// The task says that it stood still, and why.
-async fn stood_still(server: &FakeServer, alloc_id: AllocId, why: &str) {
-    let told = format!("stood still {why}");
-    server
-        .reported(alloc_id, "told of its waiting", |task, _| {
-            let is_told = |message: &str| message.starts_with(&told);
-            task.events.iter().any(|event| is_told(&event.message))
+fn twentieth_of_a_core(node: &NodeSpec) -> CpuMhz {
+    let core_mhz = node.resources.total.cpu_mhz / u64::from(node.resources.cores);
+    CpuMhz(u32::try_from(core_mhz / 20).unwrap())
+}
+
+/// A node that tells how long its tasks wait for what a controller of v2 divides.
+struct PressedNode {
+    machine: Machine,
+    server: FakeServer,
+    agent: TestAgent,
+    spec: NodeSpec,
+}
+
+impl PressedNode {
+    /// `None`, said as a skip of `test`, where there is no such controller, or no pressure.
+    async fn start(test: &str, controller: &str) -> Option<Self> {
+        if !privileged(test) {
+            return None;
+        }
+        let machine = Machine::new();
+        let server = machine.server();
+        let agent = machine.agent(&server).await;
+        let spec = server.node(|node| node.has_driver("native")).await;
+        let pressure = machine.tree().join(format!("{controller}.pressure"));
+        let is_v2 = spec.attributes[&format!("cgroup.{controller}")] == "v2";
+        if !is_v2 || std::fs::read_to_string(pressure).is_err() {
+            let reason =
+                format!("no {controller} controller in v2, or no pressure; run: cargo xtask vm");
+            skipped(test, &reason);
+            agent.end().await;
+            return None;
+        }
+        Some(Self {
+            machine,
+            server,
+            agent,
+            spec,
         })
-        .await;
+    }
+
+    /// A task of this kind says that it stood still, and why.
+    async fn tells_of(self, waits: AllocBuilder, why: &str) {
+        let told = format!("stood still {why}");
+        let alloc_id = self.server.place(waits.build()).await;
+
+        self.server
+            .reported(alloc_id, "told of its waiting", |task, _| {
+                let is_told = |message: &str| message.starts_with(&told);
+                task.events.iter().any(|event| is_told(&event.message))
+            })
+            .await;
+        self.server.stop(alloc_id).await;
+        self.agent.end().await;
+    }
 }
 
 /// A loop device over a file, freed on drop.

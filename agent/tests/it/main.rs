@@ -13,6 +13,9 @@ mod failover;
 #[cfg(test)]
 mod holding;
 #[cfg(test)]
+#[path = "../packet/ipv6.rs"]
+mod ipv6;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod limits;

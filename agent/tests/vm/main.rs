@@ -13,6 +13,9 @@ mod disk;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
+#[path = "../packet/ipv6.rs"]
+mod ipv6;
+#[cfg(test)]
 mod limits;
 #[cfg(test)]
 mod nat;

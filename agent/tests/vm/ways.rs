@@ -11,6 +11,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use muster_domain::job::{PolicyAction, PolicyProtocol};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use crate::ipv6::{
+    DESTINATION_OPTIONS, Extension, FIRST_FRAGMENT, HOP_BY_HOP, LATER_FRAGMENT, UNKNOWN, udp_behind,
+};
 use crate::node::{CHILD_VAR, Node, told};
 use crate::policy::{closed, direction, ended, fence, open, policies, rule};
 
@@ -138,39 +141,9 @@ const LOCAL_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 /// All hosts of the link.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 
-/// A header between that of IPv6 and the next one: its number, and what stands in it behind the number of the next.
-type Extension = (u8, [u8; 7]);
-
-/// Without options but padding.
-const HOP_BY_HOP: Extension = (0, [0, 1, 4, 0, 0, 0, 0]);
-const DESTINATION_OPTIONS: Extension = (60, [0, 1, 4, 0, 0, 0, 0]);
-/// More follow; they never do.
-const FIRST_FRAGMENT: Extension = (44, [0, 0, 1, 0, 0, 0, 9]);
-/// From the eighth byte on.
-const LATER_FRAGMENT: Extension = (44, [0, 0, 8, 0, 0, 0, 9]);
-/// A number that is nobody's (RFC 3692: for experiments).
-const UNKNOWN: Extension = (253, [0; 7]);
-
 /// Sends an IPv6 packet to loopback with these headers before a UDP header to `port`.
 fn send6(extensions: &[Extension], port: u16) -> io::Result<()> {
-    const UDP: u8 = 17;
-    let mut numbers = extensions.iter().map(|(number, _)| *number).chain([UDP]);
-    let first = numbers.next().unwrap();
-    let mut rest: Vec<u8> = Vec::new();
-    for ((_, body), next) in extensions.iter().zip(numbers) {
-        rest.push(next);
-        rest.extend(body);
-    }
-    rest.extend(9_u16.to_be_bytes());
-    rest.extend(port.to_be_bytes());
-    rest.extend([0, 13, 0, 0]);
-    rest.extend(b"hello");
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend(u16::try_from(rest.len()).unwrap().to_be_bytes());
-    packet.extend([first, 64]);
-    packet.extend(Ipv6Addr::LOCALHOST.octets());
-    packet.extend(Ipv6Addr::LOCALHOST.octets());
-    packet.extend(rest);
+    let packet = udp_behind(extensions, Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, port);
     let raw = Some(Protocol::from(libc::IPPROTO_RAW));
     let socket = Socket::new(Domain::IPV6, Type::RAW, raw)?;
     send(socket, SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), &packet)

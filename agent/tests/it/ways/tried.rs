@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::machine::MACHINE6;
+use crate::ipv6::{
+    DESTINATION_OPTIONS, Extension, FIRST_FRAGMENT, HOP_BY_HOP, LATER_FRAGMENT, UNKNOWN, udp_behind,
+};
 
 /// Set in a task that is to try.
 pub(super) const VARIABLE: &str = "MUSTER_IT_WAYS";
@@ -153,9 +156,11 @@ pub(super) const WAYS: &[Way] = &[
     }),
     v6("UDP over IPv6 by hand", |to, _| raw6(to, &[])),
     v6("behind extension headers", |to, _| {
-        raw6(to, &[HOP_BY_HOP, OPTIONS])
+        raw6(to, &[HOP_BY_HOP, DESTINATION_OPTIONS])
     }),
-    v6("behind too many headers", |to, _| raw6(to, &[OPTIONS; 12])),
+    v6("behind too many headers", |to, _| {
+        raw6(to, &[DESTINATION_OPTIONS; 12])
+    }),
     v6("first fragment of IPv6", |to, _| {
         raw6(to, &[FIRST_FRAGMENT])
     }),
@@ -311,42 +316,12 @@ fn packet(to: IpAddr, offset: u16) -> Vec<u8> {
     packet
 }
 
-/// A header between that of IPv6 and the next one: its number, and what stands in it behind the number of the next.
-type Extension = (u8, [u8; 7]);
-
-/// Without options but padding.
-const HOP_BY_HOP: Extension = (0, [0, 1, 4, 0, 0, 0, 0]);
-const OPTIONS: Extension = (60, [0, 1, 4, 0, 0, 0, 0]);
-/// More follow; they never do.
-const FIRST_FRAGMENT: Extension = (44, [0, 0, 1, 0, 0, 0, 9]);
-/// From the eighth byte on.
-const LATER_FRAGMENT: Extension = (44, [0, 0, 8, 0, 0, 0, 9]);
-/// A number that is nobody's (RFC 3692: for experiments).
-const UNKNOWN: Extension = (253, [0; 7]);
-
 /// An IPv6 packet with these headers before a UDP header.
 fn raw6(to: IpAddr, extensions: &[Extension]) -> Attempt {
-    const UDP: u8 = 17;
     let IpAddr::V6(address) = to else {
         panic!("{to} is no address for it");
     };
-    let mut numbers = extensions.iter().map(|(number, _)| *number).chain([UDP]);
-    let first = numbers.next().unwrap();
-    let mut rest: Vec<u8> = Vec::new();
-    for ((_, body), next) in extensions.iter().zip(numbers) {
-        rest.push(next);
-        rest.extend(body);
-    }
-    rest.extend(9_u16.to_be_bytes());
-    rest.extend(PORT.to_be_bytes());
-    rest.extend([0, 13, 0, 0]);
-    rest.extend(b"hello");
-    let mut packet = vec![0x60, 0, 0, 0];
-    packet.extend(u16::try_from(rest.len()).unwrap().to_be_bytes());
-    packet.extend([first, 64]);
-    packet.extend(MACHINE6.octets());
-    packet.extend(address.octets());
-    packet.extend(rest);
+    let packet = udp_behind(extensions, MACHINE6, address, PORT);
     raw(to, libc::IPPROTO_RAW, &packet)
 }
 
