@@ -26,7 +26,6 @@ use crate::process::Process;
 use crate::spawn::{
     MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, held, spawn, user_namespace,
 };
-use crate::user::UserError;
 use crate::{init, limits, starters};
 
 /// Why a process was not started.
@@ -34,8 +33,6 @@ use crate::{init, limits, starters};
 pub(crate) enum StartProcessError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error(transparent)]
-    User(#[from] UserError),
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]
@@ -68,7 +65,33 @@ pub(crate) enum StartProcessError {
 impl StartProcessError {
     /// The error of the driver's interface: the whole chain in one line, and whether to try again.
     pub(crate) fn into_start_error(self, task_name: &str) -> StartTaskError {
-        let mut message = format!("start task {task_name}: {self}");
+        self.told(format!("start task {task_name}: "))
+    }
+
+    /// The same of a task's own program: with the field of its `config` that is to blame.
+    pub(crate) fn into_start_error_of_task(self, task_name: &str) -> StartTaskError {
+        let step = match &self {
+            Self::Run {
+                source: SpawnError::Child { step, .. },
+                ..
+            } => Some(*step),
+            _ => None,
+        };
+        let is_absent = matches!(&self, Self::Path(PathError::NoCommand { .. }));
+        let is_closed =
+            matches!(&self, Self::Path(PathError::Open { what, .. }) if *what == paths::WORK_DIR);
+        let field = if is_absent || step == Some(Step::Exec) {
+            "`config.command`: "
+        } else if is_closed || step == Some(Step::WorkDir) {
+            "`config.work_dir`: "
+        } else {
+            ""
+        };
+        self.told(format!("start task {task_name}: {field}"))
+    }
+
+    fn told(self, beginning: String) -> StartTaskError {
+        let mut message = format!("{beginning}{self}");
         let mut source = self.source();
         while let Some(error) = source {
             message.push_str(": ");
@@ -601,9 +624,9 @@ impl Sight<'_> {
         let policy = node.policy();
         let task_dir = task_dir(config);
         let mut mounts = Vec::new();
-        for mount in &native.mounts {
-            let field = "mounts";
-            let source = paths::open_source(field, &mount.source, task_dir.as_deref(), &policy)?;
+        for (at, mount) in native.mounts.iter().enumerate() {
+            let field = format!("config.mount[{at}].source");
+            let source = paths::open_source(&field, &mount.source, task_dir.as_deref(), &policy)?;
             let read_only = mount.readonly.unwrap_or(true);
             if !read_only && !source.writable {
                 let path = mount.source.clone().into();
@@ -612,7 +635,7 @@ impl Sight<'_> {
             mounts.push(self.shown(&source, &mount.target, read_only)?);
         }
         for mount in &config.mounts {
-            crate::config::check_target(&mount.task_path)?;
+            crate::config::check_target("volume_mount.destination", &mount.task_path)?;
             let source = paths::open_host_mount(&mount.host_path)?;
             mounts.push(self.shown(&source, &mount.task_path, mount.readonly)?);
         }
@@ -648,7 +671,7 @@ impl Sight<'_> {
         let task_dir = task_dir(config).ok_or(IsolationError::Unsupported {
             what: "a root without a directory of the task",
         })?;
-        let tree = paths::open_source("root", named, Some(&task_dir), &node.policy())?;
+        let tree = paths::open_source("config.root", named, Some(&task_dir), &node.policy())?;
         let base = paths::open_dir("the task's directory", &task_dir)?;
         let layers = paths::open_own_dir(&base, ".root", 0o700, Some((0, 0)))?;
         let upper = paths::open_own_dir(&layers, "upper", 0o755, Some((0, 0)))?;

@@ -144,56 +144,62 @@ impl Default for NoNewPrivs {
     }
 }
 
-/// A `config` block that cannot be used, by the field that is wrong.
+/// A `config` block that cannot be used, by the field that is wrong: in backquotes, and by the name that
+/// it has in a job file, so that whoever has the file finds the line.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     /// A field is missing, unknown or of another type.
-    #[error("read the task's config block (fields: {FIELDS})")]
-    Shape(#[from] serde_json::Error),
+    #[error("`{field}` cannot be read (fields: {FIELDS})")]
+    Shape {
+        field: String,
+        #[source]
+        source: serde_json::Error,
+    },
     /// Nothing is to be done.
-    #[error("the task's config.command is empty; name a program, or give config.actions")]
+    #[error("`config.command` is empty; name a program, or give `config.actions`")]
     EmptyCommand,
-    #[error("config.command and config.actions exclude each other; leave one out")]
+    #[error("`config.actions` and `config.command` exclude each other; leave one out")]
     CommandAndActions,
-    #[error("config.{field} has a meaning with config.actions only; leave it out")]
+    #[error("`config.{field}` has a meaning with config.actions only; leave it out")]
     NeedsActions { field: &'static str },
-    #[error("config.actions: {0}")]
+    #[error("`config.actions`: {0}")]
     Actions(String),
-    #[error("config.rlimits: {0}")]
+    #[error("`config.rlimits.{name}`: {0}", name = .0.name())]
     Limit(#[from] LimitError),
     #[error(
-        "config.{field} has no meaning with isolation = \"raw\": such a task has the host's; leave it out or choose another level"
+        "`config.{field}` has no meaning with isolation = \"raw\": such a task has the host's; leave it out or choose another level"
     )]
     NeedsIsolation { field: &'static str },
-    #[error("config.no_new_privs = false needs isolation = \"raw\"")]
+    #[error("`config.no_new_privs` = false needs isolation = \"raw\"")]
     PrivilegesNeedRaw,
     #[error(
-        "config.network = \"host\" contradicts isolation = \"strict\", which has no network; use \"contained\""
+        "`config.network` = \"host\" contradicts isolation = \"strict\", which has no network; use \"contained\""
     )]
     StrictHasNoNetwork,
-    #[error("config.readonly_root = false contradicts isolation = \"strict\"; use \"contained\"")]
+    #[error("`config.readonly_root` = false contradicts isolation = \"strict\"; use \"contained\"")]
     StrictIsReadOnly,
     #[error(
-        "config.readonly_root = false needs config.root: the host's directories are never writable; write to /local, /alloc or /tmp"
+        "`config.readonly_root` = false needs config.root: the host's directories are never writable; write to /local, /alloc or /tmp"
     )]
     HostIsReadOnly,
     #[error(
-        "config.hostname {0:?} is no host name: 1 to 63 of the letters a-z, digits, and hyphens inside"
+        "`config.hostname` {0:?} is no host name: 1 to 63 of the letters a-z, digits, and hyphens inside"
     )]
     Hostname(String),
-    #[error("config.mounts: target {target:?} cannot be mounted on: {reason}")]
+    #[error("`{field}`: {target:?} cannot be mounted on: {reason}")]
     MountTarget {
+        field: String,
         target: String,
         reason: &'static str,
     },
     #[error(
-        "config.mounts: {count} are too many, a task may have {max}; mount a directory that holds them",
+        "`config.mount`: {count} are too many, a task may have {max}; mount a directory that holds them",
         max = limits::MOUNTS_MAX
     )]
     TooManyMounts { count: usize },
-    #[error("config.{field}: {path:?} {reason}")]
+    #[error("`{field}`: {path:?} {reason}")]
     Path {
-        field: &'static str,
+        field: String,
         path: String,
         reason: &'static str,
     },
@@ -209,7 +215,11 @@ const RESERVED: [&str; 7] = [
 
 impl NativeConfig {
     pub(crate) fn read(config: &Value) -> Result<Self, ConfigError> {
-        let config: Self = serde_json::from_value(config.clone())?;
+        let config: Self = serde_path_to_error::deserialize(config).map_err(|error| {
+            let field = field(&error.path().to_string());
+            let source = error.into_inner();
+            ConfigError::Shape { field, source }
+        })?;
         config.check_work()?;
         config.check_level()?;
         config.check_names()?;
@@ -292,15 +302,15 @@ impl NativeConfig {
             return Err(ConfigError::Hostname(name.clone()));
         }
         if let Some(root) = &self.root {
-            check_source("root", root)?;
+            check_source("config.root", root)?;
         }
         let count = self.mounts.len();
         if count > limits::MOUNTS_MAX {
             return Err(ConfigError::TooManyMounts { count });
         }
-        for mount in &self.mounts {
-            check_source("mounts: source", &mount.source)?;
-            check_target(&mount.target)?;
+        for (at, mount) in self.mounts.iter().enumerate() {
+            check_source(&format!("config.mount[{at}].source"), &mount.source)?;
+            check_target(&format!("config.mount[{at}].target"), &mount.target)?;
         }
         Ok(())
     }
@@ -348,12 +358,21 @@ impl NativeConfig {
     }
 }
 
+/// The name in a job file of what stands at `path` in the block. What stands nowhere is the block itself.
+fn field(path: &str) -> String {
+    let path = path.replacen("mounts", "mount", 1);
+    match path.as_str() {
+        "." | "" => "config".to_owned(),
+        path => format!("config.{path}"),
+    }
+}
+
 /// A path below the task's directory, or an absolute one; `..` nowhere. Links are looked at when it
 /// is opened.
-fn check_source(field: &'static str, path: &str) -> Result<(), ConfigError> {
+fn check_source(field: &str, path: &str) -> Result<(), ConfigError> {
     let refused = |reason| {
         Err(ConfigError::Path {
-            field,
+            field: field.to_owned(),
             path: path.to_owned(),
             reason,
         })
@@ -370,10 +389,11 @@ fn check_source(field: &'static str, path: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether a task may have something mounted there.
-pub(crate) fn check_target(target: &str) -> Result<(), ConfigError> {
+/// Whether a task may have something mounted where `field` says.
+pub(crate) fn check_target(field: &str, target: &str) -> Result<(), ConfigError> {
     let refused = |reason| {
         Err(ConfigError::MountTarget {
+            field: field.to_owned(),
             target: target.to_owned(),
             reason,
         })
@@ -417,7 +437,7 @@ where
     };
     let tree = serde_json::from_str(&text);
     tree.map(Some)
-        .map_err(|error| serde::de::Error::custom(format!("config.actions: {error}")))
+        .map_err(|error| serde::de::Error::custom(error))
 }
 
 /// A block that stands once is an object, one that stands more often a list.
@@ -467,10 +487,56 @@ mod tests {
     fn unknown_field_is_named() {
         let error = NativeConfig::read(&json!({"command": "x", "arg": []})).unwrap_err();
 
-        let ConfigError::Shape(source) = error else {
+        let ConfigError::Shape { field, source } = error else {
             panic!("{error}")
         };
+        assert_eq!(field, "config.arg");
         assert!(source.to_string().contains("`arg`"), "{source}");
+    }
+
+    /// By the names of a job file, where a mount is a block of its own.
+    #[test]
+    fn a_field_that_cannot_be_read_is_named() {
+        let mount = json!([{"source": "local/a", "target": "/a"}]);
+        let cases = [
+            (
+                json!({"isolation": "weird"}),
+                "`config.isolation` cannot be read",
+            ),
+            (
+                json!({"network": "bridge"}),
+                "`config.network` cannot be read",
+            ),
+            (json!({"args": ["a", 2]}), "`config.args[1]` cannot be read"),
+            (json!({"disk_mb": -1}), "`config.disk_mb` cannot be read"),
+            (
+                json!({"rlimits": {"nofile": 1}}),
+                "`config.rlimits.nofile` cannot be read",
+            ),
+            (
+                json!({"rlimits": {"nofile": "many"}}),
+                "`config.rlimits.nofile`: ",
+            ),
+            (json!({"actions": "{"}), "`config.actions` cannot be read"),
+            (
+                json!({"mounts": [mount[0], {"source": "x"}]}),
+                "`config.mount` cannot be read",
+            ),
+            (
+                json!({"mounts": [mount[0], {"source": "x", "target": "/proc"}]}),
+                "`config.mount[1].target`: ",
+            ),
+            (
+                json!({"mounts": [mount[0], {"source": "..", "target": "/x"}]}),
+                "`config.mount[1].source`: ",
+            ),
+        ];
+        for (mut config, words) in cases {
+            config["command"] = json!("/bin/true");
+            let message = refusal(config.clone());
+            assert!(message.starts_with(words), "{config}: {message}");
+        }
+        assert!(refusal(Value::Null).starts_with("`config` cannot be read"));
     }
 
     #[test]
@@ -501,7 +567,7 @@ mod tests {
             ),
             (
                 json!({"command": "", "actions": ""}),
-                "config.command is empty",
+                "`config.command` is empty",
             ),
         ];
         for (config, words) in cases {
@@ -573,13 +639,16 @@ mod tests {
         for target in ["", "data", "/", "/proc/x", "/dev", "/a/../proc", "/tmp"] {
             let mounts = json!([{"source": "local/x", "target": target}]);
             let message = refusal(json!({"command": "x", "mounts": mounts}));
-            assert!(message.contains("config.mounts"), "{target}: {message}");
+            assert!(
+                message.contains("`config.mount[0].target`"),
+                "{target}: {message}"
+            );
         }
         for source in ["", "..", "a/../../b", "/"] {
             let mounts = json!({"source": source, "target": "/data"});
             let message = refusal(json!({"command": "x", "mount": mounts}));
             assert!(
-                message.contains("config.mounts: source"),
+                message.contains("`config.mount[0].source`"),
                 "{source}: {message}"
             );
         }

@@ -101,7 +101,7 @@ impl NativeDriver {
         let task_name = config.task_name.clone();
         let handle = Self::begin(reservation, config)
             .await
-            .map_err(|error| error.into_start_error(&task_name))?;
+            .map_err(|error| error.into_start_error_of_task(&task_name))?;
         Ok(StartedTask {
             handle,
             network: None,

@@ -43,36 +43,40 @@ use crate::user::{Identity, UserError};
 #[derive(Debug, Error)]
 pub(crate) enum IsolationError {
     #[error(
-        "isolation = \"raw\" is not allowed on this node; leave the field out, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_raw = true }} }}"
+        "`config.isolation`: \"raw\" is not allowed on this node; leave the field out, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_raw = true }} }}"
     )]
     RawNotAllowed,
     #[error(
-        "isolation = \"{}\" needs a driver that runs as root, this one runs as uid {uid}; start the agent as root, or let the node allow raw tasks and ask for isolation = \"raw\"",
+        "`config.isolation`: \"{}\" needs a driver that runs as root, this one runs as uid {uid}; start the agent as root, or let the node allow raw tasks and ask for isolation = \"raw\"",
         level.name()
     )]
     NotRoot { level: Level, uid: u32 },
     #[error(
-        "user {user:?} is uid 0, which is not allowed on this node; name another user, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_uid0 = true }} }}"
+        "`{field}`: {user:?} is uid 0, which is not allowed on this node; name another user, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_uid0 = true }} }}"
     )]
-    RootNotAllowed { user: String },
+    RootNotAllowed { field: &'static str, user: String },
     #[error(
         "uid {uid} or gid {gid} lies beyond the {count} ids of a strict task; use a smaller one"
     )]
     IdBeyond { uid: u32, gid: u32, count: u32 },
     #[error(
-        "config.cap_add: {names} not allowed on this node (allow_caps of the native driver's configuration)"
+        "`config.cap_add`: {names} not allowed on this node (allow_caps of the native driver's configuration)"
     )]
     CapabilitiesNotAllowed { names: Capabilities },
-    #[error("config.cap_add: the driver itself does not have {names}")]
+    #[error("`config.cap_add`: the driver itself does not have {names}")]
     CapabilitiesNotOwned { names: Capabilities },
-    #[error("config.cap_add, config.cap_drop: {0}")]
-    UnknownCapability(#[from] UnknownCapability),
+    #[error("`{field}`")]
+    UnknownCapability {
+        field: &'static str,
+        #[source]
+        source: UnknownCapability,
+    },
     #[error(
-        "isolation = \"strict\" has no network, and the task's group has one; use \"contained\""
+        "`config.isolation`: \"strict\" has no network, and the task's group has one; use \"contained\""
     )]
     StrictInNetwork,
     #[error(
-        "the task's group has a network of its own, and isolation = \"raw\" has the host's; use \"contained\""
+        "`config.isolation`: the task's group has a network of its own, and isolation = \"raw\" has the host's; use \"contained\""
     )]
     RawInNetwork,
     #[error("open the network namespace {path}")]
@@ -83,7 +87,9 @@ pub(crate) enum IsolationError {
     },
     #[error("{what} for a task are not supported by the native driver; remove them from the job")]
     Unsupported { what: &'static str },
-    #[error("host paths to show in a task need isolation \"contained\" or \"strict\"")]
+    #[error(
+        "`config.isolation`: host paths to show in a task need isolation \"contained\" or \"strict\""
+    )]
     RawHasNoMounts,
     #[error(
         "make the user namespace of a strict task; look at the sysctl user.max_user_namespaces"
@@ -91,7 +97,7 @@ pub(crate) enum IsolationError {
     UserNamespace(#[source] io::Error),
     #[error("all {count} id ranges for strict tasks are in use")]
     NoRange { count: u32 },
-    #[error("make the reaper of a task with init = true")]
+    #[error("`config.init`: make the reaper of the task")]
     Init(#[source] io::Error),
     #[error("what the node allows was changed while the task started; start it again")]
     Changed,
@@ -103,8 +109,12 @@ pub(crate) enum IsolationError {
     View(#[from] view::ViewError),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error(transparent)]
-    User(#[from] UserError),
+    #[error("`{field}`")]
+    User {
+        field: &'static str,
+        #[source]
+        source: UserError,
+    },
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -250,17 +260,31 @@ fn identity(
 ) -> Result<Option<Identity>, IsolationError> {
     let named = native.user.as_deref().unwrap_or(&config.user);
     let group = native.group.as_deref();
+    let field = match native.user {
+        Some(_) => "config.user",
+        None => "user",
+    };
+    let refused = |source| match source {
+        UserError::UnknownGroup { .. } => IsolationError::User {
+            field: "config.group",
+            source,
+        },
+        UserError::Unknown { .. } | UserError::Lookup { .. } | UserError::NotRoot { .. } => {
+            IsolationError::User { field, source }
+        }
+    };
     if native.isolation == Level::Raw {
-        return Ok(Identity::of(named, group)?);
+        return Identity::of(named, group).map_err(refused);
     }
     let user = if named.is_empty() {
         &policy.default_user
     } else {
         named
     };
-    let identity = Identity::alone(user, group)?;
+    let identity = Identity::alone(user, group).map_err(refused)?;
     if identity.uid == 0 && !policy.allow_uid0 {
         return Err(IsolationError::RootNotAllowed {
+            field,
             user: user.to_owned(),
         });
     }
@@ -272,6 +296,12 @@ fn identity(
     Ok(Some(identity))
 }
 
+/// Those that a list of the block names.
+fn capabilities(field: &'static str, names: &[String]) -> Result<Capabilities, IsolationError> {
+    Capabilities::parse(names.iter().map(String::as_str))
+        .map_err(|source| IsolationError::UnknownCapability { field, source })
+}
+
 /// Root keeps the default set, everybody else nothing but what the job names.
 fn kept(
     native: &NativeConfig,
@@ -279,7 +309,7 @@ fn kept(
     is_root: bool,
 ) -> Result<Capabilities, IsolationError> {
     let own = Capabilities::own();
-    let added = Capabilities::parse(native.cap_add.iter().map(String::as_str))?;
+    let added = capabilities("config.cap_add", &native.cap_add)?;
     let dropped = if native
         .cap_drop
         .iter()
@@ -287,7 +317,7 @@ fn kept(
     {
         Capabilities::all()
     } else {
-        Capabilities::parse(native.cap_drop.iter().map(String::as_str))?
+        capabilities("config.cap_drop", &native.cap_drop)?
     };
     let refused = added.without(policy.allow_caps);
     if !refused.is_empty() {

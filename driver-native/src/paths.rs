@@ -24,6 +24,8 @@ use crate::policy::{Policy, is_plain_absolute};
 /// Where a name is looked for when the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const NULL_DEVICE: &str = "/dev/null";
+/// What errors call the directory that a task begins in.
+pub(crate) const WORK_DIR: &str = "working directory";
 
 /// A path that cannot be used.
 #[derive(Debug, Error)]
@@ -47,14 +49,14 @@ pub(crate) enum PathError {
     },
     /// The node does not let jobs see it.
     #[error(
-        "config.{field}: {} is not allowed on this node; name a path below the task's directory, or let the operator add it to allow_paths of the native driver's configuration", path.display()
+        "`{field}`: {} is not allowed on this node; name a path below the task's directory, or let the operator add it to allow_paths of the native driver's configuration", path.display()
     )]
-    NotAllowed { field: &'static str, path: PathBuf },
+    NotAllowed { field: String, path: PathBuf },
     /// The node lets jobs see it, and not write.
     #[error(
-        "config.{field}: {} may be mounted read-only on this node; leave `readonly = false` out", path.display()
+        "`{field}`: {} may be mounted read-only on this node; leave `readonly = false` out", path.display()
     )]
-    NotWritable { field: &'static str, path: PathBuf },
+    NotWritable { field: String, path: PathBuf },
     /// The node does not let tasks download it.
     #[error(
         "{} is not among the files of this node that tasks may download; the operator may allow that: allow_downloads of the native driver's configuration", path.display()
@@ -66,8 +68,23 @@ pub(crate) enum PathError {
     )]
     NoUpload { path: PathBuf },
     /// The job writes a path below the task's directory, and the task has none.
-    #[error("config.{field}: {} is a relative path, and the task has no directory", path.display())]
-    NoTaskDir { field: &'static str, path: PathBuf },
+    #[error("`{field}`: {} is a relative path, and the task has no directory", path.display())]
+    NoTaskDir { field: String, path: PathBuf },
+    /// A path of the job cannot be opened.
+    #[error("`{field}`: open {}", path.display())]
+    Source {
+        field: String,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    /// A path of the job is something else.
+    #[error("`{field}`: {} is {found}, not a file or directory", path.display())]
+    SourceKind {
+        field: String,
+        path: PathBuf,
+        found: &'static str,
+    },
     /// It is something else.
     #[error("open {what} {}: it is {found}, not a file or directory", path.display())]
     Kind {
@@ -127,7 +144,7 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| {
         rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| PathError::Open {
-            what: "working directory",
+            what: WORK_DIR,
             path: path.to_owned(),
             source: source.into(),
         })
@@ -143,7 +160,7 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
         Some(path) => {
             let base = open(root)?;
             beneath::open(&base, path, flags, Through::Links).map_err(|source| PathError::Open {
-                what: "working directory",
+                what: WORK_DIR,
                 path: root.join(path),
                 source: source.into(),
             })
@@ -340,7 +357,7 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
 
 /// What a job names as `field`: below the task's directory, or where the node allows.
 pub(crate) fn open_source(
-    field: &'static str,
+    field: &str,
     path: &str,
     task_dir: Option<&Path>,
     policy: &Policy,
@@ -350,19 +367,19 @@ pub(crate) fn open_source(
         let (allowed, rest) = policy
             .allowance(path)
             .ok_or_else(|| PathError::NotAllowed {
-                field,
+                field: field.to_owned(),
                 path: path.to_owned(),
             })?;
         (allowed.path.as_path(), rest, allowed.writable)
     } else {
         let task_dir = task_dir.ok_or_else(|| PathError::NoTaskDir {
-            field,
+            field: field.to_owned(),
             path: path.to_owned(),
         })?;
         (task_dir, path, true)
     };
-    let failed = |source: rustix::io::Errno| PathError::Open {
-        what: field,
+    let failed = |source: rustix::io::Errno| PathError::Source {
+        field: field.to_owned(),
         path: path.to_owned(),
         source: source.into(),
     };
@@ -373,7 +390,19 @@ pub(crate) fn open_source(
     } else {
         beneath::open(&base, rest, flags, Through::Mounts).map_err(failed)?
     };
-    kind_of(file, field, path).map(|(file, is_dir)| Source {
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
+    let is_dir = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => true,
+        FileType::RegularFile => false,
+        other => {
+            return Err(PathError::SourceKind {
+                field: field.to_owned(),
+                path: path.to_owned(),
+                found: describe(other),
+            });
+        }
+    };
+    Ok(Source {
         file,
         is_dir,
         writable,
@@ -770,7 +799,12 @@ mod tests {
         std::fs::create_dir(task.path().join("local")).unwrap();
         let host_path = host.path().to_str().unwrap().to_owned();
         let open = |path: &str, allowed: &[String]| {
-            open_source("mounts", path, Some(task.path()), &policy(allowed))
+            open_source(
+                "config.mount[0].source",
+                path,
+                Some(task.path()),
+                &policy(allowed),
+            )
         };
 
         assert!(open("local", &[]).unwrap().writable);
@@ -795,7 +829,7 @@ mod tests {
         let allowed = policy(std::slice::from_ref(&host_path));
 
         for path in ["etc", "etc/ssl", "../x", &format!("{host_path}/etc")] {
-            let opened = open_source("mounts", path, Some(task.path()), &allowed);
+            let opened = open_source("config.mount[0].source", path, Some(task.path()), &allowed);
             assert!(opened.is_err(), "{path}");
         }
     }
@@ -807,8 +841,14 @@ mod tests {
         fifo(task.path());
 
         for path in ["s", "out.fifo"] {
-            let error = open_source("mounts", path, Some(task.path()), &policy(&[])).unwrap_err();
-            assert!(matches!(error, PathError::Kind { .. }), "{error}");
+            let error = open_source(
+                "config.mount[0].source",
+                path,
+                Some(task.path()),
+                &policy(&[]),
+            )
+            .unwrap_err();
+            assert!(matches!(error, PathError::SourceKind { .. }), "{error}");
         }
     }
 

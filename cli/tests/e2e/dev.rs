@@ -118,6 +118,84 @@ fn a_job_runs_talks_stops_and_leaves_nothing() {
     assert_eq!(leftovers(dir.path()), Vec::<String>::new());
 }
 
+const WRONG: &str = r#"job "wrong" {
+  type = "batch"
+  group "level" {
+    restart { attempts = 0 }
+    task "t" {
+      driver = "native"
+      config {
+        command   = "/bin/true"
+        isolation = "weird"
+      }
+      resources { memory = 32 }
+    }
+  }
+  group "mount" {
+    restart { attempts = 0 }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/true"
+        mount {
+          source = "local"
+          target = "/proc"
+        }
+      }
+      resources { memory = 32 }
+    }
+  }
+  group "command" {
+    restart { attempts = 0 }
+    task "t" {
+      driver = "native"
+      config {
+        command = "no-such-command"
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+/// What the driver itself finds wrong: in a file with lines by its line, in JSON by its name.
+#[test]
+fn what_the_native_driver_finds_wrong_has_its_line() {
+    if !needs_root("what_the_native_driver_finds_wrong_has_its_line") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, address) = dev(dir.path());
+    let file = job_file(dir.path(), WRONG);
+
+    let run = ask(
+        &address,
+        &["job", "run", "--timeout", "60", file.to_str().unwrap()],
+    );
+    let inspected = stdout(&ask(&address, &["--json", "job", "inspect", "wrong"]));
+    let json = dir.path().join("wrong.json");
+    std::fs::write(&json, inspected.replace("\"wrong\"", "\"again\"")).unwrap();
+    let again = ask(
+        &address,
+        &["job", "run", "--timeout", "60", json.to_str().unwrap()],
+    );
+    process.end(Signal::SIGTERM);
+
+    let said = stdout(&run);
+    assert_eq!(run.status.code(), Some(1), "{said}{}", stderr(&run));
+    for line in [
+        "job.hcl:9:9: `config.isolation`",
+        "job.hcl:22:11: `config.mount[0].target`",
+        "job.hcl:33:9: `config.command`",
+    ] {
+        assert!(said.contains(line), "{line} is not in {said}");
+    }
+    let said = stdout(&again);
+    assert_eq!(again.status.code(), Some(1), "{said}{}", stderr(&again));
+    assert!(said.contains("`config.isolation` cannot be read"), "{said}");
+    assert!(!said.contains(".json:"), "{said}");
+}
+
 /// Ctrl-C while a task runs: `dev` stops it.
 #[test]
 fn ending_dev_ends_its_tasks() {

@@ -24,6 +24,15 @@ pub(crate) enum LimitError {
     Value { name: String, value: String },
 }
 
+impl LimitError {
+    /// Which of the limits.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Name { name } | Self::Value { name, .. } => name,
+        }
+    }
+}
+
 /// Names as in `ulimit` and limits.conf.
 const NAMES: [(&str, u32); 16] = [
     ("as", libc::RLIMIT_AS),

@@ -161,7 +161,7 @@ async fn missing_command_says_what_where_and_what_to_do() {
     assert_eq!(
         error.to_string(),
         format!(
-            "start task web: command \"no-such-command\" not found: looked in {dir}/local, {dir}, \
+            "start task web: `config.command`: command \"no-such-command\" not found: looked in {dir}/local, {dir}, \
              /usr/bin, /bin; install it on the node or give its path"
         )
     );
@@ -186,7 +186,7 @@ async fn unusable_commands_say_why() {
         (locked, "may not execute it"),
         (
             absent,
-            "run /no/such/command: command not found on the node",
+            "`config.command`: run /no/such/command: command not found on the node",
         ),
     ] {
         let error = refused(&task).await.to_string();
@@ -211,15 +211,18 @@ async fn unusable_configurations_say_why() {
     let outside = Task::new(json!({"command": "sh", "work_dir": ".."}));
 
     for (task, hint) in [
-        (unknown, "unknown field `arg`"),
+        (unknown, "`config.arg` cannot be read"),
         (
             nul,
             "\"BAD=a\\0b\" cannot be given to a process: it holds a zero byte",
         ),
-        (user, "user \"no-such-user\" is not known on this node"),
+        (
+            user,
+            "`user`: user \"no-such-user\" is not known on this node",
+        ),
         (fifo, "open stdout of the task"),
         (cgroup, "open the task's cgroup /no/such/cgroup"),
-        (outside, "open working directory"),
+        (outside, "`config.work_dir`: open working directory"),
     ] {
         let error = refused(&task).await;
         assert_eq!(error.retry(), Retry::Never);
