@@ -42,7 +42,7 @@ pub(crate) use end::clean_up_stray;
 pub(crate) use fence::fence_again;
 pub(crate) use recover::{Unrecorded, limit_again};
 pub(crate) use remote::end_unknown;
-pub(crate) use streams::stream_name;
+pub(crate) use streams::{stream_name, why_untaken};
 
 /// Which task.
 #[derive(Clone, Debug)]

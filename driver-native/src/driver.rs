@@ -506,7 +506,7 @@ impl TaskDriver for NativeDriver {
                 must_create_network: false,
                 mount_configs: MountConfigs::Any,
                 remote_tasks: false,
-                disable_log_collection: true,
+                disable_log_collection: false,
                 dynamic_workload_users: false,
                 joins_cgroup: true,
             })

@@ -60,7 +60,7 @@ pub struct Capabilities {
     pub mount_configs: MountConfigs,
     /// Its tasks run elsewhere and outlive the node.
     pub remote_tasks: bool,
-    /// It can run tasks whose output is not collected.
+    /// It takes its tasks' output itself: the host collects none.
     pub disable_log_collection: bool,
     /// It can run tasks as users that no database knows.
     pub dynamic_workload_users: bool,

@@ -293,6 +293,7 @@ pub struct MockDriver {
     host: MockHost,
     remote: bool,
     fs_isolation: FsIsolation,
+    takes_output: bool,
     handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
@@ -319,6 +320,7 @@ impl MockDriver {
             host,
             remote: false,
             fs_isolation: FsIsolation::None,
+            takes_output: false,
             handle_version: HANDLE_VERSION,
             networks: None,
             tasks: Mutex::default(),
@@ -351,6 +353,13 @@ impl MockDriver {
     #[must_use]
     pub fn isolating(mut self, isolation: FsIsolation) -> Self {
         self.fs_isolation = isolation;
+        self
+    }
+
+    /// A driver that takes its tasks' output itself.
+    #[must_use]
+    pub fn taking_output(mut self) -> Self {
+        self.takes_output = true;
         self
     }
 
@@ -683,6 +692,7 @@ impl TaskDriver for MockDriver {
                 exec: true,
                 fs_isolation: self.fs_isolation,
                 remote_tasks: self.remote,
+                disable_log_collection: self.takes_output,
                 must_create_network: self.networks.is_some(),
                 network_modes: if self.networks.is_some() {
                     vec![NetworkMode::Host, NetworkMode::Group]

@@ -11,7 +11,7 @@ use super::requests::fail;
 use crate::facilities::Facilities;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
-use crate::task::{chain, stream_name};
+use crate::task::{chain, stream_name, why_untaken};
 
 /// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it
 /// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the
@@ -25,6 +25,9 @@ pub(super) async fn stream(
     let name = stream_name(&request.task, request.stream);
     let dir = facilities.data.alloc(request.alloc_id).logs;
     let mut reader = match open(&dir, &name, request.from) {
+        Ok(reader) if let Some(why) = why_absent(&reader, facilities, request) => {
+            return fail(sender, why, true).await;
+        }
         Ok(reader) if !dir.is_dir() || !has_task(&reader, facilities, request) => {
             let reason = format!(
                 "allocation {} has no task `{}` here",
@@ -82,6 +85,18 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
         }
     }
     Ok(reader)
+}
+
+/// Why a task without files has none, if nothing of its output is taken.
+fn why_absent(
+    reader: &LogReader,
+    facilities: &Facilities,
+    request: &LogsRequest,
+) -> Option<String> {
+    let is_empty = reader.files().is_ok_and(|files| files.is_empty());
+    let why =
+        is_empty.then(|| why_untaken(&facilities.data.alloc(request.alloc_id), &request.task));
+    why.flatten()
 }
 
 /// A task has files once it wrote something; of one that did not it is known whether it ever ran.

@@ -29,6 +29,9 @@ use muster_wire::codec;
 use muster_wire::rpc::LogStream;
 use tokio_util::sync::CancellationToken;
 
+/// Where a task writes whose output nobody takes.
+const NULL_DEVICE: &str = "/dev/null";
+
 /// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
 /// kernel did not let go of is told in the log.
 #[derive(Debug)]
@@ -285,16 +288,24 @@ async fn start(
     let dirs = facilities.data.alloc(task.alloc_id());
     let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
-    let streams = Streams::open(
-        &facilities.ring,
-        &dirs,
-        task.name(),
-        owner,
-        task.task().logs,
-        begins,
-    )
-    .await
-    .map_err(|error| StartFailure::retryable(chain(&error)))?;
+    let streams = match untaken(slot, task).await? {
+        Some(why) => {
+            config.stdout_path = NULL_DEVICE.into();
+            config.stderr_path = NULL_DEVICE.into();
+            Streams::untaken(&dirs, task.name(), &why)
+                .map_err(|error| StartFailure::retryable(chain(&error)))?
+        }
+        None => Streams::open(
+            &facilities.ring,
+            &dirs,
+            task.name(),
+            owner,
+            task.task().logs,
+            begins,
+        )
+        .await
+        .map_err(|error| StartFailure::retryable(chain(&error)))?,
+    };
     config.cgroup = Some(CgroupPlacement {
         dir: cgroup.dir().to_owned(),
         joins: cgroup.joins(),
@@ -312,6 +323,26 @@ async fn start(
             Err(failure)
         }
     }
+}
+
+/// Why nothing is to be taken of what the task writes, if that is so: its job or its driver says so.
+async fn untaken(slot: &DriverSlot, task: &TaskAt) -> Result<Option<String>, StartFailure> {
+    let name = task.name();
+    if task.task().logs.is_disabled() {
+        return Ok(Some(format!(
+            "task `{name}` has no log: its job says `logs {{ disabled = true }}`"
+        )));
+    }
+    ready(slot).await?;
+    let learned = slot.learned().await;
+    let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    let driver = &task.task().driver;
+    let is_taken_elsewhere = learned.capabilities.disable_log_collection;
+    Ok(is_taken_elsewhere.then(|| {
+        format!(
+            "task `{name}` has no log here: its driver `{driver}` takes the output itself and says where it puts it"
+        )
+    }))
 }
 
 /// Writes what the job was dispatched with, if the task wants it.

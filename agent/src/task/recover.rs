@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fence::fence_again;
 use super::resources::with_limits;
-use super::streams::{Streams, remove_fifos};
+use super::streams::{Streams, remove_fifos, why_untaken};
 use super::{LiveTask, TaskAt, end};
 use crate::allocdir::owner_named;
 use crate::cgroup::{CreateTaskCgroupError, Drift, TaskCgroup};
@@ -287,6 +287,9 @@ pub(crate) fn limit_again(
 /// Output first: a task whose FIFO is full stands still until somebody drains it.
 async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
     let dirs = facilities.data.alloc(task.alloc_id());
+    if why_untaken(&dirs, task.name()).is_some() {
+        return Streams::default();
+    }
     let owner = owner_named(&task.task().user).ok().flatten();
     let opened = Streams::open(
         &facilities.ring,

@@ -1,5 +1,7 @@
 //! A task's stdout and stderr: two FIFOs, drained into its log files.
 
+use std::path::{Path, PathBuf};
+
 use muster_domain::job::{ByteRate, LogConfig, LogOverflow};
 use muster_wire::rpc::LogStream;
 
@@ -33,6 +35,13 @@ pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
 }
 
 impl Streams {
+    /// Takes nothing of what the task writes. Whoever asks for its log is told `why`.
+    pub(crate) fn untaken(dirs: &AllocDirs, task: &str, why: &str) -> std::io::Result<Self> {
+        remove_fifos(dirs, task);
+        std::fs::write(untaken_note(dirs, task), why)?;
+        Ok(Self::default())
+    }
+
     /// Makes the FIFOs, or takes those that are there with what waits in them, and drains them. `begins`: the task
     /// is started for the first time.
     pub(crate) async fn open(
@@ -43,6 +52,7 @@ impl Streams {
         config: LogConfig,
         begins: bool,
     ) -> Result<Self, OpenStreamsError> {
+        remove(&untaken_note(dirs, task));
         let fifos = LogDir::open(&dirs.fifos)?;
         let limits = RotateLimits {
             max_files: config.max_files,
@@ -109,14 +119,27 @@ fn overflow(overflow: LogOverflow) -> OnFull {
     }
 }
 
+/// Why nothing is taken of what the task writes, if that is so.
+pub(crate) fn why_untaken(dirs: &AllocDirs, task: &str) -> Option<String> {
+    std::fs::read_to_string(untaken_note(dirs, task)).ok()
+}
+
+/// The file that says why, beside the log files. It holds for a running task whatever its job or driver says since.
+fn untaken_note(dirs: &AllocDirs, task: &str) -> PathBuf {
+    dirs.logs.join(format!("{task}.untaken"))
+}
+
 /// Removes the FIFOs of a task that has ended.
 pub(crate) fn remove_fifos(dirs: &AllocDirs, task: &str) {
     for stream in BOTH {
-        let path = dirs.fifos.join(stream_name(task, stream));
-        if let Err(error) = std::fs::remove_file(&path)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(path = %path.display(), %error, "a FIFO cannot be removed");
-        }
+        remove(&dirs.fifos.join(stream_name(task, stream)));
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "a file of a task's output cannot be removed");
     }
 }

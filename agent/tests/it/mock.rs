@@ -1,16 +1,18 @@
 //! Drivers in the agent's own process, whose tasks are no processes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent::ChrootEnv;
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEventKind, TaskNetwork, TaskState};
-use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, NetworkMode};
+use muster_domain::id::AllocId;
+use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, LogConfig, NetworkMode};
 use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_driver::{Dns, FsIsolation, TaskDriver};
-use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
+use muster_wire::rpc::{LogStream, NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
 
@@ -244,6 +246,88 @@ async fn where_a_driver_put_its_task_is_told() {
     let ended = server.status(alloc_id, ClientStatus::Complete).await;
     assert_eq!(ended.network, None);
     next.shutdown(Leave::StopTasks).await;
+}
+
+/// The job says so, or the driver: nothing is made for the output, also by the next agent, and whoever asks is told why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_output_nobody_takes_has_no_log() {
+    if !privileged("a_task_whose_output_nobody_takes_has_no_log") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let start = async || {
+        let mut config = machine.config(&server);
+        config.driver_command.clear();
+        let usual = Arc::new(MockDriver::on(host.clone()));
+        let own = Arc::new(MockDriver::on(host.clone()).taking_output());
+        let drivers = [Arc::clone(&usual), Arc::clone(&own)];
+        config.drivers = vec![("mock".to_owned(), usual), ("own".to_owned(), own)];
+        (Agent::start(config).await.unwrap(), drivers)
+    };
+    let (agent, drivers) = start().await;
+    let task = MockTask::forever().to_config();
+
+    let silent = service(1, "").driver("mock", &task).with(|spec, _| {
+        spec.groups[0].tasks[0].logs = LogConfig::DISABLED;
+    });
+    let silent = server.place(silent.build()).await;
+    let own = server
+        .place(service(2, "").driver("own", &task).build())
+        .await;
+    let usual = server
+        .place(service(3, "").driver("mock", &task).build())
+        .await;
+    let all = [silent, own, usual];
+    for alloc_id in all {
+        server.status(alloc_id, ClientStatus::Running).await;
+    }
+    let fifos = |alloc_id: AllocId| {
+        let dir = machine.data().join("logs").join(alloc_id.to_string());
+        std::fs::read_dir(dir.join("fifos")).unwrap().count()
+    };
+    let before = all.map(fifos);
+    let mut outputs = Vec::new();
+    for driver in &drivers {
+        for handle in driver.list_tasks().await.unwrap() {
+            outputs.extend([handle.config.stdout_path, handle.config.stderr_path]);
+        }
+    }
+    let nowhere = outputs
+        .iter()
+        .filter(|path| *path == Path::new("/dev/null"));
+    let nowhere = nowhere.count();
+    agent.shutdown(Leave::KeepTasks).await;
+    let (next, _drivers) = start().await;
+    for alloc_id in all {
+        let recovered = |kind: &TaskEventKind| matches!(kind, TaskEventKind::Recovered);
+        server
+            .reported(alloc_id, "recovered", |task, _| {
+                task.events.iter().any(|event| recovered(&event.kind))
+            })
+            .await;
+    }
+    let after = all.map(fifos);
+    let mut said = Vec::new();
+    for alloc_id in all {
+        said.push(server.log(alloc_id, LogStream::Stdout).await);
+    }
+    next.shutdown(Leave::StopTasks).await;
+
+    assert_eq!((before, after), ([0, 0, 2], [0, 0, 2]));
+    assert_eq!((nowhere, outputs.len()), (4, 6));
+    assert!(said[0].contains("`logs { disabled = true }`"), "{said:?}");
+    assert!(
+        said[1].contains("its driver `own` takes the output itself"),
+        "{said:?}"
+    );
+    assert!(
+        said[..2]
+            .iter()
+            .all(|words| words.contains("not_found: true")),
+        "{said:?}"
+    );
+    assert_eq!(said[2], "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

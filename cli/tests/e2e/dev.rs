@@ -196,6 +196,38 @@ fn what_the_native_driver_finds_wrong_has_its_line() {
     assert!(!said.contains(".json:"), "{said}");
 }
 
+/// Its program writes to the null device, and whoever asks for the log is told why there is none.
+#[test]
+fn a_task_with_logs_disabled_has_none() {
+    if !needs_root("a_task_with_logs_disabled_has_none") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, address) = dev(dir.path());
+    let quiet = "logs { disabled = true }\n      driver = \"native\"";
+    let file = job_file(dir.path(), &JOB.replace("driver = \"native\"", quiet));
+
+    let run = ask(
+        &address,
+        &["job", "run", "--timeout", "60", file.to_str().unwrap()],
+    );
+    let logs = ask(&address, &["alloc", "logs", "talk"]);
+    let inspected = stdout(&ask(&address, &["--json", "job", "inspect", "talk"]));
+    process.end(Signal::SIGTERM);
+
+    assert_eq!(
+        run.status.code(),
+        Some(0),
+        "{}{}",
+        stdout(&run),
+        stderr(&run)
+    );
+    assert_eq!(logs.status.code(), Some(4), "{}", stderr(&logs));
+    let words = "task `t` has no log: its job says `logs { disabled = true }`";
+    assert!(stderr(&logs).contains(words), "{}", stderr(&logs));
+    assert!(inspected.contains("\"Disabled\": true"), "{inspected}");
+}
+
 /// Ctrl-C while a task runs: `dev` stops it.
 #[test]
 fn ending_dev_ends_its_tasks() {

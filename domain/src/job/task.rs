@@ -59,7 +59,8 @@ impl Task {
     pub const DEFAULT_KILL_SIGNAL: &'static str = "SIGTERM";
 }
 
-/// How a task's output is taken. Each of stdout and stderr has its own files and its own rate.
+/// How a task's output is taken. Each of stdout and stderr has its own files and its own rate. Without a file
+/// to keep, nothing of it is taken: [`LogConfig::DISABLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogConfig {
     /// Files kept; 10 unless said.
@@ -72,6 +73,23 @@ pub struct LogConfig {
     pub on_limit: LogOverflow,
     /// What becomes of output while the node's disk is full.
     pub on_full: LogOverflow,
+}
+
+impl LogConfig {
+    /// Nothing is taken: the task writes to the null device.
+    pub const DISABLED: Self = Self {
+        max_files: 0,
+        max_file_size: Mb(0),
+        rate: None,
+        on_limit: LogOverflow::Block,
+        on_full: LogOverflow::Block,
+    };
+
+    /// Whether nothing is taken.
+    #[must_use]
+    pub fn is_disabled(&self) -> bool {
+        *self == Self::DISABLED
+    }
 }
 
 impl Default for LogConfig {

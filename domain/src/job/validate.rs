@@ -314,10 +314,10 @@ fn check_logs(at: &str, logs: LogConfig, faults: &mut Vec<Fault>) {
         on_limit,
         on_full: _,
     } = logs;
-    if max_files == 0 || max_file_size.0 == 0 {
+    if (max_files == 0 || max_file_size.0 == 0) && !logs.is_disabled() {
         faults.push(Fault::new(
             format!("{at} → logs"),
-            "max_files and max_file_size must be at least 1",
+            "max_files and max_file_size must be at least 1; `disabled = true` keeps nothing",
         ));
     }
     let (min, max) = (ByteRate::MIN, ByteRate::MAX);

@@ -499,6 +499,9 @@ impl From<&domain::Task> for Task {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct LogConfig {
+    /// Nothing of it is taken.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
     pub max_files: u32,
     #[serde(rename = "MaxFileSizeMB")]
     pub max_file_size_mb: u32,
@@ -516,6 +519,12 @@ pub struct LogConfig {
 
 impl From<domain::LogConfig> for LogConfig {
     fn from(logs: domain::LogConfig) -> Self {
+        if logs.is_disabled() {
+            return Self {
+                disabled: true,
+                ..Self::from(domain::LogConfig::default())
+            };
+        }
         let domain::LogConfig {
             max_files,
             max_file_size,
@@ -527,6 +536,7 @@ impl From<domain::LogConfig> for LogConfig {
             (overflow != domain::LogOverflow::default()).then(|| overflow.word().to_owned())
         };
         Self {
+            disabled: false,
             max_files,
             max_file_size_mb: max_file_size.0,
             rate: rate.map(|rate| rate.to_string()),

@@ -110,7 +110,7 @@ fn same_process(old: &Task, new: &Task) -> bool {
         shutdown_delay: _,
         kill_timeout: _,
         kill_signal: _,
-        logs: _,
+        logs,
         meta,
         policy: _,
     } = old;
@@ -122,6 +122,8 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *affinities == new.affinities
         && *payload_file == new.payload_file
         && *volume_mounts == new.volume_mounts
+        // Where a task writes to is decided at its start.
+        && logs.is_disabled() == new.logs.is_disabled()
         && *meta == new.meta
 }
 
@@ -145,7 +147,7 @@ fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
 #[cfg(test)]
 mod tests {
     use muster_domain::fixture::job;
-    use muster_domain::job::ByteRate;
+    use muster_domain::job::{ByteRate, LogConfig};
     use muster_domain::resources::{CpuMhz, Mb};
 
     use super::*;
@@ -175,6 +177,23 @@ mod tests {
         assert_eq!(change_by(|to| to.cpu_hard_limit = true), expected);
         assert_eq!(change_by(|to| to.io.read_rate = rate), expected);
         assert_eq!(change_by(|_same| {}), (Change::InPlace, Vec::new()));
+    }
+
+    #[test]
+    fn logs_are_turned_off_by_a_replacement_alone() {
+        let old = job("web").build();
+        let with = |logs| {
+            let mut new = old.clone();
+            new.groups[0].tasks[0].logs = logs;
+            change((&old, &old.groups[0]), (&new, &new.groups[0])).0
+        };
+        let fewer = LogConfig {
+            max_files: 1,
+            ..LogConfig::default()
+        };
+
+        assert_eq!(with(fewer), Change::InPlace);
+        assert_eq!(with(LogConfig::DISABLED), Change::Destructive);
     }
 
     #[test]

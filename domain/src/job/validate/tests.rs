@@ -102,6 +102,22 @@ fn a_log_rate_is_in_its_bounds_and_its_overflow_has_a_rate() {
 }
 
 #[test]
+fn logs_are_kept_or_disabled() {
+    let with = |logs| {
+        let mut spec = job("web").build();
+        spec.groups[0].tasks[0].logs = logs;
+        spec
+    };
+    let half = LogConfig {
+        max_files: 0,
+        ..LogConfig::default()
+    };
+
+    assert!(validate(with(LogConfig::DISABLED)).is_ok());
+    assert!(reasons(with(half))[0].contains("`disabled = true`"));
+}
+
+#[test]
 fn a_task_cannot_be_named_like_a_directory_of_its_allocation() {
     for name in ["alloc", "..", "a/b", "secrets"] {
         let mut spec = job("web").build();

@@ -79,9 +79,12 @@ fn of_task(group: DiffType, task: &TaskDiff) -> Option<&'static str> {
         .fields
         .iter()
         .all(|field| IN_PLACE_FIELDS.contains(&field.name.as_str()))
-        && task
-            .objects
-            .iter()
-            .all(|object| IN_PLACE_BLOCKS.contains(&object.name.as_str()));
+        && task.objects.iter().all(|object| {
+            // Where a task writes to is decided at its start.
+            let mut fields = object.fields.iter();
+            let turns_logs =
+                object.name == "LogConfig" && fields.any(|field| field.name == "Disabled");
+            IN_PLACE_BLOCKS.contains(&object.name.as_str()) && !turns_logs
+        });
     Some(if in_place { IN_PLACE } else { DESTRUCTIVE })
 }

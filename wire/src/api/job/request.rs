@@ -104,7 +104,7 @@ const DISK: Known = Known {
 const LOGS: Known = Known {
     derived: &["Enabled"],
     harmless: &[],
-    unsupported: &["Disabled"],
+    unsupported: &[],
 };
 const CONSTRAINT: Known = Known {
     derived: &[],
@@ -695,7 +695,16 @@ fn read_logs(task: &mut Block<'_>) -> LogConfig {
         on_limit: read_overflow(&mut block, "OnLimit"),
         on_full: read_overflow(&mut block, "OnFull"),
     };
+    let is_disabled = block.boolean("Disabled").unwrap_or_default();
+    if !is_disabled && read.is_disabled() {
+        let reason = "a task keeps at least 1 file; `Disabled` keeps nothing".to_owned();
+        block.fault("MaxFiles", reason);
+    }
     block.finish(&LOGS);
+    if is_disabled {
+        // How it would be taken means nothing.
+        return LogConfig::DISABLED;
+    }
     read
 }
 

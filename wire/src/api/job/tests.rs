@@ -263,6 +263,31 @@ fn a_log_rate_without_a_unit_is_refused() {
 }
 
 #[test]
+fn logs_that_are_disabled_stay_so() {
+    let body = |logs: Value| {
+        let task = json!({"Name": "t", "Driver": "mock", "LogConfig": logs});
+        json!({"Job": {"ID": "web", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}})
+    };
+
+    let read = read_value(&body(json!({"Disabled": true, "MaxFiles": 3}))).unwrap();
+    let written = super::LogConfig::from(read.spec.groups[0].tasks[0].logs);
+    let again = read_value(&body(serde_json::to_value(&written).unwrap())).unwrap();
+    let enabled = read_value(&body(json!({"Disabled": false}))).unwrap();
+    let faults = faults(&body(json!({"MaxFiles": 0, "MaxFileSizeMB": 0})));
+
+    assert!(written.disabled);
+    assert_eq!(
+        again.spec.groups[0].tasks[0].logs,
+        domain::LogConfig::DISABLED
+    );
+    assert_eq!(
+        enabled.spec.groups[0].tasks[0].logs,
+        domain::LogConfig::default()
+    );
+    assert!(faults[0].contains("`Disabled` keeps nothing"), "{faults:?}");
+}
+
+#[test]
 fn limits_of_disks_are_read_with_their_faults() {
     let body = |io: Value| {
         let resources = json!({"CPU": 100, "CPUHardLimit": true, "IO": io});
