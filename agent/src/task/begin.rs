@@ -1,5 +1,6 @@
 //! Starts a task: cgroup, record, counters, FIFOs, driver.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
@@ -16,7 +17,7 @@ use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, TaskCgroup, core_list};
 use crate::drivers::usage::DriverUsage;
-use crate::drivers::{DriverSlot, TaskConfigError, native};
+use crate::drivers::{DriverSlot, Learned, TaskConfigError, native};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
@@ -102,7 +103,7 @@ async fn begin_isolated(
     if isolation == FsIsolation::Chroot {
         notes.extend(root::make(facilities, task, &slot, &mut config).await?);
     }
-    let cgroup = make_cgroup(facilities, task).await?;
+    let cgroup = make_cgroup(facilities, task, &slot).await?;
     notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
     notes.extend(in_part.map(str::to_owned));
@@ -201,9 +202,16 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
     })
 }
 
-async fn make_cgroup(facilities: &Facilities, task: &TaskAt) -> Result<TaskCgroup, StartFailure> {
-    if let Some(reason) = resources::unkept(task.task()) {
-        return Err(StartFailure::fatal(reason));
+async fn make_cgroup(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+) -> Result<TaskCgroup, StartFailure> {
+    if let Some(field) = resources::kept_by_cgroup(task.task())
+        && !learned(slot).await?.capabilities.joins_cgroup
+    {
+        let driver = &task.task().driver;
+        return Err(StartFailure::fatal(resources::unkept(field, driver)));
     }
     task.hold_cores(facilities);
     let made = match create_cgroup(facilities, task) {
@@ -333,9 +341,7 @@ async fn untaken(slot: &DriverSlot, task: &TaskAt) -> Result<Option<String>, Sta
             "task `{name}` has no log: its job says `logs {{ disabled = true }}`"
         )));
     }
-    ready(slot).await?;
-    let learned = slot.learned().await;
-    let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    let learned = learned(slot).await?;
     let driver = &task.task().driver;
     let is_taken_elsewhere = learned.capabilities.disable_log_collection;
     Ok(is_taken_elsewhere.then(|| {
@@ -364,6 +370,13 @@ async fn write_payload(
         Ok(Err(error)) => Err(StartFailure::retryable(chain(&error))),
         Err(error) => Err(StartFailure::retryable(error)),
     }
+}
+
+/// What the driver can do, once it answers.
+async fn learned(slot: &DriverSlot) -> Result<Arc<Learned>, StartFailure> {
+    ready(slot).await?;
+    let learned = slot.learned().await;
+    learned.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
 /// Waits until the driver answers.
@@ -516,10 +529,7 @@ async fn fs_isolation(slot: &DriverSlot, task: &TaskAt) -> Result<FsIsolation, S
     if task.task().driver == native::NAME {
         return Ok(FsIsolation::None);
     }
-    ready(slot).await?;
-    let learned = slot.learned().await;
-    let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
-    Ok(learned.capabilities.fs_isolation)
+    Ok(learned(slot).await?.capabilities.fs_isolation)
 }
 
 /// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is

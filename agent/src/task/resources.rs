@@ -6,7 +6,6 @@ use muster_domain::resources::{Mb, TaskResources};
 
 use super::TaskAt;
 use crate::cgroup::Limits;
-use crate::drivers::native;
 use crate::facilities::Facilities;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
 
@@ -44,23 +43,24 @@ pub(super) fn with_limits<T>(
     }
 }
 
-/// What the task asks for that nobody would keep: limits of a cgroup that it is not in.
-pub(super) fn unkept(task: &Task) -> Option<String> {
+/// The field by which the task asks for a limit that its cgroup alone keeps.
+pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
     let TaskResources {
         cpu_hard_limit, io, ..
     } = &task.resources;
-    let field = match (cpu_hard_limit, io.is_none()) {
-        (true, _) => "resources.cpu_hard_limit",
-        (false, false) => "resources.io",
-        (false, true) => return None,
-    };
-    let driver = &task.driver;
-    (driver != native::NAME).then(|| {
-        format!(
-            "`{field}` is kept by the agent for tasks of the driver `native` alone: say in the `config` block what \
-             the driver `{driver}` is to limit"
-        )
-    })
+    match (cpu_hard_limit, io.is_none()) {
+        (true, _) => Some("resources.cpu_hard_limit"),
+        (false, false) => Some("resources.io"),
+        (false, true) => None,
+    }
+}
+
+/// What is told of `field` where nobody would keep it: the driver has no task in the agent's cgroup.
+pub(super) fn unkept(field: &str, driver: &str) -> String {
+    format!(
+        "`{field}` is kept by the agent, and the driver `{driver}` does not put tasks into the agent's cgroups: say in \
+         the `config` block what it is to limit"
+    )
 }
 
 /// So many MHz in cores of this node, as CPU is placed: the fastest core counts for all.
@@ -80,12 +80,9 @@ fn slow_from(memory: Mb, max: Mb) -> Option<u64> {
     (room > 0).then(|| max.bytes() - (room / 10).min(MEMORY_SLOW_BYTES_MAX))
 }
 
-/// How many processes and threads a task may have: what its block says, within what any may. The block is the
-/// native driver's; what another's means is for that driver to know.
+/// How many processes and threads a task may have: what its block says, within what any may. Where a driver does
+/// not put the task into the agent's cgroup, there is nobody whom that would limit.
 fn pids_max(task: &Task) -> u64 {
-    if task.driver != native::NAME {
-        return TASK_PIDS_MAX;
-    }
     let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
     match config["pids_max"].as_u64() {
         // The process that actions run beside is not theirs.
@@ -104,18 +101,18 @@ mod tests {
     #[test]
     fn a_block_says_how_many_processes() {
         let cases = [
-            ("native", r#"{"pids_max": 7}"#, 8),
-            ("docker", r#"{"pids_max": 7}"#, TASK_PIDS_MAX),
-            ("native", r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
-            ("native", r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
-            ("native", "{}", TASK_PIDS_MAX),
-            ("native", "", TASK_PIDS_MAX),
+            (r#"{"pids_max": 7}"#, 8),
+            (r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
+            (r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
+            (r#"{"pids_max": "many"}"#, TASK_PIDS_MAX),
+            ("{}", TASK_PIDS_MAX),
+            ("", TASK_PIDS_MAX),
         ];
-        for (driver, config, expected) in cases {
+        for (config, expected) in cases {
             let mut task = muster_domain::fixture::task("main");
-            driver.clone_into(&mut task.driver);
+            "other".clone_into(&mut task.driver);
             config.clone_into(&mut task.config_json);
-            assert_eq!(pids_max(&task), expected, "{driver} {config}");
+            assert_eq!(pids_max(&task), expected, "{config}");
         }
     }
 
@@ -150,18 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_nobody_would_keep_are_refused() {
+    fn limits_of_the_cgroup_alone_are_named() {
         let mut task = muster_domain::fixture::task("main");
-        "docker".clone_into(&mut task.driver);
-        assert_eq!(unkept(&task), None);
+        assert_eq!(kept_by_cgroup(&task), None);
 
         task.resources.io.write_rate = Some(ByteRate(1 << 20));
-        assert!(unkept(&task).unwrap().contains("`resources.io`"));
+        assert_eq!(kept_by_cgroup(&task), Some("resources.io"));
         task.resources.io = IoLimits::default();
         task.resources.cpu_hard_limit = true;
-        assert!(unkept(&task).unwrap().contains("driver `docker`"));
-
-        native::NAME.clone_into(&mut task.driver);
-        assert_eq!(unkept(&task), None);
+        assert_eq!(kept_by_cgroup(&task), Some("resources.cpu_hard_limit"));
+        assert!(unkept("resources.io", "docker").contains("driver `docker`"));
     }
 }

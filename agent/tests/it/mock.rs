@@ -248,6 +248,35 @@ async fn where_a_driver_put_its_task_is_told() {
     next.shutdown(Leave::StopTasks).await;
 }
 
+/// A driver whose tasks are not in the agent's cgroups; whether it is called `native` decides nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_no_cgroup_would_keep_fail_the_start() {
+    if !privileged("limits_that_no_cgroup_would_keep_fail_the_start") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    config.drivers = vec![("native".to_owned(), Arc::new(MockDriver::on(host)))];
+    let agent = Agent::start(config).await.unwrap();
+    let task = MockTask::forever().to_config();
+
+    let alloc = service(1, "").driver("native", &task).with(|spec, _| {
+        spec.groups[0].tasks[0].resources.cpu_hard_limit = true;
+    });
+    let alloc_id = server.place(alloc.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+    agent.shutdown(Leave::StopTasks).await;
+
+    let words = "`resources.cpu_hard_limit` is kept by the agent, and the driver `native` does not";
+    let mut events = task.events.iter();
+    assert!(
+        events.any(|event| event.message.contains(words)),
+        "{task:?}"
+    );
+}
+
 /// The job says so, or the driver: nothing is made for the output, also by the next agent, and whoever asks is told why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_output_nobody_takes_has_no_log() {
