@@ -23,16 +23,18 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use muster_driver::beneath::{self, Through};
+use muster_driver::mount::{self, MountFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::allocdir::AllocDirs;
 use crate::limits::ROOT_MOUNTS_MAX;
-use crate::sys::{self, MountRights};
 
 pub use env::{ChrootEnv, ChrootEnvError};
 
+/// Programs that change their user and devices are refused on every mount that a task sees.
+const RIGHTS: MountFlags = MountFlags::NO_SET_USER.and(MountFlags::NO_DEVICES);
 /// Where the group's shared directory is found, in a root and beside it.
 const SHARED: &str = "alloc";
 
@@ -177,12 +179,12 @@ fn mount_all(
 ) -> Result<Root, RootError> {
     let Means { env, data, .. } = means;
     let own = dirs.task(task);
-    let base = copied(&open_dir(&own)?, &own, MountRights::Write, false)?;
+    let base = copied(&open_dir(&own)?, &own, RIGHTS, false)?;
     let at = open_dir(&root.task_dir)?;
     attach(base.as_fd(), at.as_fd()).map_err(failed("mount at", &root.task_dir))?;
 
     let shared = dirs.shared();
-    let tree = copied(&open_dir(&shared)?, &shared, MountRights::Write, false)?;
+    let tree = copied(&open_dir(&shared)?, &shared, RIGHTS, false)?;
     show(tree.as_fd(), base.as_fd(), Path::new(SHARED), true)?;
     let data = fs::canonicalize(data).map_err(failed("find", data))?;
     for (place, path) in env.entries() {
@@ -190,7 +192,7 @@ fn mount_all(
             root.absent.push(path.to_owned());
             continue;
         };
-        let tree = copied(&source, path, MountRights::Read, true)?;
+        let tree = copied(&source, path, RIGHTS.and(MountFlags::READ_ONLY), true)?;
         show(tree.as_fd(), base.as_fd(), place, is_dir)?;
     }
     Ok(root)
@@ -228,7 +230,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd, RootError> {
 fn copied(
     source: &OwnedFd,
     path: &Path,
-    rights: MountRights,
+    rights: MountFlags,
     whole: bool,
 ) -> Result<OwnedFd, RootError> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
@@ -239,7 +241,7 @@ fn copied(
     }
     let tree = rustix::mount::open_tree(source, "", flags).map_err(failed("bind", path))?;
     // Before it is attached: what is taken off a mount that still has peers is taken off those too.
-    sys::restrict_mount(tree.as_fd(), rights, whole).map_err(failed("restrict", path))?;
+    mount::restrict(tree.as_fd(), rights, whole).map_err(failed("restrict", path))?;
     Ok(tree)
 }
 

@@ -29,55 +29,6 @@ pub(crate) fn set_io_priority(thread: Pid, priority: IoPriority) -> io::Result<(
     answered(answer)
 }
 
-/// What may be done on a mount that a task sees. Programs that change their user and devices are refused on every one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MountRights {
-    /// Reading alone.
-    Read,
-    /// Writing too, by whoever the files let write.
-    Write,
-}
-
-/// `struct mount_attr` of `mount_setattr(2)`.
-#[repr(C)]
-struct MountAttr {
-    set: u64,
-    clear: u64,
-    propagation: u64,
-    user_namespace: u64,
-}
-
-/// Restricts the mount at `mount`, and with `whole` all below it, and cuts it off from what is mounted elsewhere.
-pub(crate) fn restrict_mount(
-    mount: BorrowedFd<'_>,
-    rights: MountRights,
-    whole: bool,
-) -> io::Result<()> {
-    let read_only = match rights {
-        MountRights::Read => libc::MOUNT_ATTR_RDONLY,
-        MountRights::Write => 0,
-    };
-    let attr = MountAttr {
-        set: read_only | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
-        clear: 0,
-        propagation: libc::MS_PRIVATE,
-        user_namespace: 0,
-    };
-    let flags = libc::AT_EMPTY_PATH | if whole { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is empty and ends with a zero byte; `attr` has the size that is given and outlives the call.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attr,
-            size_of::<MountAttr>(),
-        )
-    };
-    answered(answer)
-}
-
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (linux/fs.h): a `struct fsxattr` of 28 bytes.
 const GET_XATTR: libc::Ioctl = 0x801C_581F;
 const SET_XATTR: libc::Ioctl = 0x401C_5820;

@@ -42,7 +42,7 @@ use crate::limits;
 pub(crate) use namespace::user_namespace;
 use script::Call;
 pub(crate) use script::{Arg, Script, Step, Tolerated};
-pub(crate) use sys::{MountFlags, id_mapped, restrict_mount};
+pub(crate) use sys::{MountFlags, map_owners, restrict_mount};
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!(

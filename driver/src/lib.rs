@@ -6,16 +6,17 @@
 //! - `error` is how each call fails, and whether trying again can help.
 //! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
 //!   driver that lives in another process, [`plugin::serve`] offers one to another process.
+//! - [`mount`] restricts mounts that tasks see; it is the one room for `unsafe` here.
 //! - [`beneath`] opens what tasks could have put something else in the place of, for the agent and for drivers.
 //! - [`mock`] is a driver whose tasks are timers; `conformance` (feature `fixture`) is the set of
 //!   tests that every driver passes, `go` builds a driver and a host that are not ours, and `fixture` counts tests that
 //!   cannot run.
 //!
 //! Absent on purpose: restart policy, log collection and limits. They are the agent's.
-#![forbid(unsafe_code)]
 
 pub mod beneath;
 pub mod limits;
+pub mod mount;
 
 mod capabilities;
 mod error;

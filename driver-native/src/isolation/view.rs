@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::isolation::TaskNetwork;
 use crate::isolation::template::{EMPTY_DIR, Template};
-use crate::spawn::{Arg, MountFlags, Script, Step, Tolerated, id_mapped, restrict_mount};
+use crate::spawn::{Arg, MountFlags, Script, Step, Tolerated, map_owners, restrict_mount};
 
 /// Files of /proc that tell of the machine or lead into it; shown as the null device.
 const MASKED_FILES: [&str; 7] = [
@@ -131,7 +131,7 @@ pub(crate) fn detached(
         .and(MountFlags::NO_DEVICES);
     restrict_mount(mount.as_fd(), flags, false).map_err(failed("restrict the mount of"))?;
     if let Some(namespace) = user_namespace {
-        id_mapped(mount.as_fd(), namespace).map_err(failed(MAP_OWNERS))?;
+        map_owners(mount.as_fd(), namespace).map_err(failed(MAP_OWNERS))?;
     }
     Ok(mount)
 }

@@ -145,6 +145,7 @@ const RULES: &[Rule] = &[
             "agent/src/ring",
             "agent/src/sys",
             "agent/src/bpf",
+            "driver/src/mount",
             "driver-native/src/spawn",
             "driver-native/init/",
             "driver-native/porter/",

@@ -1,0 +1,97 @@
+//! What may be done on a mount, and whose its files are: `mount_setattr(2)`, for the agent and for drivers.
+//!
+//! Absent on purpose: making and attaching mounts, for which `rustix` has functions.
+
+#![expect(
+    unsafe_code,
+    reason = "neither `rustix` nor `nix` has mount_setattr(2)"
+)]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+/// What is done to a mount. The numbers are `MOUNT_ATTR_*` of `mount_setattr(2)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags(u64);
+
+impl MountFlags {
+    /// Nobody writes there.
+    pub const READ_ONLY: Self = Self(libc::MOUNT_ATTR_RDONLY);
+    /// Programs do not change their user.
+    pub const NO_SET_USER: Self = Self(libc::MOUNT_ATTR_NOSUID);
+    /// Devices are not opened.
+    pub const NO_DEVICES: Self = Self(libc::MOUNT_ATTR_NODEV);
+    /// Programs are not run.
+    pub const NO_PROGRAMS: Self = Self(libc::MOUNT_ATTR_NOEXEC);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Both, if `wanted`.
+    #[must_use]
+    pub const fn and_if(self, wanted: bool, other: Self) -> Self {
+        if wanted { self.and(other) } else { self }
+    }
+}
+
+/// `struct mount_attr` of `mount_setattr(2)`.
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Sets `flags` on the mount at `mount`, and with `whole` on all below it, and cuts it off from what is mounted
+/// elsewhere.
+///
+/// # Errors
+///
+/// The kernel refuses; `EBUSY` while a file that was written there is open.
+pub fn restrict(mount: BorrowedFd<'_>, flags: MountFlags, whole: bool) -> io::Result<()> {
+    let attr = MountAttr {
+        set: flags.0,
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        user_namespace: 0,
+    };
+    set_attr(mount, &attr, whole)
+}
+
+/// Shows the files at `mount`, which is attached nowhere yet, with their owners as ids of `user_namespace`.
+///
+/// # Errors
+///
+/// `EINVAL` when the file system cannot do that.
+pub fn map_owners(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = MountAttr {
+        set: libc::MOUNT_ATTR_IDMAP,
+        clear: 0,
+        propagation: 0,
+        user_namespace: i64::from(user_namespace.as_raw_fd()).cast_unsigned(),
+    };
+    set_attr(mount, &attr, false)
+}
+
+fn set_attr(mount: BorrowedFd<'_>, attr: &MountAttr, whole: bool) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | if whole { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is empty and ends with a zero byte; `attr` has the size that is given and outlives the call.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(attr),
+            size_of::<MountAttr>(),
+        )
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
