@@ -6,7 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSo
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
@@ -345,5 +348,181 @@ fn networks_outlive_the_agent_and_end_with_their_allocations() {
             assert_eq!(programs, "", "{device}");
         }
         drop(left);
+    });
+}
+
+/// What a task may send, in bits a second.
+const SENT: u64 = 8_000_000;
+/// What it may receive.
+const RECEIVED: u64 = SENT / 2;
+/// Bytes of a datagram's headers, which count.
+const HEADERS: u64 = 28;
+
+/// A task that sends a datagram of a kilobyte every half a millisecond to `CLIENT`, and hears those that come to its port.
+fn talkative(port: u16) -> String {
+    format!(
+        r#"
+        job "talkative" {{
+          group "g" {{
+            network {{
+              mode = "bridge"
+              port "http" {{ to = 80 }}
+            }}
+            task "t" {{
+              driver = "native"
+              config {{
+                command = "/usr/bin/perl"
+                args = ["-MIO::Socket::INET", "-e", <<-PERL
+                  my $in = IO::Socket::INET->new(LocalPort => 80, Proto => "udp") or die;
+                  if (fork) {{ recv $in, my $said, 1500, 0 while 1 }}
+                  my $out = IO::Socket::INET->new(Proto => "udp", PeerAddr => "{CLIENT}:{port}");
+                  while (1) {{
+                    $out->send("x" x 1000) for 1 .. 4;
+                    select undef, undef, undef, 0.002;
+                  }}
+                PERL
+                ]
+              }}
+              policy {{
+                egress {{ rate = "{}kbit" }}
+                ingress {{ rate = "{}kbit" }}
+              }}
+              resources {{
+                cpu    = 100
+                memory = 64
+              }}
+            }}
+          }}
+        }}
+        "#,
+        SENT / 1_000,
+        RECEIVED / 1_000
+    )
+}
+
+/// What a task's counters said at a time.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at_ns: u64,
+    sent: u64,
+    received: u64,
+}
+
+impl Counted {
+    /// Once packets in both directions were above their rates: what was saved up is spent then.
+    fn of(address: &str, id: &str) -> Option<Self> {
+        let status = json(address, &["alloc", "status", id]);
+        let task = &status["Stats"]["Tasks"]["t"];
+        let count = |name: &str| task["Muster"][name].as_u64();
+        let above = |name| count(name).filter(|packets| *packets > 0);
+        above("NetTxLimited").and(above("NetRxLimited"))?;
+        Some(Self {
+            at_ns: task["Timestamp"].as_u64()?,
+            sent: count("NetTxBytes")?,
+            received: count("NetRxBytes")?,
+        })
+    }
+}
+
+/// In bits a second.
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 * 8.0 / time.as_secs_f64()
+}
+
+/// Somebody at the other end of the wire who sends to a port of the machine more than its task may receive, and listens.
+struct Peer {
+    stop: Arc<AtomicBool>,
+    /// Bytes that came, with their headers.
+    heard: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Peer {
+    fn start(socket: UdpSocket, port: u16) -> Self {
+        let (stop, heard) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&heard));
+        let ear = socket.try_clone().unwrap();
+        let listen = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok(bytes) = ear.recv(&mut [0; 1_500]) {
+                    counted.fetch_add(bytes as u64 + HEADERS, Ordering::Relaxed);
+                }
+            }
+        };
+        let stopped = Arc::clone(&stop);
+        let send = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // Whatever becomes of one is counted, not told.
+                drop(socket.send_to(&[0; 1_000], (MACHINE, port)));
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        };
+        Self {
+            stop,
+            heard,
+            threads: vec![std::thread::spawn(listen), std::thread::spawn(send)],
+        }
+    }
+
+    fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Of what comes much too fast passes what the rate allows, within a twentieth: as in mode `host`
+/// (`agent/tests/vm/rates.rs`).
+#[test]
+fn an_allocation_behind_a_door_keeps_to_its_rates() {
+    let name = "an_allocation_behind_a_door_keeps_to_its_rates";
+    with_machine(name, |client| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_process, address) = start(dir.path());
+        let socket = at(client, || UdpSocket::bind((CLIENT, 0)).unwrap());
+        socket.set_read_timeout(Some(SILENCE)).unwrap();
+        let file = job_file(dir.path(), &talkative(socket.local_addr().unwrap().port()));
+        let ran = ask(&address, &["job", "run", file.to_str().unwrap()]);
+        assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+        let (id, port) = until("the published port", || {
+            let answer = ask(&address, &["--json", "net", "talkative"]);
+            let networks: Value = serde_json::from_slice(&answer.stdout).ok()?;
+            let id = networks[0]["AllocID"].as_str()?.to_owned();
+            let port = find_port(&json(&address, &["alloc", "status", &id]))?;
+            Some((id, port))
+        });
+        let peer = Peer::start(socket, port);
+
+        let first = until("packets above the rates", || Counted::of(&address, &id));
+        let (heard, begun) = (peer.heard(), Instant::now());
+        let last = until("two seconds' worth", || {
+            let now = Counted::of(&address, &id)?;
+            (now.received - first.received >= RECEIVED / 8 * 2).then_some(now)
+        });
+        let heard = rate(peer.heard() - heard, begun.elapsed());
+
+        let time = Duration::from_nanos(last.at_ns - first.at_ns);
+        let sent = rate(last.sent - first.sent, time);
+        let received = rate(last.received - first.received, time);
+        let is_near = |rate: f64, limit: u64| (rate / limit as f64 - 1.0).abs() < 0.05;
+        assert!(is_near(sent, SENT), "{sent} bits a second are sent");
+        assert!(
+            is_near(received, RECEIVED),
+            "{received} bits a second are received"
+        );
+        // Somebody who has no time to listen hears less.
+        assert!(heard < 1.05 * SENT as f64, "{heard} bits a second arrive");
+        assert!(heard > 0.5 * SENT as f64, "{heard} bits a second arrive");
+        drop(peer);
     });
 }
