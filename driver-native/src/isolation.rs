@@ -76,7 +76,7 @@ pub(crate) enum IsolationError {
     )]
     StrictInNetwork,
     #[error(
-        "`config.isolation`: the task's group has a network of its own, and isolation = \"raw\" has the host's; use \"contained\""
+        "`config.isolation`: the task's group has a network of its own (mode \"bridge\" or \"none\"), and a task with isolation = \"raw\" is in the host's; use \"contained\", or leave the group in mode \"host\""
     )]
     RawInNetwork,
     #[error("open the network namespace {path}")]
@@ -158,6 +158,10 @@ impl Confinement {
             if !policy.allow_raw {
                 return Err(IsolationError::RawNotAllowed);
             }
+            if mode(config) != NetworkMode::Host {
+                // Before its mounts: the files of names that such a network comes with are not the job's.
+                return Err(IsolationError::RawInNetwork);
+            }
             if !config.mounts.is_empty() {
                 return Err(IsolationError::RawHasNoMounts);
             }
@@ -225,17 +229,12 @@ pub(crate) fn network(
     config: &TaskConfig,
     native: &NativeConfig,
 ) -> Result<TaskNetwork, IsolationError> {
-    let given = config
-        .network
-        .as_ref()
-        .map_or((NetworkMode::Host, ""), |given| {
-            (given.mode, given.path.as_str())
-        });
-    let joined = match given {
-        (NetworkMode::Group | NetworkMode::Task, path) if !path.is_empty() => Some(path),
+    let path = config.network.as_ref().map_or("", |given| &given.path);
+    let joined = match mode(config) {
+        NetworkMode::Group | NetworkMode::Task if !path.is_empty() => Some(path),
         _ => None,
     };
-    let host = given.0 == NetworkMode::Host;
+    let host = mode(config) == NetworkMode::Host;
     let alone = native.network == Some(Network::None);
     match (native.isolation, joined) {
         (Level::Raw, None) if host => Ok(TaskNetwork::Host),
@@ -251,6 +250,14 @@ pub(crate) fn network(
         (Level::Contained, None) if host && !alone => Ok(TaskNetwork::Host),
         (Level::Contained | Level::Strict, _) => Ok(TaskNetwork::Empty),
     }
+}
+
+/// What network the task's group has.
+fn mode(config: &TaskConfig) -> NetworkMode {
+    config
+        .network
+        .as_ref()
+        .map_or(NetworkMode::Host, |given| given.mode)
 }
 
 fn identity(

@@ -39,12 +39,12 @@ const REFUSED: [(&str, NetworkMode, &str); 3] = [
     (
         "raw",
         NetworkMode::None,
-        "isolation = \"raw\" has the host's",
+        "isolation = \"raw\" is in the host's",
     ),
     (
         "raw",
         NetworkMode::Bridge,
-        "need isolation \"contained\" or \"strict\"",
+        "isolation = \"raw\" is in the host's",
     ),
     (
         "strict",

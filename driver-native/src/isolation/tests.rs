@@ -156,3 +156,26 @@ fn group_without_a_network_gives_an_empty_one() {
     assert!(matches!(contained, Ok(TaskNetwork::Empty)));
     assert!(matches!(raw, Err(IsolationError::RawInNetwork)));
 }
+
+/// Such a network comes with files of names, which are not the job's to take away.
+#[test]
+fn raw_in_a_network_of_its_own_is_told_so() {
+    let mut task = task("");
+    task.network = Some(muster_driver::NetworkIsolation {
+        mode: NetworkMode::Group,
+        path: "/proc/self/ns/net".to_owned(),
+        ..muster_driver::NetworkIsolation::default()
+    });
+    task.mounts = vec![muster_driver::Mount {
+        task_path: "/etc/hosts".to_owned(),
+        host_path: "/etc/hosts".to_owned(),
+        ..muster_driver::Mount::default()
+    }];
+    let raw = json!({"isolation": "raw"});
+
+    let refused = decide(&task, raw, json!({"allow_raw": true})).unwrap_err();
+
+    let said = refused.to_string();
+    assert!(said.contains("mode \"bridge\""), "{said}");
+    assert!(said.contains("use \"contained\""), "{said}");
+}
