@@ -207,6 +207,9 @@ pub(crate) const TASK_NOTE_BYTES_MAX: usize = 65_536;
 
 /// Verdicts on packets that are kept for whoever asks: of a task that is refused all the time, half a minute.
 pub(crate) const VERDICTS_KEPT: usize = 8_192;
+/// Allocations of which the number of the newest verdict is known: those of the kept ones, and as many others, so that
+/// these are looked for once in so many.
+pub(crate) const VERDICT_ALLOCS_MAX: usize = 2 * VERDICTS_KEPT;
 /// Verdicts in one answer. Whoever follows asks every second, when one rule of one task tells at most 200 on two
 /// CPUs.
 pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;

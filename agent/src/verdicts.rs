@@ -1,6 +1,6 @@
 //! The newest verdicts on packets of the node's tasks, for whoever asks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use muster_domain::id::{AllocId, Timestamp};
@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Direction, ToldVerdict};
 use crate::facilities::{Facilities, now};
-use crate::limits::{VERDICTS_KEPT, VERDICTS_TOLD_MAX};
+use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 
-/// The newest verdicts of all tasks, each with its number.
+/// The newest verdicts of all tasks, each with its number among those of its allocation: whoever reads too slowly sees by
+/// the numbers how many he missed.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictLog {
     kept: Mutex<Kept>,
@@ -20,35 +21,47 @@ pub(crate) struct VerdictLog {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The number of the newest.
-    last: u64,
+    /// The number of each allocation's newest.
+    newest: HashMap<AllocId, u64>,
     verdicts: VecDeque<(AllocId, Verdict)>,
 }
 
 impl VerdictLog {
     fn push(&self, alloc_id: AllocId, verdict: Verdict) {
         let mut kept = self.locked();
-        kept.last += 1;
-        let number = kept.last;
+        let newest = kept.newest.entry(alloc_id).or_default();
+        *newest += 1;
+        let number = *newest;
         kept.verdicts
             .push_back((alloc_id, Verdict { number, ..verdict }));
         if kept.verdicts.len() > VERDICTS_KEPT {
             kept.verdicts.pop_front();
         }
+        if kept.newest.len() > VERDICT_ALLOCS_MAX {
+            let Kept { newest, verdicts } = &mut *kept;
+            let told: HashSet<AllocId> = verdicts.iter().map(|(id, _)| *id).collect();
+            newest.retain(|id, _| told.contains(id));
+        }
     }
 
-    /// Those of an allocation after number `after`: the newest of them, oldest first; and the newest number of all.
+    /// Those of an allocation after number `after`: the newest of them, oldest first; and the number of its newest. A
+    /// number that is yet to come is an earlier agent's: all are new to whoever has it.
     fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
         let kept = self.locked();
+        let last = kept.newest.get(&alloc_id).copied().unwrap_or(0);
+        if last == after {
+            return (Vec::new(), last);
+        }
+        let after = if last < after { 0 } else { after };
         let newest = kept.verdicts.iter().rev();
         let mut found: Vec<Verdict> = newest
-            .take_while(|(_, verdict)| verdict.number > after)
             .filter(|(id, _)| *id == alloc_id)
+            .take_while(|(_, verdict)| verdict.number > after)
             .take(VERDICTS_TOLD_MAX)
             .map(|(_, verdict)| verdict.clone())
             .collect();
         found.reverse();
-        (found, kept.last)
+        (found, last)
     }
 
     fn locked(&self) -> MutexGuard<'_, Kept> {
@@ -203,9 +216,45 @@ mod tests {
             let numbers: Vec<u64> = verdicts.iter().map(|verdict| verdict.number).collect();
             (numbers, last)
         };
-        assert_eq!(numbers(0), (vec![1, 3, 4], 4));
-        assert_eq!(numbers(3), (vec![4], 4));
-        assert_eq!(numbers(4), (vec![], 4));
+        assert_eq!(numbers(0), (vec![1, 2, 3], 3));
+        assert_eq!(numbers(2), (vec![3], 3));
+        assert_eq!(numbers(3), (vec![], 3));
+        assert_eq!(numbers(9), (vec![1, 2, 3], 3), "an earlier agent's number");
+    }
+
+    /// Whatever others are told meanwhile.
+    #[test]
+    fn a_slow_reader_sees_by_the_numbers_what_he_missed() {
+        let log = VerdictLog::default();
+        let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
+        for _ in 0..10 {
+            log.push(one, verdict());
+        }
+        for _ in 0..VERDICTS_KEPT {
+            log.push(other, verdict());
+        }
+        log.push(one, verdict());
+
+        let (verdicts, last) = log.of(one, 4);
+
+        assert_eq!((verdicts.len(), verdicts[0].number, last), (1, 11, 11));
+    }
+
+    #[test]
+    fn numbers_of_allocations_that_nobody_is_told_of_are_dropped() {
+        let log = VerdictLog::default();
+        let count = u32::try_from(VERDICT_ALLOCS_MAX).unwrap() + 1;
+        for name in 0..count {
+            log.push(AllocId::at(LogIndex(1), name), verdict());
+        }
+
+        let (newest, oldest) = (
+            log.of(AllocId::at(LogIndex(1), count - 1), 0),
+            log.of(AllocId::at(LogIndex(1), 0), 0),
+        );
+
+        assert_eq!(log.locked().newest.len(), VERDICTS_KEPT);
+        assert_eq!((newest.1, oldest.1), (1, 0));
     }
 
     #[test]

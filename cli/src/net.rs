@@ -25,7 +25,7 @@ pub struct NetArgs {
     #[arg(long)]
     pub denied: bool,
     /// Show verdicts as they come, until interrupted. Counts are exact; of verdicts of one rule and task, at
-    /// most one in 10 ms and CPU is shown.
+    /// most one in 10 ms and CPU is shown. What came faster than it was read is announced with its number.
     #[arg(short, long)]
     pub follow: bool,
 }
@@ -115,15 +115,24 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
         let allocs = allocs(client, &args.name)?;
         seen.retain(|id, _| allocs.iter().any(|alloc| alloc.id == *id));
         for alloc in allocs {
-            let after = seen.get(&alloc.id).copied().unwrap_or(0);
+            let before = seen.get(&alloc.id).copied();
+            let after = before.unwrap_or(0);
             let network = match ask(client, &alloc, after) {
                 Ok(network) => network,
                 Err(error) if error.exit == Exit::Unreachable => return Err(error),
                 // Its node is away for the moment.
                 Err(_) => continue,
             };
-            // A node's numbers begin again with its agent.
-            let again = network.last < after;
+            // What came before anybody followed is missed by nobody.
+            if before.is_some()
+                && let Some(note) = gap(&alloc, &network, after)
+            {
+                if json {
+                    output::print_json(&json!({ "AllocID": alloc.id, "Missed": network.missed }))?;
+                } else {
+                    output::say(&note);
+                }
+            }
             for verdict in &network.verdicts {
                 if args.denied && verdict.action != "deny" {
                     continue;
@@ -134,10 +143,25 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
                     output::print(&line(&alloc, verdict))?;
                 }
             }
-            seen.insert(alloc.id, if again { 0 } else { network.last });
+            seen.insert(alloc.id, network.last);
         }
         std::thread::sleep(FOLLOW_EVERY);
     }
+}
+
+/// What is missing between the verdicts up to `after` and those that follow, for people; `None` if nothing is.
+fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<String> {
+    let id = output::short_id(&alloc.id);
+    let missed = network.missed;
+    // A node's numbers begin again with its agent.
+    if network.last < after {
+        return Some(format!(
+            "{id}: the agent of its node began anew: verdicts that it had not told are missing, {missed} of those since"
+        ));
+    }
+    (missed > 0).then(|| {
+        format!("{id}: {missed} verdicts are missing here: they came faster than they were read")
+    })
 }
 
 /// The running allocations that `name` means.
@@ -201,6 +225,25 @@ fn line(alloc: &AllocListStub, verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gap_says_how_many_are_missing() {
+        let alloc = AllocListStub {
+            id: "0123456789abcdef".to_owned(),
+            ..AllocListStub::default()
+        };
+        let network = |missed, last| AllocNetwork {
+            missed,
+            last,
+            ..AllocNetwork::default()
+        };
+
+        assert_eq!(gap(&alloc, &network(0, 9), 9), None);
+        let slow = gap(&alloc, &network(3, 9), 4).unwrap();
+        assert!(slow.contains("3 verdicts are missing"), "{slow}");
+        let anew = gap(&alloc, &network(0, 2), 4).unwrap();
+        assert!(anew.contains("the agent of its node began anew"), "{anew}");
+    }
 
     #[test]
     fn a_verdict_reads_as_one_line() {

@@ -384,7 +384,7 @@ pub struct AllocNetwork {
     /// The newest verdicts that were told, oldest first: refusals, and what rules with `log` let pass. At most
     /// one in 10 ms of a rule, task and CPU.
     pub verdicts: Vec<Verdict>,
-    /// The number of the node's newest verdict.
+    /// The number of the allocation's newest verdict.
     pub last: u64,
 }
 
@@ -408,7 +408,8 @@ pub struct RuleCount {
 /// A packet, or an attempt to connect, that was judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Its place in the order of the node's verdicts, from 1 at the agent's start.
+    /// Its place in the order of the allocation's verdicts, from 1 at the agent's start: where numbers are left out,
+    /// verdicts are missing.
     pub number: u64,
     /// When.
     pub at: Timestamp,

@@ -302,6 +302,102 @@ fn refusals_are_followed_with_their_rule_by_a_slow_reader_too() {
     following.wait().unwrap();
 }
 
+/// A job whose task sends to twenty ports in turn, each of which a rule of its own refuses: so many verdicts that a second
+/// has more than one answer.
+fn refused_by_many(dir: &Path) -> PathBuf {
+    let path = dir.join("refused.hcl");
+    let rule = |at: u32| {
+        let port = 9_000 + at;
+        format!(
+            "rule \"r{at}\" {{\n action = \"deny\"\n protocol = \"udp\"\n ports = [\"{port}\"]\n }}\n"
+        )
+    };
+    let rules: String = (0..20).map(rule).collect();
+    let text = format!(
+        r#"
+        job "refused" {{
+          group "g" {{
+            task "t" {{
+              driver = "native"
+              config {{
+                command = "/usr/bin/perl"
+                args = ["-MSocket", "-e", <<-PERL
+                  socket my $socket, PF_INET, SOCK_DGRAM, 0;
+                  while (1) {{
+                    send $socket, "x", 0, sockaddr_in($_, INADDR_LOOPBACK) for 9000 .. 9019;
+                    select undef, undef, undef, 0.01;
+                  }}
+                PERL
+                ]
+              }}
+              policy {{
+                egress {{
+                  {rules}
+                }}
+              }}
+              resources {{
+                cpu    = 100
+                memory = 64
+              }}
+            }}
+          }}
+        }}
+        "#
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Every number is told, or counted as missed where it would stand.
+#[test]
+fn verdicts_that_a_slow_follower_missed_are_announced() {
+    if !needs_root("verdicts_that_a_slow_follower_missed_are_announced") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, address) = dev(dir.path());
+    run(&address, &refused_by_many(dir.path()));
+    let newest = || {
+        let answer = ask(&address, &["--json", "net", "refused"]);
+        let shown: Value = serde_json::from_slice(&answer.stdout).ok()?;
+        shown[0]["Network"]["Last"].as_u64()
+    };
+    until("a verdict", || newest().filter(|last| *last > 0));
+    let mut following = muster()
+        .args(["--address", &address, "--json", "net", "refused", "-f"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = following.stdout.take().unwrap();
+    // Full after some ten verdicts.
+    rustix::pipe::fcntl_setpipe_size(&output, 4_096).unwrap();
+    let output = BufReader::with_capacity(256, output);
+    let mut told = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
+    let mut number = told.next().unwrap().unwrap()["Verdict"]["Number"]
+        .as_u64()
+        .unwrap();
+    let before = newest().unwrap();
+    until("verdicts that nobody reads", || {
+        newest().filter(|last| *last > before + 4_096)
+    });
+
+    let mut missed = Vec::new();
+    while missed.is_empty() || number < before + 4_096 {
+        let next = told.next().unwrap().unwrap();
+        if let Some(count) = next["Missed"].as_u64() {
+            missed.push(count);
+            number += count;
+            continue;
+        }
+        number += 1;
+        assert_eq!(next["Verdict"]["Number"], number, "after {missed:?}");
+    }
+
+    assert!(missed.iter().sum::<u64>() > 1_024, "{missed:?}");
+    following.kill().unwrap();
+    following.wait().unwrap();
+}
+
 #[test]
 fn a_one_off_task_reaches_what_its_rules_name() {
     if !needs_root("a_one_off_task_reaches_what_its_rules_name") {

@@ -234,7 +234,7 @@ async fn alloc_network(
         after,
     };
     match ask(&http, alloc.node_id, request).await? {
-        NodeReply::AllocNetwork(network) => query.json(&AllocNetwork::from(&*network)),
+        NodeReply::AllocNetwork(network) => query.json(&AllocNetwork::after(&network, after)),
         other => Err(unexpected(&other)),
     }
 }

@@ -16,7 +16,10 @@ pub struct AllocNetwork {
     pub rules: Vec<RuleCount>,
     /// The newest verdicts after the number that was asked for, oldest first.
     pub verdicts: Vec<Verdict>,
-    /// What to ask for next: the node's newest number.
+    /// How many came after the number that was asked for and are not among them: nobody kept them for so long, or
+    /// they were more than one answer has.
+    pub missed: u64,
+    /// What to ask for next: the allocation's newest number. They begin again with the node's agent.
     pub last: u64,
 }
 
@@ -74,18 +77,25 @@ fn protocol(number: u8) -> String {
     }
 }
 
-impl From<&rpc::AllocNetwork> for AllocNetwork {
-    fn from(network: &rpc::AllocNetwork) -> Self {
+impl AllocNetwork {
+    /// What a node answered to the question for verdicts with a greater number than `after`.
+    #[must_use]
+    pub fn after(network: &rpc::AllocNetwork, after: u64) -> Self {
         let rpc::AllocNetwork {
             address,
             rules,
             verdicts,
             last,
         } = network;
+        let after = if *last < after { 0 } else { after };
+        let next = verdicts
+            .first()
+            .map_or(last.saturating_add(1), |first| first.number);
         Self {
             address: address.clone(),
             rules: rules.iter().map(RuleCount::from).collect(),
             verdicts: verdicts.iter().map(Verdict::from).collect(),
+            missed: next.saturating_sub(after.saturating_add(1)),
             last: *last,
         }
     }
@@ -140,5 +150,46 @@ impl From<&rpc::Verdict> for Verdict {
             local_port: *local_port,
             bytes: *bytes,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    /// Of an answer with these numbers.
+    fn missed(numbers: std::ops::RangeInclusive<u64>, last: u64, after: u64) -> u64 {
+        let verdict = |number| rpc::Verdict {
+            number,
+            at: Timestamp(0),
+            task: "web".to_owned(),
+            egress: true,
+            rule: "default".to_owned(),
+            allowed: false,
+            protocol: 6,
+            remote: [10, 0, 0, 1].into(),
+            remote_port: 80,
+            local_port: 0,
+            bytes: 0,
+        };
+        let network = rpc::AllocNetwork {
+            address: None,
+            rules: Vec::new(),
+            verdicts: numbers.map(verdict).collect(),
+            last,
+        };
+        AllocNetwork::after(&network, after).missed
+    }
+
+    #[test]
+    fn what_was_asked_for_and_is_not_told_is_missed() {
+        assert_eq!(missed(5..=9, 9, 4), 0);
+        assert_eq!(missed(8..=9, 9, 4), 3);
+        assert_eq!(missed(1..=0, 9, 9), 0);
+        assert_eq!(missed(1..=0, 9, 4), 5, "none of them is kept");
+        assert_eq!(missed(3..=9, 9, 500), 2, "the agent began anew");
+        assert_eq!(missed(1..=0, u64::MAX, u64::MAX), 0);
     }
 }
