@@ -590,6 +590,12 @@ impl Bpf {
         self.nat.doors()
     }
 
+    /// Every published port.
+    #[cfg(test)]
+    pub(crate) fn published(&self) -> io::Result<Vec<PublishedKey>> {
+        self.nat.ports()
+    }
+
     /// Forgets doors whose devices are gone, and the ports that lead through them.
     ///
     /// # Errors

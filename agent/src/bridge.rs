@@ -285,7 +285,7 @@ pub(crate) fn wanted(group: &TaskGroup) -> bool {
 }
 
 impl Bridge {
-    pub(crate) fn new(node: NodeNetwork, bpf: &Result<Bpf, String>) -> Self {
+    pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
         let orders = match bpf {
             Ok(bpf) => workshop::start(node.clone(), bpf.device_programs())
                 .map_err(|error| crate::task::chain(&error)),
@@ -327,26 +327,44 @@ impl Bridge {
             let networks = &facilities.driver_networks;
             let by_driver = networks.ensure(facilities, desired, group, &host).await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
-            let (done, made) = oneshot::channel();
-            let order = Order::Make {
-                name: self.node.door(alloc_id),
-                alias: format!("muster {} {alloc_id}", self.node.node_id),
-                namespace: namespace.transpose()?,
-                done,
-            };
-            let made = self.ask(order, made).await??;
-            let (mut network, opened) = open(facilities, desired, group, made);
+            let ground = Ground::of(facilities, alloc_id);
+            let made = self.make(&ground, desired, group, namespace.transpose()?);
+            let mut network = made.await?;
             network.made_by_driver = by_driver;
-            let network = Arc::new(network);
-            if let Err(error) = opened {
-                self.close_or_leave(facilities.bpf(), alloc_id, network)
-                    .await
-                    .unwrap_or_else(|left| tell_left(alloc_id, &left));
-                return Err(error);
-            }
-            Ok(network)
+            Ok(Arc::new(network))
         });
         network.await.map(|network| Some(Arc::clone(network)))
+    }
+
+    /// Makes a network that is reached, or leaves nothing of it.
+    async fn make(
+        &self,
+        ground: &Ground<'_>,
+        desired: &DesiredAlloc,
+        group: &TaskGroup,
+        namespace: Option<OwnedFd>,
+    ) -> Result<AllocNetwork, BridgeError> {
+        let alloc_id = desired.alloc_id;
+        let (done, made) = oneshot::channel();
+        let order = Order::Make {
+            name: self.node.door(alloc_id),
+            alias: format!("muster {} {alloc_id}", self.node.node_id),
+            namespace,
+            done,
+        };
+        let made = self.ask(order, made).await??;
+        let (network, opened) = open(ground, desired, group, made);
+        let Err(error) = opened else {
+            return Ok(network);
+        };
+        if let Err(error) = files::remove(&ground.names) {
+            tracing::warn!(%alloc_id, %error, dir = %ground.names.display(),
+                "files of names are left until the allocation is destroyed");
+        }
+        self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
+            .await
+            .unwrap_or_else(|left| tell_left(alloc_id, &left));
+        Err(error)
     }
 
     /// Takes the network up that an earlier agent made for an allocation, if a process of it runs. `is_lost`: so is what
@@ -398,7 +416,8 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let (mut network, opened) = open(facilities, desired, group, made);
+            let ground = Ground::of(facilities, alloc_id);
+            let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
                 // What its tasks have, they keep.
@@ -573,9 +592,29 @@ pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: Cancellati
     }
 }
 
+/// What of the node an allocation's network is reached by.
+#[derive(Debug)]
+struct Ground<'a> {
+    bpf: Result<&'a Bpf, &'a str>,
+    /// The node's address, for ports that name none.
+    address: String,
+    /// The directory for the files of names.
+    names: PathBuf,
+}
+
+impl<'a> Ground<'a> {
+    fn of(facilities: &'a Facilities, alloc_id: AllocId) -> Self {
+        Self {
+            bpf: facilities.bpf.as_ref().map_err(String::as_str),
+            address: facilities.spec().address.clone(),
+            names: facilities.data.alloc(alloc_id).names(),
+        }
+    }
+}
+
 /// Has a network be reached. What is answered says also after an error how to undo what was done.
 fn open(
-    facilities: &Facilities,
+    ground: &Ground<'_>,
     desired: &DesiredAlloc,
     group: &TaskGroup,
     made: Made,
@@ -590,10 +629,10 @@ fn open(
         ports: Vec::new(),
         made_by_driver: None,
     };
-    let opened = publish(facilities, desired, &mut network).and_then(|()| {
-        let dir = facilities.data.alloc(desired.alloc_id).names();
+    let opened = publish(ground, desired, &mut network).and_then(|()| {
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
-        files::write(&dir, address, &[&network.host_name, &group.name], dns)
+        let names = [&*network.host_name, &group.name];
+        files::write(&ground.names, address, &names, dns)
             .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
     });
     let opened = opened.map(|files| network.files = files);
@@ -602,20 +641,19 @@ fn open(
 
 /// Has the machine's ports lead into the network.
 fn publish(
-    facilities: &Facilities,
+    ground: &Ground<'_>,
     desired: &DesiredAlloc,
     network: &mut AllocNetwork,
 ) -> Result<(), BridgeError> {
-    let bpf = facilities.bpf.as_ref();
-    let bpf = bpf.map_err(|reason| BridgeError::Unsupported {
-        reason: reason.clone(),
+    let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
+        reason: reason.to_owned(),
     })?;
     let failed = |source| BridgeError::kernel("write the published ports", source);
-    bpf.set_door(network.door, network.address)
+    failing::step()
+        .and_then(|()| bpf.set_door(network.door, network.address))
         .map_err(failed)?;
-    let default = facilities.spec().address.clone();
     for port in &desired.holding.ports {
-        let text = host_address(port, &default);
+        let text = host_address(port, &ground.address);
         let address: Ipv4Addr = text.parse().map_err(|_v6| BridgeError::NotV4 {
             label: port.label.clone(),
             address: text.to_owned(),
@@ -635,7 +673,9 @@ fn publish(
                 protocol,
                 pad: 0,
             };
-            bpf.publish(key, leads_to).map_err(failed)?;
+            failing::step()
+                .and_then(|()| bpf.publish(key, leads_to))
+                .map_err(failed)?;
             network.ports.push(key);
         }
     }

@@ -86,6 +86,12 @@ impl Nat {
         self.doors.remove(door).map(drop)
     }
 
+    /// Every port that leads somewhere.
+    #[cfg(test)]
+    pub(super) fn ports(&self) -> io::Result<Vec<PublishedKey>> {
+        self.published.keys()
+    }
+
     pub(super) fn doors(&self) -> io::Result<BTreeSet<u32>> {
         Ok(self.doors.keys()?.into_iter().collect())
     }

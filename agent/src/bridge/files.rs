@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use muster_domain::job::DnsConfig;
 
+use super::failing;
+
 /// Where systemd's resolver says whom it asks, for those that cannot ask it.
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// What the machine asks.
@@ -20,6 +22,7 @@ pub(super) fn write(
     names: &[&str],
     dns: Option<&DnsConfig>,
 ) -> io::Result<Vec<(PathBuf, &'static str)>> {
+    failing::step()?;
     std::fs::create_dir_all(dir)?;
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
     let own = resolv_conf();
@@ -33,10 +36,19 @@ pub(super) fn write(
     let mut shown = Vec::new();
     for (path, target, content) in files {
         // Tasks look at the file that is there: a rename would leave them the old one.
+        failing::step()?;
         std::fs::write(&path, content)?;
         shown.push((path, target));
     }
     Ok(shown)
+}
+
+/// Removes what [`write`] made, as far as it came.
+pub(super) fn remove(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn hosts(address: Ipv4Addr, names: &[&str]) -> String {

@@ -64,7 +64,8 @@ pub(super) async fn open(
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
-    let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
+    let network = NodeNetwork::new(node_id, config.bridge_subnet);
+    let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
     let disks = open_disks(config, &data)?;

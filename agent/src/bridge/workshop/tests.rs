@@ -5,12 +5,16 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use muster_domain::id::NodeId;
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
+use muster_domain::fixture::job;
+use muster_domain::id::{AllocId, LogIndex, NodeId};
+use muster_domain::resources::{AllocatedPort, Holding};
 use muster_driver::fixture::skipped;
 
 use super::*;
 use crate::bpf::tests::node::{Node, poll};
 use crate::bpf::{Bpf, BpfConfig};
+use crate::bridge::{Bridge, Ground, files};
 
 /// The door that is made.
 const DOOR: &str = "mu-0123456789ab";
@@ -114,6 +118,86 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
             assert!(step > STEPS_MIN, "{step} steps");
         }
     });
+}
+
+/// An allocation that holds three ports of the machine.
+fn desired() -> DesiredAlloc {
+    let port = |value: u16| AllocatedPort {
+        label: format!("p{value}"),
+        value,
+        to: 80,
+        host_ip: String::new(),
+    };
+    DesiredAlloc {
+        alloc_id: AllocId::at(LogIndex(7), 0),
+        alloc_modify_index: LogIndex(7),
+        desired: DesiredStatus::Run,
+        name_index: 0,
+        group_at: 0,
+        holding: Holding {
+            ports: [8_001, 8_002, 8_003].map(port).to_vec(),
+            ..Holding::default()
+        },
+        deployment: None,
+        canary: false,
+        previous: None,
+        client_status: ClientStatus::Pending,
+        job: job("web").version(),
+    }
+}
+
+/// Each step after the kernel's part fails once: the door and the published ports, the files of names. Twice over, so that
+/// addresses run out if any is kept.
+#[test]
+fn a_network_that_cannot_be_opened_leaves_nothing() {
+    on_a_machine(
+        "a_network_that_cannot_be_opened_leaves_nothing",
+        |_, bpf| {
+            let subnet = "172.26.64.0/28".parse().unwrap();
+            let bridge = Bridge::new(NodeNetwork::new(NodeId([7; 16]), subnet), Ok(bpf));
+            let logs = tempfile::tempdir().unwrap();
+            let ground = Ground {
+                bpf: Ok(bpf),
+                address: "10.9.0.1".to_owned(),
+                names: logs.path().join("names"),
+            };
+            let desired = desired();
+            let group = desired.group().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
+            for _ in 0..2 {
+                let mut step = 0;
+                loop {
+                    step += 1;
+                    failing::arm(step);
+                    let made = runtime.block_on(bridge.make(&ground, &desired, group, None));
+                    let has_failed = failing::disarm();
+                    match made {
+                        Ok(network) => {
+                            assert!(!has_failed, "step {step}");
+                            assert_eq!(bpf.published().unwrap().len(), 6);
+                            assert!(ground.names.join("hosts").exists());
+                            runtime.block_on(bridge.close(Some(bpf), &network)).unwrap();
+                            files::remove(&ground.names).unwrap();
+                        }
+                        Err(error) => assert!(has_failed, "step {step}: {error:?}"),
+                    }
+                    assert_eq!(bridge.left().len(), 0, "step {step}");
+                    no_door_is_left(step);
+                    assert_eq!(bpf.doors().unwrap(), BTreeSet::new(), "step {step}");
+                    assert_eq!(bpf.published().unwrap(), Vec::new(), "step {step}");
+                    assert!(!ground.names.exists(), "step {step}: files are left");
+                    if !has_failed {
+                        break;
+                    }
+                }
+                // The door, three ports of two protocols, the files' directory and at least one of them.
+                assert!(step > 9, "{step} steps");
+            }
+            bridge.node.undo().unwrap();
+        },
+    );
 }
 
 /// Not a test: makes a network, unless it dies before.
