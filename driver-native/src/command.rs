@@ -282,6 +282,9 @@ pub(crate) fn start_beside(
             let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
             let bounding = Capabilities::bounding_of(first.pid);
             confinement.capabilities = confinement.capabilities.both(bounding);
+            // Nobody else's scope can be entered, and in one of its own it could neither look at the task's processes nor
+            // call the task.
+            confinement.scoped = false;
             confinement
         }
         Beside::Action => Confinement::of(config, native, &node.policy(), node.open_files)?,
@@ -366,6 +369,7 @@ impl Launch<'_> {
             streams: self.streams.files(),
             terminal: self.terminal.is_some(),
             work_dir,
+            scope: self.node.scope().filter(|_| confinement.scoped),
             keeps_files: confinement.init || self.own.is_some(),
         };
         privileges::write(&mut script, confinement, user_namespace, &seat);
@@ -716,6 +720,7 @@ fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
         | Step::Capabilities
         | Step::CloseFiles
         | Step::NoNewPrivs
+        | Step::Scope
         | Step::Seccomp => "the process could not be prepared",
         Step::Exec => match source.raw_os_error() {
             Some(libc::ENOENT) if program.exists() => {

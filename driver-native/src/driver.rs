@@ -245,6 +245,8 @@ fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
     let levels = [("contained", node.contained()), ("strict", node.strict())];
     let raw = name(".isolation.raw");
     attributes.insert(raw, Attribute::Bool(policy.allow_raw));
+    let scope = name(".isolation.abstract_sockets");
+    attributes.insert(scope, Attribute::Bool(node.scope().is_some()));
     for (level, ability) in &levels {
         let able = Attribute::Bool(*ability == Ability::Able);
         attributes.insert(name(&format!(".isolation.{level}")), able);

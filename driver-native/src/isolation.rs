@@ -141,6 +141,9 @@ pub(crate) struct Confinement {
     pub(crate) limits: Vec<Limit>,
     pub(crate) hostname: String,
     pub(crate) no_new_privs: bool,
+    /// It reaches no abstract sockets but its own, where the kernel can keep it so. In a network namespace of its own there are
+    /// no others, save those of its allocation's tasks, who may want to meet there.
+    pub(crate) scoped: bool,
     pub(crate) init: bool,
 }
 
@@ -219,6 +222,9 @@ impl Confinement {
             limits,
             hostname: hostname(config, native),
             no_new_privs: native.no_new_privs.0,
+            scoped: level == Level::Contained
+                && mode(config) == NetworkMode::Host
+                && native.network != Some(Network::None),
             init: native.has_init(),
         })
     }

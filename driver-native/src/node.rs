@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::unistd::geteuid;
 use rustix::process::DumpableBehavior;
 use tokio::sync::Semaphore;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::cgroup::Hierarchy;
 use crate::isolation::IsolationError;
@@ -18,7 +18,7 @@ use crate::isolation::ranges::Ranges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
 use crate::policy::Policy;
-use crate::spawn::{OpenFiles, user_namespace};
+use crate::spawn::{OpenFiles, abstract_scope, user_namespace};
 use crate::{init, limits, porter, process};
 
 /// A driver's node.
@@ -39,6 +39,9 @@ pub(crate) struct Node {
     pub(crate) mounts: KeptMounts,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, Cached>>,
+    /// Under which a process reaches no abstract sockets but its own; `None` where the kernel has no such thing. Its number
+    /// is low, because every child that is scoped copies the files below it.
+    scope: Option<OwnedFd>,
     init: OnceLock<OwnedFd>,
     porter: OnceLock<OwnedFd>,
     /// Transfers of files at once.
@@ -79,10 +82,20 @@ impl Node {
             mounts: KeptMounts::new(),
             policy: RwLock::default(),
             templates: Mutex::default(),
+            scope: abstract_scope()
+                .inspect_err(|error| {
+                    info!(%error, "tasks in the host's network reach its abstract sockets: that takes Linux 6.12 with Landlock");
+                })
+                .ok(),
             init: OnceLock::new(),
             porter: OnceLock::new(),
             transfers: Arc::new(Semaphore::new(limits::TRANSFERS_MAX)),
         })
+    }
+
+    /// What keeps a process from others' abstract sockets, if the kernel has it.
+    pub(crate) fn scope(&self) -> Option<BorrowedFd<'_>> {
+        self.scope.as_ref().map(AsFd::as_fd)
     }
 
     /// What the node allows.

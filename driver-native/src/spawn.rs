@@ -19,6 +19,7 @@
     reason = "clone3 with a stack of our own, and the child between it and execve"
 )]
 
+mod landlock;
 mod namespace;
 mod script;
 mod sys;
@@ -39,6 +40,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::limits;
 
+pub(crate) use landlock::abstract_scope;
 pub(crate) use namespace::user_namespace;
 use script::Call;
 pub(crate) use script::{Arg, Script, Step, Tolerated};

@@ -1,8 +1,8 @@
 //! The last calls before a program: its session, streams and limits, who it is, what it may do.
 //!
 //! The order matters. The bounding set is lowered and the user namespace entered while the process is
-//! still root; then it becomes its user; then nothing can be gained any more (`no_new_privs`), and the
-//! filter comes last, because it refuses what went before.
+//! still root; then it becomes its user; then nothing can be gained any more (`no_new_privs`), without which no user may
+//! scope himself; and the filter comes last, because it refuses what went before.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -25,6 +25,8 @@ pub(crate) struct Seat<'a> {
     /// The streams are a terminal, which becomes the session's.
     pub(crate) terminal: bool,
     pub(crate) work_dir: WorkDir<'a>,
+    /// Keeps others' abstract sockets out of reach.
+    pub(crate) scope: Option<BorrowedFd<'a>>,
     /// Other files stay open until the program is loaded, which is in one of them.
     pub(crate) keeps_files: bool,
 }
@@ -94,12 +96,18 @@ pub(crate) fn write(
             .is_some_and(|user| user.uid == 0);
         keep(script, confinement.capabilities, is_root);
     }
-    enter(script, seat);
     if confinement.no_new_privs {
         let args = [libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0].map(Into::into);
         let about = "give up new privileges";
         script.call(Step::NoNewPrivs, about, libc::SYS_prctl, args);
     }
+    if let Some(scope) = seat.scope {
+        let args = [scope.into(), 0.into()];
+        let about = "keep to abstract sockets of its own (Landlock)";
+        let number = libc::SYS_landlock_restrict_self;
+        script.call(Step::Scope, about, number, args);
+    }
+    enter(script, seat);
     if contained {
         let program = script.bytes(seccomp::program());
         let args = [libc::SECCOMP_SET_MODE_FILTER.into(), 0.into(), program];

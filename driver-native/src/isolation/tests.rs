@@ -142,6 +142,31 @@ fn strict_never_has_a_network() {
     ));
 }
 
+/// Tasks of one allocation that has a network of its own may meet at an abstract name in it.
+#[test]
+fn only_tasks_in_the_hosts_network_are_scoped() {
+    let mut task = task("");
+    let scoped = |task: &TaskConfig, config: Value| {
+        let policy = Policy::read(json!({"allow_raw": true})).unwrap();
+        let native = native(config);
+        Confinement::of(task, &native, &policy, None)
+            .unwrap()
+            .scoped
+    };
+    assert!(scoped(&task, json!({})));
+    assert!(!scoped(&task, json!({"network": "none"})));
+    assert!(!scoped(&task, json!({"isolation": "raw"})));
+    assert!(!scoped(&task, json!({"isolation": "strict"})));
+
+    task.network = Some(muster_driver::NetworkIsolation {
+        mode: NetworkMode::Group,
+        path: "/proc/self/ns/net".to_owned(),
+        ..muster_driver::NetworkIsolation::default()
+    });
+
+    assert!(!scoped(&task, json!({})));
+}
+
 #[test]
 fn group_without_a_network_gives_an_empty_one() {
     let mut task = task("");

@@ -33,6 +33,7 @@ pub(crate) enum Step {
     WorkDir,
     CloseFiles,
     NoNewPrivs,
+    Scope,
     Seccomp,
     Exec,
 }

@@ -35,6 +35,7 @@ fn raw() -> Confinement {
         limits: Vec::new(),
         hostname: String::new(),
         no_new_privs: true,
+        scoped: false,
         init: false,
     }
 }
@@ -86,6 +87,7 @@ impl Request {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
             terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
+            scope: None,
             keeps_files: false,
         };
         privileges::write(&mut script, &self.confinement, None, &seat);

@@ -284,7 +284,14 @@ fn separation(host: &Value) -> Vec<(String, String)> {
 fn calls() -> Vec<(&'static str, String)> {
     let text = |text: &'static std::ffi::CStr| text.as_ptr().addr();
     let tmpfs = text(c"tmpfs");
+    // `struct landlock_ruleset_attr`: no files, no ports, abstract sockets.
+    let scope: &'static [u64; 3] = &[0, 0, 1];
+    let scope = [scope.as_ptr().addr(), size_of_val(scope), 0, 0, 0];
     vec![
+        (
+            "make_a_scope",
+            call(libc::SYS_landlock_create_ruleset, scope),
+        ),
         (
             "mount",
             call(libc::SYS_mount, [tmpfs, text(c"/tmp"), tmpfs, 0, 0]),
@@ -526,5 +533,10 @@ fn network(host: &Value) -> Vec<(&'static str, String)> {
             "connect_to_an_abstract_name",
             outcome(UnixStream::connect_addr(&address)),
         ),
+        ("connect_to_an_abstract_name_of_its_own", {
+            let name = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name("own");
+            let listener = name.and_then(|name| std::os::unix::net::UnixListener::bind_addr(&name));
+            outcome(listener.and_then(|own| UnixStream::connect_addr(&own.local_addr()?)))
+        }),
     ]
 }
