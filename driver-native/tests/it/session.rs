@@ -101,6 +101,45 @@ async fn terminal_is_the_tasks_own() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
+/// What keeps the task from others' abstract sockets keeps nobody who looks at it from it.
+#[tokio::test]
+async fn command_calls_the_task_and_looks_at_it() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped(
+            "session::command_calls_the_task_and_looks_at_it",
+            "only root can contain a task",
+        );
+        return;
+    }
+    let name = format!("muster-test-{}", std::process::id());
+    let serve = r#"
+        my $listener = IO::Socket::UNIX->new(Local => "\0NAME", Listen => 1) or die;
+        while (my $in = $listener->accept) { print $in "hello\n" }
+    "#;
+    let call = r#"perl -MIO::Socket::UNIX -MErrno -e '
+        my $out;
+        until ($out = IO::Socket::UNIX->new(Peer => "\0NAME")) {
+            die "$!" unless $!{ECONNREFUSED};
+            select undef, undef, undef, 0.01;
+        }
+        print <$out>;
+    '; readlink /proc/1/exe"#;
+    let serve = serve.replace("NAME", &name);
+    let task = Task::with(json!({
+        "command": "/usr/bin/perl",
+        "args": ["-MIO::Socket::UNIX", "-e", serve],
+        "isolation": "contained",
+    }));
+    let driver = started(&task).await;
+
+    let mut session = Session::open(&driver, &task, &call.replace("NAME", &name), false).await;
+
+    assert_eq!(session.line().await, "hello");
+    assert_eq!(session.line().await, "/usr/bin/perl");
+    assert_eq!(session.end().await, ExitResult::exited(0));
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
 #[tokio::test]
 async fn interrupt_ends_what_is_in_front_of_the_terminal() {
     let task = Task::new(sleep_for_ever());
