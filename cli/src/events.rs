@@ -210,7 +210,7 @@ fn collection(event: &Event) -> (String, String) {
         );
         let failures = round.refusals.saturating_add(round.delete_failures);
         if failures > 0 {
-            what.push_str(&format!(", {failures} failures"));
+            what.extend([", ", &failures.to_string(), " failures"]);
         }
         return (output::clean(&round.node_name), what);
     }

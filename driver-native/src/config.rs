@@ -436,8 +436,7 @@ where
         return Ok(None);
     };
     let tree = serde_json::from_str(&text);
-    tree.map(Some)
-        .map_err(|error| serde::de::Error::custom(error))
+    tree.map(Some).map_err(serde::de::Error::custom)
 }
 
 /// A block that stands once is an object, one that stands more often a list.

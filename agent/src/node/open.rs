@@ -64,8 +64,7 @@ pub(super) async fn open(
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
     let bpf = open_bpf(&data, node_id, &tree);
-    let network = NodeNetwork::new(node_id, config.bridge_subnet);
-    let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));
+    let bridge = open_bridge(config, node_id, &bpf);
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
     let disks = open_disks(config, &data)?;
@@ -138,6 +137,11 @@ pub(super) async fn open(
         found,
         contact,
     })
+}
+
+fn open_bridge(config: &AgentConfig, node_id: NodeId, bpf: &Result<Bpf, String>) -> Bridge {
+    let network = NodeNetwork::new(node_id, config.bridge_subnet);
+    Bridge::new(network, bpf.as_ref().map_err(String::as_str))
 }
 
 /// What drivers in processes of their own need of the agent.

@@ -68,9 +68,9 @@ fn text(versions: &[Job], diffs: &[JobDiff]) -> String {
             output::ago(job.submit_time)
         );
         if let Some(tag) = &job.version_tag {
-            part.push_str(&format!("Tag         = {}\n", tag.name));
+            part.extend(["Tag         = ", &tag.name, "\n"]);
             if !tag.description.is_empty() {
-                part.push_str(&format!("Description = {}\n", tag.description));
+                part.extend(["Description = ", &tag.description, "\n"]);
             }
         }
         if let Some(diff) = diffs.get(at) {
