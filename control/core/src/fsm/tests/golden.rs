@@ -345,13 +345,6 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         ),
         note_collections(),
         (
-            "purge_job",
-            Command::PurgeJob {
-                key: JobKey::in_default("web"),
-                at: AT,
-            },
-        ),
-        (
             "resolve_one_off",
             Command::ChangeOneOffs {
                 changes: vec![OneOffChange {
@@ -530,6 +523,13 @@ fn operators() -> Vec<(&'static str, Command)> {
             Command::SetClusterPolicy {
                 policy: Box::new(muster_domain::fixture::network_policy()),
                 check_index: Some(LogIndex(3)),
+                at: AT,
+            },
+        ),
+        (
+            "purge_job",
+            Command::PurgeJob {
+                key: JobKey::in_default("web"),
                 at: AT,
             },
         ),
