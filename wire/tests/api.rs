@@ -34,6 +34,7 @@ fn job() -> Job {
         stop: false,
         status: JobStatus::Running,
         stable: vec![0],
+        tags: Vec::new(),
         launched_at: None,
         modify_index: LogIndex(9),
     }
