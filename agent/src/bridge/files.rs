@@ -43,7 +43,7 @@ pub(super) fn write(
     Ok(shown)
 }
 
-/// Removes what [`write`] made, as far as it came.
+/// Removes what [`write()`] made, as far as it came.
 pub(super) fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

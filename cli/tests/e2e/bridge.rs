@@ -358,7 +358,7 @@ const RECEIVED: u64 = SENT / 2;
 /// Bytes of a datagram's headers, which count.
 const HEADERS: u64 = 28;
 
-/// A task that sends a datagram of a kilobyte every half a millisecond to `CLIENT`, and hears those that come to its port.
+/// A task that sends four datagrams of a kilobyte every millisecond to `CLIENT`, and hears what comes to its port.
 fn talkative(port: u16) -> String {
     format!(
         r#"
@@ -377,7 +377,7 @@ fn talkative(port: u16) -> String {
                   if (fork) {{ recv $in, my $said, 1500, 0 while 1 }}
                   my $out = IO::Socket::INET->new(Proto => "udp", PeerAddr => "{CLIENT}:{port}");
                   while (1) {{
-                    $out->send("x" x 1000) for 1 .. 4;
+                    $out->send("x" x 1000) for 1 .. 8;
                     select undef, undef, undef, 0.002;
                   }}
                 PERL

@@ -42,13 +42,16 @@ impl Stream {
 
     /// The next events.
     pub(crate) async fn events(&mut self) -> Events {
-        loop {
-            match self.line().await.expect("the stream goes on") {
-                Line::Events(events) if !events.events.is_empty() => return events,
-                Line::Events(_) | Line::Heartbeat {} => {}
-                Line::Error(error) => panic!("{error:?}"),
+        let told = async {
+            loop {
+                match self.line().await.expect("the stream goes on") {
+                    Line::Events(events) if !events.events.is_empty() => return events,
+                    Line::Events(_) | Line::Heartbeat {} => {}
+                    Line::Error(error) => panic!("{error:?}"),
+                }
             }
-        }
+        };
+        soon("events", told).await
     }
 
     /// Events until one of `index` or later was seen.
