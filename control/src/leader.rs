@@ -140,7 +140,7 @@ async fn lead(
             }
             Some(beats) = inputs.beats.recv() => duties.heartbeats.handle_beats(beats, now),
             Some(request) = inputs.requests.recv() => match request {
-                DutyRequest::CollectGarbage(reply) => duties.garbage.force(reply, now),
+                DutyRequest::CollectGarbage(reply) => duties.garbage.force(reply),
                 DutyRequest::Place(wanted) => duties.scheduling.find_places(wanted),
             },
             () = duties.scheduling.progress() => {}

@@ -1,7 +1,8 @@
 //! When to collect garbage, and what to propose.
 //!
 //! What falls under a rule is decided where the command is applied, in `fsm`. Here is only the clock of
-//! it: one look at each rule every interval, cut into slices that follow one another.
+//! it: one look at each rule every interval, cut into slices that follow one another. When a rule is due runs on the
+//! monotonic clock; how old something is, on the wall clock, which is the one that rows carry.
 
 use std::time::Duration;
 
@@ -51,15 +52,15 @@ impl Default for GcConfig {
 }
 
 impl GcConfig {
-    /// What is old enough at `now`.
+    /// What is old enough at `at`, a time of the wall clock, as rows carry it.
     #[must_use]
-    pub fn cutoffs(&self, now: Timestamp) -> GcCutoffs {
+    pub fn cutoffs(&self, at: Timestamp) -> GcCutoffs {
         GcCutoffs {
-            jobs: before(now, self.job_threshold),
-            evals: before(now, self.eval_threshold),
-            batch_evals: before(now, self.batch_eval_threshold),
-            deployments: before(now, self.deployment_threshold),
-            nodes: before(now, self.node_threshold),
+            jobs: before(at, self.job_threshold),
+            evals: before(at, self.eval_threshold),
+            batch_evals: before(at, self.batch_eval_threshold),
+            deployments: before(at, self.deployment_threshold),
+            nodes: before(at, self.node_threshold),
             one_offs: Timestamp(0),
         }
     }
@@ -108,27 +109,28 @@ impl Collector {
         }
     }
 
-    /// What to propose, in order, of the rules whose time it is.
-    pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<Command> {
-        let cutoffs = self.config.cutoffs(now);
+    /// What to propose, in order, of the rules whose time it is: `now` on the clock that [`Self::new`] was given. `at`
+    /// is the wall clock, which may have been set since.
+    pub fn handle_timeout(&mut self, now: Timestamp, at: Timestamp) -> Vec<Command> {
+        let cutoffs = self.config.cutoffs(at);
         let mut commands = Vec::new();
         for ((rule, interval), due) in ORDER.into_iter().zip(&mut self.due) {
             if now >= *due {
                 *due = now.plus(interval(&self.config));
-                commands.push(collect(rule, &cutoffs, now));
+                commands.push(collect(rule, &cutoffs, at));
             }
         }
         commands
     }
 
     /// What to propose, in order, when somebody asks for it: no threshold applies. One-off tasks go first, with their
-    /// jobs; by age they go when their own time is over, whoever collects.
+    /// jobs; by age they go when their own time is over, whoever collects. `at` is the wall clock.
     #[must_use]
-    pub fn forced(now: Timestamp) -> Vec<Command> {
+    pub fn forced(at: Timestamp) -> Vec<Command> {
         let by_age = ORDER.into_iter().map(|(rule, _)| rule);
         let rules = std::iter::once(GcRule::OneOffs).chain(by_age);
         rules
-            .map(|rule| collect(rule, &GcCutoffs::NONE, now))
+            .map(|rule| collect(rule, &GcCutoffs::NONE, at))
             .collect()
     }
 
@@ -162,9 +164,9 @@ impl Collector {
         }
     }
 
-    /// The next slice, if `response` to `command` says that there is one.
+    /// The next slice, if `response` to `command` says that there is one. `at` is the wall clock.
     #[must_use]
-    pub fn next_slice(command: &Command, response: &Response, now: Timestamp) -> Option<Command> {
+    pub fn next_slice(command: &Command, response: &Response, at: Timestamp) -> Option<Command> {
         match (command, response) {
             (
                 Command::CollectGarbage {
@@ -181,7 +183,7 @@ impl Collector {
                 before: *before,
                 batch_before: *batch_before,
                 after: Some(after.clone()),
-                at: now,
+                at,
             }),
             _ => None,
         }
@@ -195,11 +197,8 @@ impl Collector {
     }
 }
 
-fn before(now: Timestamp, threshold: Duration) -> Timestamp {
-    Timestamp(
-        now.0
-            .saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)),
-    )
+fn before(at: Timestamp, threshold: Duration) -> Timestamp {
+    Timestamp(at.0.saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Command {

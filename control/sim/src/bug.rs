@@ -32,11 +32,13 @@ pub enum Bug {
     KeyIgnored,
     /// A collection that somebody asked for is over with the first slice of each rule.
     HalfCollection,
+    /// Ages are reckoned by the clock of deadlines, not by that of rows.
+    OtherClock,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::CommitWithoutQuorum,
         Self::AckBeforeSync,
         Self::VoteForgotten,
@@ -49,6 +51,7 @@ impl Bug {
         Self::OlderDesired,
         Self::KeyIgnored,
         Self::HalfCollection,
+        Self::OtherClock,
     ];
 
     /// The word used on the command line.
@@ -67,6 +70,7 @@ impl Bug {
             Self::OlderDesired => "older-desired",
             Self::KeyIgnored => "key-ignored",
             Self::HalfCollection => "half-collection",
+            Self::OtherClock => "other-clock",
         }
     }
 

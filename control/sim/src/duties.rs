@@ -92,7 +92,7 @@ pub struct Duties {
 }
 
 /// Short, so that what is over is forgotten in the middle of a storm.
-fn gc() -> GcConfig {
+pub fn gc() -> GcConfig {
     let interval = Duration::from_secs(15);
     GcConfig {
         eval_interval: interval,
@@ -307,7 +307,7 @@ impl Duties {
             }
             Purpose::Garbage(command) => {
                 self.collecting = false;
-                let next = Collector::next_slice(&command, response, now);
+                let next = Collector::next_slice(&command, response, at);
                 if let Some(next) = next.filter(|_| !env.has(Bug::HalfCollection)) {
                     self.garbage.push_front(Garbage::Propose(next));
                 }
@@ -426,9 +426,9 @@ impl Duties {
         None
     }
 
-    /// Somebody wants everything forgotten that is over, and waits for it.
-    pub fn force(&mut self, waiter: Waiter, now: Timestamp) {
-        let commands = Collector::forced(now).into_iter().map(Garbage::Propose);
+    /// Somebody wants everything forgotten that is over, and waits for it. `at` is the wall clock.
+    pub fn force(&mut self, waiter: Waiter, at: Timestamp) {
+        let commands = Collector::forced(at).into_iter().map(Garbage::Propose);
         self.garbage.extend(commands);
         self.garbage.push_back(Garbage::Tell(waiter));
     }
@@ -444,8 +444,9 @@ impl Duties {
         self.collecting || !self.garbage.is_empty()
     }
 
-    /// Time has passed. Gives back what to propose about silent nodes.
-    pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Command> {
+    /// Time has passed. Gives back what to propose about silent nodes. `at` is the wall clock.
+    pub fn handle_timeout(&mut self, state: &State, at: Timestamp, env: &mut Env) -> Vec<Command> {
+        let now = env.now;
         let stalled = now.since(self.looked_at) > limits::LEADER_STALL;
         self.looked_at = now;
         if stalled {
@@ -453,8 +454,10 @@ impl Duties {
             self.heartbeats.lead(state, now);
         }
         self.broker.handle_timeout(now);
-        let due = self.collector.handle_timeout(now).into_iter();
-        self.garbage.extend(due.map(Garbage::Propose));
+        let ages_at = if env.has(Bug::OtherClock) { now } else { at };
+        let due = self.collector.handle_timeout(now, ages_at);
+        env.oracle.due_by_age(&due, at);
+        self.garbage.extend(due.into_iter().map(Garbage::Propose));
         let silent = self.heartbeats.handle_timeout(now).into_iter();
         silent
             .map(|node_id| Command::SetNodeStatus {

@@ -201,7 +201,7 @@ impl Server {
             && duties.poll_timeout() <= env.now
         {
             let reign = duties.reign;
-            for command in duties.handle_timeout(&self.machine.state, env.now, at) {
+            for command in duties.handle_timeout(&self.machine.state, at, env) {
                 if let Command::SetNodeStatus { node_id, .. } = &command {
                     let purpose = Purpose::Down(*node_id);
                     self.propose_duty(reign, command, purpose, env);
@@ -321,7 +321,7 @@ impl Server {
             .applied(self.at, entry, Some(&applied), &self.machine)
         {
             if let Some(before) = before {
-                env.oracle.forgotten(&before, &self.machine.state);
+                env.oracle.forgotten(command, &before, &self.machine.state);
             }
             env.say(format_args!(
                 "{}: {} -> {}",

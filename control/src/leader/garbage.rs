@@ -93,8 +93,8 @@ impl Garbage {
     }
 
     /// Collects everything that is over, whatever its age, then answers.
-    pub(super) fn force(&mut self, reply: Reply, now: Timestamp) {
-        self.queue_round(Collector::forced(now), Some(reply));
+    pub(super) fn force(&mut self, reply: Reply) {
+        self.queue_round(Collector::forced(self.control.now()), Some(reply));
     }
 
     fn queue_round(&mut self, commands: Vec<Command>, reply: Option<Reply>) {
@@ -115,7 +115,7 @@ impl Garbage {
     /// Starts what is due; `others` are at work, or are not.
     pub(super) fn advance(&mut self, others: bool, now: Timestamp) {
         if self.queue.is_empty() {
-            let due = self.core.handle_timeout(now);
+            let due = self.core.handle_timeout(now, self.control.now());
             if !due.is_empty() {
                 self.queue_round(due, None);
             }
@@ -182,7 +182,7 @@ impl Garbage {
                         round.kept.add(&response);
                     }
                 }
-                let next = Collector::next_slice(&command, &response, self.control.monotonic());
+                let next = Collector::next_slice(&command, &response, self.control.now());
                 if let Some(next) = next {
                     self.queue.push_front(Work::Propose(next));
                 }

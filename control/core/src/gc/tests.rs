@@ -66,7 +66,7 @@ fn kept(cluster: &mut Cluster) -> BTreeMap<GcKept, u32> {
 
 fn by_threshold(cluster: &mut Cluster) -> [u32; 4] {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
-    let commands = collector.handle_timeout(cluster.now);
+    let commands = collector.handle_timeout(cluster.now, cluster.now);
     collect_all(cluster, commands)
 }
 
@@ -102,16 +102,46 @@ fn stopped(kind: JobType) -> Cluster {
 
 #[test]
 fn the_clock_comes_every_interval() {
+    let at = Timestamp(0);
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
     let (due, _) = collector.poll_timeout().unwrap();
 
-    assert_eq!(collector.handle_timeout(Timestamp(due.0 - 1)), []);
-    assert_eq!(collector.handle_timeout(due).len(), 4);
-    assert_eq!(collector.handle_timeout(due), []);
+    assert_eq!(collector.handle_timeout(Timestamp(due.0 - 1), at), []);
+    assert_eq!(collector.handle_timeout(due, at).len(), 4);
+    assert_eq!(collector.handle_timeout(due, at), []);
     assert_eq!(
         collector.poll_timeout().unwrap().0,
         due.plus(GcConfig::default().eval_interval)
     );
+}
+
+/// The server booted with a clock that was ahead and was set back: rows carry the time it has been set to.
+#[test]
+fn ages_are_reckoned_by_the_clock_of_the_rows() {
+    let config = GcConfig::default();
+    let booted = Timestamp(1_000_000_000_000_000_000);
+    let (now, at) = (booted.plus(HOUR), Timestamp(booted.0 - 1));
+    let mut collector = Collector::new(config, booted);
+
+    let commands = collector.handle_timeout(now, at);
+
+    let cutoffs = config.cutoffs(at);
+    let expected = [
+        (GcRule::Jobs, cutoffs.jobs),
+        (GcRule::Evals, cutoffs.evals),
+        (GcRule::Deployments, cutoffs.deployments),
+        (GcRule::Nodes, cutoffs.nodes),
+    ];
+    let expected = expected.map(|(rule, before)| Command::CollectGarbage {
+        rule,
+        before,
+        batch_before: cutoffs.batch_evals,
+        after: None,
+        at,
+    });
+    assert_eq!(commands, expected);
+    let (due, _) = collector.poll_timeout().unwrap();
+    assert_eq!(due, now.plus(config.eval_interval));
 }
 
 #[test]

@@ -1,9 +1,11 @@
-//! What must be true of collections of garbage: nothing live goes, and one that is over has come to the end of every rule.
+//! What must be true of collections of garbage: nothing live goes, nothing by age before its threshold, and one that is over
+//! has come to the end of every rule.
 //!
 //! The rules of `fsm/garbage/rule.rs` are not asked: what they must never allow is said here anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_control_core::fsm::{Command, GcRule, Response};
 use muster_control_core::gc::Collector;
@@ -15,7 +17,7 @@ use muster_domain::node::{Node, NodeStatus};
 use muster_domain::one_off::{OneOff, OneOffState};
 
 use super::Oracle;
-use crate::CutShort;
+use crate::{CutShort, duties};
 
 /// What is known of collections.
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub struct Collections {
     begun: BTreeMap<GcRule, u64>,
     /// The same of the last one that came to its end.
     swept: BTreeMap<GcRule, u64>,
+    /// The time by which the rule's last collection by age reckons ages.
+    aged_at: BTreeMap<GcRule, Timestamp>,
 }
 
 impl Oracle {
@@ -102,8 +106,61 @@ impl Oracle {
         }
     }
 
-    /// A slice has made `after` of `before`.
-    pub fn forgotten(&mut self, before: &State, after: &State) {
+    /// A leader begins collections by age. `at` is its wall clock, which is what rows carry of what it proposes.
+    pub fn due_by_age(&mut self, due: &[Command], at: Timestamp) {
+        for command in due {
+            if let Command::CollectGarbage { rule, at: says, .. } = command
+                && *says != at
+            {
+                self.fault(&format!(
+                    "a collection of {rule:?} reckons ages by {says:?}, but its leader's clock says {at:?}"
+                ));
+            }
+        }
+    }
+
+    /// A slice of `command` has made `after` of `before`.
+    pub fn forgotten(&mut self, command: &Command, before: &State, after: &State) {
+        self.forgotten_young(command, before, after);
+        self.forgotten_live(before, after);
+    }
+
+    fn forgotten_young(&mut self, command: &Command, before: &State, after: &State) {
+        let Command::CollectGarbage {
+            rule,
+            before: cutoff,
+            after: cursor,
+            at,
+            ..
+        } = command
+        else {
+            return;
+        };
+        let is_purge = cursor
+            .as_ref()
+            .is_some_and(|it| Collector::purged(it).is_some());
+        if *cutoff == Timestamp(u64::MAX) || is_purge {
+            return;
+        }
+        if cursor.is_none() {
+            self.collections.aged_at.insert(*rule, *at);
+        }
+        let Some(at) = self.collections.aged_at.get(rule).copied() else {
+            return;
+        };
+        let young: Vec<String> = aged(*rule, before, after)
+            .into_iter()
+            .filter(|(_, ended, threshold)| ended.plus(*threshold) >= at)
+            .map(|(what, ended, threshold)| {
+                format!("{what} ended at {ended:?}, less than {threshold:?} before {at:?}")
+            })
+            .collect();
+        for what in young {
+            self.fault(&format!("a collection has forgotten what is young: {what}"));
+        }
+    }
+
+    fn forgotten_live(&mut self, before: &State, after: &State) {
         let mut live: Vec<String> = Vec::new();
         let allocs = before.allocs().iter();
         for alloc in allocs.filter(|alloc| after.allocs().get(&alloc.id()).is_none()) {
@@ -146,6 +203,54 @@ impl Oracle {
             self.fault(&format!("a collection has forgotten what is live: {what}"));
         }
     }
+}
+
+/// What a slice by age took: each with the time of its end and the age it must have.
+fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, Duration)> {
+    let config = duties::gc();
+    let mut gone = Vec::new();
+    let of_evals = |is_batch: bool| match rule {
+        GcRule::Jobs => config.job_threshold,
+        _ if is_batch => config.batch_eval_threshold,
+        _ => config.eval_threshold,
+    };
+    let evals = before.evals().iter();
+    for eval in evals.filter(|eval| after.evals().get(&eval.id).is_none()) {
+        let threshold = of_evals(eval.job_type.is_batch());
+        let what = format!("evaluation {}", eval.id);
+        gone.push((what, eval.modify_time, threshold));
+    }
+    let allocs = before.allocs().iter();
+    for alloc in allocs.filter(|alloc| after.allocs().get(&alloc.id()).is_none()) {
+        let eval = before.evals().get(&alloc.eval_id());
+        let again = before.jobs().get(alloc.job_key());
+        // What an earlier batch job of the name left goes by the age of its evaluation.
+        if alloc.job().spec.job_type.is_batch()
+            && again.is_some_and(|job| alloc.job().create_index < job.current.create_index)
+        {
+            continue;
+        }
+        let threshold = of_evals(eval.is_some_and(|eval| eval.job_type.is_batch()));
+        let what = format!("allocation {}", alloc.id());
+        gone.push((what, alloc.modify_time(), threshold));
+    }
+    let jobs = before.jobs().iter();
+    for job in jobs.filter(|job| after.jobs().get(&job.key()).is_none()) {
+        let what = format!("job {}", job.key());
+        gone.push((what, job.current.submit_time, config.job_threshold));
+    }
+    // With its job a deployment goes whatever its age.
+    let deployments = before.deployments().iter().filter(|_| rule != GcRule::Jobs);
+    for row in deployments.filter(|row| after.deployments().get(&row.id).is_none()) {
+        let what = format!("deployment {}", row.id);
+        gone.push((what, row.modify_time, config.deployment_threshold));
+    }
+    let nodes = before.nodes().iter();
+    for node in nodes.filter(|node| after.nodes().get(&node.spec.id).is_none()) {
+        let what = format!("node {}", node.spec.name);
+        gone.push((what, node.status_at, config.node_threshold));
+    }
+    gone
 }
 
 /// Why an allocation may not be forgotten.

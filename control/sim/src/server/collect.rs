@@ -76,10 +76,10 @@ impl Server {
     }
 
     fn force(&mut self, waiter: Waiter, env: &mut Env) {
-        let now = env.now;
+        let at = self.wall(env.now);
         if let Some(duties) = &mut self.duties {
             env.say(format_args!("server {} collects by force", self.at));
-            duties.force(waiter, now);
+            duties.force(waiter, at);
         }
     }
 
@@ -117,6 +117,7 @@ impl Server {
         if matches!(response, Response::Rejected(_)) {
             return;
         }
+        let at = self.wall(env.now);
         let next = match command {
             Command::Keyed { command, .. } => match command.command() {
                 Command::DeregisterJob {
@@ -126,7 +127,7 @@ impl Server {
                 } => Some(Collector::below(key.clone(), *at)),
                 _ => None,
             },
-            other => Collector::next_slice(other, response, env.now),
+            other => Collector::next_slice(other, response, at),
         };
         if let Some(next) = next {
             self.ask(Asker::Purge, next, env);

@@ -75,6 +75,11 @@ fn half_a_collection_is_found_within_2_seeds() {
 }
 
 #[test]
+fn ages_by_another_clock_are_found_within_5_seeds() {
+    found_within(Bug::OtherClock, 5);
+}
+
+#[test]
 fn ignored_key_is_found_within_5_seeds() {
     found_within(Bug::KeyIgnored, 5);
 }

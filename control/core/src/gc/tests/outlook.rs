@@ -117,7 +117,7 @@ fn an_allocation_says_from_when_on_it_goes() {
 /// Whether a collection at a time forgets the first allocation.
 fn goes(scene: &Scene, at: Timestamp) -> bool {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
-    let state = scene.after(collector.handle_timeout(at));
+    let state = scene.after(collector.handle_timeout(at, at));
     state.allocs().get(&scene.allocs[0]).is_none()
 }
 

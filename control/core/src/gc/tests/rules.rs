@@ -27,7 +27,7 @@ pub(super) fn ago(age: Duration) -> Timestamp {
 /// What is over by default thresholds at [`NOW`] goes.
 fn collected(scene: &Scene) -> State {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
-    scene.after(collector.handle_timeout(NOW))
+    scene.after(collector.handle_timeout(NOW, NOW))
 }
 
 /// A live job of this type, with an evaluation and an allocation that ended two days ago, and a node.
