@@ -144,6 +144,55 @@ fn ages_are_reckoned_by_the_clock_of_the_rows() {
     assert_eq!(due, now.plus(config.eval_interval));
 }
 
+/// What a rule has of its own: a tick of the clock, in seconds, and how old, in hours, what goes must be.
+#[test]
+fn every_rule_has_its_own_interval_and_threshold() {
+    let (secs, hours) = (Duration::from_secs, Duration::from_hours);
+    let config = GcConfig {
+        eval_interval: secs(2),
+        eval_threshold: hours(11),
+        batch_eval_threshold: hours(13),
+        job_interval: secs(3),
+        job_threshold: hours(17),
+        deployment_interval: secs(5),
+        deployment_threshold: hours(19),
+        node_interval: secs(7),
+        node_threshold: hours(23),
+    };
+    let began = Timestamp(1_000_000_000_000_000_000);
+    let mut collector = Collector::new(config, began);
+
+    let mut came = Vec::new();
+    while let Some((now, _)) = collector.poll_timeout()
+        && now <= began.plus(secs(7))
+    {
+        for command in collector.handle_timeout(now, now) {
+            let Command::CollectGarbage {
+                rule,
+                before,
+                batch_before,
+                ..
+            } = command
+            else {
+                panic!("{command:?}")
+            };
+            let ages = [before, batch_before].map(|cutoff| now.since(cutoff).as_secs() / 3_600);
+            came.push((now.since(began).as_secs(), rule, ages));
+        }
+    }
+
+    let expected = [
+        (2, GcRule::Evals, [11, 13]),
+        (3, GcRule::Jobs, [17, 13]),
+        (4, GcRule::Evals, [11, 13]),
+        (5, GcRule::Deployments, [19, 13]),
+        (6, GcRule::Jobs, [17, 13]),
+        (6, GcRule::Evals, [11, 13]),
+        (7, GcRule::Nodes, [23, 13]),
+    ];
+    assert_eq!(came, expected);
+}
+
 #[test]
 fn a_stopped_job_goes_with_all_below_it() {
     let mut cluster = stopped(JobType::Service);

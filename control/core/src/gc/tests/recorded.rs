@@ -255,6 +255,7 @@ fn scene(row: &Value) -> Scene {
         };
         scene.deployment(
             text(one, "id").parse().unwrap(),
+            false,
             status,
             time(one, "modify_index"),
         );

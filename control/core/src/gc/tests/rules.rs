@@ -487,7 +487,7 @@ fn a_job_goes_only_with_everything_below_it() {
             EvalStatus::Complete,
             ago(eval_age * HOUR),
         );
-        scene.deployment(DEPLOYMENT, DeploymentStatus::Successful, NOW);
+        scene.deployment(DEPLOYMENT, true, DeploymentStatus::Successful, NOW);
         scene.alloc(&Put {
             client,
             modified: ago(alloc_age * HOUR),
@@ -506,43 +506,42 @@ fn a_job_goes_only_with_everything_below_it() {
     }
 }
 
-/// By status, age in minutes and status of its allocation.
-const DEPLOYMENTS: &[(DeploymentStatus, u32, ClientStatus, bool)] = &[
-    (
-        DeploymentStatus::Successful,
-        61,
-        ClientStatus::Complete,
-        true,
-    ),
-    (DeploymentStatus::Failed, 61, ClientStatus::Complete, true),
-    (
-        DeploymentStatus::Cancelled,
-        61,
-        ClientStatus::Complete,
-        true,
-    ),
-    (
-        DeploymentStatus::Successful,
-        60,
-        ClientStatus::Complete,
-        false,
-    ),
-    (
-        DeploymentStatus::Successful,
-        61,
-        ClientStatus::Running,
-        false,
-    ),
-    (DeploymentStatus::Running, 61, ClientStatus::Complete, false),
-    (DeploymentStatus::Paused, 61, ClientStatus::Complete, false),
-];
+/// By status, age in minutes, status of its allocation, whether it is of the job's current version and whether the job is
+/// told to stop.
+const DEPLOYMENTS: &[(DeploymentStatus, u32, ClientStatus, bool, bool, bool)] = {
+    use ClientStatus::{Complete as Ended, Running as Runs};
+    use DeploymentStatus::{Cancelled, Failed, Paused, Running, Successful};
+
+    &[
+        (Successful, 61, Ended, false, false, true),
+        (Failed, 61, Ended, false, false, true),
+        (Cancelled, 61, Ended, false, false, true),
+        (Successful, 60, Ended, false, false, false),
+        (Failed, 60, Ended, false, false, false),
+        (Cancelled, 60, Ended, false, false, false),
+        (Successful, 61, Runs, false, false, false),
+        (Running, 61, Ended, false, false, false),
+        (Paused, 61, Ended, false, false, false),
+        // Without it the job would begin anew what failed.
+        (Failed, 61, Ended, true, false, false),
+        (Failed, 61, Ended, true, true, true),
+        (Failed, 61, Ended, false, true, true),
+        (Successful, 61, Ended, true, false, true),
+        (Successful, 61, Ended, true, true, true),
+        (Cancelled, 61, Ended, true, false, true),
+        (Cancelled, 61, Ended, true, true, true),
+        (Running, 61, Ended, true, true, false),
+    ]
+};
 
 #[test]
 fn deployments_go_by_the_table() {
     for case in DEPLOYMENTS {
-        let (status, minutes, client, expected) = *case;
+        let (status, minutes, client, is_current, stop, expected) = *case;
         let (mut scene, put) = ended(JobType::Service);
-        scene.deployment(DEPLOYMENT, status, ago(minutes * MINUTE));
+        // With the allocation the job stays.
+        scene.job(spec(JobType::Service), 1, stop, JobStatus::Running);
+        scene.deployment(DEPLOYMENT, is_current, status, ago(minutes * MINUTE));
         let deployment = Some(DEPLOYMENT);
         scene.alloc(&Put {
             client,

@@ -23,6 +23,9 @@ pub(super) const JOB: &str = "app";
 /// When collections take place: ages of minutes are before, whatever unit rows use.
 pub(super) const NOW: Timestamp = Timestamp(1_000_000_000_000_000_000);
 
+/// The job's current version.
+const VERSION: u64 = 7;
+
 /// A state under construction.
 #[derive(Debug, Default)]
 pub(super) struct Scene {
@@ -134,12 +137,18 @@ impl Scene {
         self.state.nodes.put_at(row, number);
     }
 
-    /// Of a version that is not the job's current one.
-    pub(super) fn deployment(&mut self, id: DeploymentId, status: DeploymentStatus, at: Timestamp) {
+    /// Of the job's current version or of one before that.
+    pub(super) fn deployment(
+        &mut self,
+        id: DeploymentId,
+        is_current: bool,
+        status: DeploymentStatus,
+        at: Timestamp,
+    ) {
         self.state.put_deployment(Deployment {
             id,
             job: JobKey::in_default(JOB),
-            job_version: 7,
+            job_version: if is_current { VERSION } else { VERSION - 1 },
             job_modify_index: LogIndex(1),
             job_create_index: LogIndex(1),
             status,
@@ -208,7 +217,7 @@ impl Scene {
 fn version(spec: JobSpec, create_index: u64) -> Arc<JobVersion> {
     Arc::new(JobVersion {
         spec,
-        version: 0,
+        version: VERSION,
         submit_time: Timestamp(create_index),
         create_index: LogIndex(create_index),
         job_modify_index: LogIndex(create_index),
