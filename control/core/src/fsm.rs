@@ -959,8 +959,10 @@ pub fn apply_within(
             at: _,
             check_index,
         } => job::register_placed(&mut change, *spec, *places, check_index),
-        Command::DeregisterJob { key, purge, at: _ } => job::deregister(&mut change, key, purge),
-        Command::PurgeJob { key, at: _ } => job::purge(&mut change, key),
+        Command::DeregisterJob { key, purge, at: _ } => {
+            job::deregister(&mut change, key, purge, bounds)
+        }
+        Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
         Command::EvaluateJob {
             key,
             force_reschedule,

@@ -1,10 +1,13 @@
 //! Deployments: list, read, and what operators do to one.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{any, get, put};
 use muster_control_core::fsm::{self, Command, DeploymentChange};
 use muster_control_core::state::{Allocs, State};
+use muster_domain::deployment::Deployment as Row;
 use muster_domain::id::{DeploymentId, JobKey, LogIndex};
 use muster_wire::api::deployment::{
     self as shapes, Deployment, DeploymentUpdateResponse, HealthRequest,
@@ -140,17 +143,24 @@ pub(super) async fn of_job(http: &Http, query: &Query, key: JobKey) -> Result<Re
         .await
 }
 
+/// One of a job that had the name before is none of it.
+fn newest<'a>(state: &'a State, key: &JobKey) -> Option<&'a Arc<Row>> {
+    let created = state.jobs().get(key).map(|job| job.current.create_index);
+    let latest = state.deployments().latest(key);
+    latest.filter(|row| created.is_none_or(|index| row.job_create_index == index))
+}
+
 /// The newest deployment of a job; `null` if it has none.
 pub(super) async fn latest(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     query
         .read_state(
             http,
             |state| {
-                let latest = state.deployments().latest(&key);
+                let latest = newest(state, &key);
                 latest.map_or(state.deployments().index(), |latest| latest.modify_index)
             },
             |state| {
-                let latest = state.deployments().latest(&key);
+                let latest = newest(state, &key);
                 Ok(latest.map(|latest| Deployment::from(&**latest)))
             },
         )

@@ -8,7 +8,8 @@
 //! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
 //! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
 //! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
-//! them that looks as if the job had been purged. A job's deployments go in one.
+//! them that looks as if the job had been purged. A deployment that is under way goes with the row, as nobody would end
+//! it; the others follow.
 //!
 //! The allocations of a slice go together at its end, so that each index is touched once for all siblings. What a
 //! slice asks of them before that, it asks of the state at its beginning.
@@ -254,11 +255,18 @@ impl Slice {
         self.evals += 1;
     }
 
+    /// With the deployment that is under way, as nobody would end it.
     fn remove_job(&mut self, change: &mut Change<'_>, row: &JobRow) {
+        let key = row.job.key();
+        let latest = change.state.deployments.latest(&key);
+        let active = latest.filter(|latest| latest.status.is_active());
+        if let Some(id) = active.map(|active| active.id) {
+            self.remove_deployment(change, &id);
+        }
         let versions = std::iter::once(&row.job.current).chain(&row.older);
         let sizes = versions.map(|version| Digest::bytes_of(&**version));
         self.bytes += sizes.sum::<u64>();
-        change.remove_job(&row.job.key());
+        change.remove_job(&key);
         self.freed += limits::GC_COST_JOB;
         self.jobs += 1;
     }
@@ -597,12 +605,10 @@ fn collect_job(
             index,
         }),
         Looked::Goes => {
-            let deployments: Vec<DeploymentId> =
-                snapshot.deployments.of_job(key).map(|row| row.id).collect();
-            for id in deployments {
-                slice.remove_deployment(change, &id);
-            }
             slice.remove_job(change, row);
+            if !remove_deployments(change, key, slice) {
+                return Some(GcJobStep::REMOVE);
+            }
             // What an earlier slice saw is not among it.
             if from == FIRST_BELOW && slice.remove_seen(change) {
                 return None;
@@ -693,8 +699,10 @@ fn remove_below(
     slice: &mut Slice,
 ) -> Option<Below> {
     let at = change.at;
-    let again = change.state.jobs.get(key);
-    let again = again.map(|job| job.current.create_index);
+    if !remove_deployments(change, key, slice) {
+        return Some(from);
+    }
+    let again = registered_again(change, key);
     for (eval, alloc_from) in evals_from(snapshot, key, from) {
         if slice.is_full() {
             return Some((eval.id, alloc_from));
@@ -721,6 +729,42 @@ fn remove_below(
         }
     }
     None
+}
+
+/// The entry that made the job which has the name of one whose row went before.
+fn registered_again(change: &Change<'_>, key: &JobKey) -> Option<LogIndex> {
+    let job = change.state.jobs.get(key);
+    job.map(|job| job.current.create_index)
+}
+
+/// Forgets deployments of a job whose row went before, oldest first. Says whether none is left.
+fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) -> bool {
+    let again = registered_again(change, key);
+    let of_job = change.state.deployments.of_job(key);
+    let left = of_job.take_while(|row| again.is_none_or(|again| row.job_create_index < again));
+    // With one more than it has room for the slice is full.
+    let most = slice.bounds.freed_max / limits::GC_COST_DEPLOYMENT + 2;
+    let left: Vec<DeploymentId> = left.take(most).map(|row| row.id).collect();
+    for id in left {
+        if slice.is_full() {
+            return false;
+        }
+        slice.look();
+        slice.remove_deployment(change, &id);
+    }
+    true
+}
+
+/// Forgets the row of a job that is purged, and of its deployments the one that is under way and as many others as a
+/// slice may. What is left goes as what is left of any job that goes. Gives how many deployments went.
+pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: Bounds) -> u32 {
+    let mut slice = Slice {
+        bounds,
+        ..Slice::default()
+    };
+    slice.remove_job(change, row);
+    remove_deployments(change, &row.job.key(), &mut slice);
+    slice.deployments
 }
 
 fn collect_deployments(

@@ -10,7 +10,7 @@ use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTag};
 use muster_domain::limits::COUNT_MAX;
 
-use super::{Change, JobPlaces, Rejection, Response, TagGiven, plan};
+use super::{Change, GcBounds, JobPlaces, Rejection, Response, TagGiven, garbage, plan};
 use crate::limits;
 use crate::state::{AllocView, JobRow, State};
 
@@ -405,14 +405,15 @@ fn waits(deployment: &Deployment) -> bool {
 }
 
 /// Records that a job is to be stopped, and forgets it if `purge` says so. Its allocations are stopped
-/// by the evaluation, and forgotten when they have ended.
+/// by the evaluation, and forgotten when they have ended; deployments that are more than `bounds` say, with those.
 pub(super) fn deregister(
     change: &mut Change<'_>,
     key: JobKey,
     purge: bool,
+    bounds: GcBounds,
 ) -> Result<Response, Rejection> {
     if purge {
-        let (eval_id, _) = forget(change, key)?;
+        let (eval_id, _) = forget(change, key, bounds)?;
         return Ok(Response::JobDeregistered { eval_id });
     }
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
@@ -434,27 +435,29 @@ pub(super) fn deregister(
 }
 
 /// Forgets a job, and says what went with it.
-pub(super) fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
-    let (eval_id, deployments) = forget(change, key)?;
+pub(super) fn purge(
+    change: &mut Change<'_>,
+    key: JobKey,
+    bounds: GcBounds,
+) -> Result<Response, Rejection> {
+    let (eval_id, deployments) = forget(change, key, bounds)?;
     Ok(Response::JobPurged {
         eval_id,
         deployments,
     })
 }
 
-/// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments there were.
-fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32), Rejection> {
+/// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments went.
+fn forget(
+    change: &mut Change<'_>,
+    key: JobKey,
+    bounds: GcBounds,
+) -> Result<(Option<EvalId>, u32), Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::UnknownJob(key));
     };
-    let deployments = change.state.deployments.of_job(&key);
-    let deployments: Vec<_> = deployments.map(|it| it.id).collect();
-    for id in &deployments {
-        change.remove_deployment(id);
-    }
-    change.remove_job(&key);
-    let count = u32::try_from(deployments.len()).unwrap_or(u32::MAX);
-    Ok((look_at(change, &row.job, Trigger::JobDeregister), count))
+    let deployments = garbage::purge(change, &row, bounds);
+    Ok((look_at(change, &row.job, Trigger::JobDeregister), deployments))
 }
 
 /// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever

@@ -13,6 +13,7 @@ use crate::fsm::{self, GcBounds, GcCursor, GcJobStep, GcKept};
 use crate::limits;
 use crate::state::{AllocView, State, check};
 
+mod deployments;
 mod one_offs;
 mod outlook;
 mod recorded;

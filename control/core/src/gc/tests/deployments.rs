@@ -1,0 +1,118 @@
+//! Jobs with more deployments than a slice frees.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_domain::alloc::ClientStatus;
+use muster_domain::deployment::{Deployment, DeploymentStatus};
+use muster_domain::fixture::{job, node};
+use muster_domain::id::{DeploymentId, JobKey, LogIndex, Timestamp};
+
+use super::{jobs_by_force, purge};
+use crate::fixture::Cluster;
+use crate::fsm::{Command, Response};
+use crate::gc::Collector;
+use crate::limits;
+use crate::state::check;
+
+const MANY: u32 = 3_000;
+/// One that is under way goes with the row beside those that fit.
+const IN_A_SLICE: usize = limits::GC_SLICE_MAX / limits::GC_COST_DEPLOYMENT + 1;
+
+/// A job whose instance runs, with deployments of which the last is under way.
+fn deployed_often() -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(job("web").build());
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.report(alloc_id, ClientStatus::Running);
+    cluster.advance(Duration::from_secs(1));
+    for at in 0..MANY {
+        let is_last = at + 1 == MANY;
+        let status = if is_last {
+            DeploymentStatus::Running
+        } else {
+            DeploymentStatus::Successful
+        };
+        put(&mut cluster, at, status);
+    }
+    cluster
+}
+
+/// One of the job as it is there, newer than those before.
+fn put(cluster: &mut Cluster, at: u32, status: DeploymentStatus) {
+    let state = &mut cluster.state;
+    let key = JobKey::in_default("web");
+    let version = Arc::clone(&state.jobs.get(&key).unwrap().current);
+    state.put_deployment(Deployment {
+        id: DeploymentId::at(state.applied, at),
+        job: key,
+        job_version: version.version,
+        job_modify_index: version.job_modify_index,
+        job_create_index: version.create_index,
+        status,
+        status_description: String::new(),
+        groups: Vec::new(),
+        create_index: LogIndex(state.applied.0 + u64::from(at)),
+        modify_index: LogIndex(1),
+        create_time: Timestamp(0),
+        modify_time: Timestamp(0),
+    });
+}
+
+fn left(cluster: &Cluster) -> usize {
+    let of_job = cluster
+        .state
+        .deployments()
+        .of_job(&JobKey::in_default("web"));
+    of_job.count()
+}
+
+/// All slices from `command` on. Each frees a bounded number of deployments.
+fn in_slices(cluster: &mut Cluster, command: Command) {
+    let mut next = Some(command);
+    while let Some(command) = next {
+        let before = left(cluster);
+        let response = cluster.apply(command.clone());
+        assert!(before - left(cluster) <= IN_A_SLICE);
+        let Response::Collected { deployments, .. } = &response else {
+            panic!("{response:?}")
+        };
+        assert_eq!(*deployments as usize, before - left(cluster));
+        next = Collector::next_slice(&command, &response, cluster.now);
+    }
+}
+
+#[test]
+fn a_job_of_many_deployments_goes_in_slices() {
+    let mut cluster = deployed_often();
+    let alloc_id = cluster.live("web")[0].id;
+    cluster.stop("web");
+    cluster.report(alloc_id, ClientStatus::Complete);
+
+    let jobs = jobs_by_force(cluster.now);
+    in_slices(&mut cluster, jobs);
+
+    assert!(cluster.state.jobs().is_empty());
+    assert_eq!(left(&cluster), 0);
+    assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
+}
+
+/// The purge leaves none that is under way; what has the name next keeps its own.
+#[test]
+fn a_purge_forgets_deployments_in_slices() {
+    let mut cluster = deployed_often();
+
+    purge(&mut cluster, "web");
+
+    let purged = MANY as usize - left(&cluster);
+    assert!((1..=IN_A_SLICE).contains(&purged), "{purged}");
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+    cluster.settle();
+    cluster.run(job("web").build());
+    put(&mut cluster, MANY, DeploymentStatus::Successful);
+    let below = Collector::below(JobKey::in_default("web"), cluster.now);
+    in_slices(&mut cluster, below);
+    assert_eq!(left(&cluster), 1);
+    assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
+}
