@@ -44,6 +44,8 @@ pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
 pub use one_offs::{OneOffs, due_at, place_of};
 
+#[cfg(test)]
+pub(crate) use allocs::LOOKED_UP;
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
 pub use allocs::{id_of, key_of};
 pub(crate) use digest::Digest;
@@ -199,6 +201,12 @@ impl State {
     pub fn allocs_on(&self, node_id: &NodeId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         let number = self.nodes.number_of_any(node_id);
         number.into_iter().flat_map(|number| self.allocs.on(number))
+    }
+
+    /// How many of the allocations on one node are not terminal.
+    pub(crate) fn live_on(&self, node_id: &NodeId) -> u32 {
+        let number = self.nodes.number_of_any(node_id);
+        number.map_or(0, |number| self.allocs.live_on(number))
     }
 
     /// Writes an allocation that is not there, and takes its share of its node.

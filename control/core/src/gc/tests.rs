@@ -11,7 +11,7 @@ use super::*;
 use crate::fixture::Cluster;
 use crate::fsm::{self, GcBounds, GcCursor, GcJobStep, GcKept};
 use crate::limits;
-use crate::state::{AllocView, State, check};
+use crate::state::{AllocView, LOOKED_UP, State, check};
 
 mod deployments;
 mod one_offs;
@@ -352,6 +352,26 @@ fn a_node_goes_when_nothing_is_on_it() {
 
     assert_eq!(by_threshold(&mut cluster), [0, 0, 0, 1]);
     assert!(cluster.state.nodes().is_empty());
+}
+
+/// However many have ended there: it is one look at the node.
+#[test]
+fn a_node_with_many_dead_allocations_is_not_walked() {
+    let mut cluster = crowd(1);
+    let node_id = cluster.state.nodes().iter().next().unwrap().spec.id;
+    cluster.node_status(node_id, NodeStatus::Down);
+    assert!(cluster.state.allocs_on(&node_id).count() > limits::GC_SLICE_MAX);
+    LOOKED_UP.set(0);
+
+    let nodes = Collector::forced(cluster.now).pop().unwrap();
+    let response = cluster.apply(nodes);
+
+    let Response::Collected { nodes, .. } = response else {
+        panic!("{response:?}")
+    };
+    assert_eq!(nodes, 1);
+    assert!(LOOKED_UP.get() < 10, "{}", LOOKED_UP.get());
+    assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
 
 #[test]

@@ -167,6 +167,8 @@ struct NodeAllocs {
     keys: Arc<Vec<u64>>,
     /// How many of them have none.
     gone: u32,
+    /// Rows that are not terminal.
+    live: u32,
 }
 
 impl NodeAllocs {
@@ -315,6 +317,12 @@ pub(super) struct Moved {
     pub(super) deployments: [Option<DeploymentId>; 2],
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Rows that were looked up one by one on this thread.
+    pub(crate) static LOOKED_UP: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// The table of allocations.
 #[derive(Clone, Debug, Default)]
 pub struct Allocs {
@@ -344,7 +352,9 @@ impl PartialEq for Allocs {
         let same_node = |(number, node): (u64, &NodeAllocs)| {
             let theirs = other.by_node.get(number);
             theirs.is_some_and(|theirs| {
-                node.node_id == theirs.node_id && self.left_of(node).eq(&other.left_of(theirs))
+                node.node_id == theirs.node_id
+                    && node.live == theirs.live
+                    && self.left_of(node).eq(&other.left_of(theirs))
             })
         };
         *rows == other.rows
@@ -369,6 +379,8 @@ impl Allocs {
 
     /// The allocation of this key.
     pub(crate) fn at(&self, key: u64) -> Option<AllocView<'_>> {
+        #[cfg(test)]
+        LOOKED_UP.set(LOOKED_UP.get() + 1);
         let row = self.rows.get(key)?;
         Some(self.view(key, row))
     }
@@ -425,6 +437,12 @@ impl Allocs {
             .into_iter()
             .flat_map(|node| node.keys.iter())
             .filter_map(|key| self.at(*key))
+    }
+
+    /// How many on one node are not terminal: counted with every change, so without a look at any of them.
+    pub(super) fn live_on(&self, number: NodeNumber) -> u32 {
+        let node = self.by_node.get(u64::from(number.0));
+        node.map_or(0, |node| node.live)
     }
 
     /// Those placed by one evaluation.
@@ -556,7 +574,7 @@ impl Allocs {
         self.index = self.index.max(row.modify_index);
         let now = Before::of(key, &row);
         self.hash = self.hash.wrapping_add(now.hash);
-        self.put_on_node(row.node, node_id, key);
+        self.put_on_node(&row, node_id, key);
         let one = Counted::New {
             first: key,
             count: 1,
@@ -585,7 +603,7 @@ impl Allocs {
             );
             self.index = self.index.max(row.modify_index);
             self.hash = self.hash.wrapping_add(row.hash(key));
-            self.put_on_node(row.node, *node_id, key);
+            self.put_on_node(row, *node_id, key);
         }
         // A command makes fewer than a million.
         let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
@@ -594,9 +612,11 @@ impl Allocs {
         moved
     }
 
-    fn put_on_node(&mut self, number: NodeNumber, node_id: NodeId, key: u64) {
-        let number = u64::from(number.0);
+    fn put_on_node(&mut self, row: &Row, node_id: NodeId, key: u64) {
+        let number = u64::from(row.node.0);
+        let live = u32::from(!row.is_terminal());
         if let Some(node) = self.by_node.get_mut(number) {
+            node.live += live;
             let keys = Arc::make_mut(&mut node.keys);
             match keys.last() {
                 Some(last) if *last > key => {
@@ -610,6 +630,7 @@ impl Allocs {
                 node_id,
                 keys: Arc::new(vec![key]),
                 gone: 0,
+                live,
             };
             self.by_node.insert(number, node);
         }
@@ -625,9 +646,16 @@ impl Allocs {
         let before = Before::of(key, row);
         change(row);
         let after = Before::of(key, row);
+        let number = u64::from(row.node.0);
         self.index = self.index.max(row.modify_index);
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
         let mut moved = Moved::default();
+        if before.is_terminal != after.is_terminal
+            && let Some(node) = self.by_node.get_mut(number)
+        {
+            node.live += u32::from(before.is_terminal);
+            node.live -= u32::from(after.is_terminal);
+        }
         if !before.counts_like(&after) {
             let away = self.uncount(&before);
             let here = self.count(Counted::Changed, &after);
@@ -649,6 +677,7 @@ impl Allocs {
             ..Removed::default()
         };
         let mut numbers: Vec<NodeNumber> = Vec::with_capacity(keys.len());
+        let mut live: Vec<NodeNumber> = Vec::new();
         let mut all: Vec<Gone> = Vec::new();
         let mut hash: u64 = 0;
         self.rows.remove_all(&keys, |key, row| {
@@ -657,6 +686,9 @@ impl Allocs {
             removed.bytes += digest.size();
             removed.keys.push(key);
             numbers.push(row.node);
+            if !row.is_terminal() {
+                live.push(row.node);
+            }
             match all.last_mut() {
                 Some(gone) if gone.counts(row) => gone.count += 1,
                 Some(_) | None => all.push(Gone {
@@ -672,6 +704,11 @@ impl Allocs {
         self.forget_for_evals(&all, &mut removed);
         self.forget_for_jobs(&all, &mut removed);
         self.forget_for_deployments(&all, &mut removed);
+        for number in live {
+            if let Some(node) = self.by_node.get_mut(u64::from(number.0)) {
+                node.live -= 1;
+            }
+        }
         self.forget_for_nodes(numbers, &mut removed);
         removed
     }

@@ -345,7 +345,7 @@ pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), 
         Err(Kept::Live)
     } else if node.status_at >= before {
         Err(Kept::Young)
-    } else if state.allocs_on(&node.spec.id).all(AllocView::is_terminal) {
+    } else if state.live_on(&node.spec.id) == 0 {
         Ok(())
     } else {
         Err(Kept::Needed)
