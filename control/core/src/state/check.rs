@@ -2,6 +2,26 @@
 //!
 //! Run after every command in tests and in the simulator. Indexes are checked by building the state
 //! anew from its rows and comparing; what follows from rows alone is checked row by row.
+//!
+//! What a row names is there, or may be gone:
+//!
+//! | reference | |
+//! |---|---|
+//! | allocation → evaluation | is there: collections find what has ended by its evaluation |
+//! | live allocation → node | is there: nobody else says what became of it |
+//! | active deployment → job | is there, and the same: the job's evaluations are what ends it |
+//! | running one-off task → allocation | is there: its end is the task's |
+//! | one-off task that is not over → job | is there, or the task is about to end |
+//! | summary of a job → allocations | counts those that are there; without any there is none |
+//! | allocation → job | may be gone by a purge, while its agent ends it; it shares its version itself |
+//! | allocation → deployment | the same |
+//! | allocation → the one it replaces, the one that replaces it, follow-up | may be gone: each goes by its own age |
+//! | ended allocation → node | may be gone; its number is held for it |
+//! | deployment that is over → job | may be gone: it follows its job in later slices, or goes by its own age |
+//! | evaluation → job | may be gone by a purge, which it carries out |
+//! | evaluation → deployment, previous, blocked | may be gone: each goes by its own age |
+//! | summary of a job → job | may be gone as long as allocations are there |
+//! | one-off task that is over → allocation | may be gone by a collection by force; the task has its result |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +44,7 @@ pub fn broken(state: &State) -> Vec<String> {
     nodes_are_not_overbooked(state, &mut broken);
     jobs_say_what_became_of_them(state, &mut broken);
     evals_refer_to_what_exists(state, &mut broken);
+    deployments_refer_to_what_exists(state, &mut broken);
     deployments_count_what_there_is(state, &mut broken);
     one_offs_run_at_most_once(state, &mut broken);
     indexes_agree_with_rows(state, &mut broken);
@@ -189,6 +210,24 @@ fn evals_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
     }
 }
 
+/// One without its job would be under way for ever.
+fn deployments_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+    for deployment in state.deployments.active() {
+        let (id, key) = (deployment.id, &deployment.job);
+        match state.jobs.get(key) {
+            None => broken.push(format!(
+                "deployment {id} is under way, and its job {key} is gone"
+            )),
+            Some(job) if job.current.create_index != deployment.job_create_index => {
+                broken.push(format!(
+                    "deployment {id} is under way of an earlier job {key}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 /// At most one deployment of a job is under way, and it counts its allocations.
 fn deployments_count_what_there_is(state: &State, broken: &mut Vec<String>) {
     let mut active: BTreeSet<&JobKey> = BTreeSet::new();
@@ -242,6 +281,13 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
             let says = row.state;
             broken.push(format!(
                 "task {guid} is {says} with allocation {:?}",
+                row.alloc_id
+            ));
+        }
+        let runs_without = row.state == OneOffState::Running && allocs.is_empty();
+        if runs_without {
+            broken.push(format!(
+                "task {guid} runs, and its allocation {:?} is gone",
                 row.alloc_id
             ));
         }

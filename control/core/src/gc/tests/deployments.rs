@@ -116,3 +116,17 @@ fn a_purge_forgets_deployments_in_slices() {
     assert_eq!(left(&cluster), 1);
     assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
+
+#[test]
+fn a_deployment_under_way_without_its_job_is_found() {
+    let mut cluster = deployed_often();
+    cluster.unchecked = true;
+    let key = JobKey::in_default("web");
+    let applied = cluster.state.applied;
+
+    cluster.state.jobs.remove(&key, applied);
+
+    let broken = check::broken(&cluster.state);
+    let is_it = |text: &String| text.contains("is under way, and its job");
+    assert!(broken.iter().any(is_it), "{broken:?}");
+}
