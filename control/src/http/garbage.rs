@@ -18,6 +18,9 @@ use super::{Http, client};
 use crate::garbage::Freed;
 use crate::limits;
 
+/// Why a node that is down freed nothing.
+const IS_DOWN: &str = "it is down and was not asked; what it keeps goes by its own triggers, or ask again once its agent is back";
+
 /// Forgets everything that is over, whatever its age, and answers when that is done of the state. With `wait`, also
 /// on the nodes, and says what was freed and what was kept; with `dry_run`, the same without doing it.
 pub(super) async fn collect(
@@ -36,7 +39,7 @@ pub(super) async fn collect(
     };
     // As new as the leader's: the collection is in it.
     let state = query.state(&http).await?.state;
-    let nodes = connected(&state);
+    let (nodes, down) = by_reach(&state);
     let at = http.control.now();
     let surveyed =
         tokio::task::spawn_blocking(move || GcSurvey::of(&state, &GcCutoffs::NONE, at)).await;
@@ -49,6 +52,7 @@ pub(super) async fn collect(
         .buffer_unordered(limits::COLLECT_NODES_MAX)
         .collect()
         .await;
+    nodes.extend(down);
     nodes.sort_by(|a, b| (&a.name, &a.node_id).cmp(&(&b.name, &b.node_id)));
     query.json(&report(freed, &survey, nodes))
 }
@@ -76,12 +80,20 @@ pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed:
     }
 }
 
-/// Nodes that are not known to be out of reach.
-fn connected(state: &State) -> Vec<(NodeId, String)> {
+/// Nodes that are not known to be out of reach, and what the report says of those that are.
+fn by_reach(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
     let nodes = state.nodes().iter();
-    let up = nodes.filter(|node| node.status != NodeStatus::Down);
-    up.map(|node| (node.spec.id, node.spec.name.clone()))
-        .collect()
+    let (down, up): (Vec<_>, Vec<_>) = nodes.partition(|node| node.status == NodeStatus::Down);
+    let up = up.into_iter();
+    let up = up.map(|node| (node.spec.id, node.spec.name.clone()));
+    let down = down.into_iter().map(|node| GcNode {
+        node_id: node.spec.id.to_string(),
+        name: node.spec.name.clone(),
+        freed: 0,
+        kept: Vec::new(),
+        error: IS_DOWN.to_owned(),
+    });
+    (up.collect(), down.collect())
 }
 
 async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool) -> GcNode {

@@ -9,7 +9,7 @@ use muster_control_core::state::{State, StateHash};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::node;
 use muster_domain::id::{AllocId, JobKey, Timestamp};
-use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
+use muster_domain::node::{GcReason, KeptReason, NodeCollected, NodeStatus, Thresholds};
 use muster_wire::api::event::Topic;
 use muster_wire::api::operator::GcRound;
 use muster_wire::rpc::{NodeReply, NodeRequest};
@@ -132,6 +132,36 @@ async fn a_dry_run_says_what_a_collection_frees() {
         assert_eq!(report["Nodes"][0]["Error"], "");
     }
     assert_eq!(size(&test.control().state()), [1, 1, 1]);
+    test.server.shutdown().await;
+}
+
+/// It is not asked, for nobody would answer; the report does not look as if all had been.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_names_nodes_that_are_down() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let (control, spec) = (test.control(), node("n1").build());
+    let (node_id, at) = (spec.id, control.now());
+    let spec = Box::new(spec);
+    let register = Command::RegisterNode { spec, at };
+    let status = NodeStatus::Down;
+    let down = Command::SetNodeStatus {
+        node_id,
+        status,
+        at,
+    };
+    for command in [register, down] {
+        control.propose(command).await.unwrap();
+    }
+
+    let answer = client.put("/v1/system/gc?dry_run=true", &json!({})).await;
+
+    let report = answer.json();
+    let nodes = report["Nodes"].as_array().unwrap();
+    assert_eq!(nodes.len(), 1, "{report}");
+    assert_eq!(nodes[0]["Name"], "n1");
+    let error = nodes[0]["Error"].as_str().unwrap();
+    assert!(error.starts_with("it is down"), "{error}");
     test.server.shutdown().await;
 }
 
