@@ -88,6 +88,11 @@ const ORDER: [(GcRule, Interval); 4] = [
     (GcRule::Nodes, |config| config.node_interval),
 ];
 
+/// How long after a server comes to lead each rule is first due. Where leaders change more often than the longest interval,
+/// nothing would be collected if each began it anew. Half would have a leader collect while it takes over from one that
+/// may come back; double is no safer.
+const FIRST_WITHIN: Duration = Duration::from_mins(1);
+
 /// Where a purged job stands: no other is looked at with it.
 const AFTER_ALL_JOBS: Timestamp = Timestamp(u64::MAX);
 
@@ -100,12 +105,12 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Each rule is first due its interval from `now`.
+    /// Each rule is first due its interval from `now`, but no later than [`FIRST_WITHIN`].
     #[must_use]
     pub fn new(config: GcConfig, now: Timestamp) -> Self {
         Self {
             config,
-            due: ORDER.map(|(_, interval)| now.plus(interval(&config))),
+            due: ORDER.map(|(_, interval)| now.plus(interval(&config).min(FIRST_WITHIN))),
         }
     }
 

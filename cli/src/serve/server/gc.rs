@@ -6,14 +6,16 @@ use clap::Args;
 use muster_control::server::GcConfig;
 use muster_wire::api::duration;
 
-/// Intervals and thresholds of the garbage collection, such as `30s`, `5m` or `24h`.
+/// Intervals and thresholds of the garbage collection, such as `30s`, `5m` or `24h`. All servers should have the same: those of
+/// the leader decide what is forgotten, and those of the server that is asked what it says of an allocation.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Garbage collection")]
 pub struct GcArgs {
     /// Between two looks at evaluations and allocations.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = interval)]
     pub eval_gc_interval: Duration,
-    /// Age from which evaluations and their allocations are forgotten.
+    /// Age from which evaluations and their allocations are forgotten. Have all thresholds the same on every server: the
+    /// leader's decide, and the server that is asked says by its own from when on an allocation is eligible.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = duration::parse)]
     pub eval_gc_threshold: Duration,
     /// The same for batch jobs.

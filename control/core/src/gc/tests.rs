@@ -116,6 +116,31 @@ fn the_clock_comes_every_interval() {
     );
 }
 
+/// Leaders change more often than the intervals are long: each still comes to collect.
+#[test]
+fn a_leader_soon_collects_for_the_first_time() {
+    let day = Duration::from_hours(24);
+    let config = GcConfig {
+        eval_interval: day,
+        job_interval: Duration::from_secs(30),
+        deployment_interval: day,
+        node_interval: day,
+        ..GcConfig::default()
+    };
+    let led = Timestamp(1_000);
+    let mut collector = Collector::new(config, led);
+
+    let half = led.plus(Duration::from_secs(30));
+    let minute = led.plus(Duration::from_mins(1));
+    assert_eq!(collector.poll_timeout().unwrap().0, half);
+    assert_eq!(collector.handle_timeout(half, half).len(), 1);
+    assert_eq!(collector.handle_timeout(minute, minute).len(), 4);
+    assert_eq!(
+        collector.poll_timeout().unwrap().0,
+        minute.plus(Duration::from_secs(30))
+    );
+}
+
 /// The server booted with a clock that was ahead and was set back: rows carry the time it has been set to.
 #[test]
 fn ages_are_reckoned_by_the_clock_of_the_rows() {
