@@ -120,7 +120,7 @@ async fn the_task_beyond_its_memory_is_the_one_killed() {
     the_greedy_is_killed(
         "the_task_beyond_its_memory_is_the_one_killed",
         32 << 20,
-        "x=$(head -c 4000000 /dev/zero | tr '\\0' a); sleep 600",
+        "x=$(head -c 5000000 /dev/zero | tr '\\0' a); sleep 600",
         "sleep 600 & x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done",
     )
     .await;
