@@ -297,17 +297,37 @@ async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
 pub struct Collected {
     /// Allocations that were destroyed.
     pub freed: u64,
+    /// Files of the trash that were deleted meanwhile.
+    pub files: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
     /// Those that stay, by reason.
     pub kept: Vec<(KeptReason, u64)>,
 }
 
-/// Destroys everything that has finished by now, and returns when it is; with `dry_run` nothing is done
-/// and the answer says what would be. `None` if the agent stops meanwhile.
+/// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be
+/// deleted; with `dry_run` nothing is done and the answer says what would be. `None` if the agent stops meanwhile.
 pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Option<Collected> {
+    let trash = &facilities.trash;
+    let before = trash.state().deleted;
     let (done, collected) = oneshot::channel();
     let asked = facilities.node.send(Event::Collect { dry_run, done }).await;
     asked.ok()?;
-    collected.await.ok()
+    let collected = collected.await.ok()?;
+    if dry_run {
+        return Some(collected);
+    }
+    if !trash.is_idle() {
+        // It may have been empty between two allocations, and does not hurry any more.
+        trash.hurry();
+        trash.emptied().await;
+    }
+    let after = trash.state().deleted;
+    Some(Collected {
+        files: after.files - before.files,
+        bytes: after.bytes - before.bytes,
+        ..collected
+    })
 }
 
 /// Those who wait for the end of a forced collection.
@@ -350,7 +370,8 @@ impl Asks {
 
     /// Answers those who need not wait any more. `outlook` says what stays.
     pub(crate) fn answer(&mut self, outlook: impl Fn() -> Collected) {
-        for ask in self.asks.extract_if(.., |ask| ask.waiting.is_empty()) {
+        let is_over = |ask: &mut Ask| ask.waiting.is_empty() || ask.done.is_closed();
+        for ask in self.asks.extract_if(.., is_over) {
             let collected = Collected {
                 freed: ask.freed,
                 ..outlook()
@@ -365,7 +386,11 @@ impl Asks {
 pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilities) -> Collected {
     let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
     let kept = kept.into_iter().collect();
-    Collected { freed, kept }
+    Collected {
+        freed,
+        kept,
+        ..Collected::default()
+    }
 }
 
 /// What collection did so far, with what was deleted of it.

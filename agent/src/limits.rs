@@ -107,7 +107,7 @@ pub(crate) const REPORT_BYTES_MAX: usize = muster_wire::limits::FRAME_BYTES_MAX 
 /// Time before an agent whose store was lost removes what the control plane does not name: a server
 /// that lags behind names it a little later.
 pub(crate) const SWEEP_DELAY_AFTER_LOSS: Duration = Duration::from_secs(30);
-/// Pause between two messages to a follower of a log that is silent.
+/// Pause between two messages to a follower of a log that is silent, and to whoever waits for a collection.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time a connection may take to be there. A dead server says nothing; the time to live of a node is
 /// enough for three of them.

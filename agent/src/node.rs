@@ -192,8 +192,8 @@ impl Agent {
         self.facilities.standing.lease()
     }
 
-    /// Destroys everything that has finished by now, and returns when it is, which may be long after if a
-    /// driver is slow; with `dry_run` nothing is done and the answer says what would be. `None` if the agent
+    /// Destroys everything that has finished by now, and returns when it is and its space is free, which may be long
+    /// after if a driver is slow or files are many; with `dry_run` nothing is done and the answer says what would be. `None` if the agent
     /// stops meanwhile.
     pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::Collected> {
         crate::gc::collect_now(&self.facilities, dry_run).await

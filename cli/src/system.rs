@@ -10,8 +10,9 @@ use crate::client::Client;
 use crate::exit::{CliResult, Exit};
 use crate::output;
 
-/// How long servers and nodes may take to collect everything: each node waits for its disk.
-const GC_WAIT: Duration = Duration::from_mins(10);
+/// How long servers and nodes may take to collect everything: half a minute for the leader and ten for the nodes, which
+/// wait until their space is free.
+const GC_WAIT: Duration = Duration::from_secs(10 * 60 + 30);
 
 /// Commands about the cluster.
 #[derive(Debug, Subcommand)]
@@ -83,8 +84,14 @@ fn shown(report: &GcReport) -> String {
     }
     text.extend(report.nodes.iter().map(|node| {
         let what = if node.error.is_empty() {
+            let space = if report.dry_run {
+                String::new()
+            } else {
+                let bytes = output::bytes(node.bytes);
+                format!(" ({} files, {bytes})", node.files)
+            };
             format!(
-                "{} allocations {freed}, {}",
+                "{} allocations {freed}{space}, {}",
                 node.freed,
                 reasons(kept, &node.kept)
             )
@@ -155,6 +162,26 @@ mod tests {
             "allocations         12 would be freed, 3 would be kept (2 not over, 1 ended, but may be replaced)\n\
              one-offs             3 would be freed, 1 would be kept (1 ended, but owed a callback)\n\
              node n1: not connected\n"
+        );
+    }
+
+    #[test]
+    fn a_report_says_what_space_is_free() {
+        let report = GcReport {
+            nodes: vec![GcNode {
+                name: "n1".to_owned(),
+                freed: 2,
+                files: 40,
+                bytes: 3 << 20,
+                ..GcNode::default()
+            }],
+            ..GcReport::default()
+        };
+
+        assert_eq!(
+            shown(&report),
+            "0 B of state, 0 log entries, 0 ms\n\
+             node n1: 2 allocations freed (40 files, 3.0 MiB), none kept\n"
         );
     }
 }

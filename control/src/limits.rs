@@ -203,8 +203,12 @@ pub const BEATS_MAX: usize = 64;
 /// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
 /// they are not answered, which their servers take for silence.
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
-/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand rows.
+/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand rows. Also
+/// how long a node that collects may give no sign of life; it gives one a second.
 pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
+/// How long all nodes together may take to destroy what is over and to free its space: some million files each on a slow
+/// disk. Who is not done then goes on, unwaited for. The command line waits for this and for [`COLLECT_WAIT`].
+pub const COLLECT_NODES_WAIT: Duration = Duration::from_mins(10);
 /// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
 /// slower for them; a node holds a stream and a task here.
 pub const COLLECT_NODES_MAX: usize = 256;

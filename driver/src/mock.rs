@@ -152,6 +152,8 @@ pub struct MockHost {
     processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
     /// Drivers destroy nothing.
     stubborn: Arc<AtomicBool>,
+    /// Drivers say nothing when they are asked to destroy a task.
+    silent: Arc<watch::Sender<bool>>,
 }
 
 impl MockHost {
@@ -181,6 +183,11 @@ impl MockHost {
     /// While `stubborn`, drivers of this host refuse to destroy tasks.
     pub fn refuse_destroys(&self, stubborn: bool) {
         self.stubborn.store(stubborn, Ordering::Relaxed);
+    }
+
+    /// While `silent`, drivers of this host do not answer when they are asked to destroy tasks; then they do.
+    pub fn hold_destroys(&self, silent: bool) {
+        self.silent.send_replace(silent);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Process>>> {
@@ -751,7 +758,13 @@ impl TaskDriver for MockDriver {
         task_id: &'a str,
         force: bool,
     ) -> BoxFuture<'a, Result<(), TaskError>> {
-        async move { self.destroy(task_id, force) }.boxed()
+        async move {
+            let mut silent = self.host.silent.subscribe();
+            // The host holds the sender.
+            drop(silent.wait_for(|silent| !silent).await);
+            self.destroy(task_id, force)
+        }
+        .boxed()
     }
 
     fn inspect_task<'a>(

@@ -173,7 +173,8 @@ pub enum NodeRequest {
         /// The allocation.
         alloc_id: AllocId,
     },
-    /// Destroy what is over, whatever the thresholds say: [`NodeReply::Collected`] when that is done.
+    /// Destroy what is over, whatever the thresholds say: [`NodeReply::Collected`] when that is done and its space is
+    /// free, [`NodeReply::Idle`] meanwhile.
     CollectGarbage {
         /// Only say what would be done.
         dry_run: bool,
@@ -328,6 +329,10 @@ pub enum NodeReply {
     Collected {
         /// Allocations destroyed.
         freed: u64,
+        /// Files deleted meanwhile.
+        files: u64,
+        /// Their bytes on disk.
+        bytes: u64,
         /// Allocations that stay, by reason; without those that run.
         kept: Vec<(String, u64)>,
     },

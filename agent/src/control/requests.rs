@@ -1,5 +1,6 @@
 //! Questions of servers to this node, each on a stream of its own.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use muster_agent_core::gc::KeptReason;
@@ -13,8 +14,8 @@ use tokio::task::JoinSet;
 
 use super::{exec, logs};
 use crate::facilities::Facilities;
-use crate::gc;
-use crate::limits::{LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
+use crate::gc::{self, Collected};
+use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::task::chain;
 use crate::{history, migrate, stats, verdicts};
 
@@ -126,7 +127,9 @@ async fn answer(
                 |network| NodeReply::AllocNetwork(Box::new(network)),
             )
         }
-        Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => collect(facilities, dry_run).await,
+        Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => {
+            collect(facilities, dry_run, &mut sender).await?
+        }
         Ok(Err(error)) => NodeReply::Failed {
             reason: error.to_string(),
             not_found: false,
@@ -177,21 +180,39 @@ async fn signal_tasks(
     NodeReply::Signaled { tasks: signaled }
 }
 
-/// What a collection of everything that is over came to.
-async fn collect(facilities: &Facilities, dry_run: bool) -> NodeReply {
-    match gc::collect_now(facilities, dry_run).await {
-        Some(collected) => NodeReply::Collected {
-            freed: collected.freed,
-            kept: collected
-                .kept
-                .into_iter()
-                .filter(|(reason, _)| *reason != KeptReason::Running)
-                .map(|(reason, count)| (reason.word().to_owned(), count))
-                .collect(),
-        },
-        None => NodeReply::Failed {
+/// What a collection of everything that is over came to. Meanwhile whoever asked hears that the node is alive.
+async fn collect(
+    facilities: &Facilities,
+    dry_run: bool,
+    sender: &mut FrameSender,
+) -> Result<NodeReply, SendFrameError> {
+    let mut collecting = pin!(gc::collect_now(facilities, dry_run));
+    let collected = loop {
+        match tokio::time::timeout(IDLE_INTERVAL, &mut collecting).await {
+            Ok(collected) => break collected,
+            Err(_elapsed) => sender.send(&NodeReply::Idle).await?,
+        }
+    };
+    let Some(collected) = collected else {
+        return Ok(NodeReply::Failed {
             reason: "the agent is stopping".to_owned(),
             not_found: false,
-        },
-    }
+        });
+    };
+    let Collected {
+        freed,
+        files,
+        bytes,
+        kept,
+    } = collected;
+    let kept = kept.into_iter();
+    let kept = kept.filter(|(reason, _)| *reason != KeptReason::Running);
+    Ok(NodeReply::Collected {
+        freed,
+        files,
+        bytes,
+        kept: kept
+            .map(|(reason, count)| (reason.word().to_owned(), count))
+            .collect(),
+    })
 }

@@ -14,6 +14,7 @@ use muster_domain::id::AllocId;
 use muster_domain::job::{BitRate, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_wire::codec;
+use muster_wire::rpc::{NodeReply, NodeRequest};
 
 use crate::support::{FakeServer, Machine, batch, ended, eventually, privileged, service, skipped};
 
@@ -46,6 +47,74 @@ async fn told(agent: &Agent) {
 
 fn count(dir: &Path) -> usize {
     std::fs::read_dir(dir).map_or(0, Iterator::count)
+}
+
+/// Thirty thousand files and a few megabytes: when the answer comes, they are deleted and counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_collection_ends_when_its_space_is_free() {
+    if !privileged("a_forced_collection_ends_when_its_space_is_free") {
+        return;
+    }
+    const FILES: u64 = 30_000;
+    const LARGE: usize = 4 << 20;
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    let alloc = batch(1, "").driver("mock", &config).build();
+    let alloc_id = server.place(alloc).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    told(&agent).await;
+    let data = machine.alloc_dir(alloc_id).join("alloc/data");
+    for name in 0..FILES {
+        std::fs::File::create(data.join(name.to_string())).unwrap();
+    }
+    std::fs::write(data.join("large"), vec![1; LARGE]).unwrap();
+
+    let would = agent.collect_now(true).await.unwrap();
+    let collected = agent.collect_now(false).await.unwrap();
+
+    assert_eq!(count(&machine.data().join("trash")), 0);
+    assert_eq!((would.freed, would.files, would.bytes), (1, 0, 0));
+    assert_eq!((collected.freed, collected.kept), (1, Vec::new()));
+    assert!(collected.files > FILES, "{}", collected.files);
+    assert!(collected.bytes >= LARGE as u64, "{}", collected.bytes);
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// A driver says nothing when it is asked to destroy a task: whoever waits hears that the node is alive.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_for_a_collection_hears_of_the_node() {
+    if !privileged("whoever_waits_for_a_collection_hears_of_the_node") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent_with(&machine, &server, &host, 50).await;
+    host.refuse_destroys(true);
+    let config = MockTask::exits(Duration::from_millis(1), 0).to_config();
+    let alloc = batch(1, "").driver("mock", &config).build();
+    let alloc_id = server.place(alloc).await;
+    server.status(alloc_id, ClientStatus::Complete).await;
+    told(&agent).await;
+    host.refuse_destroys(false);
+    host.hold_destroys(true);
+
+    let replies = server
+        .ask(NodeRequest::CollectGarbage { dry_run: false }, |replies| {
+            if replies.len() == 2 {
+                host.hold_destroys(false);
+            }
+            matches!(replies.last(), Some(NodeReply::Collected { .. }))
+        })
+        .await;
+
+    assert_eq!(replies[..2], [NodeReply::Idle, NodeReply::Idle]);
+    let Some(NodeReply::Collected { freed, kept, .. }) = replies.last() else {
+        panic!("{replies:?}");
+    };
+    assert_eq!((*freed, kept.len()), (1, 0));
+    agent.shutdown(Leave::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ use muster_wire::api::stats::{AllocStats, NodeStats};
 use muster_wire::rpc::{self, NodeReply, NodeRequest};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 use super::body::RawBody;
 use super::query::Query;
@@ -98,7 +99,20 @@ async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<No
 
 /// The node's one answer to `request`.
 async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeReply, ApiError> {
-    ask_within(http, node_id, request, limits::NODE_REPLY_WAIT).await
+    let patience = Patience {
+        silence: limits::NODE_REPLY_WAIT,
+        whole: limits::NODE_REPLY_WAIT,
+    };
+    ask_within(http, node_id, request, patience).await
+}
+
+/// How long a node may take to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Without a sign of life.
+    pub(super) silence: Duration,
+    /// In all.
+    pub(super) whole: Duration,
 }
 
 /// The same, with another patience.
@@ -106,30 +120,39 @@ pub(super) async fn ask_within(
     http: &Http,
     node_id: NodeId,
     request: NodeRequest,
-    waited: Duration,
+    patience: Patience,
 ) -> Result<NodeReply, ApiError> {
+    let Patience { silence, whole } = patience;
     let mut replies = http.control.nodes().request(node_id, request).await?;
-    let answer = async {
-        loop {
-            match replies.recv().await {
-                Some(NodeReply::Idle) => {}
-                other => return other,
+    let told = told(&mut replies, silence);
+    match tokio::time::timeout(whole, told).await {
+        Ok(told) => told,
+        Err(_) if whole > silence => Err(ApiError::NodeBusy { node_id }),
+        Err(_) => Err(ApiError::NodeSilent { waited: whole }),
+    }
+}
+
+/// The answer, which may take long as long as the node is not silent.
+async fn told(
+    replies: &mut mpsc::Receiver<NodeReply>,
+    silence: Duration,
+) -> Result<NodeReply, ApiError> {
+    loop {
+        match tokio::time::timeout(silence, replies.recv()).await {
+            Ok(Some(NodeReply::Idle)) => {}
+            Ok(Some(NodeReply::Failed { reason, not_found })) => {
+                return Err(ApiError::NodeFailed { reason, not_found });
             }
+            Ok(Some(reply)) => return Ok(reply),
+            Ok(None) => {
+                let reason = "the node ended its answer before it began".to_owned();
+                return Err(ApiError::NodeFailed {
+                    reason,
+                    not_found: false,
+                });
+            }
+            Err(_) => return Err(ApiError::NodeSilent { waited: silence }),
         }
-    };
-    match tokio::time::timeout(waited, answer).await {
-        Ok(Some(NodeReply::Failed { reason, not_found })) => {
-            Err(ApiError::NodeFailed { reason, not_found })
-        }
-        Ok(Some(reply)) => Ok(reply),
-        Ok(None) => {
-            let reason = "the node ended its answer before it began".to_owned();
-            Err(ApiError::NodeFailed {
-                reason,
-                not_found: false,
-            })
-        }
-        Err(_) => Err(ApiError::NodeSilent { waited }),
     }
 }
 
@@ -266,4 +289,45 @@ async fn alloc_checks(
 ) -> Result<Response, ApiError> {
     find_alloc(&http, &query, &alloc_id).await?;
     query.json(&serde_json::json!({}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(30);
+
+    /// Signs of life for as long as three silences may last, then the answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_at_work_is_waited_for() {
+        let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
+        let signaled = NodeReply::Signaled { tasks: Vec::new() };
+        let answer = signaled.clone();
+        let node = tokio::spawn(async move {
+            for _second in 0..90 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                sender.send(NodeReply::Idle).await.unwrap();
+            }
+            sender.send(answer).await.unwrap();
+        });
+
+        let told = told(&mut replies, SILENCE).await;
+
+        assert_eq!(told.unwrap(), signaled);
+        node.await.unwrap();
+    }
+
+    /// It gives one sign of life, and none in the time for one.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_node_is_given_up() {
+        let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
+        sender.send(NodeReply::Idle).await.unwrap();
+
+        let told = told(&mut replies, SILENCE).await;
+
+        assert!(matches!(
+            told,
+            Err(ApiError::NodeSilent { waited: SILENCE })
+        ));
+    }
 }

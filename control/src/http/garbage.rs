@@ -1,5 +1,7 @@
 //! Collections of garbage that somebody asks for, and what goes with a purged job.
 
+use std::time::Instant;
+
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -12,9 +14,10 @@ use muster_domain::node::NodeStatus;
 use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport};
 use muster_wire::rpc::{NodeReply, NodeRequest};
 
+use super::Http;
+use super::client::{self, Patience};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, client};
 use crate::garbage::Freed;
 use crate::limits;
 
@@ -44,9 +47,10 @@ pub(super) async fn collect(
     let surveyed =
         tokio::task::spawn_blocking(move || GcSurvey::of(&state, &GcCutoffs::NONE, at)).await;
     let survey = surveyed.map_err(|error| ApiError::Internal(error.to_string()))?;
+    let until = Instant::now() + limits::COLLECT_NODES_WAIT;
     let asked = nodes.into_iter().map(|(node_id, name)| {
         let http = &http;
-        async move { ask(http, node_id, name, dry_run).await }
+        async move { ask(http, node_id, name, dry_run, until).await }
     });
     let mut nodes: Vec<GcNode> = futures::stream::iter(asked)
         .buffer_unordered(limits::COLLECT_NODES_MAX)
@@ -89,31 +93,49 @@ fn by_reach(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
     let down = down.into_iter().map(|node| GcNode {
         node_id: node.spec.id.to_string(),
         name: node.spec.name.clone(),
-        freed: 0,
-        kept: Vec::new(),
         error: IS_DOWN.to_owned(),
+        ..GcNode::default()
     });
     (up.collect(), down.collect())
 }
 
-async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool) -> GcNode {
+async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: Instant) -> GcNode {
     let request = NodeRequest::CollectGarbage { dry_run };
-    let answer = client::ask_within(http, node_id, request, limits::COLLECT_WAIT).await;
-    let (freed, kept, error) = match answer {
-        Ok(NodeReply::Collected { freed, kept }) => {
-            let kept = kept.into_iter();
-            let kept = kept.map(|(reason, count)| KeptShape { reason, count });
-            (freed, kept.collect(), String::new())
-        }
-        Ok(_) => (0, Vec::new(), "it answered something else".to_owned()),
-        Err(error) => (0, Vec::new(), error.to_string()),
+    let patience = Patience {
+        silence: limits::COLLECT_WAIT,
+        whole: until.saturating_duration_since(Instant::now()),
     };
-    GcNode {
+    let answer = client::ask_within(http, node_id, request, patience).await;
+    let node = GcNode {
         node_id: node_id.to_string(),
         name,
-        freed,
-        kept,
-        error,
+        ..GcNode::default()
+    };
+    match answer {
+        Ok(NodeReply::Collected {
+            freed,
+            files,
+            bytes,
+            kept,
+        }) => {
+            let kept = kept.into_iter();
+            let kept = kept.map(|(reason, count)| KeptShape { reason, count });
+            GcNode {
+                freed,
+                files,
+                bytes,
+                kept: kept.collect(),
+                ..node
+            }
+        }
+        Ok(_) => GcNode {
+            error: "it answered something else".to_owned(),
+            ..node
+        },
+        Err(error) => GcNode {
+            error: error.to_string(),
+            ..node
+        },
     }
 }
 

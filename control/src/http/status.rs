@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muster_control_core::fsm::{self, OneOffRefusal, Rejection};
 use muster_domain::fault::Fault;
+use muster_domain::id::NodeId;
 use muster_wire::api::job::request::{self, ReadJobError};
 use muster_wire::api::task::{TaskError, kind};
 
@@ -92,6 +93,14 @@ pub(crate) enum ApiError {
     NodeSilent {
         /// How long it was waited for.
         waited: Duration,
+    },
+    /// The node is alive and not done.
+    #[error(
+        "the node was not done in time, and goes on: ask again, or see `muster node status {node_id}` for what is left"
+    )]
+    NodeBusy {
+        /// Which.
+        node_id: NodeId,
     },
     /// The node says that it cannot.
     #[error("{reason}")]
@@ -266,7 +275,7 @@ impl ApiError {
                 | RestoreError::There { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Node(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NodeSilent { .. } => StatusCode::GATEWAY_TIMEOUT,
+            Self::NodeSilent { .. } | Self::NodeBusy { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::NodeFailed {
                 not_found: false, ..
             }

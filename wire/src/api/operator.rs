@@ -332,7 +332,12 @@ pub struct GcNode {
     #[serde(rename = "NodeID")]
     pub node_id: String,
     pub name: String,
+    /// Allocations.
     pub freed: u64,
+    /// Files that were deleted meanwhile; 0 of a dry run, as bytes.
+    pub files: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
     pub kept: Vec<GcKept>,
     /// Why it did not; empty if it did.
     pub error: String,
