@@ -382,9 +382,13 @@ impl Asks {
     }
 }
 
-/// What a forced collection would do.
-pub(crate) fn outlook(collector: &Collector, allocs: usize, facilities: &Facilities) -> Collected {
-    let (freed, kept) = collector.outlook(allocs, |id| facilities.outbox.is_told(id));
+/// What a forced collection would do; `kept` says why one that has finished may not go.
+pub(crate) fn outlook(
+    collector: &Collector,
+    allocs: usize,
+    kept: impl Fn(AllocId) -> Option<KeptReason>,
+) -> Collected {
+    let (freed, kept) = collector.outlook(allocs, kept);
     let kept = kept.into_iter().collect();
     Collected {
         freed,

@@ -224,21 +224,21 @@ impl Collector {
     }
 
     /// The allocation to destroy now, and why. `allocs` counts all of the node's, and those about to start;
-    /// `told` says whose last report is committed; `space` measures, and is asked only if it matters.
+    /// `may_go` says who may; `space` measures, and is asked only if it matters.
     pub fn poll_destroy(
         &mut self,
         allocs: usize,
-        told: impl Fn(AllocId) -> bool,
+        may_go: impl Fn(AllocId) -> bool,
         space: impl FnOnce() -> GcSpace,
         now: Timestamp,
     ) -> Option<(AllocId, GcReason)> {
         if self.chosen.len() >= self.config.parallel_destroys.max(1) {
             return None;
         }
-        let choice = match self.oldest_forced(&told, now) {
+        let choice = match self.oldest_forced(&may_go, now) {
             Some(alloc_id) => Some((alloc_id, GcReason::Forced)),
             None => self.pressure(allocs, space).and_then(|reason| {
-                let alloc_id = self.oldest(told, now)?;
+                let alloc_id = self.oldest(may_go, now)?;
                 Some((alloc_id, reason))
             }),
         };
@@ -266,17 +266,18 @@ impl Collector {
         self.refused.contains_key(&alloc_id)
     }
 
-    /// What a forced collection would take, and what it would leave, of `allocs` allocations in all.
+    /// What a forced collection would take, and what it would leave, of `allocs` allocations in all; `kept` says why one
+    /// that has finished may not go.
     #[must_use]
     pub fn outlook(
         &self,
         allocs: usize,
-        told: impl Fn(AllocId) -> bool,
+        kept: impl Fn(AllocId) -> Option<KeptReason>,
     ) -> (u64, BTreeMap<KeptReason, u64>) {
-        let mut kept = BTreeMap::new();
+        let mut stay = BTreeMap::new();
         let mut keep = |reason, count: u64| {
             if count > 0 {
-                *kept.entry(reason).or_default() += count;
+                *stay.entry(reason).or_default() += count;
             }
         };
         let running = allocs.saturating_sub(self.finished.len());
@@ -285,29 +286,36 @@ impl Collector {
         for alloc_id in self.finished.keys() {
             if self.is_refused(*alloc_id) {
                 keep(KeptReason::Refused, 1);
-            } else if self.is_under_way(*alloc_id) || told(*alloc_id) {
-                free += 1;
+            } else if !self.is_under_way(*alloc_id)
+                && let Some(reason) = kept(*alloc_id)
+            {
+                keep(reason, 1);
             } else {
-                keep(KeptReason::Untold, 1);
+                free += 1;
             }
         }
-        (free, kept)
+        (free, stay)
     }
 
-    /// Allocations that stay for the time being, by reason, of `allocs` in all. What is being destroyed does not.
+    /// Allocations that stay for the time being, by reason, of `allocs` in all; `kept` says why one that has finished may
+    /// not go. What is being destroyed does not stay.
     #[must_use]
-    pub fn kept(&self, allocs: usize, told: impl Fn(AllocId) -> bool) -> BTreeMap<KeptReason, u64> {
+    pub fn kept(
+        &self,
+        allocs: usize,
+        kept: impl Fn(AllocId) -> Option<KeptReason>,
+    ) -> BTreeMap<KeptReason, u64> {
         let going = self
             .finished
             .keys()
             .filter(|alloc_id| self.is_under_way(**alloc_id) && !self.is_refused(**alloc_id));
         let going = going.count() as u64;
-        let (free, mut kept) = self.outlook(allocs, told);
+        let (free, mut stay) = self.outlook(allocs, kept);
         let unpressed = free.saturating_sub(going);
         if unpressed > 0 {
-            kept.insert(KeptReason::Unpressed, unpressed);
+            stay.insert(KeptReason::Unpressed, unpressed);
         }
-        kept
+        stay
     }
 
     /// What it did and has before it.
@@ -351,11 +359,11 @@ impl Collector {
     }
 
     /// The allocation that finished first, of those that somebody wants to be gone and that may go.
-    fn oldest_forced(&self, told: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
+    fn oldest_forced(&self, may_go: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
         if self.forced.is_empty() {
             return None;
         }
-        let wanted = |alloc_id| self.forced.contains(&alloc_id) && told(alloc_id);
+        let wanted = |alloc_id| self.forced.contains(&alloc_id) && may_go(alloc_id);
         self.oldest(wanted, now)
     }
 

@@ -8,7 +8,7 @@ use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
 use muster_agent_core::contact::Contact;
-use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace, Rounds, Seen};
+use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace, KeptReason, Rounds, Seen};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, News};
 use muster_agent_core::turns::{self, Turns};
@@ -556,13 +556,8 @@ impl Node {
             space
         };
         loop {
-            // Whose data another gets, here or on another node, stays until then.
             let heirs = &self.heirs;
-            let may_go = |alloc_id| {
-                facilities.outbox.is_told(alloc_id)
-                    && !heirs.contains_key(&alloc_id)
-                    && !facilities.loans.has(alloc_id)
-            };
+            let may_go = |alloc_id| kept(&facilities, heirs, alloc_id).is_none();
             let chosen = self.collector.poll_destroy(allocs, may_go, space, now());
             let Some((alloc_id, reason)) = chosen else {
                 break;
@@ -577,8 +572,9 @@ impl Node {
                 self.tell(alloc_id, Input::Destroy);
             }
         }
+        let kept = |alloc_id| kept(&facilities, &self.heirs, alloc_id);
         self.asks
-            .answer(|| gc::outlook(&self.collector, allocs, &facilities));
+            .answer(|| gc::outlook(&self.collector, allocs, kept));
         let state = self.collector.state();
         self.facilities.collection.send_if_modified(|known| {
             let changed = *known != state;
@@ -594,10 +590,10 @@ impl Node {
             return;
         };
         let facilities = &self.facilities;
-        let is_told = |alloc_id| facilities.outbox.is_told(alloc_id);
+        let kept = |alloc_id| kept(facilities, &self.heirs, alloc_id);
         let space = space(facilities);
         facilities.outbox.put_collected(NodeCollected {
-            kept: self.collector.kept(self.allocs.len(), is_told),
+            kept: self.collector.kept(self.allocs.len(), kept),
             thresholds: self.collector.limits().into(),
             disk_percent: space.disk_percent,
             inode_percent: space.inode_percent,
@@ -618,16 +614,19 @@ impl Node {
     }
 
     fn collect_now(&mut self, dry_run: bool, done: oneshot::Sender<Collected>) {
+        let mut waiting = if dry_run {
+            BTreeSet::new()
+        } else {
+            self.force()
+        };
+        let kept = |alloc_id| kept(&self.facilities, &self.heirs, alloc_id);
         if dry_run {
-            let outlook = gc::outlook(&self.collector, self.allocs.len(), &self.facilities);
+            let outlook = gc::outlook(&self.collector, self.allocs.len(), kept);
             // Whoever asked may have stopped waiting.
             let _told = done.send(outlook);
         } else {
-            let mut waiting = self.force();
-            // For a server that does not hear nobody need wait.
-            waiting.retain(|alloc_id| self.facilities.outbox.is_told(*alloc_id));
-            waiting.retain(|alloc_id| !self.heirs.contains_key(alloc_id));
-            waiting.retain(|alloc_id| !self.facilities.loans.has(*alloc_id));
+            // For a server that does not hear, or an heir, nobody need wait.
+            waiting.retain(|alloc_id| kept(*alloc_id).is_none());
             self.asks.add(waiting, done);
         }
     }
@@ -770,6 +769,21 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
     match timeout {
         Some((at, _why)) => tokio::time::sleep_until(clock.instant(at).into()).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Why an allocation that has finished may not go, whoever asks for it.
+fn kept(
+    facilities: &Facilities,
+    heirs: &BTreeMap<AllocId, AllocId>,
+    alloc_id: AllocId,
+) -> Option<KeptReason> {
+    if !facilities.outbox.is_told(alloc_id) {
+        Some(KeptReason::Untold)
+    } else if heirs.contains_key(&alloc_id) || facilities.loans.has(alloc_id) {
+        Some(KeptReason::Inherited)
+    } else {
+        None
     }
 }
 

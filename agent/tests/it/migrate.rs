@@ -382,3 +382,46 @@ async fn data_on_their_way_are_not_collected() {
     .await;
     agent.end().await;
 }
+
+/// What a forced collection would do and what it does is the same while somebody reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_leaves_what_is_lent() {
+    if !privileged("a_dry_run_leaves_what_is_lent") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let script = "head -c 4000000 /dev/zero | tr '\\0' x > $NOMAD_ALLOC_DIR/data/large";
+    let lent = server.place(batch(1, script).build()).await;
+    server.status(lent, ClientStatus::Complete).await;
+    let other = server.place(batch(2, "exit 0").build()).await;
+    server.status(other, ClientStatus::Complete).await;
+    let (sender, mut receiver) = reader(&server, lent).await;
+    let first = receiver.recv::<NodeReply>().await.unwrap();
+    assert!(matches!(first, Some(NodeReply::DiskPiece(_))), "{first:?}");
+    eventually("reports are committed", async || {
+        let (_, kept) = collected(&server, true).await;
+        let untold = kept.iter().any(|(why, _)| why.contains("not yet known"));
+        (!untold).then_some(())
+    })
+    .await;
+
+    let would = collected(&server, true).await;
+    let did = collected(&server, false).await;
+
+    let kept = vec![("its data go to its successor".to_owned(), 1)];
+    assert_eq!((&would, &did), (&(1, kept.clone()), &(1, kept)));
+    assert!(machine.alloc_dir(lent).exists() && !machine.alloc_dir(other).exists());
+    drop(rest((sender, receiver)).await);
+    agent.end().await;
+}
+
+/// What a forced collection frees, and what stays with the reason.
+async fn collected(server: &FakeServer, dry_run: bool) -> (u64, Vec<(String, u64)>) {
+    let replies = server.ask(NodeRequest::CollectGarbage { dry_run }, |_| false);
+    match replies.await.pop() {
+        Some(NodeReply::Collected { freed, kept, .. }) => (freed, kept),
+        other => panic!("{other:?}"),
+    }
+}

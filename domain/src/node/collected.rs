@@ -45,6 +45,8 @@ pub enum KeptReason {
     Running,
     /// How it ended is not yet known to the control plane.
     Untold,
+    /// Another gets its data, here or on another node, and has not got them yet.
+    Inherited,
     /// Its driver, or the kernel, did not let go of what it had.
     Refused,
     /// It has finished, and nothing asks for its room. Never said where somebody asked for everything that may go.
@@ -58,6 +60,7 @@ impl KeptReason {
         match self {
             Self::Running => "not finished",
             Self::Untold => "its end is not yet known to the servers",
+            Self::Inherited => "its data go to its successor",
             Self::Refused => "its driver or the kernel did not release it",
             Self::Unpressed => "no threshold is exceeded",
         }

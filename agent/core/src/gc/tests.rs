@@ -326,9 +326,12 @@ fn untold_ones_stay() {
     node.collector.handle_forced();
 
     assert_eq!(node.settle(), [(1, GcReason::Forced)]);
-    let told = |alloc_id| !node.untold.contains(&alloc_id);
+    let stays = |alloc_id| {
+        let is_untold = node.untold.contains(&alloc_id);
+        is_untold.then_some(KeptReason::Untold)
+    };
     let kept = BTreeMap::from([(KeptReason::Untold, 1)]);
-    assert_eq!(node.collector.outlook(1, told), (0, kept));
+    assert_eq!(node.collector.outlook(1, stays), (0, kept));
 
     node.untold.clear();
     assert_eq!(node.settle(), [(0, GcReason::Forced)]);
@@ -468,8 +471,20 @@ fn the_outlook_adds_up() {
     }
     node.collector.handle_refused(id(0), node.now);
 
-    let (free, kept) = node.collector.outlook(4, |alloc_id| alloc_id != id(1));
+    node.finish(3, 3, (0, 0));
+    let stays = |alloc_id| match alloc_id {
+        one if one == id(1) => Some(KeptReason::Untold),
+        one if one == id(3) => Some(KeptReason::Inherited),
+        _ => None,
+    };
 
-    let all = [KeptReason::Running, KeptReason::Untold, KeptReason::Refused];
+    let (free, kept) = node.collector.outlook(5, stays);
+
+    let all = [
+        KeptReason::Running,
+        KeptReason::Untold,
+        KeptReason::Inherited,
+        KeptReason::Refused,
+    ];
     assert_eq!((free, kept), (1, all.map(|reason| (reason, 1)).into()));
 }
