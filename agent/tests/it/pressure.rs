@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use muster_agent::GcReason;
 use muster_agent::node::{Agent, Leave};
@@ -187,6 +188,58 @@ async fn inodes_on_ext4() {
         let (there, (_, inodes)) = fill(&place, INODES, GcReason::Inodes).await;
         exact(&there, inodes, 11);
     }
+}
+
+/// Nothing happens on the node while another process fills its file system: 30 percent are the allocations', 25 its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_fill_is_found_by_the_interval() {
+    let test = "what_others_fill_is_found_by_the_interval";
+    if !privileged(test) {
+        return;
+    }
+    let Some(place) = Mounted::tmpfs(test, "size=100m") else {
+        return;
+    };
+    let server = place.machine.server();
+    let mut config = place.machine.config(&server);
+    config.gc.limits.disk_threshold = THRESHOLD;
+    config.gc.interval = Duration::from_millis(200);
+    let agent = Agent::start(config).await.unwrap();
+    let mut allocs = Vec::new();
+    for name in 0..3 {
+        let filler = batch(name, BYTES).with(|spec, _| {
+            spec.groups[0].ephemeral_disk.size = Mb(12);
+        });
+        let alloc_id = server.place(filler.build()).await;
+        server.status(alloc_id, ClientStatus::Complete).await;
+        allocs.push(alloc_id);
+    }
+    eventually("reports are committed", async || {
+        let outlook = agent.collect_now(true).await.unwrap();
+        (outlook.freed == 3).then_some(())
+    })
+    .await;
+
+    let filled = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "count=25", "status=none"])
+        .arg(format!("of={}/filler", place.machine.data().display()))
+        .status();
+    assert!(filled.unwrap().success());
+    eventually("the oldest goes", async || {
+        (!place.machine.alloc_dir(allocs[0]).exists()).then_some(())
+    })
+    .await;
+    eventually("no more pressure", async || {
+        (place.usage().0 < THRESHOLD.into()).then_some(())
+    })
+    .await;
+
+    let there = |id| place.machine.alloc_dir(id).exists();
+    assert_eq!(
+        allocs.into_iter().map(there).collect::<Vec<_>>(),
+        [false, true, true]
+    );
+    agent.shutdown(Leave::StopTasks).await;
 }
 
 /// A hundred thousand files, five thousand levels, an immutable file and a mount, all in one allocation.
