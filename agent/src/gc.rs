@@ -203,10 +203,13 @@ async fn release_one(
     } = leftover;
     match facilities.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,
-        None => tracing::warn!(
-            %alloc_id, driver, task_id,
-            "the node has no such driver any more: what it left of the task stays where it is"
-        ),
+        None => {
+            tracing::warn!(
+                %alloc_id, driver, task_id,
+                "the node has no such driver any more: what it left of the task stays where it is"
+            );
+            drop(facilities.node.send(Event::Abandoned).await);
+        }
     }
     let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), task).ok();
     let cgroup =

@@ -113,7 +113,8 @@ pub struct GcState {
     pub refused: usize,
     /// Allocations destroyed since the agent's start, by reason.
     pub destroyed: BTreeMap<GcReason, u64>,
-    /// Destroys refused by a driver or the kernel since the agent's start.
+    /// Destroys refused by a driver or the kernel since the agent's start, and those for which there was no driver any
+    /// more.
     pub refusals: u64,
     /// When the newest was destroyed, and why.
     pub last: Option<(Timestamp, GcReason)>,
@@ -200,6 +201,12 @@ impl Collector {
             .min(DESTROY_PAUSE_MAX);
         let until = now.plus(pause);
         self.refused.insert(alloc_id, Refusal { pause, until });
+    }
+
+    /// The node has lost the driver of a task, which so did not let go of what it has of it. Its allocation goes all the
+    /// same.
+    pub fn handle_abandoned(&mut self) {
+        self.refusals += 1;
     }
 
     /// Nothing of an allocation is left.

@@ -72,6 +72,8 @@ pub(crate) enum Event {
         /// Which.
         alloc_id: AllocId,
     },
+    /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
+    Abandoned,
     /// The control plane has committed reports.
     Told,
     /// The node's or the cluster's network rules changed.
@@ -342,6 +344,7 @@ impl Node {
                 self.collector.handle_refused(alloc_id, now());
                 self.asks.settled(alloc_id, false);
             }
+            Event::Abandoned => self.collector.handle_abandoned(),
             Event::Told => {}
             Event::RulesChanged => self.tell_awake(|| Input::RulesChanged),
             Event::Finished { alloc_id, at } => {

@@ -264,6 +264,11 @@ async fn what_was_refused_outlives_the_agent() {
     })
     .await;
 
+    // The driver that is gone did not let go of it.
+    eventually("it is counted", async || {
+        (agent.collection().borrow().refusals == 1).then_some(())
+    })
+    .await;
     agent.shutdown(Leave::StopTasks).await;
 }
 

@@ -53,7 +53,7 @@ const DISK_FAMILIES: &[Family<AllocDisk>] = &[
 const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
     counter(
         "muster_node_gc_refusals_total",
-        "Times that a driver or the kernel did not let go of an allocation; each is tried again.",
+        "Times that a driver or the kernel did not let go of an allocation; each is tried again, but where the driver is gone.",
         |node| Some(node.refusals as f64),
     ),
     gauge(
