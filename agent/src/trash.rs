@@ -2,7 +2,8 @@
 //!
 //! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any
 //! point leaves entries that the next agent finds, and memory holds a bounded number of names. A few
-//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it. An entry
+//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it, and give way to what
+//! starts ([`way`]). An entry
 //! that cannot be deleted is told, counted and tried again after a pause, while the others go on.
 //!
 //! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
@@ -190,6 +191,10 @@ impl Trash {
     ///
     /// If the directory or a thread cannot be made.
     pub fn with_threads(dir: &Path, threads: usize) -> io::Result<Self> {
+        Self::with_way(dir, threads, Way::new(WAY_GIVEN_MAX))
+    }
+
+    fn with_way(dir: &Path, threads: usize, way: Way) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             roots: Mutex::default(),
             queue: Mutex::default(),
@@ -197,7 +202,7 @@ impl Trash {
             stop: AtomicBool::new(false),
             aside: AtomicU64::new(0),
             haste: Mutex::default(),
-            way: Way::new(WAY_GIVEN_MAX),
+            way,
             emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
@@ -250,15 +255,14 @@ impl Trash {
         }
     }
 
-    /// Somebody waits for what is deleted now and next: until all that can be deleted is, the threads yield to nobody.
-    /// On a busy machine they would hardly ever run otherwise.
-    pub(crate) fn hurry(&self) {
+    /// Somebody waits for what is deleted now and next: until all that can be deleted is, the threads have the priority of
+    /// everybody else, and give way to what starts alone. On a busy machine they would hardly ever run otherwise.
+    pub fn hurry(&self) {
         self.shared.haste().set(true);
-        self.shared.way.hurry(true);
     }
 
     /// Something starts: until what this gives is dropped, deletion waits before each file, for as long as a start takes
-    /// and no longer. Not while somebody waits for the deletion.
+    /// and no longer.
     #[must_use]
     pub fn start_of(&self) -> Start {
         self.shared.way.take();
@@ -381,7 +385,6 @@ impl Shared {
     /// Everything that can be deleted is.
     fn rest(&self) {
         self.haste().set(false);
-        self.way.hurry(false);
         self.emptied.send_modify(|times| *times += 1);
     }
 

@@ -65,6 +65,26 @@ async fn threads_yield_except_while_somebody_waits() {
     assert_eq!(niceness(), NICENESS);
 }
 
+/// They would for ten minutes.
+#[tokio::test]
+async fn threads_that_hurry_give_way_to_a_start() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
+    let trash = Trash::with_way(&root, 1, Way::new(Duration::from_mins(10))).unwrap();
+    fill(&dir);
+    trash.hurry();
+    let start = trash.start_of();
+
+    trash.discard(&dir, "one").unwrap();
+    let waits = || trash.shared.way.waited.load(Ordering::Relaxed) > 0;
+    while !waits() && trash.state().entries == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(trash.state().entries, 0, "it was deleted beside the start");
+    drop(start);
+    emptied(&trash).await;
+}
+
 /// More than are remembered at a time, left by an earlier agent.
 #[tokio::test]
 async fn what_an_earlier_agent_left_is_deleted() {

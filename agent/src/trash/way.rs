@@ -10,10 +10,11 @@ pub(super) struct Way {
     /// How long a deletion waits at most.
     given_max: Duration,
     starting: AtomicUsize,
-    /// Nobody gives way: somebody waits for the deletion.
-    hurries: AtomicBool,
     lock: Mutex<()>,
     free: Condvar,
+    /// How often a deletion has begun to wait.
+    #[cfg(test)]
+    pub(super) waited: AtomicUsize,
 }
 
 impl Way {
@@ -21,9 +22,10 @@ impl Way {
         Self {
             given_max,
             starting: AtomicUsize::new(0),
-            hurries: AtomicBool::new(false),
             lock: Mutex::default(),
             free: Condvar::new(),
+            #[cfg(test)]
+            waited: AtomicUsize::new(0),
         }
     }
 
@@ -37,13 +39,6 @@ impl Way {
         }
     }
 
-    pub(super) fn hurry(&self, hurries: bool) {
-        self.hurries.store(hurries, Ordering::Relaxed);
-        if hurries {
-            self.wake();
-        }
-    }
-
     /// Whoever waits looks again.
     pub(super) fn wake(&self) {
         // Whoever looked before has begun to wait now.
@@ -52,7 +47,7 @@ impl Way {
     }
 
     fn is_free(&self) -> bool {
-        self.starting.load(Ordering::Relaxed) == 0 || self.hurries.load(Ordering::Relaxed)
+        self.starting.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -80,6 +75,8 @@ impl<'a> Turn<'a> {
             return;
         }
         let mut lock = self.way.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        #[cfg(test)]
+        self.way.waited.fetch_add(1, Ordering::Relaxed);
         while !self.way.is_free() && !stop.load(Ordering::Relaxed) {
             let left = self.way.given_max.saturating_sub(begun.elapsed());
             if left.is_zero() {

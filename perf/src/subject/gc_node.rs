@@ -9,7 +9,8 @@
 //! `agent_start_s` is the start of an agent that has 30 000 finished allocations, until its loop knows them.
 //!
 //! `start_us_p50` is a start as an agent makes it, with and without a deletion beside it: the allocation's
-//! directories, a record that is on disk, a cgroup, and the native driver until the program runs.
+//! directories, a record that is on disk, a cgroup, and the native driver until the program runs. `start_us_p50_hurried`
+//! is one beside a deletion that somebody waits for, whose threads have the priority of everybody else.
 
 mod rivals;
 
@@ -66,7 +67,9 @@ pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
     let starts = Starts::new(context)?;
     for round in 0..STARTS_ROUNDS {
-        starts.round(context, 2 * dirs(context), round, &mut tally)?;
+        for hurries in [false, true] {
+            starts.round(context, 2 * dirs(context), round, hurries, &mut tally)?;
+        }
     }
     Ok(tally.finish())
 }
@@ -238,38 +241,54 @@ impl Starts {
         Ok(starts)
     }
 
-    /// As many starts without a deletion as there was time for beside one, half of them before it.
+    /// Starts without a deletion, half of them before one, and as many beside it as there is time for. With `hurries`
+    /// somebody waits for it.
     fn round(
         &self,
         context: &Context,
         dirs: usize,
         round: usize,
+        hurries: bool,
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
+        let suffix = if hurries { "_hurried" } else { "" };
         let place = context.subdir()?;
         apart(&place.path().join("starts"))?;
         let allocs = fill(&place.path().join("alloc"), dirs)?;
         let (mut idle, mut beside) = (Latencies::new()?, Latencies::new()?);
         for number in 0..100 {
-            idle.add(self.start(place.path(), &format!("before-{round}-{number}"), None)?);
+            idle.add(self.start(
+                place.path(),
+                &format!("before-{round}-{number}{suffix}"),
+                None,
+            )?);
         }
         let trash = trash(place.path())?;
         discard(&trash, &allocs)?;
+        if hurries {
+            trash.hurry();
+        }
         let mut number = 0;
         while !trash.is_idle() {
-            let name = format!("beside-{round}-{number}");
+            let name = format!("beside-{round}-{number}{suffix}");
             beside.add(self.start(place.path(), &name, Some(&trash))?);
             number += 1;
         }
         wait(&trash)?;
         for number in 0..100 {
-            idle.add(self.start(place.path(), &format!("after-{round}-{number}"), None)?);
+            idle.add(self.start(
+                place.path(),
+                &format!("after-{round}-{number}{suffix}"),
+                None,
+            )?);
         }
         for (name, share) in [("start_us_p50", 0.5), ("start_us_p99", 0.99)] {
-            tally.ours(name, "µs", beside.micros(share));
-            tally.rival(name, "µs", IDLE, idle.micros(share));
+            let name = format!("{name}{suffix}");
+            tally.ours(&name, "µs", beside.micros(share));
+            tally.rival(&name, "µs", IDLE, idle.micros(share));
         }
-        tally.ours("starts_beside", "starts", f64::from(number));
+        let name = format!("starts_beside{suffix}");
+        tally.ours(&name, "starts", f64::from(number));
         Ok(())
     }
 
