@@ -50,10 +50,10 @@ const STARTS_ROUNDS: usize = 3;
 /// The subject `gc_node`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
-    let wide = context.pick(WIDE_FILES, WIDE_FILES / 10);
+    let files = context.pick(WIDE_FILES, WIDE_FILES / 10);
     for round in 0..context.rounds() {
         deletions(context, dirs(context), round, &mut tally)?;
-        wide_directory(context, wide, &mut tally)?;
+        wide_directory(context, files, round, &mut tally)?;
     }
     Ok(tally.finish())
 }
@@ -124,22 +124,39 @@ fn deletions(
     Ok(())
 }
 
-fn wide_directory(context: &Context, files: usize, tally: &mut Tally) -> anyhow::Result<()> {
-    let place = context.subdir()?;
-    let wide = |name: &str| -> anyhow::Result<PathBuf> {
-        let dir = place.path().join(name);
-        fs::create_dir(&dir)?;
-        for file in 0..files {
-            fs::File::create(dir.join(file.to_string()))?;
-        }
-        Ok(dir)
-    };
+/// Ours and the rival take turns in being first.
+fn wide_directory(
+    context: &Context,
+    files: usize,
+    round: usize,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
     let per_second = |took: Duration| files as f64 / took.as_secs_f64();
-    let (_, took) = destroy(place.path(), &[wide("ours")?])?;
-    tally.ours("wide_files", "files/s", per_second(took));
-    let took = rivals::rm(&wide("theirs")?)?;
-    tally.rival("wide_files", "files/s", RM, per_second(took));
+    let mut turns = [true, false];
+    turns.rotate_left(round % 2);
+    for is_ours in turns {
+        let place = context.subdir()?;
+        let dir = wide(place.path(), files)?;
+        if is_ours {
+            let (_, took) = destroy(place.path(), &[dir])?;
+            tally.ours("wide_files", "files/s", per_second(took));
+        } else {
+            let took = rivals::rm(&dir)?;
+            tally.rival("wide_files", "files/s", RM, per_second(took));
+        }
+    }
     Ok(())
+}
+
+/// Makes a directory of so many files in `place`, on disk.
+fn wide(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
+    let dir = place.join("wide");
+    fs::create_dir(&dir)?;
+    for file in 0..files {
+        fs::File::create(dir.join(file.to_string()))?;
+    }
+    rustix::fs::syncfs(fs::File::open(&dir)?)?;
+    Ok(dir)
 }
 
 /// Makes the directory of all allocations, as an agent does.
