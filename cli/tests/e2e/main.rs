@@ -11,6 +11,8 @@ mod exec;
 #[cfg(test)]
 mod gap;
 #[cfg(test)]
+mod gc;
+#[cfg(test)]
 mod logs;
 #[cfg(test)]
 mod migrate;

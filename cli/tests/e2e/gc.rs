@@ -1,0 +1,149 @@
+//! `muster system gc`, on a server and its node.
+
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::dev::dev;
+use crate::support::{ask, job_file, needs_root, stderr, stdout, until};
+
+/// A batch job of two groups. What has ended stays on servers, as results of a job that is there; its node need not
+/// keep it.
+const HALF: &str = r#"
+job "half" {
+  type = "batch"
+  group "ended" {
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "head -c 1048576 /dev/zero > $NOMAD_ALLOC_DIR/data/large"]
+      }
+      resources { memory = 32 }
+    }
+  }
+  group "runs" {
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources { memory = 32 }
+    }
+  }
+}
+"#;
+
+/// A job for which there is no node.
+const NOWHERE: &str = r#"
+job "nowhere" {
+  type = "batch"
+  constraint {
+    attribute = "${node.class}"
+    value     = "none"
+  }
+  group "g" {
+    task "t" {
+      driver = "native"
+      config { command = "/bin/true" }
+    }
+  }
+}
+"#;
+
+fn collect(address: &str, flag: &str) -> Value {
+    let output = ask(address, &["system", "gc", flag, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What became of one kind: how many are freed, and how many stay for which reason.
+fn kind(report: &Value, kind: &str) -> (u64, Vec<(String, u64)>) {
+    let mut kinds = report["State"].as_array().unwrap().iter();
+    freed_and_kept(kinds.find(|count| count["Kind"] == kind).unwrap())
+}
+
+fn freed_and_kept(count: &Value) -> (u64, Vec<(String, u64)>) {
+    let kept = count["Kept"].as_array().unwrap().iter();
+    let kept = kept.map(|kept| {
+        let reason = kept["Reason"].as_str().unwrap().to_owned();
+        (reason, kept["Count"].as_u64().unwrap())
+    });
+    (count["Freed"].as_u64().unwrap(), kept.collect())
+}
+
+fn job(address: &str, dir: &Path, args: &[&str], text: &str) {
+    let file = job_file(dir, text);
+    let output = ask(
+        address,
+        &[&["job", "run"][..], args, &[file.to_str().unwrap()]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+/// Of two jobs one is over; of two allocations the node frees one, and servers none.
+#[test]
+fn a_collection_tells_what_goes_and_what_stays() {
+    if !needs_root("a_collection_tells_what_goes_and_what_stays") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, address) = dev(dir.path());
+    job(&address, dir.path(), &["--detach"], HALF);
+    job(&address, dir.path(), &["--detach"], NOWHERE);
+    let stop = ask(&address, &["job", "stop", "nowhere"]);
+    assert_eq!(stop.status.code(), Some(0), "{}", stderr(&stop));
+    let held = "held as results of a batch job that is there".to_owned();
+    let kept = vec![("not over".to_owned(), 1), (held, 1)];
+
+    let dry = until(
+        "one to have ended, and nodes and servers to know it",
+        || {
+            let report = collect(&address, "--dry-run");
+            let is_known = kind(&report, "allocations") == (0, kept.clone())
+                && kind(&report, "jobs").0 == 1
+                && report["Nodes"][0]["Freed"] == 1;
+            is_known.then_some(report)
+        },
+    );
+    let would = stdout(&ask(&address, &["system", "gc", "--dry-run"]));
+    let done = collect(&address, "--wait");
+    let again = stdout(&ask(&address, &["system", "gc", "--wait"]));
+
+    assert_eq!(dry["DryRun"], true);
+    assert_eq!(done["DryRun"], false);
+    for report in [&dry, &done] {
+        assert_eq!(kind(report, "jobs"), (1, vec![("not over".to_owned(), 1)]));
+        assert_eq!(kind(report, "allocations"), (0, kept.clone()));
+        assert_eq!(kind(report, "evaluations"), kind(&dry, "evaluations"));
+        assert!(kind(report, "evaluations").0 > 0, "{report}");
+        assert_eq!(report["Nodes"].as_array().unwrap().len(), 1);
+        assert_eq!(freed_and_kept(&report["Nodes"][0]), (1, Vec::new()));
+        assert_eq!(report["Nodes"][0]["Error"], "");
+    }
+    assert_eq!(dry["Nodes"][0]["Bytes"], 0);
+    assert!(
+        done["Nodes"][0]["Bytes"].as_u64() >= Some(1 << 20),
+        "{done}"
+    );
+    assert!(done["Nodes"][0]["Files"].as_u64() > Some(0), "{done}");
+    for line in [
+        "jobs                 1 would be freed, 1 would be kept (1 not over)\n",
+        "1 allocations would be freed, none would be kept\n",
+    ] {
+        assert!(would.contains(line), "{would}");
+    }
+    for line in [
+        "jobs                 0 freed, 1 kept (1 not over)\n",
+        "0 allocations freed (0 files, 0 B), none kept\n",
+    ] {
+        assert!(again.contains(line), "{again}");
+    }
+    assert!(
+        process.end(Signal::SIGINT).success(),
+        "{}",
+        process.output()
+    );
+}
