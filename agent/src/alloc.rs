@@ -195,8 +195,8 @@ impl AllocTask {
     }
 
     /// Puts tasks that run behind the policies of the job as it is now.
-    fn fence_again(&self) {
-        let facilities = &self.facilities;
+    fn fence_again(&mut self) {
+        let facilities = Arc::clone(&self.facilities);
         for (alloc_id, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
             let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
             let Some(at) = tasks.iter().position(|task| task.name == name) else {
@@ -204,7 +204,18 @@ impl AllocTask {
                 continue;
             };
             let desired = Arc::clone(&self.desired);
-            task::fence_again(facilities, &TaskAt { desired, at }, live.record.cgroup_id);
+            let task = TaskAt { desired, at };
+            let told = task::fence_again(&facilities, &task, live.record.cgroup_id);
+            self.tell(at, told);
+        }
+    }
+
+    /// Has what an operator should know of a task in its history.
+    fn tell(&mut self, task_at: usize, told: Option<String>) {
+        if let Some(message) = told {
+            let input = TaskInput::Told { message };
+            self.runner
+                .handle_event(Event::Task { task_at, input }, now());
         }
     }
 
@@ -224,13 +235,7 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let told = task::limit_again(&facilities, &TaskAt { desired, at }, &live);
-            if let Some(message) = told {
-                let event = Event::Task {
-                    task_at: at,
-                    input: TaskInput::Told { message },
-                };
-                self.runner.handle_event(event, now());
-            }
+            self.tell(at, told);
         }
     }
 

@@ -86,6 +86,8 @@ pub(crate) struct Facilities {
     pub(crate) fetches: Semaphore,
     /// A task whose memory or number of processes cannot be limited does not start.
     pub(crate) strict_limits: bool,
+    /// A task that has a network starts although no eBPF program keeps it from anything.
+    pub(crate) allow_unfenced_tasks: bool,
     /// What was destroyed and is being deleted.
     pub(crate) trash: Arc<Trash>,
     /// What drivers and the kernel did not let go of.

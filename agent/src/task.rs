@@ -303,7 +303,7 @@ pub(crate) async fn find(
             task.release_cores(&facilities);
             inputs.send(input).await;
         }
-        recover::Found::Live(live) => {
+        recover::Found::Live(live, told) => {
             let live = Arc::new(*live);
             facilities.live.insert(
                 task.alloc_id(),
@@ -318,7 +318,8 @@ pub(crate) async fn find(
             let known = if runs {
                 // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
-                if let Some(message) = recover::repair_limits(&facilities, &task, &live) {
+                let repaired = recover::repair_limits(&facilities, &task, &live);
+                for message in [told, repaired].into_iter().flatten() {
                     inputs.send(TaskInput::Told { message }).await;
                 }
                 end::Known::ToRunner

@@ -88,6 +88,9 @@ pub struct AgentConfig {
     /// A task whose memory or number of processes cannot be limited on this machine is refused;
     /// else it runs, and an event names what is not enforced.
     pub strict_limits: bool,
+    /// Without eBPF programs no task is kept from metadata, control plane and private ports. Tasks that have a network are
+    /// refused then; with this they run, unless somebody asks for a policy, and an event says so.
+    pub allow_unfenced_tasks: bool,
 }
 
 impl AgentConfig {
@@ -126,6 +129,7 @@ impl AgentConfig {
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,
+            allow_unfenced_tasks: false,
         }
     }
 

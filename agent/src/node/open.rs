@@ -122,6 +122,7 @@ pub(super) async fn open(
         loans: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
+        allow_unfenced_tasks: config.allow_unfenced_tasks,
         trash: Arc::new(trash),
         leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),
         destroys: Semaphore::new(config.gc.parallel_destroys.max(1)),
@@ -329,7 +330,7 @@ fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, Str
     bpf.inspect_err(|reason| {
         tracing::warn!(
             reason,
-            "no eBPF programs: tasks are counted by their cgroups alone"
+            "no eBPF programs: tasks are counted by their cgroups alone, and kept from nothing on the network"
         );
     })
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use muster_agent_core::policy::{self, NodePolicy};
-use muster_domain::job::{NetworkPolicy, TaskGroup};
+use muster_domain::job::{NetworkMode, NetworkPolicy, TaskGroup};
 
 use super::{TaskAt, chain};
 use crate::bridge;
+use crate::drivers::native;
 use crate::facilities::Facilities;
 
 /// Puts the task with the cgroup `cgroup_id` behind its policy. Answers with what an operator should know.
@@ -23,16 +24,7 @@ pub(crate) fn fence(
     let rules = facilities.network.current();
     let bpf = match &facilities.bpf {
         Ok(bpf) => bpf,
-        Err(reason) if asks(group, task, &rules) => {
-            return Err(format!(
-                "the task's network policy cannot be enforced: this node has no eBPF programs: {reason}"
-            ));
-        }
-        Err(reason) => {
-            return Ok(Some(format!(
-                "the task is not kept from the node's metadata and control plane: this node has no eBPF programs: {reason}"
-            )));
-        }
+        Err(reason) => return unfenced(facilities, task, &rules, reason),
     };
     let policies =
         policy::compile(group, task.name(), &rules).map_err(|error| error.to_string())?;
@@ -46,6 +38,75 @@ pub(crate) fn fence(
     };
     fenced.map_err(|error| chain(&error))?;
     Ok(None)
+}
+
+/// What becomes of a task on a node without eBPF programs, and why there are none.
+fn unfenced(
+    facilities: &Facilities,
+    task: &TaskAt,
+    rules: &NodePolicy,
+    reason: &str,
+) -> Result<Option<String>, String> {
+    let asked = asks(task.group(), task, rules);
+    match Reach::of(task) {
+        Reach::Itself => Ok(None),
+        reach if asked || (reach == Reach::Network && !facilities.allow_unfenced_tasks) => {
+            let what = if asked {
+                "the task's network policy cannot be enforced"
+            } else {
+                "the task cannot be kept from the node's metadata, control plane and private ports"
+            };
+            let (alone, allow) = (
+                "network mode `none`",
+                "`client { allow_unfenced_tasks = true }` in the agent's configuration",
+            );
+            let way = if asked {
+                format!("mend that (`muster doctor`), run the task elsewhere, or give it {alone}")
+            } else {
+                format!(
+                    "mend that (`muster doctor`), give the task {alone}, or allow such tasks on this node by {allow}"
+                )
+            };
+            Err(format!(
+                "{what}: this node has no eBPF programs: {reason}; {way}"
+            ))
+        }
+        Reach::Network | Reach::Machine => Ok(Some(format!(
+            "the task is not kept from the node's metadata and control plane: this node has no eBPF programs: {reason}"
+        ))),
+    }
+}
+
+/// How far a task gets that no policy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// It has no network but loopback of its own.
+    Itself,
+    /// Whatever the machine's network, or its allocation's, leads to.
+    Network,
+    /// It is not isolated: where its node allows that, it may be root, and then no policy holds it anyway.
+    Machine,
+}
+
+impl Reach {
+    /// Other drivers than the native one may give a task more than its group says.
+    fn of(task: &TaskAt) -> Self {
+        if task.task().driver != native::NAME {
+            return Self::Network;
+        }
+        let config = serde_json::from_str(&task.task().config_json);
+        let config: serde_json::Value = config.unwrap_or_default();
+        let word = |field: &str| config.get(field).and_then(serde_json::Value::as_str);
+        match (word("isolation"), word("network")) {
+            (Some("raw"), _) => Self::Machine,
+            (Some("strict"), _) | (_, Some("none")) => Self::Itself,
+            (_, Some(_)) => Self::Network,
+            (_, None) => match task.group().network.as_ref().map(|it| it.mode) {
+                Some(NetworkMode::None) => Self::Itself,
+                Some(NetworkMode::Host | NetworkMode::Bridge) | None => Self::Network,
+            },
+        }
+    }
 }
 
 /// Whether job, node or cluster ask for anything.
@@ -62,10 +123,16 @@ fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
 }
 
 /// The same for a task that runs: after its job or the node's rules changed, and for an agent that finds it. What cannot
-/// be loaded leaves the policy that it has.
-pub(crate) fn fence_again(facilities: &Facilities, task: &TaskAt, cgroup_id: u64) {
-    if let Err(reason) = fence(facilities, task, cgroup_id) {
-        tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
-            "a running task keeps the network policy it has");
-    }
+/// be loaded leaves the policy that it has, and is what this says.
+pub(crate) fn fence_again(
+    facilities: &Facilities,
+    task: &TaskAt,
+    cgroup_id: u64,
+) -> Option<String> {
+    let reason = fence(facilities, task, cgroup_id).err()?;
+    tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
+        "a running task keeps the network policy it has");
+    Some(format!(
+        "the task keeps the network policy that it has: {reason}"
+    ))
 }

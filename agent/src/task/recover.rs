@@ -38,8 +38,8 @@ pub(crate) enum Unrecorded {
 
 /// What was found.
 pub(super) enum Found {
-    /// Something to be ended or watched.
-    Live(Box<LiveTask>),
+    /// Something to be ended or watched, and what an operator should know of it.
+    Live(Box<LiveTask>, Option<String>),
     /// No process, and what that means.
     Nothing(TaskInput),
 }
@@ -213,11 +213,12 @@ async fn live(
     };
     task.hold_cores(facilities);
     // After a reboot the number may be another group's.
+    let mut told = None;
     if record.boot_id == facilities.boot_id {
-        fence_again(facilities, task, record.cgroup_id);
+        told = fence_again(facilities, task, record.cgroup_id);
     }
     let streams = reopen_streams(facilities, task).await;
-    Found::Live(Box::new(LiveTask {
+    let live = LiveTask {
         slot,
         record,
         cgroup,
@@ -225,7 +226,8 @@ async fn live(
         elsewhere: None,
         leaving: CancellationToken::new(),
         usage: DriverUsage::default(),
-    }))
+    };
+    Found::Live(Box::new(live), told)
 }
 
 /// Sets the limits of a task that runs again, whoever changed them meanwhile, and says what an operator should know

@@ -1,16 +1,21 @@
 //! Network rules of the node that change while tasks run.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
+use muster_agent::bpf::ensure_bpffs;
+use muster_agent::node::{Agent, Leave};
+use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskState};
 use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::job::{
-    DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule,
+    DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction, PolicyProtocol,
+    PolicyRule, PortRange,
 };
 use muster_wire::rpc::{LogStream, NodeReply, NodeRequest, ToAgent};
 use serde_json::json;
 
 use crate::support::{
-    AllocBuilder, DEADLINE, FakeServer, Machine, eventually, privileged, service,
+    AllocBuilder, DEADLINE, FakeServer, Machine, batch, eventually, privileged, service, skipped,
 };
 
 /// Tells a task whom to talk to.
@@ -203,4 +208,186 @@ async fn a_policy_that_the_cluster_does_not_have_any_more_is_dropped() {
     let said = words(&server, running, 2).await;
     assert_eq!(said, ["PermissionDenied", "passes"]);
     agent.end().await;
+}
+
+/// More intervals of ports than a policy may have.
+fn too_much() -> NetworkPolicy {
+    let port = |first| PortRange { first, last: first };
+    let mut ports = datagrams("ports", PolicyAction::Allow);
+    ports.ports = (1..65_535).step_by(2).map(port).collect();
+    let mut others = ports.clone();
+    others.protocol = PolicyProtocol::Tcp;
+    "others".clone_into(&mut others.name);
+    NetworkPolicy {
+        egress: DirectionPolicy {
+            default: Some(PolicyAction::Deny),
+            rules: vec![ports, others],
+            rate: None,
+        },
+        ingress: DirectionPolicy::default(),
+    }
+}
+
+fn closed() -> NetworkPolicy {
+    NetworkPolicy {
+        egress: DirectionPolicy {
+            default: Some(PolicyAction::Deny),
+            ..DirectionPolicy::default()
+        },
+        ingress: DirectionPolicy::default(),
+    }
+}
+
+/// The next version of the job, whose task has this policy.
+fn fenced(alloc: &DesiredAlloc, policy: NetworkPolicy) -> DesiredAlloc {
+    let mut job = (*alloc.job).clone();
+    job.version += 1;
+    job.spec.groups[0].tasks[0].policy = Some(policy);
+    DesiredAlloc {
+        job: Arc::new(job),
+        ..alloc.clone()
+    }
+}
+
+/// How often the task's history says something with `words` in it.
+fn times(task: &TaskState, words: &str) -> usize {
+    let events = task.events.iter();
+    events.filter(|event| event.message.contains(words)).count()
+}
+
+/// A task does not start with it; one that runs keeps the policy that it has, and its history says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_cannot_be_loaded_takes_the_place_of_none() {
+    if !privileged("a_policy_that_cannot_be_loaded_takes_the_place_of_none") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = peer.local_addr().unwrap();
+
+    let large =
+        talker(1, address).with(|spec, _| spec.groups[0].tasks[0].policy = Some(too_much()));
+    let large = server.place(large.build()).await;
+    let task = server.status(large, ClientStatus::Failed).await;
+    assert_eq!(times(&task, "intervals of ports"), 1, "{:?}", task.events);
+
+    let before = talker(2, address).with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
+    let before = before.build();
+    let running = server.place(before.clone()).await;
+    assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
+    server.place(fenced(&before, too_much())).await;
+    let keeps = "keeps the network policy that it has: the policy's egress rules";
+    let told = |times_told| move |task: &TaskState, _| times(task, keeps) >= times_told;
+    server
+        .reported(running, "told of the job's policy", told(1))
+        .await;
+    let refused = refused_by(&server, running, "default").await;
+    eventually("another refusal", async || {
+        (refused_by(&server, running, "default").await > refused).then_some(())
+    })
+    .await;
+    assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
+
+    // What the cluster wants is told of in the same way.
+    server.place(fenced(&before, closed())).await;
+    let policy = Box::new(too_much());
+    let index = LogIndex(1_000);
+    server
+        .say_to_agent(ToAgent::ClusterPolicy { index, policy })
+        .await;
+    let task = server
+        .reported(running, "told of the cluster's policy", told(2))
+        .await;
+    assert_eq!(times(&task, "Terminated"), 0, "{:?}", task.events);
+    assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
+    agent.end().await;
+}
+
+/// A task of the mode and level, which ends at once.
+fn placed(name: u32, mode: NetworkMode, isolation: &str) -> AllocBuilder {
+    let config = json!({"command": "/bin/true", "isolation": isolation});
+    batch(name, "").driver("native", &config).with(|spec, _| {
+        spec.groups[0].network = Some(GroupNetwork {
+            mode,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+        });
+    })
+}
+
+/// Whatever a task without a network asks for, it has nothing that could be kept from anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
+    let name = "no_task_with_a_network_starts_where_no_program_is_loaded";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    if ensure_bpffs(&machine.data()).is_ok_and(|dir| !dir.starts_with(machine.data())) {
+        skipped(
+            name,
+            "the system has a bpffs, so programs load; run: cargo xtask vm",
+        );
+        return;
+    }
+    muster_agent::bpf::unmount_bpffs(&machine.data()).unwrap();
+    // Where the agent would mount one.
+    std::fs::create_dir_all(machine.data()).unwrap();
+    std::fs::write(machine.data().join("bpf"), "").unwrap();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+
+    let refused = [
+        placed(1, NetworkMode::Host, "contained"),
+        placed(2, NetworkMode::Bridge, "contained"),
+        batch(3, "true"),
+    ];
+    for alloc in refused {
+        let alloc_id = server.place(alloc.build()).await;
+        let task = server.status(alloc_id, ClientStatus::Failed).await;
+        let said = task.events.iter().any(|event| {
+            [
+                "no eBPF programs",
+                "`client { allow_unfenced_tasks = true }`",
+            ]
+            .iter()
+            .all(|words| event.message.contains(words))
+        });
+        assert!(
+            said || alloc_id == AllocId::at(LogIndex(7), 2),
+            "{:?}",
+            task.events
+        );
+    }
+    let started = [
+        (placed(4, NetworkMode::None, "contained"), 0),
+        (placed(5, NetworkMode::Host, "strict"), 0),
+        (placed(6, NetworkMode::Host, "raw"), 1),
+    ];
+    for (alloc, notes) in started {
+        let alloc_id = server.place(alloc.build()).await;
+        let task = server.status(alloc_id, ClientStatus::Complete).await;
+        assert_eq!(times(&task, "is not kept from"), notes, "{:?}", task.events);
+    }
+    agent.leave().await;
+
+    let mut config = machine.config(&server);
+    config.allow_unfenced_tasks = true;
+    let agent = Agent::start(config).await.unwrap();
+    let alloc_id = server.place(batch(7, "true").build()).await;
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+    assert_eq!(times(&task, "is not kept from"), 1, "{:?}", task.events);
+    let asking = batch(8, "true").with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
+    let alloc_id = server.place(asking.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+    assert_eq!(
+        times(&task, "policy cannot be enforced"),
+        1,
+        "{:?}",
+        task.events
+    );
+    agent.shutdown(Leave::StopTasks).await;
 }

@@ -28,6 +28,10 @@ pub struct DevArgs {
     /// Where server and agent speak to each other; a free port unless given.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub quic: SocketAddr,
+    /// Run tasks that have a network also where eBPF does not load, and nothing keeps them from the node's metadata and
+    /// control plane.
+    #[arg(long)]
+    pub allow_unfenced_tasks: bool,
 }
 
 /// Runs a server and an agent until SIGTERM or SIGINT, then stops every task and cleans up.
@@ -61,7 +65,8 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     let server = Server::start(config)
         .await
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
-    let agent = match start_agent(dir, server.info().quic_addr, server.info().http_addr).await {
+    let agent = match start_agent(args, dir, server.info().quic_addr, server.info().http_addr).await
+    {
         Ok(agent) => agent,
         Err(error) => {
             server.shutdown().await;
@@ -87,7 +92,12 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     outcome
 }
 
-async fn start_agent(dir: &Path, server: SocketAddr, http: SocketAddr) -> Result<Agent, CliError> {
+async fn start_agent(
+    args: &DevArgs,
+    dir: &Path,
+    server: SocketAddr,
+    http: SocketAddr,
+) -> Result<Agent, CliError> {
     let identity = Identity::load(&dir.join("server/tls"), Role::Agent)
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let mut config = AgentConfig::new(
@@ -97,6 +107,7 @@ async fn start_agent(dir: &Path, server: SocketAddr, http: SocketAddr) -> Result
         driver_command(raise_open_files())?,
     );
     "dev".clone_into(&mut config.name);
+    config.allow_unfenced_tasks = args.allow_unfenced_tasks;
     config.forbid_tcp("http-api", http);
     // Whoever may talk to a dev cluster is on this machine already.
     let native = config.plugins.entry("native".to_owned()).or_default();

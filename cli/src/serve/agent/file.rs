@@ -64,7 +64,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
+const CLIENT_ATTRIBUTES: &str = "allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -85,6 +85,7 @@ pub(super) struct AgentFile {
     pub(super) bridge_subnet: Option<Ipv4Net>,
     pub(super) chroot_env: ChrootEnv,
     pub(super) disk: DiskEnforcement,
+    pub(super) allow_unfenced_tasks: bool,
     pub(super) reserved: Reserved,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
@@ -219,6 +220,7 @@ impl AgentFile {
             usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
         };
         match name.as_str() {
+            "allow_unfenced_tasks" => self.allow_unfenced_tasks = yes_or_no(&name, attribute)?,
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
                 let placed = |message: String| {
@@ -315,6 +317,14 @@ pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
         return Err(failed(what));
     }
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
+}
+
+/// `true` or `false`.
+fn yes_or_no(name: &str, attribute: &Attribute) -> Result<bool, JobFileFault> {
+    let value = any(name, &attribute.value)?;
+    value
+        .as_bool()
+        .ok_or_else(|| wrong(attribute, "`true` or `false`"))
 }
 
 /// A whole number from `min` to `max`.
@@ -599,6 +609,18 @@ host_volume "certs" {
                 "{start}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn tasks_without_a_fence_are_allowed_by_name() {
+        let allowed = |text| parse(text).map(|file| file.allow_unfenced_tasks);
+
+        assert_eq!(allowed(""), Ok(false));
+        let said = allowed("client {\n  allow_unfenced_tasks = true\n}\n");
+        assert_eq!(said, Ok(true));
+        let error = allowed("client {\n  allow_unfenced_tasks = \"yes\"\n}\n").unwrap_err();
+        let start = "agent.hcl:2:26: `allow_unfenced_tasks` must be `true` or `false`";
+        assert!(error.contains(start), "{error}");
     }
 
     #[test]
