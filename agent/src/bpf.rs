@@ -61,7 +61,7 @@ use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{
-    CgroupId, LAYOUT, Lost, Plain,
+    CgroupId, Lost, Plain,
     net::{NetSlot, Traffic},
     sched::SchedSlot,
 };
@@ -89,6 +89,7 @@ pub(crate) use crate::bpf::{
     object::hash,
 };
 pub use muster_ebpf_common::{
+    LAYOUT,
     block::BlockCounters,
     exec::ExecCounters,
     histogram::{BUCKETS, Histogram, bound_ns},
@@ -296,6 +297,37 @@ pub struct Bpf {
     adoption: Adoption,
 }
 
+/// Programs that are loaded, and perhaps do not count yet.
+#[derive(Debug)]
+pub struct Prepared {
+    bpf: Bpf,
+    pins: Pins,
+    generation: u64,
+    pin_dir: PathBuf,
+}
+
+impl Prepared {
+    /// Their maps.
+    pub fn bpf(&self) -> &Bpf {
+        &self.bpf
+    }
+
+    /// Has them count and judge, and all others of the node no more.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenBpfError::Pins`].
+    pub fn activate(self) -> Result<Bpf, OpenBpfError> {
+        let at = |source| OpenBpfError::Pins {
+            path: self.pin_dir.clone(),
+            source,
+        };
+        self.bpf.activate(&self.pins, self.generation).map_err(at)?;
+        self.pins.remove_all_but(self.generation).map_err(at)?;
+        Ok(self.bpf)
+    }
+}
+
 impl Bpf {
     /// Whether this binary carries the programs.
     pub fn object_present() -> bool {
@@ -307,18 +339,30 @@ impl Bpf {
         object::embedded().map(|object| hash([object]))
     }
 
-    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not.
-    ///
-    /// Counters and the exit ledger are kept. Programs of another version, of another level or of
-    /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
-    /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
-    /// that a packet which it leaves to the newer one is judged by that: the fence has no hole.
+    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not; see [`Self::prepare`].
     ///
     /// # Errors
     ///
     /// [`OpenBpfError`]. What was pinned goes on as before, except after an error in detaching old
     /// programs, which then no longer count.
     pub fn open(config: &BpfConfig) -> Result<Self, OpenBpfError> {
+        Self::prepare(config, LAYOUT)?.activate()
+    }
+
+    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not, with maps of this `layout`.
+    ///
+    /// Counters and the exit ledger are kept. Programs of another version, of another level or of
+    /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
+    /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
+    /// that a packet which it leaves to the newer one is judged by that: the fence has no hole.
+    ///
+    /// Maps of another layout are of no use. The programs with those go on until [`Prepared::activate`], so that
+    /// tasks that run can be put into the fresh ones before ([`Self::watch_running`], [`Self::fence`]).
+    ///
+    /// # Errors
+    ///
+    /// [`OpenBpfError`]. What was pinned goes on as before.
+    pub fn prepare(config: &BpfConfig, layout: u32) -> Result<Prepared, OpenBpfError> {
         let object = object::embedded().ok_or(OpenBpfError::NoObject)?;
         if !geteuid().is_root() {
             return Err(OpenBpfError::NotRoot);
@@ -338,9 +382,9 @@ impl Bpf {
                 path: config.pin_dir.clone(),
             });
         }
-        let pins = Pins::below(&config.pin_dir).map_err(at)?;
+        let pins = Pins::below(&config.pin_dir, layout).map_err(at)?;
 
-        let generation = generation(object, config.task_level, cgroup_id);
+        let generation = generation(object, layout, config.task_level, cgroup_id);
         let had_maps = pins.maps().exists();
         let adopted = pins.is_complete(generation);
         if !adopted {
@@ -363,9 +407,12 @@ impl Bpf {
         let bpf = Self::open_maps(&pins, generation, adoption, at)?;
         bpf.policy.take_up().map_err(at)?;
         bpf.slots.take_up().map_err(at)?;
-        bpf.activate(&pins, generation).map_err(at)?;
-        pins.remove_all_but(generation).map_err(at)?;
-        Ok(bpf)
+        Ok(Prepared {
+            bpf,
+            pins,
+            generation,
+            pin_dir: config.pin_dir.clone(),
+        })
     }
 
     fn open_maps(
@@ -451,6 +498,25 @@ impl Bpf {
             });
         }
         Err(WatchTaskError::Kernel { task, source })
+    }
+
+    /// Registers a task that runs already, from zero; `false` if it is registered. That happens to tasks that were
+    /// started without programs, and to those whose maps are gone.
+    ///
+    /// Nobody knows which of its processes was the first, so none is its main process and the ledger stays empty:
+    /// a child that executes a program would be taken for it.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchTaskError`].
+    pub fn watch_running(&self, task: CgroupId) -> Result<bool, WatchTaskError> {
+        let kernel = |source| WatchTaskError::Kernel { task, source };
+        if self.exec.counters.lookup(task).map_err(kernel)?.is_some() {
+            return Ok(false);
+        }
+        self.exec.main.insert_zero(task).map_err(kernel)?;
+        self.watch(task)?;
+        Ok(true)
     }
 
     /// Makes the counters of switches and packets: in a slot, or by name if there is none.
@@ -785,7 +851,7 @@ impl Bpf {
         self.exec.exit_of(task)
     }
 
-    /// The task's main process; `None` before it executed its program.
+    /// The task's main process; `None` before it executed its program, and if nobody knows which it is.
     ///
     /// # Errors
     ///
@@ -835,10 +901,10 @@ impl Bpf {
 }
 
 /// What identifies one load: the programs, what they are told, and where they are attached.
-fn generation(object: &[u8], task_level: u32, cgroup_id: CgroupId) -> u64 {
+fn generation(object: &[u8], layout: u32, task_level: u32, cgroup_id: CgroupId) -> u64 {
     hash([
         object,
-        &LAYOUT.to_ne_bytes(),
+        &layout.to_ne_bytes(),
         &task_level.to_ne_bytes(),
         &cgroup_id.to_ne_bytes(),
     ])

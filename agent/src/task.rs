@@ -39,7 +39,7 @@ use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
-pub(crate) use fence::fence_again;
+pub(crate) use fence::{fence_again, fence_recorded};
 pub(crate) use recover::{Unrecorded, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
@@ -319,7 +319,7 @@ pub(crate) async fn find(
                 // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
                 let repaired = recover::repair_limits(&facilities, &task, &live);
-                for message in [told, repaired].into_iter().flatten() {
+                for message in told.into_iter().chain(repaired) {
                     inputs.send(TaskInput::Told { message }).await;
                 }
                 end::Known::ToRunner

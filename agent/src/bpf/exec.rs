@@ -63,12 +63,13 @@ impl Exec {
         }))
     }
 
-    /// The task's main process, once it has one.
+    /// The task's main process, once it has one. All zeros stand for one that is not known.
     pub(super) fn main_of(&self, task: CgroupId) -> io::Result<Option<MainProcess>> {
         let Some(process) = self
             .main
             .lookup(task)?
             .and_then(|entries| entries.first().copied())
+            .filter(|process| *process != ProcessName::default())
         else {
             return Ok(None);
         };

@@ -14,28 +14,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_ebpf_common::LAYOUT;
-
 use crate::bpf::load;
 
 /// The pins of one node.
 #[derive(Debug)]
 pub(super) struct Pins {
     root: PathBuf,
+    layout: u32,
 }
 
 impl Pins {
-    /// The pins below `root`, which is made.
-    pub(super) fn below(root: &Path) -> io::Result<Self> {
+    /// The pins below `root`, which is made, with maps of this layout.
+    pub(super) fn below(root: &Path, layout: u32) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         Ok(Self {
             root: root.to_owned(),
+            layout,
         })
     }
 
     /// The directory of maps.
     pub(super) fn maps(&self) -> PathBuf {
-        self.root.join(format!("maps-{LAYOUT}"))
+        self.root.join(format!("maps-{}", self.layout))
     }
 
     /// The directory of one load of the programs.

@@ -2,6 +2,7 @@
 //!
 //! Whoever changes [`NodeRules`] tells the node's loop, which puts tasks that run behind them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -108,14 +109,19 @@ fn forbidden(
 
 /// Removes network policies of tasks that ended while no agent ran.
 pub(super) fn sweep(bpf: &Bpf, tree: &NodeTree) {
+    if let Err(error) = bpf.sweep_policies(&alive(tree)) {
+        tracing::warn!(%error, "network policies that no task has are left");
+    }
+}
+
+/// The cgroups of tasks that there are.
+pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
     let groups = tree.tasks().unwrap_or_default();
     let alive = groups.iter().filter_map(|name| {
         let cgroup = TaskCgroup::open(tree, &name.alloc, &name.task).ok()?;
         Some(cgroup.id())
     });
-    if let Err(error) = bpf.sweep_policies(&alive.collect()) {
-        tracing::warn!(%error, "network policies that no task has are left");
-    }
+    alive.collect()
 }
 
 /// Removes network policies that tasks had before this agent found them and gave them theirs.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::spec::Publisher;
 use super::{AgentConfig, Event, NodeRules, StartAgentError, network, pin_dir};
 use crate::allocdir::DataDir;
-use crate::bpf::{Bpf, BpfConfig};
+use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::contact::KeptContact;
@@ -34,7 +34,7 @@ use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::store::{self, Loaded, Store};
-use crate::task::chain;
+use crate::task::{self, chain};
 use crate::trash::Trash;
 use crate::verdicts::{self, VerdictLog};
 
@@ -63,8 +63,11 @@ pub(super) async fn open(
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
-    let bpf = open_bpf(&data, node_id, &tree);
-    let bridge = open_bridge(config, node_id, &bpf);
+    let network = NodeRules::new(config, &loaded);
+    let bpf = open_bpf(&data, node_id, &tree, &|bpf| {
+        task::fence_recorded(bpf, &loaded, &network.current(), &network::alive(&tree));
+    });
+    let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
     let disks = open_disks(config, &data)?;
@@ -100,7 +103,7 @@ pub(super) async fn open(
         store,
         tree,
         bpf,
-        network: NodeRules::new(config, &loaded),
+        network,
         bridge,
         verdicts: VerdictLog::default(),
         ring,
@@ -138,11 +141,6 @@ pub(super) async fn open(
         found,
         contact,
     })
-}
-
-fn open_bridge(config: &AgentConfig, node_id: NodeId, bpf: &Result<Bpf, String>) -> Bridge {
-    let network = NodeNetwork::new(node_id, config.bridge_subnet);
-    Bridge::new(network, bpf.as_ref().map_err(String::as_str))
 }
 
 /// What drivers in processes of their own need of the agent.
@@ -324,9 +322,15 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
     }
 }
 
-/// The eBPF programs, or why there are none, which is said here.
-fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
-    let bpf = try_bpf(data, node_id, tree).inspect(|bpf| network::sweep(bpf, tree));
+/// The eBPF programs, or why there are none, which is said here. `fill` is given those whose maps are fresh, before
+/// they judge anything.
+fn open_bpf(
+    data: &DataDir,
+    node_id: NodeId,
+    tree: &NodeTree,
+    fill: &dyn Fn(&Bpf),
+) -> Result<Bpf, String> {
+    let bpf = try_bpf(data, node_id, tree, fill).inspect(|bpf| network::sweep(bpf, tree));
     bpf.inspect_err(|reason| {
         tracing::warn!(
             reason,
@@ -335,7 +339,12 @@ fn open_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, Str
     })
 }
 
-fn try_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, String> {
+fn try_bpf(
+    data: &DataDir,
+    node_id: NodeId,
+    tree: &NodeTree,
+    fill: &dyn Fn(&Bpf),
+) -> Result<Bpf, String> {
     if !Bpf::object_present() {
         return Err(
             "this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again"
@@ -350,7 +359,11 @@ fn try_bpf(data: &DataDir, node_id: NodeId, tree: &NodeTree) -> Result<Bpf, Stri
         cgroup_dir: tree.v2_dir().to_owned(),
         task_level,
     };
-    Bpf::open(&config).map_err(|error| chain(&error))
+    let prepared = Bpf::prepare(&config, LAYOUT).map_err(|error| chain(&error))?;
+    if prepared.bpf().adoption() == Adoption::Fresh {
+        fill(prepared.bpf());
+    }
+    prepared.activate().map_err(|error| chain(&error))
 }
 
 /// The trash; what earlier agents left in it is deleted beside everything else.

@@ -1,14 +1,17 @@
 //! Puts tasks behind their network policies.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use muster_agent_core::policy::{self, NodePolicy};
 use muster_domain::job::{NetworkMode, NetworkPolicy, TaskGroup};
 
 use super::{TaskAt, chain};
+use crate::bpf::Bpf;
 use crate::bridge;
 use crate::drivers::native;
 use crate::facilities::Facilities;
+use crate::store::Loaded;
 
 /// Puts the task with the cgroup `cgroup_id` behind its policy. Answers with what an operator should know.
 ///
@@ -20,14 +23,19 @@ pub(crate) fn fence(
     task: &TaskAt,
     cgroup_id: u64,
 ) -> Result<Option<String>, String> {
-    let group = task.group();
     let rules = facilities.network.current();
     let bpf = match &facilities.bpf {
         Ok(bpf) => bpf,
         Err(reason) => return unfenced(facilities, task, &rules, reason),
     };
-    let policies =
-        policy::compile(group, task.name(), &rules).map_err(|error| error.to_string())?;
+    fence_with(bpf, task, &rules, cgroup_id)?;
+    Ok(None)
+}
+
+/// The same with these programs and rules of the node.
+fn fence_with(bpf: &Bpf, task: &TaskAt, rules: &NodePolicy, cgroup_id: u64) -> Result<(), String> {
+    let group = task.group();
+    let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
     let ports = task.desired.holding.ports.iter();
     let fenced = if bridge::wanted(group) {
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
@@ -36,8 +44,42 @@ pub(crate) fn fence(
         let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
         bpf.fence(cgroup_id, &policies, &declared)
     };
-    fenced.map_err(|error| chain(&error))?;
-    Ok(None)
+    fenced.map_err(|error| chain(&error))
+}
+
+/// Puts the tasks that earlier agents recorded, and whose cgroups are `alive`, into maps that know none of them, before
+/// the programs judge by those: behind their policies, and registered.
+pub(crate) fn fence_recorded(
+    bpf: &Bpf,
+    loaded: &Loaded,
+    rules: &NodePolicy,
+    alive: &BTreeSet<u64>,
+) {
+    let running = loaded.tasks.iter().filter(|(_, record)| {
+        // The number of a group that is there is no earlier boot's, but for the rarest chance, which the task's
+        // own agent mends.
+        record.ended.is_none() && alive.contains(&record.cgroup_id)
+    });
+    for ((alloc_id, name), record) in running {
+        let desired = loaded.allocs.get(alloc_id).map(|(desired, _)| desired);
+        let at = desired.and_then(|desired| {
+            let tasks = &desired.group()?.tasks;
+            tasks.iter().position(|task| task.name == *name)
+        });
+        let (Some(desired), Some(at)) = (desired, at) else {
+            continue;
+        };
+        let task = TaskAt {
+            desired: Arc::new(desired.clone()),
+            at,
+        };
+        let fenced = fence_with(bpf, &task, rules, record.cgroup_id);
+        let watched = bpf.watch_running(record.cgroup_id);
+        if let Err(reason) = fenced.and(watched.map_err(|error| chain(&error))) {
+            // Whoever finds the task tries again, and has its history tell.
+            tracing::error!(%alloc_id, task = name, reason, "a running task is not in the fresh eBPF maps yet");
+        }
+    }
 }
 
 /// What becomes of a task on a node without eBPF programs, and why there are none.

@@ -39,7 +39,7 @@ pub(crate) enum Unrecorded {
 /// What was found.
 pub(super) enum Found {
     /// Something to be ended or watched, and what an operator should know of it.
-    Live(Box<LiveTask>, Option<String>),
+    Live(Box<LiveTask>, Vec<String>),
     /// No process, and what that means.
     Nothing(TaskInput),
 }
@@ -213,9 +213,10 @@ async fn live(
     };
     task.hold_cores(facilities);
     // After a reboot the number may be another group's.
-    let mut told = None;
+    let mut told = Vec::new();
     if record.boot_id == facilities.boot_id {
-        told = fence_again(facilities, task, record.cgroup_id);
+        told.extend(fence_again(facilities, task, record.cgroup_id));
+        told.extend(watch_again(facilities, cgroup.as_ref()));
     }
     let streams = reopen_streams(facilities, task).await;
     let live = LiveTask {
@@ -228,6 +229,20 @@ async fn live(
         usage: DriverUsage::default(),
     };
     Found::Live(Box::new(live), told)
+}
+
+/// Has eBPF count a task that it does not know, and says what an operator should know of that.
+fn watch_again(facilities: &Facilities, cgroup: Option<&TaskCgroup>) -> Option<String> {
+    match facilities.bpf()?.watch_running(cgroup?.id()) {
+        Ok(false) => None,
+        Ok(true) => Some(
+            "the task is counted by eBPF from here on: the programs did not know it".to_owned(),
+        ),
+        Err(error) => Some(format!(
+            "the task is not counted by eBPF: {}",
+            chain(&error)
+        )),
+    }
 }
 
 /// Sets the limits of a task that runs again, whoever changed them meanwhile, and says what an operator should know

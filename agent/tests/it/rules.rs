@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
-use muster_agent::bpf::ensure_bpffs;
+use muster_agent::bpf::{ensure_bpffs, remove_pins};
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskState};
 use muster_domain::id::{AllocId, LogIndex};
@@ -113,6 +113,43 @@ async fn a_server_that_comes_is_out_of_reach_at_once() {
 
     let said = words(&server, alloc_id, 3).await;
     assert_eq!(said[2], "passes", "it is no server's address any more");
+    agent.end().await;
+}
+
+/// What an earlier agent pinned is gone, as after an upgrade that changes the maps: the next one fences and counts the
+/// task that runs as it did before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_the_programs_do_not_know_is_fenced_and_counted_again() {
+    let name = "a_task_that_the_programs_do_not_know_is_fenced_and_counted_again";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|_| true).await;
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = peer.local_addr().unwrap();
+    let alloc = talker(1, address).with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
+    let alloc_id = server.place(alloc.build()).await;
+    assert_eq!(words(&server, alloc_id, 1).await, ["PermissionDenied"]);
+    agent.leave().await;
+
+    let pins = ensure_bpffs(&machine.data()).unwrap().join("muster");
+    remove_pins(&pins.join(node.id.to_string())).unwrap();
+    hears(&peer);
+    let agent = machine.agent(&server).await;
+
+    let said = words(&server, alloc_id, 3).await;
+    assert_eq!(said, ["PermissionDenied", "passes", "PermissionDenied"]);
+    let told = "counted by eBPF from here on";
+    server
+        .usage(alloc_id, "counted", |used| {
+            used.net_tx_denied > Some(0) && used.context_switches > Some(0)
+        })
+        .await;
+    let report = server.report(alloc_id).unwrap();
+    assert_eq!(times(&report.task_states[0], told), 0, "{report:?}");
     agent.end().await;
 }
 

@@ -9,7 +9,7 @@ use std::{
 use muster_domain::job::{PolicyAction, PolicyProtocol};
 
 use crate::{
-    bpf::{Adoption, Bpf, ExecCounters, OpenBpfError, WatchTaskError},
+    bpf::{Adoption, Bpf, ExecCounters, LAYOUT, OpenBpfError, WatchTaskError},
     node::{Node, assert_close, poll},
     policy::{closed, direction, fence, policies, rule},
 };
@@ -182,6 +182,49 @@ fn go_on(node: &Node, bpf: &Bpf, last: (u64, u64)) -> (u64, u64) {
         assert!(now.0 >= last.0 && now.1 >= last.1, "{now:?} after {last:?}");
         (now.0 > last.0 && now.1 > last.1).then_some(now)
     })
+}
+
+/// As after an upgrade that changes what is in the maps: the fresh ones know no task until somebody tells them, and the
+/// programs with the old ones judge until then.
+#[test]
+fn a_task_is_in_maps_of_another_layout_before_they_count() {
+    let name = "a_task_is_in_maps_of_another_layout_before_they_count";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let [allowed, refused] = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let port = allowed.local_addr().unwrap().port();
+    let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    let policies = policies(direction(PolicyAction::Deny, vec![there]), closed());
+    let bpf = node.open();
+    fence(&node, &bpf, &policies);
+    for socket in [&allowed, &refused] {
+        node.start(&format!("flood {}", socket.local_addr().unwrap()));
+    }
+    go_on(&node, &bpf, (0, 0));
+
+    let prepared = Bpf::prepare(&node.config(), LAYOUT + 1).unwrap();
+    assert_eq!(prepared.bpf().adoption(), Adoption::Fresh);
+    fence(&node, prepared.bpf(), &policies);
+    assert!(prepared.bpf().watch_running(node.task()).unwrap());
+    let bpf = prepared.activate().unwrap();
+
+    let counted = go_on(&node, &bpf, (0, 0));
+    assert!(!bpf.watch_running(node.task()).unwrap());
+    go_on(&node, &bpf, counted);
+    // Which process was the first is not known any more.
+    node.start("exit 42");
+    node.wait();
+    assert_eq!(bpf.main_of(node.task()).unwrap(), None);
+    node.kill();
+    node.kill();
+    let exec = node.counters(&bpf).exec;
+    assert_eq!((exec.execs, exec.exits), (1, 3));
+    assert_eq!(bpf.exit_of(node.task()).unwrap(), None);
+    refused.set_nonblocking(true).unwrap();
+    assert!(refused.recv_from(&mut [0; 2_000]).is_err());
+    let directories = fs::read_dir(&node.pin_dir).unwrap().count();
+    assert_eq!(directories, 2, "one of maps and one of programs");
 }
 
 #[test]
