@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drivers::wait;
 use crate::facilities::Facilities;
-use crate::limits::{CONNECT_DEADLINE, SESSION_DEADLINE};
+use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
 use crate::node;
 use crate::store::Write;
 use crate::task::chain;
@@ -247,6 +247,26 @@ impl Link {
             {
                 tracing::warn!(%error, "the servers' addresses were not stored");
             }
+        }
+    }
+
+    /// Keeps tasks from where servers listen for clients, as the one at `server` says, and notes it for the next start.
+    async fn keep_from(&mut self, mut apis: Vec<SocketAddr>, server: SocketAddr) {
+        for api in &mut apis {
+            if api.ip().is_unspecified() {
+                api.set_ip(server.ip());
+            }
+        }
+        apis.truncate(APIS_MAX);
+        if !self.facilities.network.set_apis(&apis) {
+            return;
+        }
+        tracing::info!(?apis, "tasks are kept from these");
+        // Without the node's loop the agent is stopping.
+        drop(self.node.send(node::Event::RulesChanged).await);
+        let write = Write::Apis(apis);
+        if let Err(error) = self.facilities.store.submit(vec![write]).await {
+            tracing::warn!(%error, "where servers listen for clients was not stored");
         }
     }
 

@@ -241,3 +241,7 @@ pub(crate) const HISTORY_POINTS_MAX: usize = 60;
 pub(crate) const HISTORY_TASKS_MAX: usize = 4_096;
 /// Places that tasks which ended give back at the end of a look, for those that begin before the next.
 pub(crate) const HISTORY_TASKS_SPARE: usize = HISTORY_TASKS_MAX / 8;
+
+/// Addresses where servers listen for clients that are kept from tasks: HTTP and Diego's wire of as many servers as are
+/// remembered ([`muster_agent_core::limits::SERVERS_MAX`]). Each is a few intervals of every task's policy.
+pub(crate) const APIS_MAX: usize = 2 * muster_agent_core::limits::SERVERS_MAX;

@@ -55,6 +55,7 @@ const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("lefto
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
+const META_APIS: &str = "apis";
 const META_CLUSTER_POLICY: &str = "cluster-policy";
 
 /// What is recorded of a task's newest start.
@@ -102,6 +103,8 @@ pub(crate) struct Loaded {
     pub(crate) driver_networks: BTreeMap<AllocId, DriverNetwork>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
+    /// Where they listened for clients.
+    pub(crate) apis: Vec<SocketAddr>,
     /// The cluster's network policy, and the entry that wrote it.
     pub(crate) cluster_policy: (LogIndex, NetworkPolicy),
     /// There was no database.
@@ -300,6 +303,9 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
     let mut loaded = Loaded::default();
     if let Some(servers) = transaction.open_table(META)?.get(META_SERVERS)? {
         loaded.servers = decoded(servers.value())?;
+    }
+    if let Some(apis) = transaction.open_table(META)?.get(META_APIS)? {
+        loaded.apis = decoded(apis.value())?;
     }
     if let Some(policy) = transaction.open_table(META)?.get(META_CLUSTER_POLICY)? {
         loaded.cluster_policy = decoded(policy.value())?;

@@ -159,6 +159,12 @@ pub enum ToAgent {
         /// The policy.
         policy: Box<NetworkPolicy>,
     },
+    /// Where servers listen for clients, by TCP: no task is to reach that unless its node allows it. Said before the first
+    /// [`Self::Desired`] of a session, and when it changes. An unspecified address is the server's that says it.
+    Apis {
+        /// Addresses of HTTP, and of Diego's wire where it is spoken.
+        addrs: Vec<SocketAddr>,
+    },
 }
 
 /// A question to a node.

@@ -235,6 +235,10 @@ impl<'a> Session<'a> {
                 self.link.learn(servers).await;
                 Ok(())
             }
+            ToAgent::Apis { addrs } => {
+                self.link.keep_from(addrs, self.addr).await;
+                Ok(())
+            }
             ToAgent::HeartbeatAck { number, lease } => {
                 self.link.servers.handle_served(&self.addr);
                 *self.served = true;
@@ -331,6 +335,7 @@ async fn welcome(
         | ToAgent::Desired { .. }
         | ToAgent::Servers { .. }
         | ToAgent::ClusterPolicy { .. }
+        | ToAgent::Apis { .. }
         | ToAgent::CollectGarbage => Err(SessionError::Refused {
             reason: "its first message was not an answer to the registration".to_owned(),
         }),

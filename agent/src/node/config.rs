@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ipnet::Ipv4Net;
 use muster_agent_core::gc::GcConfig;
 use muster_agent_core::policy::NodePolicy;
-use muster_domain::job::{DEFAULT_NODE_POOL, PolicyProtocol};
+use muster_domain::job::DEFAULT_NODE_POOL;
 use muster_domain::node::{DeviceGroup, HostAddress, HostVolume};
 use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
@@ -91,6 +91,9 @@ pub struct AgentConfig {
     /// Without eBPF programs no task is kept from metadata, control plane and private ports. Tasks that have a network are
     /// refused then; with this they run, unless somebody asks for a policy, and an event says so.
     pub allow_unfenced_tasks: bool,
+    /// Tasks may speak to servers as clients do, if their policies let them. Whoever reaches a server's HTTP port may do
+    /// with the cluster what he likes.
+    pub allow_api_from_tasks: bool,
 }
 
 impl AgentConfig {
@@ -130,17 +133,8 @@ impl AgentConfig {
             ring: RingConfig::from_env(),
             strict_limits: false,
             allow_unfenced_tasks: false,
+            allow_api_from_tasks: false,
         }
-    }
-
-    /// Keeps every task from connecting to `address`; a refusal is told by `name`.
-    pub fn forbid_tcp(&mut self, name: &str, address: SocketAddr) {
-        self.network.forbidden.push((
-            name.to_owned(),
-            address.ip().into(),
-            PolicyProtocol::Tcp,
-            address.port(),
-        ));
     }
 }
 

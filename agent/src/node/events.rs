@@ -225,6 +225,7 @@ impl Node {
             allocs,
             mut tasks,
             servers: _,
+            apis: _,
             cluster_policy: _,
             leftovers: _,
             driver_networks: _,

@@ -3,11 +3,11 @@
 //! Whoever changes [`NodeRules`] tells the node's loop, which puts tasks that run behind them.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{NetworkPolicy, PolicyProtocol};
@@ -26,6 +26,8 @@ use crate::store::Loaded;
 pub(crate) struct NodeRules {
     /// As configured, with the servers that the operator named.
     configured: NodePolicy,
+    /// Tasks may speak to servers as clients do.
+    allows_apis: bool,
     current: Mutex<Arc<NodePolicy>>,
     /// The entry that wrote the cluster's policy; 0 while none is known.
     cluster_index: AtomicU64,
@@ -35,15 +37,19 @@ impl NodeRules {
     /// Those of `config`, with what an earlier agent `loaded` of the servers and of the cluster's policy.
     pub(super) fn new(config: &AgentConfig, loaded: &Loaded) -> Self {
         let mut configured = config.network.clone();
-        configured.forbidden.extend(forbidden(&config.servers));
+        configured
+            .forbidden
+            .extend(sockets_of_servers(&config.servers));
         let (index, policy) = &loaded.cluster_policy;
         configured.cluster.clone_from(policy);
         let rules = Self {
             current: Mutex::new(Arc::new(configured.clone())),
             configured,
+            allows_apis: config.allow_api_from_tasks,
             cluster_index: AtomicU64::new(index.0),
         };
         rules.set_servers(&loaded.servers);
+        rules.set_apis(&loaded.apis);
         rules
     }
 
@@ -54,9 +60,23 @@ impl NodeRules {
 
     /// No task reaches `servers`, nor those that the operator named. Says whether that is news.
     pub(crate) fn set_servers(&self, servers: &[SocketAddr]) -> bool {
+        self.forbid(SERVERS, sockets_of_servers(servers))
+    }
+
+    /// No task connects to `apis`, where servers listen for clients, unless the operator allows it. Says whether that is
+    /// news.
+    pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
+        let apis = if self.allows_apis { &[][..] } else { apis };
+        self.forbid(HTTP_API, sockets(HTTP_API, PolicyProtocol::Tcp, apis))
+    }
+
+    /// Puts `places` where others were that are told by this `name`, besides those that are configured.
+    fn forbid(&self, name: &str, places: Vec<Place>) -> bool {
         self.change(|rules| {
-            rules.forbidden.clone_from(&self.configured.forbidden);
-            for place in forbidden(servers) {
+            let configured = &self.configured.forbidden;
+            let stays = |place: &Place| place.0 != name || configured.contains(place);
+            rules.forbidden.retain(stays);
+            for place in places {
                 if !rules.forbidden.contains(&place) {
                     rules.forbidden.push(place);
                 }
@@ -97,14 +117,40 @@ impl NodeRules {
     }
 }
 
+/// What refusals of packets to servers' sockets for agents and for each other are told by.
+const SERVERS: &str = "servers";
+/// The same of those for clients: HTTP and Diego's wire.
+const HTTP_API: &str = "http-api";
+
+/// A place that no task reaches, with what a refusal is told by.
+type Place = (String, IpNet, PolicyProtocol, u16);
+
 /// Where servers listen for agents and for each other.
-fn forbidden(
-    servers: &[SocketAddr],
-) -> impl Iterator<Item = (String, IpNet, PolicyProtocol, u16)> + '_ {
-    servers.iter().map(|server| {
-        let name = "servers".to_owned();
-        (name, server.ip().into(), PolicyProtocol::Udp, server.port())
-    })
+fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<Place> {
+    sockets(SERVERS, PolicyProtocol::Udp, servers)
+}
+
+/// Where these sockets are reached. One on this machine may listen at every address, so on loopback as well.
+fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<Place> {
+    let mut places = Vec::new();
+    for addr in addrs {
+        let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+        let here = [
+            IpNet::from(loopback),
+            IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
+        ];
+        let here = here.into_iter().filter(|_| is_here(addr.ip()));
+        for net in here.chain([addr.ip().into()]) {
+            places.push((name.to_owned(), net, protocol, addr.port()));
+        }
+    }
+    places
+}
+
+/// Whether the address is one of this machine's.
+fn is_here(ip: IpAddr) -> bool {
+    // Nobody can bind another's. The number of the port is the kernel's choice.
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// Removes network policies of tasks that ended while no agent ran.

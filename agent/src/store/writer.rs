@@ -13,8 +13,8 @@ use redb::{Database, ReadableTable as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_CLUSTER_POLICY, META_SERVERS, REMOTE,
-    SNAPSHOTS, TASKS, TaskRecord, task_key,
+    DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_APIS, META_CLUSTER_POLICY, META_SERVERS,
+    REMOTE, SNAPSHOTS, TASKS, TaskRecord, task_key,
 };
 use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
@@ -39,6 +39,8 @@ pub(crate) enum Write {
     DriverNetwork(AllocId, Option<Box<DriverNetwork>>),
     /// Where the control plane's servers are.
     Servers(Vec<SocketAddr>),
+    /// Where they listen for clients.
+    Apis(Vec<SocketAddr>),
     /// The cluster's network policy, and the entry that wrote it.
     ClusterPolicy(Box<(LogIndex, NetworkPolicy)>),
     /// Forget an allocation and its tasks.
@@ -203,6 +205,11 @@ fn commit<'a>(
                     transaction
                         .open_table(META)?
                         .insert(META_SERVERS, codec::encode(servers)?.as_slice())?;
+                }
+                Write::Apis(apis) => {
+                    transaction
+                        .open_table(META)?
+                        .insert(META_APIS, codec::encode(apis)?.as_slice())?;
                 }
                 Write::ClusterPolicy(policy) => {
                     transaction

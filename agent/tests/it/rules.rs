@@ -1,7 +1,8 @@
 //! Network rules of the node that change while tasks run.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_agent::bpf::{ensure_bpffs, remove_pins};
 use muster_agent::node::{Agent, Leave};
@@ -41,7 +42,7 @@ fn talker_entry() {
             println!("{word}");
             before = word;
         }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -426,5 +427,81 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
         "{:?}",
         task.events
     );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// Not a test: connects again and again, and says when what comes of it changes.
+#[test]
+#[ignore = "run by the other tests as their task"]
+fn caller_entry() {
+    let Ok(peer) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let peer: SocketAddr = peer.parse().unwrap();
+    let mut before = String::new();
+    println!();
+    loop {
+        let word = match TcpStream::connect_timeout(&peer, Duration::from_millis(500)) {
+            Ok(_) => "passes".to_owned(),
+            // What may be a listener of the allocation's own is left to the packets.
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                "PermissionDenied".to_owned()
+            }
+            Err(error) => format!("{:?}", error.kind()),
+        };
+        if word != before {
+            println!("{word}");
+            before = word;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A task that connects to `peer`.
+fn caller(name: u32, peer: SocketAddr) -> AllocBuilder {
+    let config = json!({
+        "command": std::env::current_exe().unwrap(),
+        "args": ["--ignored", "--exact", "--nocapture", "rules::caller_entry"],
+    });
+    let alloc = service(name, "").driver("native", &config).raw();
+    alloc.with(|spec, _| {
+        let task = &mut spec.groups[0].tasks[0];
+        task.env.insert(VARIABLE.to_owned(), peer.to_string());
+    })
+}
+
+/// At whatever address of loopback it is called, if it is one of this machine. A node may allow it.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_do_not_reach_where_servers_listen_for_clients() {
+    if !privileged("tasks_do_not_reach_where_servers_listen_for_clients") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let api = TcpListener::bind("0.0.0.0:0").unwrap();
+    let at = |ip: [u8; 4]| SocketAddr::from((ip, api.local_addr().unwrap().port()));
+    let first = server.place(caller(1, at([127, 0, 0, 1])).build()).await;
+    let second = server.place(caller(2, at([127, 9, 9, 9])).build()).await;
+    for alloc_id in [first, second] {
+        assert_eq!(words(&server, alloc_id, 1).await, ["passes"]);
+    }
+
+    // Wherever the server is whose word it is.
+    let apis = vec![at([0, 0, 0, 0])];
+    server.tell_apis(apis.clone());
+    server.say_to_agent(ToAgent::Apis { addrs: apis }).await;
+
+    for alloc_id in [first, second] {
+        let said = words(&server, alloc_id, 2).await;
+        assert_eq!(said, ["passes", "PermissionDenied"]);
+        assert!(refused_by(&server, alloc_id, "built-in/http-api").await > 0);
+    }
+    agent.leave().await;
+    let mut config = machine.config(&server);
+    config.allow_api_from_tasks = true;
+    let agent = Agent::start(config).await.unwrap();
+    let said = words(&server, first, 3).await;
+    assert_eq!(said[2], "passes");
     agent.shutdown(Leave::StopTasks).await;
 }

@@ -183,6 +183,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     config.gc = file.gc;
     config.disk = file.disk;
     config.allow_unfenced_tasks = file.allow_unfenced_tasks;
+    config.allow_api_from_tasks = file.allow_api_from_tasks;
     config.chroot_env.clone_from(&file.chroot_env);
     config.reserved = file.reserved.amount;
     config.reserved_cores.clone_from(&file.reserved.cores);

@@ -65,8 +65,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     let server = Server::start(config)
         .await
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
-    let agent = match start_agent(args, dir, server.info().quic_addr, server.info().http_addr).await
-    {
+    let agent = match start_agent(args, dir, server.info().quic_addr).await {
         Ok(agent) => agent,
         Err(error) => {
             server.shutdown().await;
@@ -92,12 +91,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     outcome
 }
 
-async fn start_agent(
-    args: &DevArgs,
-    dir: &Path,
-    server: SocketAddr,
-    http: SocketAddr,
-) -> Result<Agent, CliError> {
+async fn start_agent(args: &DevArgs, dir: &Path, server: SocketAddr) -> Result<Agent, CliError> {
     let identity = Identity::load(&dir.join("server/tls"), Role::Agent)
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let mut config = AgentConfig::new(
@@ -108,7 +102,6 @@ async fn start_agent(
     );
     "dev".clone_into(&mut config.name);
     config.allow_unfenced_tasks = args.allow_unfenced_tasks;
-    config.forbid_tcp("http-api", http);
     // Whoever may talk to a dev cluster is on this machine already.
     let native = config.plugins.entry("native".to_owned()).or_default();
     native.config = serde_json::json!({ "allow_raw": true, "allow_local_transfers": true });

@@ -23,6 +23,8 @@ use crate::peers::message::{PeerReply, PeerRequest};
 pub(super) struct Service {
     /// Where agents reach the servers of the cluster.
     pub(super) servers: Vec<SocketAddr>,
+    /// Where servers listen for clients.
+    pub(super) apis: Vec<SocketAddr>,
     /// Why agents should try another server.
     pub(super) unserved: Option<String>,
 }
@@ -141,8 +143,13 @@ fn note(control: &Control, service: &watch::Sender<Service>, unserved: Option<St
         .collect();
     servers.sort_unstable();
     servers.dedup();
+    let apis = apis(control);
     service.send_if_modified(|service| {
-        let found = Service { servers, unserved };
+        let found = Service {
+            servers,
+            apis,
+            unserved,
+        };
         if service.unserved.is_none()
             && let Some(reason) = &found.unserved
         {
@@ -155,4 +162,27 @@ fn note(control: &Control, service: &watch::Sender<Service>, unserved: Option<St
         *service = found;
         changed
     });
+}
+
+/// Where the servers speak HTTP, and Diego's wire if this one does: servers do not tell each other where, so the others
+/// are taken to have the same port.
+fn apis(control: &Control) -> Vec<SocketAddr> {
+    let peers = control.peers();
+    let others = peers.servers().into_iter().map(|known| known.node);
+    let https = others.chain([peers.me().node.clone()]);
+    let mut apis: Vec<SocketAddr> = https
+        .filter_map(|node| node.http_addr.parse().ok())
+        .collect();
+    if let Some(bbs) = control.server_info().bbs_addr {
+        let port = bbs.port();
+        let beside: Vec<_> = apis
+            .iter()
+            .map(|http| SocketAddr::new(http.ip(), port))
+            .collect();
+        apis.extend(beside);
+        apis.push(bbs);
+    }
+    apis.sort_unstable();
+    apis.dedup();
+    apis
 }

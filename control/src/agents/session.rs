@@ -143,6 +143,7 @@ pub(super) async fn run(
         peer: connection.remote_address().ip(),
     };
     session.say(session.registered()).await?;
+    session.say(session.apis()).await?;
     let error = tokio::select! {
         ended = session.read(receiver) => ended.err().unwrap_or(SessionError::Closed),
         ended = session.stay_registered() => ended,
@@ -295,6 +296,19 @@ impl Session<'_> {
         let here = self.peer.is_loopback();
         let useful = |addr: &SocketAddr| here || !addr.ip().is_loopback();
         servers.into_iter().filter(useful).collect()
+    }
+
+    /// Where tasks of this agent would find the servers' sockets for clients: those on loopback only if it is on this
+    /// machine.
+    fn apis(&self) -> ToAgent {
+        let me = &self.control.peers().me().node.quic_addr;
+        let own: Option<SocketAddr> = me.parse().ok();
+        let here = self.peer.is_loopback() || own.is_some_and(|own| own.ip() == self.peer);
+        let apis = self.service.borrow().apis.clone();
+        let reachable = |addr: &SocketAddr| here || !addr.ip().is_loopback();
+        ToAgent::Apis {
+            addrs: apis.into_iter().filter(reachable).collect(),
+        }
     }
 
     /// Queues `message` for the agent. Waits while the agent reads slowly.
@@ -468,6 +482,9 @@ impl Session<'_> {
             }
             let servers = self.servers();
             if let Err(error) = self.say(ToAgent::Servers { servers }).await {
+                return error;
+            }
+            if let Err(error) = self.say(self.apis()).await {
                 return error;
             }
         }

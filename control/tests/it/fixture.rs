@@ -263,12 +263,13 @@ impl FakeAgent {
         }
     }
 
-    /// The next message that is not a heartbeat's acknowledgement; `None` when the session is over.
+    /// The next message that is neither a heartbeat's acknowledgement nor of sockets that are no node's business here; `None`
+    /// when the session is over.
     pub(crate) async fn next(&mut self) -> Option<ToAgent> {
         soon("a message to the agent", async {
             loop {
                 match self.inbox.recv().await {
-                    Some(ToAgent::HeartbeatAck { .. }) => {}
+                    Some(ToAgent::HeartbeatAck { .. } | ToAgent::Apis { .. }) => {}
                     message => return message,
                 }
             }

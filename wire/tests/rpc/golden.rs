@@ -298,6 +298,8 @@ fn to_agent(golden: &mut String) {
         policy: Box::new(muster_domain::fixture::network_policy()),
     };
     line(golden, "cluster_policy", &policy);
+    let addrs = vec!["10.0.0.2:4646".parse().unwrap()];
+    line(golden, "apis", &ToAgent::Apis { addrs });
 }
 
 fn logs_in_pieces(golden: &mut String) {

@@ -44,6 +44,8 @@ struct State {
     leaderless: bool,
     /// What it says of the cluster's servers.
     servers: Vec<SocketAddr>,
+    /// What it says of where servers listen for clients.
+    apis: Vec<SocketAddr>,
     connection: Option<Connection>,
     push: Option<mpsc::Sender<ToAgent>>,
 }
@@ -181,6 +183,11 @@ impl FakeServer {
     /// Says that these are the cluster's servers.
     pub(crate) fn tell_servers(&self, servers: Vec<SocketAddr>) {
         self.state.lock().unwrap().servers = servers;
+    }
+
+    /// Says in the sessions that begin from now on that servers listen there for clients.
+    pub(crate) fn tell_apis(&self, apis: Vec<SocketAddr>) {
+        self.state.lock().unwrap().apis = apis;
     }
 
     /// Says so to the agent that has a session, too.
@@ -447,6 +454,8 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
         servers: state.lock().unwrap().servers.clone(),
     };
     sender.send(&registered).await.ok()?;
+    let addrs = state.lock().unwrap().apis.clone();
+    sender.send(&ToAgent::Apis { addrs }).await.ok()?;
     sender.send(&first).await.ok()?;
     tokio::spawn(async move {
         while let Some(message) = pushed.recv().await {

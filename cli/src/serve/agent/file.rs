@@ -64,7 +64,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -86,6 +86,7 @@ pub(super) struct AgentFile {
     pub(super) chroot_env: ChrootEnv,
     pub(super) disk: DiskEnforcement,
     pub(super) allow_unfenced_tasks: bool,
+    pub(super) allow_api_from_tasks: bool,
     pub(super) reserved: Reserved,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
@@ -220,6 +221,7 @@ impl AgentFile {
             usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
         };
         match name.as_str() {
+            "allow_api_from_tasks" => self.allow_api_from_tasks = yes_or_no(&name, attribute)?,
             "allow_unfenced_tasks" => self.allow_unfenced_tasks = yes_or_no(&name, attribute)?,
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
@@ -612,12 +614,15 @@ host_volume "certs" {
     }
 
     #[test]
-    fn tasks_without_a_fence_are_allowed_by_name() {
-        let allowed = |text| parse(text).map(|file| file.allow_unfenced_tasks);
+    fn what_tasks_may_is_allowed_by_name() {
+        let allowed =
+            |text| parse(text).map(|file| (file.allow_unfenced_tasks, file.allow_api_from_tasks));
 
-        assert_eq!(allowed(""), Ok(false));
+        assert_eq!(allowed(""), Ok((false, false)));
         let said = allowed("client {\n  allow_unfenced_tasks = true\n}\n");
-        assert_eq!(said, Ok(true));
+        assert_eq!(said, Ok((true, false)));
+        let said = allowed("client {\n  allow_api_from_tasks = true\n}\n");
+        assert_eq!(said, Ok((false, true)));
         let error = allowed("client {\n  allow_unfenced_tasks = \"yes\"\n}\n").unwrap_err();
         let start = "agent.hcl:2:26: `allow_unfenced_tasks` must be `true` or `false`";
         assert!(error.contains(start), "{error}");

@@ -229,7 +229,10 @@ impl Host {
                     agent.link.begin_again(env);
                 }
             }
-            ToAgent::CollectGarbage | ToAgent::Servers { .. } | ToAgent::ClusterPolicy { .. } => {}
+            ToAgent::CollectGarbage
+            | ToAgent::Servers { .. }
+            | ToAgent::ClusterPolicy { .. }
+            | ToAgent::Apis { .. } => {}
         }
     }
 

@@ -160,6 +160,34 @@ async fn an_agent_is_told_of_all_servers() {
     cluster.shutdown().await;
 }
 
+/// Before it is told what to run, so that no task starts without.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_told_where_servers_listen_for_clients() {
+    let cluster = Cluster::found(3).await;
+    let of = |at| cluster.server(at).info().http_addr;
+    let mut wanted: Vec<SocketAddr> = (0..3).map(of).collect();
+    wanted.sort_unstable();
+    let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
+
+    let first = agent
+        .hear("where one listens, first of all", |message| match message {
+            ToAgent::Desired { .. } => panic!("{message:?}"),
+            ToAgent::Apis { addrs } => Some(addrs),
+            _ => None,
+        })
+        .await;
+    if first != wanted {
+        agent
+            .hear("where all listen", |message| match message {
+                ToAgent::Apis { addrs } => (addrs == wanted).then_some(()),
+                _ => None,
+            })
+            .await;
+    }
+    assert!(first.contains(&of(0)), "{first:?}");
+    cluster.shutdown().await;
+}
+
 /// What it knows already is named by its id alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_comes_back_is_told_what_changed() {

@@ -162,6 +162,7 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<(
             ToAgent::Refused { reason } | ToAgent::TryElsewhere { reason, .. } => bail!(reason),
             ToAgent::Registered { .. }
             | ToAgent::ClusterPolicy { .. }
+            | ToAgent::Apis { .. }
             | ToAgent::HeartbeatAck { .. }
             | ToAgent::ReportAck { .. }
             | ToAgent::CollectGarbage
