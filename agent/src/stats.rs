@@ -4,6 +4,7 @@
 //! read for the machine and for the agent itself, never for a task.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::drivers::usage::{Known, is_hidden};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
+use crate::ring::StreamStats;
 use crate::task::LiveTask;
 
 /// Values that only eBPF can tell.
@@ -70,28 +72,55 @@ const HIDDEN_VALUES: [&str; 7] = [
 pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
 
 /// What the node uses, with every task of it.
-pub(crate) async fn node(facilities: &Facilities) -> NodeStats {
-    let memory = meminfo();
-    let disk = disk_usage(facilities.data.root());
-    let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
-    let own = read("/proc/self/stat");
-    NodeStats {
-        at: now(),
-        memory_total_bytes: memory.total,
-        memory_available_bytes: memory.available,
-        memory_free_bytes: memory.free,
-        uptime: uptime(&read("/proc/uptime")),
-        cpu_busy,
-        cpu_idle,
-        disk_total_bytes: disk.total_bytes,
-        disk_available_bytes: disk.available_bytes,
-        allocs: allocs(facilities, None).await,
-        ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
-        agent_cpu: own_cpu(&own),
-        agent_resident_bytes: own_resident_bytes(&own),
-        collection: collection(facilities),
-        limits_repaired: facilities.limits_repaired.load(Ordering::Relaxed),
+///
+/// # Errors
+///
+/// Why nobody knows.
+pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, String> {
+    aside(facilities, None, |facilities, running| {
+        let memory = meminfo();
+        let disk = disk_usage(facilities.data.root());
+        let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
+        let own = read("/proc/self/stat");
+        NodeStats {
+            at: now(),
+            memory_total_bytes: memory.total,
+            memory_available_bytes: memory.available,
+            memory_free_bytes: memory.free,
+            uptime: uptime(&read("/proc/uptime")),
+            cpu_busy,
+            cpu_idle,
+            disk_total_bytes: disk.total_bytes,
+            disk_available_bytes: disk.available_bytes,
+            allocs: allocs(facilities, running),
+            ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
+            agent_cpu: own_cpu(&own),
+            agent_resident_bytes: own_resident_bytes(&own),
+            collection: collection(facilities),
+            limits_repaired: facilities.limits_repaired.load(Ordering::Relaxed),
+        }
+    })
+    .await
+}
+
+/// A task that has a process, and what was taken of its output.
+type Running = (AllocId, String, Arc<LiveTask>, StreamStats);
+
+/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time: a look is some ten
+/// files a task.
+async fn aside<T: Send + 'static>(
+    facilities: &Arc<Facilities>,
+    alloc_id: Option<AllocId>,
+    look: impl FnOnce(&Facilities, Vec<Running>) -> T + Send + 'static,
+) -> Result<T, String> {
+    let mut running = Vec::new();
+    for (alloc_id, name, live) in facilities.live.of(alloc_id) {
+        let logs = live.streams.stats(&facilities.ring).await;
+        running.push((alloc_id, name, live, logs));
     }
+    let facilities = Arc::clone(facilities);
+    let looked = tokio::task::spawn_blocking(move || look(&facilities, running)).await;
+    looked.map_err(|error| format!("what tasks use could not be read: {error}"))
 }
 
 fn collection(facilities: &Facilities) -> NodeCollection {
@@ -119,11 +148,19 @@ fn collection(facilities: &Facilities) -> NodeCollection {
 }
 
 /// What one allocation uses; `None` if none of its tasks runs.
-pub(crate) async fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<AllocStats> {
-    allocs(facilities, Some(alloc_id)).await.pop()
+///
+/// # Errors
+///
+/// Why nobody knows.
+pub(crate) async fn alloc(
+    facilities: &Arc<Facilities>,
+    alloc_id: AllocId,
+) -> Result<Option<AllocStats>, String> {
+    let all = aside(facilities, Some(alloc_id), allocs).await;
+    all.map(|mut all| all.pop())
 }
 
-async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<AllocStats> {
+fn allocs(facilities: &Facilities, running: Vec<Running>) -> Vec<AllocStats> {
     let nothing = BTreeMap::new();
     let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
     let counters = match &facilities.bpf {
@@ -131,9 +168,8 @@ async fn allocs(facilities: &Facilities, alloc_id: Option<AllocId>) -> Vec<Alloc
         Err(reason) => Err(reason.clone()),
     };
     let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
-    for (alloc_id, name, live) in facilities.live.of(alloc_id) {
+    for (alloc_id, name, live, logs) in running {
         let mut stats = task(&live, &counters, absent);
-        let logs = live.streams.stats(&facilities.ring).await;
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
         stats.log_limited = logs.limited;

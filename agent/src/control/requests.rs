@@ -70,8 +70,15 @@ pub(crate) async fn fail(
     Ok(())
 }
 
+fn failed(reason: String) -> NodeReply {
+    NodeReply::Failed {
+        reason,
+        not_found: false,
+    }
+}
+
 async fn answer(
-    facilities: &Facilities,
+    facilities: &Arc<Facilities>,
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
@@ -95,17 +102,19 @@ async fn answer(
             task,
             signal,
         }))) => signal_tasks(facilities, alloc_id, task.as_deref(), &signal).await,
-        Ok(Ok(Some(NodeRequest::NodeStats))) => {
-            NodeReply::NodeStats(Box::new(stats::node(facilities).await))
-        }
+        Ok(Ok(Some(NodeRequest::NodeStats))) => match stats::node(facilities).await {
+            Ok(stats) => NodeReply::NodeStats(Box::new(stats)),
+            Err(reason) => failed(reason),
+        },
         Ok(Ok(Some(NodeRequest::AllocStats { alloc_id }))) => {
-            stats::alloc(facilities, alloc_id).await.map_or_else(
-                || NodeReply::Failed {
+            match stats::alloc(facilities, alloc_id).await {
+                Ok(Some(stats)) => NodeReply::AllocStats(Box::new(stats)),
+                Ok(None) => NodeReply::Failed {
                     reason: format!("no task of allocation {alloc_id} runs on this node"),
                     not_found: true,
                 },
-                |stats| NodeReply::AllocStats(Box::new(stats)),
-            )
+                Err(reason) => failed(reason),
+            }
         }
         Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => {
             history::alloc(facilities, alloc_id).map_or_else(

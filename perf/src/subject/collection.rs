@@ -6,7 +6,8 @@
 //! turn, so that one collection in each finds the caches as the others left them; what that one takes is `cold_us_per_task`.
 //!
 //! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; and `memory_us_per_task`, the one file
-//! of each task that a step of the history reads besides, kept open.
+//! of each task that a step of the history reads besides, kept open. `full_us_per_task` is what `muster top` asks for, against the same
+//! rivals, which learn less: everything in the maps and some ten files of each task's groups, opened each time.
 
 mod rivals;
 
@@ -51,6 +52,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 struct Node {
     tree: NodeTree,
     tasks: Vec<rivals::Dirs>,
+    cgroups: Vec<TaskCgroup>,
     /// The same as the programs know them.
     ids: Vec<u64>,
     bpf: Option<Bpf>,
@@ -71,6 +73,7 @@ impl Node {
         let mut node = Self {
             tree,
             tasks: Vec::new(),
+            cgroups: Vec::new(),
             ids: Vec::new(),
             bpf: None,
             config,
@@ -99,6 +102,7 @@ impl Node {
             self.ids.push(task.id());
             self.tasks.push(rivals::Dirs::of(&task));
             sleeper.start(&Cgroup::at(task.dir()))?;
+            self.cgroups.push(task);
         }
         Ok(())
     }
@@ -115,6 +119,7 @@ impl Node {
         };
         let mut ours = || all_there(bpf.collect_totals(count)?.len());
         let mut all = || all_there(bpf.collect()?.len());
+        let mut full = || all_there(self.full(bpf)?);
         let mut memory = || memory.read();
         let mut held = || held.read();
         let mut opened = || opened.read();
@@ -132,6 +137,8 @@ impl Node {
                 "µs",
                 Spent::on(times, &mut all)?.each(),
             );
+            let full = Spent::on(times.div_ceil(RIVALS_PART), &mut full)?;
+            tally.ours(&told(FULL), "µs", full.each());
             let memory = Spent::on(times, &mut memory)?;
             tally.ours(&told("memory_us_per_task"), "µs", memory.each());
             let rivals: [(&str, &mut Collect<'_>); 3] =
@@ -141,9 +148,26 @@ impl Node {
                 for (name, of) in METRICS {
                     tally.rival(&told(name), "µs", rival, of(&spent));
                 }
+                tally.rival(&told(FULL), "µs", rival, spent.each());
             }
         }
         Ok(())
+    }
+
+    /// Everything that is known of each task, as the agent reads it when somebody asks.
+    fn full(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        let counted = bpf.collect()?;
+        let mut tasks = 0;
+        for task in &self.cgroups {
+            std::hint::black_box((
+                task.stats()?,
+                task.oom()?,
+                task.procs()?,
+                bpf.main_of(task.id())?,
+            ));
+            tasks += usize::from(counted.contains_key(&task.id()));
+        }
+        Ok(tasks)
     }
 
     /// Ends the processes and removes everything.
@@ -151,6 +175,7 @@ impl Node {
         let Self {
             tree,
             tasks,
+            cgroups,
             ids,
             bpf,
             config,
@@ -165,7 +190,7 @@ impl Node {
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
         }
-        drop((bpf, tasks));
+        drop((bpf, tasks, cgroups));
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?
@@ -178,6 +203,9 @@ impl Node {
 
 /// Learns about all tasks, and says of how many.
 type Collect<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
+
+/// What is told of everything.
+const FULL: &str = "full_us_per_task";
 
 /// What is told of collections.
 type Told = (&'static str, fn(&Spent) -> f64);
