@@ -3,6 +3,8 @@
 //! One batch of eBPF look-ups for all tasks, and the files of each task's own cgroup. `/proc` is
 //! read for the machine and for the agent itself, never for a task.
 
+mod values;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,61 +14,15 @@ use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
-use crate::cgroup::{self, MemoryStats};
+use crate::cgroup::{self, Controller, MemoryStats};
 use crate::drivers::usage::{Known, is_hidden};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
 use crate::ring::StreamStats;
-use crate::task::LiveTask;
+use crate::task::{LiveTask, chain};
 
-/// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 20] = [
-    "context_switches",
-    "run_delay",
-    "forks",
-    "execs",
-    "net_rx_bytes",
-    "net_rx_packets",
-    "net_tx_bytes",
-    "net_tx_packets",
-    "net_rx_denied",
-    "net_tx_denied",
-    "net_rx_limited",
-    "net_tx_limited",
-    "tcp_opened",
-    "tcp_accepted",
-    "tcp_retransmits",
-    "block_read_bytes",
-    "block_reads",
-    "block_write_bytes",
-    "block_writes",
-    "block_latency",
-];
-
-/// Values that a driver may tell of a task that is in none of our cgroups.
-const DRIVER_VALUES: [&str; 9] = [
-    "cpu",
-    "throttled_periods",
-    "throttled",
-    "memory_bytes",
-    "memory_peak_bytes",
-    "memory_anon_bytes",
-    "memory_file_bytes",
-    "memory_swap_bytes",
-    "memory_kernel_bytes",
-];
-
-/// Values that nobody tells of such a task, beside those of eBPF.
-const HIDDEN_VALUES: [&str; 7] = [
-    "memory_limit_bytes",
-    "memory_high_events",
-    "memory_max_events",
-    "major_faults",
-    "pressure",
-    "pids",
-    "oom_kills",
-];
+use self::values::Source;
 
 /// Why eBPF tells nothing of a task.
 pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
@@ -205,22 +161,42 @@ fn task(
         add_told(&mut stats, driver, live.usage.known(driver, Instant::now()));
         return stats;
     }
-    add_cgroup(&mut stats, live);
+    let grouped = add_cgroup(&mut stats, live);
     let counted = match counters {
         Ok(tasks) => tasks
             .get(&live.record.cgroup_id)
             .ok_or_else(|| NOT_REGISTERED.to_owned()),
         Err(reason) => Err(reason.clone()),
     };
-    match counted {
-        Ok(counters) => add_counters(&mut stats, counters, absent),
-        Err(reason) => {
-            for value in EBPF_VALUES {
-                stats.absent.insert(value.to_owned(), reason.clone());
-            }
-        }
+    if let Ok(counters) = counted {
+        add_counters(&mut stats, counters, absent);
     }
+    values::explain(&mut stats, |source| match (source, &grouped, &counted) {
+        (Source::Ebpf(_), _, Err(reason)) => reason.clone(),
+        (Source::Ebpf(part), _, Ok(_)) => values::of_part(absent, part),
+        (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
+        (Source::Cgroup(controller), Ok(()), _) => untold(live, controller),
+        (Source::Pressure, Ok(()), _) => {
+            "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1".to_owned()
+        }
+    });
     stats
+}
+
+/// Why the group of a task, which is there, does not tell a value of this controller.
+fn untold(live: &LiveTask, controller: Controller) -> String {
+    let cgroup = live.cgroup.as_ref();
+    let lacking = cgroup.and_then(|cgroup| {
+        let mut all = cgroup.unenforced();
+        all.find(|limit| limit.controller == controller)
+    });
+    match lacking {
+        Some(limit) => limit.reason.clone(),
+        None => format!(
+            "the task's cgroup does not tell it: the files of controller `{}` lack it on this kernel",
+            controller.name()
+        ),
+    }
 }
 
 /// Adds what its driver tells of a task that runs in none of our cgroups, whose files would say zero.
@@ -237,17 +213,6 @@ fn add_told(stats: &mut TaskStats, driver: &str, known: Result<Known, String>) {
         memory_swap_bytes,
         memory_kernel_bytes,
     } = known.unwrap_or_default();
-    let has = [
-        cpu.is_some(),
-        throttled_periods.is_some(),
-        throttled.is_some(),
-        memory_bytes.is_some(),
-        memory_peak_bytes.is_some(),
-        memory_anon_bytes.is_some(),
-        memory_file_bytes.is_some(),
-        memory_swap_bytes.is_some(),
-        memory_kernel_bytes.is_some(),
-    ];
     stats.cpu = cpu;
     stats.throttled_periods = throttled_periods;
     stats.throttled = throttled;
@@ -257,12 +222,10 @@ fn add_told(stats: &mut TaskStats, driver: &str, known: Result<Known, String>) {
     stats.memory_file_bytes = memory_file_bytes;
     stats.memory_swap_bytes = memory_swap_bytes;
     stats.memory_kernel_bytes = memory_kernel_bytes;
-    let untold = DRIVER_VALUES.iter().zip(has).filter(|(_, has)| !has);
-    let untold = untold.map(|(value, _)| value);
-    for value in untold.chain(&HIDDEN_VALUES).chain(&EBPF_VALUES) {
-        let reason = reason.clone().unwrap_or_else(|| only_told_by(driver));
-        stats.absent.insert((*value).to_owned(), reason);
-    }
+    values::explain(stats, |_| {
+        let reason = reason.clone();
+        reason.unwrap_or_else(|| only_told_by(driver))
+    });
 }
 
 /// Why a value that a driver does not tell is absent.
@@ -272,56 +235,41 @@ pub(crate) fn only_told_by(driver: &str) -> String {
     )
 }
 
-fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) {
-    let Some(cgroup) = &live.cgroup else {
-        stats.absent.insert(
-            "memory_bytes".to_owned(),
-            "the task's cgroup is gone".to_owned(),
-        );
-        return;
-    };
-    match cgroup.stats() {
-        Ok(found) => {
-            let cpu = found.cpu.unwrap_or_default();
-            stats.cpu = cpu.usage_us.map(Duration::from_micros);
-            stats.throttled_periods = cpu.throttled_periods;
-            stats.throttled = cpu.throttled_us.map(Duration::from_micros);
-            stats.pids = found.pids;
-            if let Some(memory) = found.memory {
-                add_memory(stats, memory);
-            }
-            match found.pressure {
-                Some(pressure) => {
-                    stats.pressure_cpu = Some(stalled(pressure.cpu));
-                    stats.pressure_memory = Some(stalled(pressure.memory));
-                    stats.pressure_io = Some(stalled(pressure.io));
-                }
-                None => {
-                    let reason =
-                        "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1";
-                    stats
-                        .absent
-                        .insert("pressure".to_owned(), reason.to_owned());
-                }
-            }
-        }
-        Err(error) => {
-            stats
-                .absent
-                .insert("memory_bytes".to_owned(), error.to_string());
-        }
-    }
-    stats.oom_kills = cgroup.oom().ok().flatten().map(|oom| oom.kills);
-    stats.pid = cgroup
-        .procs()
-        .ok()
-        .and_then(|pids| pids.first().copied())
-        .unwrap_or(0);
+/// Adds what the task's groups tell.
+///
+/// # Errors
+///
+/// Why they tell nothing.
+fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) -> Result<(), String> {
+    let cgroup = live.cgroup.as_ref();
+    let cgroup = cgroup.ok_or_else(|| "the task's cgroup is gone".to_owned())?;
     for limit in cgroup.unenforced() {
         stats
             .absent
             .insert(limit.controller.name().to_owned(), limit.reason.clone());
     }
+    stats.pid = cgroup
+        .procs()
+        .ok()
+        .and_then(|pids| pids.first().copied())
+        .unwrap_or(0);
+    let found = cgroup.stats().map_err(|error| chain(&error))?;
+    let cpu = found.cpu.unwrap_or_default();
+    stats.cpu = cpu.usage_us.map(Duration::from_micros);
+    stats.throttled_periods = cpu.throttled_periods;
+    stats.throttled = cpu.throttled_us.map(Duration::from_micros);
+    stats.pids = found.pids;
+    if let Some(memory) = found.memory {
+        add_memory(stats, memory);
+    }
+    if let Some(pressure) = found.pressure {
+        stats.pressure_cpu = Some(stalled(pressure.cpu));
+        stats.pressure_memory = Some(stalled(pressure.memory));
+        stats.pressure_io = Some(stalled(pressure.io));
+    }
+    let oom = cgroup.oom().map_err(|error| chain(&error))?;
+    stats.oom_kills = oom.map(|oom| oom.kills);
+    Ok(())
 }
 
 fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
@@ -348,6 +296,11 @@ fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
     stats.memory_high_events = high_events;
     stats.memory_max_events = max_events;
     let reasons = [
+        (
+            "memory_limit_bytes",
+            limit_bytes,
+            "the task's memory has no limit",
+        ),
         (
             "memory_peak_bytes",
             peak_bytes,

@@ -342,7 +342,11 @@ async fn statistics_cover_every_task() {
         task.pid > 0 && task.log_bytes == 3 && task.cpu.is_some(),
         "{task:?}"
     );
-    assert!(task.context_switches.is_some() || task.absent.contains_key("context_switches"));
+    let values = serde_json::to_value(task).unwrap();
+    for (value, found) in values.as_object().unwrap() {
+        let says_why = task.absent.contains_key(value) || value == "network";
+        assert!(!found.is_null() || says_why, "{value}: {task:?}");
+    }
     agent.end().await;
 }
 
