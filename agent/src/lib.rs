@@ -44,6 +44,7 @@ mod limits;
 pub mod logs;
 mod migrate;
 pub mod node;
+mod oom_score;
 mod payload;
 mod pressure;
 mod process;

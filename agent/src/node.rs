@@ -32,6 +32,7 @@ use crate::drivers::native::DriverConfigError;
 use crate::drivers::plugin::PluginError;
 use crate::facilities::Facilities;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
+use crate::oom_score;
 use crate::ring::StartRingError;
 use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
@@ -124,6 +125,9 @@ impl Agent {
             return Err(StartAgentError::NoServers);
         }
         let lock = DataDirLock::take(&config.data_dir)?;
+        if let Some(score) = config.oom_score_adj {
+            oom_score::set_own(score);
+        }
         let endpoint = muster_link::endpoint::client(&config.certificates.current(), ALPN_AGENT)?;
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();

@@ -34,3 +34,9 @@ pub(crate) const MEMORY_ROUNDING_BYTES: u64 = 64 * 1024;
 /// Looks for processes that were forked while a running task was moved to other cores. One suffices unless
 /// the task forks all the time, and one that outruns ten of them is not worth more.
 pub(crate) const TAKE_IN_PASSES_MAX: u32 = 10;
+
+/// Processes and threads that the machine keeps from all tasks together: enough for the agent's threads, a system's services
+/// and whoever comes to see what is wrong. Twice as many would be an eighth of a small machine's numbers and more.
+pub(crate) const PIDS_KEPT_MAX: u64 = 4_096;
+/// Where the kernel has few, this part of them at most: an eighth.
+pub(crate) const PIDS_KEPT_PART: u64 = 8;

@@ -26,6 +26,15 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     )
 }
 
+/// Limits the group `dir` with all below it.
+pub(crate) fn limit_all(dir: &Path, max: u64) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Pids,
+        dir,
+    };
+    setter.write("pids.max", &max.to_string())
+}
+
 /// The files that [`apply`] sets.
 pub(crate) fn files() -> &'static [&'static str] {
     &["pids.max"]

@@ -490,6 +490,43 @@ fn all_tasks_together_leave_what_is_reserved() {
     assert_ne!(read(&memory.root, limit), (32 * MIB).to_string());
 }
 
+/// However many each may have: what a task starts beyond all tasks' share is refused, and the test goes on.
+#[test]
+fn all_tasks_together_leave_processes_to_the_machine() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    if !fixture.has(Controller::Pids) {
+        return;
+    }
+    fixture.tree.reserve(None).unwrap();
+    let pids = &fixture.tree.bound()[&Controller::Pids];
+    let number = |path: &str| {
+        fs::read_to_string(path)
+            .unwrap()
+            .trim()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let kernel = number("/proc/sys/kernel/pid_max").min(number("/proc/sys/kernel/threads-max"));
+    let limit: u64 = read(&pids.root, "pids.max").parse().unwrap();
+    assert!(limit < kernel && limit >= kernel / 2, "{limit} of {kernel}");
+
+    // With a smaller share it is seen that it holds.
+    crate::cgroup::pids::limit_all(&pids.root, 10).unwrap();
+    let limits = Limits {
+        pids_max: 1_000,
+        ..Limits::default()
+    };
+    let task = fixture.task(&limits);
+    let script = "i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; wait";
+    let _shell = Shell::spawn_in(&task, script);
+    until("the limit of all tasks is reached", || {
+        task.stats().unwrap().pids == Some(10)
+    });
+    assert!(task.procs().unwrap().len() <= 10);
+}
+
 #[test]
 fn busy_loop_is_throttled_and_counted() {
     let Some(fixture) = Fixture::new() else {

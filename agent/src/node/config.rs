@@ -94,6 +94,9 @@ pub struct AgentConfig {
     /// Tasks may speak to servers as clients do, if their policies let them. Whoever reaches a server's HTTP port may do
     /// with the cluster what he likes.
     pub allow_api_from_tasks: bool,
+    /// How much rather than this process the kernel kills others for memory, as `/proc/self/oom_score_adj` has it; `None`
+    /// leaves that as it is. Drivers and tasks do not inherit it.
+    pub oom_score_adj: Option<i16>,
 }
 
 impl AgentConfig {
@@ -134,6 +137,7 @@ impl AgentConfig {
             strict_limits: false,
             allow_unfenced_tasks: false,
             allow_api_from_tasks: false,
+            oom_score_adj: None,
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::fingerprint::{boot_id, meminfo};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
+use crate::oom_score;
 use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
@@ -74,7 +75,8 @@ pub(super) async fn open(
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
-    let around = around(&data, &tree, &health, stop);
+    let is_spared = config.oom_score_adj.is_some();
+    let around = around(&data, &tree, &health, stop, is_spared);
     let mut clients = Vec::new();
     if let Some(process) = native {
         clients.push(start_native(process, &around, &mut drivers, tasks));
@@ -143,12 +145,13 @@ pub(super) async fn open(
     })
 }
 
-/// What drivers in processes of their own need of the agent.
+/// What drivers in processes of their own need of the agent, which may have an OOM score that is not for them.
 fn around(
     data: &DataDir,
     tree: &NodeTree,
     health: &watch::Sender<DriverHealth>,
     stop: &CancellationToken,
+    is_spared: bool,
 ) -> Around {
     let leaf = tree.clone();
     Around {
@@ -156,6 +159,9 @@ fn around(
         place: Arc::new(move |pid| {
             if let Err(error) = leaf.add_driver(pid) {
                 tracing::error!(%error, pid, "the driver's process is not in its own cgroup");
+            }
+            if is_spared {
+                oom_score::set_for(pid, oom_score::DEFAULT);
             }
         }),
         health: health.clone(),

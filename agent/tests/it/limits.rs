@@ -13,8 +13,8 @@ use muster_domain::resources::{CpuMhz, Mb};
 use muster_wire::rpc::{NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{
-    AllocBuilder, FakeServer, Machine, TestAgent, eventually, privileged, service, skipped,
-    start_ticks,
+    AllocBuilder, FakeServer, Machine, OOM_SCORE_ADJ, TestAgent, eventually, privileged, service,
+    skipped, start_ticks,
 };
 
 /// What the task of an allocation uses.
@@ -541,4 +541,48 @@ async fn a_disk_rate_that_nobody_would_keep_is_refused() {
         std::fs::remove_dir(root.join("drivers")).unwrap();
         std::fs::remove_dir(root).unwrap();
     }
+}
+
+/// Whether this process has CAP_SYS_RESOURCE, the power to lower a score.
+fn may_be_spared() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let powers = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let powers = u64::from_str_radix(powers.unwrap().trim(), 16).unwrap();
+    powers & 1 << 24 != 0
+}
+
+/// Others are killed for memory before the agent; what it starts does not inherit that.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_alone_is_spared_for_want_of_memory() {
+    let name = "the_agent_alone_is_spared_for_want_of_memory";
+    if !privileged(name) {
+        return;
+    }
+    if !may_be_spared() {
+        skipped(
+            name,
+            "CAP_SYS_RESOURCE is not given here; run: cargo xtask vm",
+        );
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.killable_agent(&server);
+    let tasks = [
+        service(1, "exec sleep 1000"),
+        service(2, "exec sleep 1000").raw(),
+    ];
+    let score = |pid: u32| {
+        let path = format!("/proc/{pid}/oom_score_adj");
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+
+    for task in tasks {
+        let alloc_id = server.place(task.build()).await;
+        server.status(alloc_id, ClientStatus::Running).await;
+        assert_eq!(score(server.pid(alloc_id).await), "0");
+    }
+
+    assert_eq!(score(machine.driver().await.0), "0");
+    assert_eq!(score(agent.pid()), OOM_SCORE_ADJ.to_string());
 }

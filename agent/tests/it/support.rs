@@ -8,7 +8,7 @@ mod volume;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-pub(crate) use agent::{KilledAgent, Machine, TestAgent, ended, kill, start_ticks};
+pub(crate) use agent::{KilledAgent, Machine, OOM_SCORE_ADJ, TestAgent, ended, kill, start_ticks};
 pub(crate) use alloc::{AllocBuilder, batch, one_off, service};
 pub(crate) use server::FakeServer;
 pub(crate) use volume::{make_ext4, mount};

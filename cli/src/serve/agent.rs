@@ -32,6 +32,10 @@ const SERVER_TLS_DIR: &str = "/var/lib/muster/server/tls";
 /// The server unless said.
 const DEFAULT_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4647);
 
+/// How much rather than the agent others are killed for memory, unless said: everybody before it, but processes that are
+/// never to be killed (-1000), as of a machine's own watchdogs.
+const OOM_SCORE_ADJ: i16 = -900;
+
 /// Arguments of `muster agent`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -182,6 +186,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     }
     config.gc = file.gc;
     config.disk = file.disk;
+    config.oom_score_adj = Some(file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
     config.allow_unfenced_tasks = file.allow_unfenced_tasks;
     config.allow_api_from_tasks = file.allow_api_from_tasks;
     config.chroot_env.clone_from(&file.chroot_env);

@@ -25,6 +25,9 @@ const AGENT_ENTRY: [&str; 4] = [
     "support::agent::agent_process_entry",
 ];
 
+/// That of an agent in a process of its own.
+pub(crate) const OOM_SCORE_ADJ: i16 = -900;
+
 /// Not a test: the driver's process, when it is started as one.
 #[test]
 #[ignore = "run by the other tests as their driver's process"]
@@ -48,12 +51,13 @@ fn agent_process_entry() {
     };
     let [data_dir, server, tls] = told.split('\n').collect::<Vec<_>>().try_into().unwrap();
     let identity = Identity::load(Path::new(tls), Role::Agent).unwrap();
-    let config = AgentConfig::new(
+    let mut config = AgentConfig::new(
         data_dir.into(),
         vec![server.parse().unwrap()],
         identity,
         driver_command(),
     );
+    config.oom_score_adj = Some(OOM_SCORE_ADJ);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let _agent = match Agent::start(with_driver(config)).await {
@@ -276,6 +280,10 @@ pub(crate) struct KilledAgent {
 }
 
 impl KilledAgent {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// `kill -9`.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();

@@ -64,7 +64,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys; blocks: reserved";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -87,6 +87,7 @@ pub(super) struct AgentFile {
     pub(super) disk: DiskEnforcement,
     pub(super) allow_unfenced_tasks: bool,
     pub(super) allow_api_from_tasks: bool,
+    pub(super) oom_score_adj: Option<i16>,
     pub(super) reserved: Reserved,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
@@ -248,6 +249,7 @@ impl AgentFile {
                 self.gc.limits.inode_threshold = percent(&name, attribute)?;
             }
             "gc_max_allocs" => self.gc.limits.allocs_max = count(0)?,
+            "oom_score_adj" => self.oom_score_adj = Some(oom_score(&name, attribute)?),
             "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,
             _ => {
                 let place = attribute.key.span().unwrap_or_default();
@@ -319,6 +321,19 @@ pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
         return Err(failed(what));
     }
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
+}
+
+/// What `/proc/self/oom_score_adj` may hold (`proc_pid_oom_score_adj(5)`).
+fn oom_score(name: &str, attribute: &Attribute) -> Result<i16, JobFileFault> {
+    let value = any(name, &attribute.value)?;
+    let whole = value.as_f64().filter(|number| number.fract() == 0.0);
+    let score = value
+        .as_i64()
+        .or_else(|| format!("{}", whole?).parse().ok());
+    score
+        .and_then(|score| i16::try_from(score).ok())
+        .filter(|score| (-1_000..=1_000).contains(score))
+        .ok_or_else(|| wrong(attribute, "a whole number from -1000 to 1000"))
 }
 
 /// `true` or `false`.
@@ -626,6 +641,22 @@ host_volume "certs" {
         let error = allowed("client {\n  allow_unfenced_tasks = \"yes\"\n}\n").unwrap_err();
         let start = "agent.hcl:2:26: `allow_unfenced_tasks` must be `true` or `false`";
         assert!(error.contains(start), "{error}");
+    }
+
+    #[test]
+    fn the_agents_oom_score_is_read() {
+        let score = |text: &str| {
+            parse(&format!("client {{\n  oom_score_adj = {text}\n}}\n"))
+                .map(|file| file.oom_score_adj)
+        };
+
+        assert_eq!(parse("").unwrap().oom_score_adj, None);
+        assert_eq!(score("-500"), Ok(Some(-500)));
+        for text in ["-1001", "1001", "1.5", "\"low\""] {
+            let error = score(text).unwrap_err();
+            let start = "agent.hcl:2:19: `oom_score_adj` must be a whole number from -1000 to 1000";
+            assert!(error.contains(start), "{error}");
+        }
     }
 
     #[test]

@@ -457,7 +457,10 @@ fn forget(
         return Err(Rejection::UnknownJob(key));
     };
     let deployments = garbage::purge(change, &row, bounds);
-    Ok((look_at(change, &row.job, Trigger::JobDeregister), deployments))
+    Ok((
+        look_at(change, &row.job, Trigger::JobDeregister),
+        deployments,
+    ))
 }
 
 /// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever
