@@ -12,6 +12,7 @@ use std::{
 use crate::bpf::map::bpf;
 
 const BPF_PROG_LOAD: libc::c_long = 5;
+const BPF_PROG_ATTACH: libc::c_long = 8;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BPF_LINK_CREATE: libc::c_long = 28;
 
@@ -20,6 +21,9 @@ const AT_PACKETS: u32 = 8;
 const AT_TRACEPOINT: u32 = 17;
 /// `BPF_CGROUP_INET_INGRESS` and `BPF_CGROUP_INET_EGRESS`.
 const DIRECTIONS: [u32; 2] = [0, 1];
+
+/// `BPF_F_ALLOW_OVERRIDE`.
+const ALLOW_OVERRIDE: u32 = 1;
 
 /// `r0 = …`, to which the number is added, and `exit`.
 const SET_RESULT: u64 = 0xb7;
@@ -63,6 +67,16 @@ struct LinkAttr {
     flags: u32,
 }
 
+/// The part of `union bpf_attr` for `BPF_PROG_ATTACH`.
+#[repr(C)]
+#[derive(Default)]
+struct AttachAttr {
+    target_fd: u32,
+    program_fd: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
 /// One program at switches and one at packets, detached when dropped.
 #[derive(Debug)]
 pub struct EmptyPrograms {
@@ -89,6 +103,28 @@ impl EmptyPrograms {
             links.push(link(&packet, &cgroup, direction)?);
         }
         Ok(Self { _links: links })
+    }
+
+    /// Attaches the one at packets, which lets everything pass, to this cgroup alone and in the way that puts one in the
+    /// place of its ancestors', as who would be rid of theirs might try. It goes with the cgroup.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn attach_over(cgroup: &Path) -> io::Result<()> {
+        let cgroup = File::open(cgroup)?;
+        let packet = load(AT_PACKETS, Self::PACKET, 1)?;
+        for attach_type in DIRECTIONS {
+            let mut attr = AttachAttr {
+                target_fd: raw(&cgroup)?,
+                program_fd: raw(&packet)?,
+                attach_type,
+                flags: ALLOW_OVERRIDE,
+            };
+            // SAFETY: the command reads nothing but the attributes.
+            unsafe { bpf(BPF_PROG_ATTACH, &mut attr) }?;
+        }
+        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@ use muster_domain::job::{
     DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, read_peer,
 };
 
-use crate::bpf::{Bpf, Direction};
+use crate::bpf::{Bpf, Direction, EmptyPrograms};
 use crate::node::{Node, Place, has_wires, poll};
 
 /// Loopback of either family.
@@ -312,6 +312,66 @@ fn datagrams_to_one_place_are_counted_and_limited() {
     // Those before the rate met a rule of the policy as well, whose number is the same: rates are not in it.
     assert_eq!(met.packets, net.egress_packets + net.egress_limited);
     assert_eq!(net.egress_denied, 0);
+}
+
+/// The task sends all the while, and each of the policies that take turns refuses it, by another rule.
+#[test]
+fn no_packet_slips_through_while_policies_change() {
+    const TIMES: usize = 4_000;
+    let Some(mut node) = Node::set_up("no_packet_slips_through_while_policies_change") else {
+        return;
+    };
+    let bpf = node.open();
+    let refused = UdpSocket::bind((V4, 0)).unwrap();
+    let to = refused.local_addr().unwrap();
+    let by_rule = rule(
+        PolicyAction::Deny,
+        PolicyProtocol::Udp,
+        "127.0.0.1",
+        to.port(),
+    );
+    let by_rule = policies(direction(PolicyAction::Allow, vec![by_rule]), open());
+    let by_default = policies(closed(), closed());
+    fence(&node, &bpf, &by_default);
+    node.start(&format!("flood {to}"));
+    let denied = || node.counters(&bpf).net.egress_denied;
+    poll("refused packets", || (denied() > 0).then_some(()));
+    let before = denied();
+
+    for _ in 0..TIMES / 2 {
+        fence(&node, &bpf, &by_rule);
+        fence(&node, &bpf, &by_default);
+    }
+
+    let after = denied();
+    poll("more of them", || (denied() > after).then_some(()));
+    node.kill();
+    eprintln!("{} packets were refused meanwhile", after - before);
+    assert!(after > before + 100, "too few packets to say anything");
+    refused.set_nonblocking(true).unwrap();
+    assert!(refused.recv_from(&mut [0; 2_000]).is_err());
+    assert_eq!(node.counters(&bpf).net.egress_packets, 0);
+}
+
+/// Programs of the tree's root run for all below it, whatever somebody further in attaches to be rid of them.
+#[test]
+fn a_program_of_the_tasks_own_does_not_take_our_place() {
+    let name = "a_program_of_the_tasks_own_does_not_take_our_place";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    let heard = UdpSocket::bind((V4, 0)).unwrap();
+    let send = format!("send-to {}", heard.local_addr().unwrap());
+    fence(&node, &bpf, &policies(closed(), closed()));
+    assert_eq!(outcome(&mut node, &send), "EPERM");
+
+    EmptyPrograms::attach_over(&node.cgroup_dir.join("alloc/task")).unwrap();
+
+    assert_eq!(outcome(&mut node, &send), "EPERM");
+    assert_eq!(node.counters(&bpf).net.egress_denied, 2);
+    fence(&node, &bpf, &policies(open(), open()));
+    assert_eq!(outcome(&mut node, &send), "ok");
 }
 
 /// A socket that was let send within the allocation is judged anew elsewhere.
