@@ -60,6 +60,7 @@ fn a_host_in_go_drives_the_native_driver() {
         "measures",
         "is found by a host that comes back",
         "recovers its tasks after a crash",
+        "takes no end that nobody saw for a success",
     ] {
         assert!(said.contains(&format!("ok: {step}\n")), "{step}: {said}");
     }

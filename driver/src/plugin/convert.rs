@@ -208,6 +208,10 @@ pub(crate) fn handle_from_proto(message: drivers::TaskHandle) -> Result<TaskHand
     })
 }
 
+/// The exit code of an end that nobody has seen, for hosts that do not read `status_unknown`: no program can end with it, so
+/// that it is taken for none's.
+const UNKNOWN_EXIT_CODE: i32 = -1;
+
 pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
     let ExitResult {
         exit_code,
@@ -219,7 +223,12 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         stopped,
     } = result;
     drivers::ExitResult {
-        exit_code: *exit_code,
+        // A host of another make knows nothing of an end that is unknown: it is no success to it.
+        exit_code: if *status_known {
+            *exit_code
+        } else {
+            UNKNOWN_EXIT_CODE
+        },
         signal: *signal,
         oom_killed: *oom_killed,
         status_unknown: !status_known,
@@ -267,15 +276,11 @@ fn actions_from_proto(message: drivers::ActionsEnd) -> ActionsEnd {
     }
 }
 
-/// The protocol has a place of its own for the driver's error; ours also keeps it in the result, where our host reads it
-/// together with the rest.
+/// The protocol has a place of its own for the driver's error, the only one that a host of another make reads; ours also
+/// keeps it in the result, together with the rest.
 pub(crate) fn wait_to_proto(result: &ExitResult) -> drivers::WaitTaskResponse {
     drivers::WaitTaskResponse {
-        err: if result.status_known {
-            result.err.clone().unwrap_or_default()
-        } else {
-            String::new()
-        },
+        err: result.err.clone().unwrap_or_default(),
         result: Some(exit_to_proto(result)),
     }
 }
@@ -293,7 +298,11 @@ pub(crate) fn wait_from_proto(message: drivers::WaitTaskResponse) -> ExitResult 
 
 pub(crate) fn exit_from_proto(message: drivers::ExitResult) -> ExitResult {
     ExitResult {
-        exit_code: message.exit_code,
+        exit_code: if message.status_unknown {
+            0
+        } else {
+            message.exit_code
+        },
         signal: message.signal,
         oom_killed: message.oom_killed,
         status_known: !message.status_unknown,

@@ -133,6 +133,21 @@ fn status_is_known_unless_said_otherwise() {
     assert_eq!(exit_from_proto(exit_to_proto(&unknown)), unknown);
 }
 
+/// A host of another make reads the fields of its own protocol: in none of them is such an end a success.
+#[test]
+fn an_unknown_end_is_no_success_to_any_host() {
+    let unknown = ExitResult::unknown("not the parent".to_owned());
+
+    let message = wait_to_proto(&unknown);
+    let inspected = exit_to_proto(&unknown);
+
+    assert_eq!(message.err, "not the parent");
+    let result = message.result.clone().unwrap();
+    assert_eq!((result.exit_code, result.signal), (UNKNOWN_EXIT_CODE, 0));
+    assert_ne!(inspected.exit_code, 0);
+    assert_eq!(wait_from_proto(message), unknown);
+}
+
 #[test]
 fn an_end_of_actions_is_carried_whole() {
     let result = ExitResult {

@@ -403,8 +403,43 @@ func (h *host) survives(client *plugin.Client) {
 		fail("the recovered task has another process")
 	}
 	h.destroy(config)
-	next.Kill()
 	say("recovers its tasks after a crash")
+	h.doubts(next)
+}
+
+// doubts checks that the end of a recovered task, whose code its new driver cannot have from the
+// kernel, is told as what it was or as a failure, never as a success.
+func (h *host) doubts(client *plugin.Client) {
+	config, handle, output := h.start("trap 'exit 42' USR1; echo ready; while :; do sleep 0.05; done")
+	reads(output, "ready\n")
+	must("kill", syscall.Kill(client.ReattachConfig().Pid, syscall.SIGKILL))
+	for end := time.Now().Add(patience); !client.Exited(); {
+		if time.Now().After(end) {
+			fail("the plugin does not die")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	next, _ := h.launch(nil)
+	h.introduce()
+	_, err := h.driver.tasks.RecoverTask(deadline(), &pb.RecoverTaskRequest{TaskId: config.Id, Handle: handle})
+	must("RecoverTask", err)
+	_, err = h.driver.tasks.SignalTask(deadline(), &pb.SignalTaskRequest{TaskId: config.Id, Signal: "SIGUSR1"})
+	must("SignalTask", err)
+	answer, err := h.driver.tasks.WaitTask(deadline(), &pb.WaitTaskRequest{TaskId: config.Id})
+	must("WaitTask", err)
+	// What a host reads that knows nothing of our fields.
+	told := answer.Result.ExitCode == 42 && answer.Err == ""
+	if !told && (answer.Result.ExitCode == 0 || answer.Err == "") {
+		fail("a task that ended with 42 looks like a success: %v", answer)
+	}
+	status, err := h.driver.tasks.InspectTask(deadline(), &pb.InspectTaskRequest{TaskId: config.Id})
+	must("InspectTask", err)
+	if status.Task.Result.ExitCode == 0 {
+		fail("InspectTask: %v", status)
+	}
+	h.destroy(config)
+	next.Kill()
+	say("takes no end that nobody saw for a success")
 }
 
 func (h *host) pid(config *pb.TaskConfig) string {
