@@ -75,6 +75,10 @@ pub const LOG_READ_BYTES: usize = 64 << 10;
 /// agent's log.
 pub const LOG_FILE_BYTES_MAX: u64 = 10 << 20;
 
+/// Bytes of what a plugin logged while no host ran that the next one tells; older ones are left out, and how many is told.
+/// Lines of hours of an ordinary driver; more would only push the agent's own words out of its log.
+pub const LOG_BEHIND_BYTES_MAX: u64 = 1 << 20;
+
 /// Pause between two looks at a plugin's log. People read it: half costs twice the wake-ups of an
 /// idle node.
 pub const LOG_LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -156,22 +156,30 @@ pub(crate) async fn start_all(
     }
     let first = programs.into_iter().map(|program| async {
         let plugin = Plugin::new(program, settings, &around.dir);
+        // Before it is started: its first words say what became of its configuration.
+        let log = FollowLog::new(&plugin.launch.log());
         let life = plugin.begin(around).await;
-        (plugin, life)
+        (plugin, log, life)
     });
     let mut clients = Vec::new();
-    for (mut plugin, life) in join_all(first).await {
-        let (name, life) = plugin.first_words(life, settings, around).await?;
+    for (mut plugin, mut log, life) in join_all(first).await {
+        let words = plugin.first_words(life, settings, around).await;
+        if words.is_err() {
+            log.tell(&plugin.block);
+        }
+        let (name, life) = words?;
         if drivers.named(&name).is_some() {
             tracing::error!(driver = name, program = %plugin.launch.program.display(), "a plugin is not used: there is another driver of its name");
             plugin.end(life).await;
+            log.tell(&name);
             continue;
         }
         let (lives, lived) = watch::channel(0);
         let slot = DriverSlot::watched(Arc::new(plugin.client.clone()), lived);
         drivers.add(&name, slot.recorded_at(&plugin.record));
         clients.push(plugin.client.clone());
-        tasks.spawn(supervise(plugin, name, life, lives, around.clone()));
+        let supervised = supervise(plugin, name, log, life, lives, around.clone());
+        tasks.spawn(supervised);
     }
     Ok(clients)
 }
@@ -405,11 +413,12 @@ fn remove_socket(socket: Option<&Path>) {
 async fn supervise(
     plugin: Plugin,
     name: String,
+    log: FollowLog,
     first: Option<Life>,
     lives: watch::Sender<u64>,
     around: Around,
 ) {
-    let following = FollowLog::new(&name, &plugin.launch.log()).run();
+    let following = log.run(&name);
     let supervising = async {
         let mut life = 0;
         let mut pause = DRIVER_PAUSE_MIN;

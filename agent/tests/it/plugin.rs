@@ -16,7 +16,7 @@ use muster_wire::rpc::{LogStream, TaskStats};
 use serde_json::{Value, json};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service, skipped};
-use crate::support::{kill, start_ticks};
+use crate::support::{kill, start_ticks, words};
 
 /// The name of the driver's file; its own name is the rest of it.
 const FILE: &str = "nomad-driver-gotest";
@@ -147,6 +147,36 @@ async fn a_job_runs_with_a_driver_in_go() {
             .any(|event| event.message == "exit code 3"),
         "{task:?}"
     );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// A plugin says what it was told before anybody knows its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_words_of_a_plugin_are_in_the_agents_log() {
+    let Some(with) = WithPlugins::new("first_words_of_a_plugin_are_in_the_agents_log") else {
+        return;
+    };
+    words::listen();
+    let mut config = with.config();
+    let settings = PluginSettings {
+        args: Vec::new(),
+        config: json!({"greeting": "first-words"}),
+    };
+    config.plugins.insert("gotest".to_owned(), settings);
+
+    let agent = Agent::start(config).await.unwrap();
+    let said = eventually("what the plugin said", async || {
+        words::said("greeting=first-words").into_iter().next()
+    })
+    .await;
+
+    assert_eq!(said.level, Some(tracing::Level::INFO));
+    assert_eq!(said.message, "configured");
+    assert_eq!(
+        (said.driver, said.module),
+        ("gotest".to_owned(), "gotest".to_owned())
+    );
+    assert!(said.fields.contains("enabled=null"), "{}", said.fields);
     agent.shutdown(Leave::StopTasks).await;
 }
 

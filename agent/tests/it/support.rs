@@ -4,6 +4,7 @@ mod agent;
 mod alloc;
 mod server;
 mod volume;
+pub(crate) mod words;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tracing::{debug, error, info, trace, warn};
 
-use crate::limits::{LOG_FILE_BYTES_MAX, LOG_LINE_BYTES_MAX, LOG_LOOK_INTERVAL, LOG_READ_BYTES};
+use crate::limits::{
+    LOG_BEHIND_BYTES_MAX, LOG_FILE_BYTES_MAX, LOG_LINE_BYTES_MAX, LOG_LOOK_INTERVAL, LOG_READ_BYTES,
+};
 
 /// How loud a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,36 +137,65 @@ impl Lines {
 }
 
 /// Follows the log file of a plugin.
+///
+/// How far it was read stands beside the file, so that a host that comes back goes on after the last whole line that its
+/// predecessor told: what the plugin said in between is told, and nothing twice. The file is emptied when it is large, which
+/// takes a host: while none runs, it grows by what the plugin writes.
 #[derive(Debug)]
 pub struct FollowLog {
     path: PathBuf,
     offset: u64,
+    /// What stands beside the file.
+    noted: Option<u64>,
     lines: Lines,
 }
 
 impl FollowLog {
-    /// Follows what is added to `path` from now on, as words of `driver`.
-    pub fn new(driver: &str, path: &Path) -> Self {
+    /// Follows `path` from where it was read to. Of a file of which nobody knows that, or of which more than
+    /// [`LOG_BEHIND_BYTES_MAX`] was not read, the end alone is told. Made before a plugin is started, it misses none of its words.
+    pub fn new(path: &Path) -> Self {
+        let length = std::fs::metadata(path).map_or(0, |meta| meta.len());
+        let noted = read_to(path);
+        // A file that is shorter than what was read of it was emptied.
+        let known = noted.map_or(length, |noted| if noted > length { 0 } else { noted });
+        let offset = known.max(length.saturating_sub(LOG_BEHIND_BYTES_MAX));
+        if offset > known {
+            warn!(path = %path.display(), bytes = offset - known,
+                "a plugin logged more while no agent ran than is told: the rest is left out");
+        }
         Self {
             path: path.to_owned(),
-            offset: std::fs::metadata(path).map_or(0, |meta| meta.len()),
-            lines: Lines::new(driver),
+            offset,
+            noted,
+            lines: Lines::new(""),
         }
     }
 
-    /// Runs until it is dropped. The file is emptied when it is large and was read to its end.
-    pub async fn run(mut self) {
+    /// Runs until it is dropped, and tells the lines as words of `driver`. The file is emptied when it is large and was read to
+    /// its end.
+    pub async fn run(mut self, driver: &str) {
         loop {
-            // A file that cannot be read now may be there later.
-            if let Err(error) = self.look() {
-                debug!(path = %self.path.display(), %error, "the log of a plugin cannot be read");
-            }
+            self.tell(driver);
             tokio::time::sleep(LOG_LOOK_INTERVAL).await;
         }
     }
 
+    /// Tells what is there.
+    pub fn tell(&mut self, driver: &str) {
+        driver.clone_into(&mut self.lines.driver);
+        // A file that cannot be read now may be there later.
+        if let Err(error) = self.look().and_then(|()| self.note()) {
+            debug!(path = %self.path.display(), %error, "the log of a plugin cannot be read");
+        }
+    }
+
     fn look(&mut self) -> io::Result<()> {
-        let length = std::fs::metadata(&self.path)?.len();
+        let length = match std::fs::metadata(&self.path) {
+            Ok(meta) => meta.len(),
+            // Nothing was said yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
         if length < self.offset {
             self.offset = 0;
         }
@@ -192,6 +223,35 @@ impl FollowLog {
         }
         Ok(())
     }
+
+    /// Writes down how far lines were told.
+    fn note(&mut self) -> io::Result<()> {
+        let partial = u64::try_from(self.lines.partial.len()).unwrap_or(u64::MAX);
+        // An emptied file begins with the rest of a line.
+        let told = self.offset.saturating_sub(partial);
+        if self.noted != Some(told) {
+            std::fs::write(note_of(&self.path), told.to_string())?;
+            self.noted = Some(told);
+        }
+        Ok(())
+    }
+}
+
+/// Where it stands how far the log at `path` was read.
+fn note_of(path: &Path) -> PathBuf {
+    let mut note = path.as_os_str().to_owned();
+    note.push(".read");
+    note.into()
+}
+
+/// How far the log at `path` was read; `None` when nobody knows.
+fn read_to(path: &Path) -> Option<u64> {
+    /// More digits than any length of a file has.
+    const DIGITS_MAX: u64 = 32;
+    let mut text = String::new();
+    let note = File::open(note_of(path)).ok()?;
+    note.take(DIGITS_MAX).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -225,7 +285,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
         std::fs::write(&path, "old\n").unwrap();
-        let mut follow = FollowLog::new("x", &path);
+        let mut follow = FollowLog::new(&path);
         let append = |text: &[u8]| {
             let mut file = OpenOptions::new().append(true).open(&path).unwrap();
             io::Write::write_all(&mut file, text).unwrap();
@@ -240,5 +300,42 @@ mod tests {
         assert!(follow.lines.partial.len() <= LOG_LINE_BYTES_MAX);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
         assert_eq!(follow.offset, 0);
+    }
+
+    /// What a plugin says while nobody follows is told by the next one, from the line on that was not whole.
+    #[test]
+    fn the_next_one_goes_on_after_the_last_whole_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        let mut first = FollowLog::new(&path);
+        std::fs::write(&path, "told\nhalf").unwrap();
+
+        first.tell("x");
+        std::fs::write(&path, "told\nhalf of it\nmore").unwrap();
+        let mut next = FollowLog::new(&path);
+        let began = next.offset;
+        next.tell("x");
+
+        assert_eq!(began, 5);
+        assert_eq!(next.lines.partial, b"more");
+    }
+
+    #[test]
+    fn of_a_log_without_end_the_newest_part_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.log");
+        FollowLog::new(&path).tell("x");
+        let written = LOG_BEHIND_BYTES_MAX + 100;
+        let file = File::create(&path).unwrap();
+        file.set_len(written).unwrap();
+
+        let behind = FollowLog::new(&path).offset;
+        std::fs::write(note_of(&path), "no number").unwrap();
+        let unknown = FollowLog::new(&path).offset;
+        std::fs::write(note_of(&path), (written + 1).to_string()).unwrap();
+        file.set_len(7).unwrap();
+        let emptied = FollowLog::new(&path).offset;
+
+        assert_eq!((behind, unknown, emptied), (100, written, 0));
     }
 }
