@@ -21,7 +21,7 @@ pub(crate) fn set_for(pid: u32, score: i16) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => {
-            tracing::warn!(pid, score, %error, "a driver and its tasks have the agent's OOM score")
+            tracing::warn!(pid, score, %error, "a driver and its tasks have the agent's OOM score");
         }
     }
 }

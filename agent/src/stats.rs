@@ -172,9 +172,9 @@ fn task(
         add_counters(&mut stats, counters, absent);
     }
     values::explain(&mut stats, |source| match (source, &grouped, &counted) {
-        (Source::Ebpf(_), _, Err(reason)) => reason.clone(),
+        (Source::Ebpf(_), _, Err(reason))
+        | (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
         (Source::Ebpf(part), _, Ok(_)) => values::of_part(absent, part),
-        (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
         (Source::Cgroup(controller), Ok(()), _) => untold(live, controller),
         (Source::Pressure, Ok(()), _) => {
             "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1".to_owned()

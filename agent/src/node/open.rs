@@ -64,19 +64,14 @@ pub(super) async fn open(
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
-    let network = NodeRules::new(config, &loaded);
-    let bpf = open_bpf(&data, node_id, &tree, &|bpf| {
-        task::fence_recorded(bpf, &loaded, &network.current(), &network::alive(&tree));
-    });
-    let bridge = Bridge::new(NodeNetwork::new(node_id, config.bridge_subnet), &bpf);
+    let (network, bpf, bridge) = open_network(config, &data, node_id, &loaded, &tree);
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
     let disks = open_disks(config, &data)?;
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
-    let is_spared = config.oom_score_adj.is_some();
-    let around = around(&data, &tree, &health, stop, is_spared);
+    let around = around(&data, &tree, &health, stop, config.oom_score_adj.is_some());
     let mut clients = Vec::new();
     if let Some(process) = native {
         clients.push(start_native(process, &around, &mut drivers, tasks));
@@ -143,6 +138,24 @@ pub(super) async fn open(
         found,
         contact,
     })
+}
+
+/// What tasks may send and receive, the programs that see to it, and the networks of allocations. Tasks that run are
+/// fenced before fresh maps count.
+fn open_network(
+    config: &AgentConfig,
+    data: &DataDir,
+    node_id: NodeId,
+    loaded: &Loaded,
+    tree: &NodeTree,
+) -> (NodeRules, Result<Bpf, String>, Bridge) {
+    let rules = NodeRules::new(config, loaded);
+    let bpf = open_bpf(data, node_id, tree, &|bpf| {
+        task::fence_recorded(bpf, loaded, &rules.current(), &network::alive(tree));
+    });
+    let network = NodeNetwork::new(node_id, config.bridge_subnet);
+    let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));
+    (rules, bpf, bridge)
 }
 
 /// What drivers in processes of their own need of the agent, which may have an OOM score that is not for them.

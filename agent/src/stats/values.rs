@@ -21,6 +21,7 @@ pub(super) enum Source {
 type Value = (&'static str, Source, bool);
 
 /// Every value that may be absent.
+#[expect(clippy::too_many_lines, reason = "a table, a row a value")]
 fn values(stats: &TaskStats) -> [Value; 38] {
     let TaskStats {
         cpu,
