@@ -34,6 +34,7 @@ mod stats;
 mod task;
 mod tree;
 
+pub(crate) use cpu::PERIOD_US;
 pub(crate) use cpuset::list as core_list;
 pub use file::CgroupFileError;
 pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};

@@ -9,6 +9,7 @@ mod host;
 mod memory;
 mod network;
 mod storage;
+mod topology;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,6 +20,7 @@ pub(crate) use host::{boot_id, hostname, kernel_release};
 pub(crate) use memory::meminfo;
 pub(crate) use network::address_towards;
 pub(crate) use storage::disk_usage;
+pub(crate) use topology::topology;
 
 /// Facts of the machine that need nothing but reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

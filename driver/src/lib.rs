@@ -4,6 +4,7 @@
 //!   `Arc<dyn TaskDriver>` whether they run in its process or in another.
 //! - `task`, `capabilities`, `schema`, `stats`, `event`, `exec`, `network` are the data of its calls.
 //! - `error` is how each call fails, and whether trying again can help.
+//! - [`HostInfo`] is what a host tells drivers of itself.
 //! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
 //!   driver that lives in another process, [`plugin::serve`] offers one to another process.
 //! - [`mount`] restricts mounts that tasks see; it is the one room for `unsafe` here.
@@ -22,6 +23,7 @@ mod capabilities;
 mod error;
 mod event;
 mod exec;
+mod host;
 mod network;
 mod schema;
 mod stats;
@@ -46,6 +48,7 @@ pub use crate::error::{
 };
 pub use crate::event::TaskEvent;
 pub use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult, TerminalSize};
+pub use crate::host::{Core, HostInfo, Topology};
 pub use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride};
 pub use crate::schema::{ConfigFault, Schema, SchemaError, Spec, without_nulls};
 pub use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, TaskUsage};

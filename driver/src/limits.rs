@@ -8,6 +8,12 @@ use std::time::Duration;
 /// environment, which the kernel caps far lower at `execve`, or the output of an exec.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
+/// The first port of the loopback that a driver is told it may listen on, and the last: those that Nomad names unless told
+/// otherwise, which drivers' manuals and firewalls know, and none that tasks are given (20 000 on).
+pub const DRIVER_PORT_MIN: u16 = 14_000;
+/// The last of the ports that begin with [`DRIVER_PORT_MIN`].
+pub const DRIVER_PORT_MAX: u16 = 14_512;
+
 /// Calls that may be open at once on one connection; more wait in the client.
 ///
 /// With a driver that is not ours every running task has a `WaitTask` open. The default of the HTTP library, 200, would make the

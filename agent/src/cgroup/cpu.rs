@@ -16,7 +16,7 @@ use crate::cgroup::stats::CpuStats;
 
 /// Time over which a quota is counted, in microseconds: the kernel's default. Shorter periods make
 /// smoother tasks and dearer scheduling.
-const PERIOD_US: u32 = 100_000;
+pub(crate) const PERIOD_US: u32 = 100_000;
 
 /// The shortest quota the kernel takes, in microseconds (`min_cfs_quota_period`).
 const QUOTA_US_MIN: f64 = 1_000.0;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use muster_driver::ConfigFault;
 use muster_driver::plugin::{Client, FollowLog, Launch, discover};
+use muster_driver::{ConfigFault, HostInfo};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,6 +128,8 @@ pub(crate) type Place = Arc<dyn Fn(u32) + Send + Sync>;
 /// What supervising needs of the agent.
 #[derive(Clone)]
 pub(crate) struct Around {
+    /// What drivers are told of this node.
+    pub(crate) host: Arc<HostInfo>,
     /// Where records, logs and sockets are.
     pub(crate) dir: PathBuf,
     /// Puts a process into its cgroup.
@@ -155,7 +157,7 @@ pub(crate) async fn start_all(
         tracing::warn!(path = %file.path.display(), reason = file.reason, "a file of the plugin directory is not used");
     }
     let first = programs.into_iter().map(|program| async {
-        let plugin = Plugin::new(program, settings, &around.dir);
+        let plugin = Plugin::new(program, settings, &around.dir).of_host(&around.host);
         // Before it is started: its first words say what became of its configuration.
         let log = FollowLog::new(&plugin.launch.log());
         let life = plugin.begin(around).await;
@@ -252,6 +254,11 @@ impl Plugin {
             block,
             record: dir.join(format!("{file}{RECORD_SUFFIX}")),
         }
+    }
+
+    fn of_host(mut self, host: &Arc<HostInfo>) -> Self {
+        self.client = self.client.of_host(Arc::clone(host));
+        self
     }
 
     /// Takes up the process that is recorded, or starts one.

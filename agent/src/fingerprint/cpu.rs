@@ -8,9 +8,7 @@ use crate::limits::CORE_MHZ_UNKNOWN;
 pub(super) fn add(facts: &mut Facts) {
     let info = read("/proc/cpuinfo");
     let cores = cores(&info);
-    let mhz = max_frequency_mhz(cores)
-        .or_else(|| info_mhz(&info))
-        .unwrap_or(u64::from(CORE_MHZ_UNKNOWN));
+    let mhz = core_mhz(&info);
     facts.cores = cores;
     facts.total.cpu_mhz = mhz * u64::from(cores);
     facts.attribute("cpu.arch", arch());
@@ -21,6 +19,13 @@ pub(super) fn add(facts: &mut Facts) {
     if let Some(model) = field(&info, "model name") {
         facts.attribute("cpu.modelname", model);
     }
+}
+
+/// What a core counts for: as much as any other.
+pub(super) fn core_mhz(info: &str) -> u64 {
+    max_frequency_mhz(cores(info))
+        .or_else(|| info_mhz(info))
+        .unwrap_or(u64::from(CORE_MHZ_UNKNOWN))
 }
 
 /// The architecture in the words of Go, which Nomad's job files use.

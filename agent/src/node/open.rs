@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use muster_agent_core::gc::GcConfig;
 use muster_domain::id::{AllocId, NodeId};
+use muster_driver::HostInfo;
 use muster_driver::plugin::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -26,7 +27,7 @@ use crate::drivers::networks::DriverNetworks;
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
-use crate::fingerprint::{boot_id, meminfo};
+use crate::fingerprint::{boot_id, meminfo, topology};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
@@ -71,7 +72,7 @@ pub(super) async fn open(
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
-    let around = around(&data, &tree, &health, stop, config.oom_score_adj.is_some());
+    let around = around(config, &data, &tree, &health, stop);
     let mut clients = Vec::new();
     if let Some(process) = native {
         clients.push(start_native(process, &around, &mut drivers, tasks));
@@ -160,14 +161,19 @@ fn open_network(
 
 /// What drivers in processes of their own need of the agent, which may have an OOM score that is not for them.
 fn around(
+    config: &AgentConfig,
     data: &DataDir,
     tree: &NodeTree,
     health: &watch::Sender<DriverHealth>,
     stop: &CancellationToken,
-    is_spared: bool,
 ) -> Around {
     let leaf = tree.clone();
+    let is_spared = config.oom_score_adj.is_some();
+    let is_free = |core: &u16| !config.reserved_cores.contains(core);
+    let cores: Vec<u16> = tree.core_ids().into_iter().filter(is_free).collect();
+    let topology = topology(&cores, config.reserved.cpu_mhz);
     Around {
+        host: Arc::new(HostInfo::new(topology)),
         dir: data.drivers(),
         place: Arc::new(move |pid| {
             if let Err(error) = leaf.add_driver(pid) {

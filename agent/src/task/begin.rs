@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{DnsConfig, NetworkMode as GroupNetworkMode, Task, TaskGroup};
+use muster_domain::node::NodeResources;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
     NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
@@ -15,7 +16,7 @@ use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, remote, resources, root, store_record};
 use crate::allocdir::{AllocDirs, owner_named};
 use crate::bridge::AllocNetwork;
-use crate::cgroup::{Controller, CreateTaskCgroupError, TaskCgroup, core_list};
+use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, Learned, TaskConfigError, native};
 use crate::facilities::Facilities;
@@ -314,6 +315,7 @@ async fn start(
         .await
         .map_err(|error| StartFailure::retryable(chain(&error)))?,
     };
+    config.resources.linux.cpuset_cgroup = cgroup.dir().to_string_lossy().into_owned();
     config.cgroup = Some(CgroupPlacement {
         dir: cgroup.dir().to_owned(),
         joins: cgroup.joins(),
@@ -501,7 +503,7 @@ fn task_config(
         node_id: spec.id.to_string(),
         node_name: spec.name.clone(),
         config: interpolated(&env, config),
-        resources: task_resources(task, &spec.address),
+        resources: task_resources(task, &spec.address, &spec.resources),
         user: description.user.clone(),
         alloc_dir: alloc_dir(&dirs),
         task_dir: dirs.task(&description.name),
@@ -603,7 +605,7 @@ fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
     dirs.alloc.clone()
 }
 
-fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
+fn task_resources(task: &TaskAt, address: &str, node: &NodeResources) -> TaskResources {
     let resources = &task.task().resources;
     let limit = resources.memory_max.unwrap_or(resources.memory);
     TaskResources {
@@ -616,7 +618,7 @@ fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
                 .cores()
                 .map_or_else(String::new, |cores| core_list(&cores.ids)),
             memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
-            ..LinuxResources::default()
+            ..cpu_part(task.cpu_mhz(), resources.cpu_hard_limit, node)
         },
         ports: task
             .desired
@@ -630,6 +632,24 @@ fn task_resources(task: &TaskAt, address: &str) -> TaskResources {
                 host_ip: host_address(port, address).to_owned(),
             })
             .collect(),
+    }
+}
+
+/// What part of the node's processors `mhz` are, and how long it may run on them in each period if it is held to them.
+/// The task's group is known later.
+fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
+    let period = u64::from(node.cores.max(1)) * u64::from(PERIOD_US);
+    let total = node.total.cpu_mhz.max(1);
+    let quota = (u64::from(mhz).saturating_mul(period) / total).min(period);
+    LinuxResources {
+        percent_ticks: f64::from(mhz) / f64::from(u32::try_from(total).unwrap_or(u32::MAX)),
+        cpu_period: if is_limit { PERIOD_US.into() } else { 0 },
+        cpu_quota: if is_limit {
+            i64::try_from(quota).unwrap_or(i64::MAX)
+        } else {
+            0
+        },
+        ..LinuxResources::default()
     }
 }
 
@@ -658,3 +678,33 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Pause before a driver is asked again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::resources::Amount;
+
+    use super::*;
+
+    /// A quarter of a node of four cores is one of them.
+    #[test]
+    fn a_part_of_the_node_is_told_in_the_kernels_words() {
+        let node = NodeResources {
+            cores: 4,
+            total: Amount {
+                cpu_mhz: 8_000,
+                ..Amount::default()
+            },
+            ..NodeResources::default()
+        };
+
+        let held = cpu_part(2_000, true, &node);
+        let whole = cpu_part(9_000, true, &node);
+        let free = cpu_part(2_000, false, &node);
+
+        assert!((held.percent_ticks - 0.25).abs() < 1e-9, "{held:?}");
+        assert_eq!((held.cpu_period, held.cpu_quota), (100_000, 100_000));
+        assert_eq!(whole.cpu_quota, 400_000);
+        assert!((free.percent_ticks - 0.25).abs() < 1e-9, "{free:?}");
+        assert_eq!((free.cpu_period, free.cpu_quota), (0, 0));
+    }
+}

@@ -180,6 +180,59 @@ async fn first_words_of_a_plugin_are_in_the_agents_log() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
+/// Which machine it is on, and what part of it a task was placed with: the driver refuses a host that does not say it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_is_told_of_its_node_and_its_tasks_part_of_it() {
+    let Some(with) = WithPlugins::new("a_driver_is_told_of_its_node_and_its_tasks_part_of_it")
+    else {
+        return;
+    };
+    words::listen();
+    let mut config = with.config();
+    let settings = PluginSettings {
+        args: Vec::new(),
+        config: json!({"greeting": "node-and-part"}),
+    };
+    config.plugins.insert("gotest".to_owned(), settings);
+    let agent = Agent::start(config).await.unwrap();
+    let (_, attributes) = driver_of(&agent, "gotest", true).await;
+
+    let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    let node = eventually("what the driver was told", async || {
+        words::said("greeting=node-and-part").into_iter().next()
+    })
+    .await;
+    let task = eventually("what the driver was told of the task", async || {
+        let said = words::said(&format!("task_id={alloc_id}/main"));
+        said.into_iter().find(|words| words.message == "started")
+    })
+    .await;
+
+    let total = &attributes["cpu.totalcompute"];
+    assert_eq!(field(&node.fields, "compute"), total);
+    assert_eq!(field(&node.fields, "ports"), "14000-14512");
+    let group = PathBuf::from(field(&task.fields, "group"));
+    assert!(group.ends_with(format!("{alloc_id}/main")), "{group:?}");
+    assert!(group.join("cgroup.procs").exists(), "{group:?}");
+    let part: f64 = field(&task.fields, "part").parse().unwrap();
+    let mhz = part * total.parse::<f64>().unwrap();
+    assert!((mhz - 100.0).abs() < 0.01, "{mhz} MHz");
+    assert_eq!(
+        (field(&task.fields, "quota"), field(&task.fields, "period")),
+        ("0", "0")
+    );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// The value of `name` among `fields`.
+fn field<'a>(fields: &'a str, name: &str) -> &'a str {
+    let mut pairs = fields.split(' ').filter_map(|pair| pair.split_once('='));
+    pairs
+        .find(|(key, _)| *key == name)
+        .map_or("", |(_, value)| value)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_config_of_a_task_names_its_fields() {
     let Some(with) = WithPlugins::new("a_wrong_config_of_a_task_names_its_fields") else {

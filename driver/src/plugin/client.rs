@@ -24,6 +24,7 @@ use tracing::debug;
 use crate::capabilities::{Capabilities, PluginInfo};
 use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
+use crate::host::HostInfo;
 use crate::limits;
 use crate::network::{CreatedNetwork, NetworkIsolation};
 use crate::plugin::convert::{self, protocol};
@@ -58,6 +59,8 @@ pub struct Client {
     socket: Arc<Mutex<PathBuf>>,
     channel: Channel,
     ends: Arc<Ends>,
+    /// What the driver is told of its host, if anything.
+    host: Option<Arc<HostInfo>>,
 }
 
 impl Client {
@@ -79,7 +82,15 @@ impl Client {
             socket,
             channel,
             ends: Arc::default(),
+            host: None,
         }
+    }
+
+    /// The same, of a host that tells its drivers about itself, with their configuration.
+    #[must_use]
+    pub fn of_host(mut self, host: Arc<HostInfo>) -> Self {
+        self.host = Some(host);
+        self
     }
 
     /// The name given in [`Self::new`].
@@ -521,7 +532,7 @@ impl TaskDriver for Client {
         async move {
             let request = base::SetConfigRequest {
                 msgpack_config: convert::config_to_msgpack(&config)?,
-                nomad_config: None,
+                nomad_config: self.host.as_deref().map(convert::host_to_proto),
                 plugin_api_version: API_VERSION.to_owned(),
             };
             let mut base = self.base();

@@ -17,6 +17,7 @@ use crate::task::{ActionsEnd, ExitResult, TaskHandle, TaskState, TaskStatus};
 
 mod capabilities;
 mod config;
+mod host;
 mod schema;
 mod usage;
 
@@ -24,6 +25,7 @@ pub(crate) use self::capabilities::{
     capabilities_from_proto, capabilities_to_proto, fingerprint_from_proto, fingerprint_to_proto,
 };
 pub(crate) use self::config::{task_config_from_proto, task_config_to_proto};
+pub(crate) use self::host::host_to_proto;
 pub(crate) use self::schema::{spec_from_proto, spec_to_proto};
 pub(crate) use self::usage::{stats_from_proto, stats_to_proto};
 

@@ -23,7 +23,7 @@ use crate::plugin::{Client, Launch};
 use crate::schema::Schema;
 use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
-use crate::{Attribute, Health, RecoverTaskError, StartTaskError};
+use crate::{Attribute, Core, Health, HostInfo, RecoverTaskError, StartTaskError, Topology};
 
 /// The driver's processes of one test; they end with it.
 struct InGo {
@@ -63,7 +63,7 @@ impl InGo {
         let mut child = launch.spawn().unwrap();
         let socket = launch.handshake(&mut child, DEADLINE).await.unwrap();
         self.processes.lock().await.push(child);
-        let client = Client::new("gotest", &socket);
+        let client = Client::new("gotest", &socket).of_host(a_host());
         client.ping().await.unwrap();
         client
     }
@@ -91,6 +91,21 @@ impl Drop for InGo {
             drop(child.start_kill());
         }
     }
+}
+
+/// The driver takes no configuration of a host that does not say what it is.
+fn a_host() -> Arc<HostInfo> {
+    let core = |id| Core {
+        id,
+        mhz: 2_000,
+        ..Core::default()
+    };
+    Arc::new(HostInfo::new(Topology {
+        numa_nodes: vec![0],
+        distances: vec![vec![10]],
+        cores: vec![core(0), core(1)],
+        withheld_mhz: 0,
+    }))
 }
 
 fn shell(script: &str) -> Value {

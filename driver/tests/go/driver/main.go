@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 
 	hclog "github.com/hashicorp/go-hclog"
@@ -82,6 +83,15 @@ func (d *driver) ConfigSchema(context.Context, *pb.ConfigSchemaRequest) (*pb.Con
 }
 
 func (d *driver) SetConfig(_ context.Context, request *pb.SetConfigRequest) (*pb.SetConfigResponse, error) {
+	// Some drivers compute with what their host has, and are of no use to one that does not say it.
+	host := request.GetNomadConfig().GetDriver()
+	if host.GetTopology() == nil {
+		return nil, status.Error(codes.InvalidArgument, "the host does not say what machine it is")
+	}
+	compute := uint64(0)
+	for _, core := range host.Topology.Cores {
+		compute += core.GuessSpeed
+	}
 	decoded, err := msgpack.Decode(request.MsgpackConfig)
 	if err != nil {
 		return nil, err
@@ -92,7 +102,8 @@ func (d *driver) SetConfig(_ context.Context, request *pb.SetConfigRequest) (*pb
 	d.makesNetworks, _ = config["networks"].(bool)
 	d.changesRoot, _ = config["chroot"].(bool)
 	d.lock.Unlock()
-	d.logger.Info("configured", "greeting", config["greeting"], "enabled", config["enabled"])
+	d.logger.Info("configured", "greeting", config["greeting"], "enabled", config["enabled"],
+		"compute", compute, "ports", fmt.Sprintf("%d-%d", host.ClientMinPort, host.ClientMaxPort))
 	return &pb.SetConfigResponse{}, nil
 }
 

@@ -130,7 +130,10 @@ func (d *driver) StartTask(_ context.Context, request *pb.StartTaskRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
-	d.logger.Debug("started", "task_id", config.Id, "pid", started.state.Pid)
+	linux := config.GetResources().GetLinuxResources()
+	d.logger.Debug("started", "task_id", config.Id, "pid", started.state.Pid,
+		"group", linux.GetCpusetCgroup(), "part", linux.GetPercentTicks(),
+		"quota", linux.GetCpuQuota(), "period", linux.GetCpuPeriod())
 	return &pb.StartTaskResponse{
 		Result: pb.StartTaskResponse_SUCCESS,
 		Handle: &pb.TaskHandle{

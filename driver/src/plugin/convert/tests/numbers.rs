@@ -412,3 +412,56 @@ fn schemas_have_the_numbers_of_the_field() {
 fn entry_of(number: u8, key: &str, value: &[u8]) -> Vec<u8> {
     block(number, &[text(1, key), block(2, value)].concat())
 }
+
+#[test]
+fn what_a_host_is_has_the_numbers_of_the_field() {
+    use crate::host::{Core, HostInfo, Topology};
+
+    // The grade, 4, is 0 for a fast core, and what is 0 is not sent.
+    let core = [
+        number(1, 1),
+        number(2, 2),
+        number(3, 3),
+        number(5, 1),
+        number(8, 2_500),
+    ]
+    .concat();
+    let topology = [
+        block(1, &[0, 2]),
+        block(2, &[number(1, 2), block(2, &[10, 20, 20, 10])].concat()),
+        block(3, &core),
+        number(5, 500),
+    ]
+    .concat();
+    let driver = [number(1, 14_512), number(2, 14_000), block(3, &topology)].concat();
+
+    let said = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
+        numa_nodes: vec![0, 2],
+        distances: vec![vec![10, 20], vec![20, 10]],
+        cores: vec![Core {
+            id: 3,
+            numa_node: 2,
+            socket: 1,
+            mhz: 2_500,
+            is_reserved: true,
+        }],
+        withheld_mhz: 500,
+    }));
+
+    assert_eq!(said.encode_to_vec(), block(1, &driver));
+}
+
+/// Drivers index by the dimension, and would end beyond what was sent.
+#[test]
+fn distances_that_are_no_square_are_not_sent() {
+    use crate::host::{HostInfo, Topology};
+
+    for distances in [Vec::new(), vec![vec![10, 20]], vec![vec![10], vec![20, 10]]] {
+        let said = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
+            distances,
+            ..Topology::default()
+        }));
+
+        assert_eq!(said.driver.unwrap().topology.unwrap().distances, None);
+    }
+}
