@@ -210,8 +210,7 @@ pub(crate) fn handle_from_proto(message: drivers::TaskHandle) -> Result<TaskHand
     })
 }
 
-/// The exit code of an end that nobody has seen, for hosts that do not read `status_unknown`: no program can end with it, so
-/// that it is taken for none's.
+/// The exit code of an end that nobody has seen, for hosts that do not read `status_unknown`: none that a program can have.
 const UNKNOWN_EXIT_CODE: i32 = -1;
 
 pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
