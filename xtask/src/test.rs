@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             let whole = whole.map(|guest| &guest.run);
             report.add_host(&host, &artifacts, whole);
             if options.packages.is_empty() {
-                required::check(&mut report, &host, whole);
+                required::check(&mut report, &host, &guests);
             }
             for guest in &guests {
                 report.add_guest(guest, &host);

@@ -1,11 +1,13 @@
 //! Tests that must have run: a run of everything without one of them fails, and names it.
 //!
 //! Most tests may say that they cannot run where something is missing. On these rests what Muster promises first, and
-//! a promise that is skipped every day, filtered out, or renamed away is held by nobody. A test counts wherever it ran,
-//! on this machine or in the guest; those of the guest are asked for only when there was one.
+//! a promise that is skipped every day, filtered out, or renamed away is held by nobody. A test of this machine counts
+//! wherever it ran, here or in the guest; those of guests are asked for only when there was one, and then in it.
 
+use super::guest::Guest;
 use super::output::Run;
 use super::report::Report;
+use crate::vm;
 
 /// A test, and what it holds.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +22,12 @@ struct Required {
 /// Where a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// On this machine, and perhaps in the guest.
+    /// On this machine, or in the guest.
     Here,
-    /// In the guest, and on machines that are like it.
+    /// In the guest with all of its tests: this machine may be another, with cgroup v1 or another kernel.
     Guest,
+    /// In a guest of each series of kernels.
+    EachKernel,
 }
 
 const fn here(test: &'static str, holds: &'static str) -> Required {
@@ -42,12 +46,22 @@ const fn guest(test: &'static str, holds: &'static str) -> Required {
     }
 }
 
+const fn each_kernel(test: &'static str) -> Required {
+    Required {
+        test,
+        holds: KERNELS,
+        place: Place::EachKernel,
+    }
+}
+
 const SURVIVAL: &str = "tasks survive what manages them";
 const CONFORMANCE: &str = "every driver passes the same suite";
 const JUDGE: &str = "judges that are not ours look at tasks from inside";
 const BOUNDARY: &str = "a task does not reach its host";
 const PROTOCOL: &str = "drivers of other hosts and hosts of other drivers work";
 const LIMITS: &str = "limits hold, and who broke them is told";
+const STUCK: &str = "what the kernel does not let go of is told of and holds up nothing else";
+const KERNELS: &str = "one eBPF object works on every supported kernel";
 
 const REQUIRED: &[Required] = &[
     here(
@@ -64,6 +78,10 @@ const REQUIRED: &[Required] = &[
     ),
     here(
         "survival::a_store_that_is_cut_anywhere_costs_no_task",
+        SURVIVAL,
+    ),
+    here(
+        "gap::limits_and_policy_hold_while_agent_and_driver_are_dead",
         SURVIVAL,
     ),
     here("survival::a_task_of_another_boot_is_lost", SURVIVAL),
@@ -126,8 +144,49 @@ const REQUIRED: &[Required] = &[
         "escape::script_finds_what_is_listed_in_a_strict_task",
         JUDGE,
     ),
+    here("escape::engine_knows_no_way_out_of_a_contained_task", JUDGE),
+    here(
+        "escape::engine_knows_no_way_out_of_a_contained_roots_task",
+        JUDGE,
+    ),
+    here("escape::engine_knows_no_way_out_of_a_strict_task", JUDGE),
+    guest("oci::contained_task_passes_runtimetest", JUDGE),
+    guest("oci::strict_task_passes_runtimetest", JUDGE),
+    guest(
+        "introspection::contained_task_is_what_the_golden_answer_says",
+        JUDGE,
+    ),
+    guest(
+        "introspection::strict_task_is_what_the_golden_answer_says",
+        JUDGE,
+    ),
+    guest(
+        "escape::script_finds_what_is_listed_in_a_contained_task",
+        JUDGE,
+    ),
+    guest(
+        "escape::script_finds_what_is_listed_in_a_strict_task",
+        JUDGE,
+    ),
     here(
         "boundary::contained_task_reaches_nothing_of_its_host",
+        BOUNDARY,
+    ),
+    guest(
+        "boundary::contained_task_reaches_nothing_of_its_host",
+        BOUNDARY,
+    ),
+    guest(
+        "boundary::strict_task_has_ids_and_a_network_of_its_own",
+        BOUNDARY,
+    ),
+    here("roots::named_tree_is_the_root_and_stays_as_it_is", BOUNDARY),
+    here("roots::read_only_root_cannot_be_written", BOUNDARY),
+    here("roots::links_where_the_driver_mounts_are_refused", BOUNDARY),
+    here("roots::tree_elsewhere_needs_the_nodes_word", BOUNDARY),
+    here("roots::mounts_are_what_the_job_says", BOUNDARY),
+    here(
+        "roots::link_in_place_of_a_tasks_directory_is_refused",
         BOUNDARY,
     ),
     here(
@@ -135,21 +194,47 @@ const REQUIRED: &[Required] = &[
         BOUNDARY,
     ),
     here("ways::every_way_out_has_the_verdict_of_the_table", BOUNDARY),
+    here(
+        "stuck::a_process_stuck_in_the_kernel_is_told_of_and_holds_up_nothing_else",
+        STUCK,
+    ),
+    here("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
+    here(
+        "run::a_child_that_was_killed_for_memory_is_named_at_the_tasks_end",
+        LIMITS,
+    ),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
     guest("limits::memory_limit_kills_and_is_counted", LIMITS),
     guest("limits::a_fork_bomb_stops_at_its_limit", LIMITS),
+    each_kernel("adoption::this_kernel_takes_every_program"),
+    each_kernel("policy::connections_follow_the_policy_of_the_task"),
+    each_kernel("policy::datagrams_follow_the_policy_and_answers_come_through"),
+    each_kernel("policy::a_task_that_serves_answers_although_it_may_begin_nothing"),
+    each_kernel("policy::a_new_policy_holds_for_a_connection_that_is_open"),
+    each_kernel("policy::a_socket_that_connects_elsewhere_is_judged_anew"),
+    each_kernel("policy::a_new_policy_holds_for_datagrams_under_way"),
+    each_kernel("policy::datagrams_to_one_place_are_counted_and_limited"),
+    each_kernel("policy::a_datagram_to_another_place_is_judged_anew"),
+    each_kernel("policy::a_datagram_to_another_listener_is_judged_anew"),
+    each_kernel("policy::loopback_within_an_allocation_works_and_private_ports_of_others_do_not"),
+    each_kernel("policy::verdicts_are_told_with_the_name_of_the_rule"),
+    each_kernel("policy::the_next_agent_finds_policies_in_force_and_removes_those_of_nobody"),
 ];
 
 /// Has `report` fail for each test that is required and did not run.
-pub(super) fn check(report: &mut Report, host: &Run, guest: Option<&Run>) {
-    for Missing { required, reason } in missing(REQUIRED, host, guest) {
-        let Required { test, holds, place } = required;
-        let what = format!("it is required ({holds}) and did not run: {reason}");
-        let command = match place {
-            Place::Here => format!("cargo test --workspace -- {test}"),
-            Place::Guest => "cargo xtask vm".to_owned(),
-        };
-        report.fail(test, &what, &command);
+pub(super) fn check(report: &mut Report, host: &Run, guests: &[Guest]) {
+    let seen = Seen {
+        host,
+        guests,
+        series: &vm::SERIES,
+    };
+    for missing in seen.missing(REQUIRED) {
+        let Required { test, holds, .. } = missing.required;
+        let what = format!(
+            "it is required ({holds}) and did not run: {}",
+            missing.reason
+        );
+        report.fail(test, &what, &missing.command());
     }
 }
 
@@ -157,34 +242,94 @@ pub(super) fn check(report: &mut Report, host: &Run, guest: Option<&Run>) {
 #[derive(Debug)]
 struct Missing {
     required: Required,
+    /// Of the guest where it did not.
+    series: Option<&'static str>,
     reason: String,
 }
 
-fn missing(list: &[Required], host: &Run, guest: Option<&Run>) -> Vec<Missing> {
-    let asked = |required: &&Required| required.place == Place::Here || guest.is_some();
-    let mut missing = Vec::new();
-    for required in list.iter().filter(asked) {
-        let mut runs = [Some(host), guest].into_iter().flatten();
-        // One that failed is told of as such.
-        if runs.any(|run| run.ran(required.test) || run.failed(required.test)) {
-            continue;
+impl Missing {
+    fn command(&self) -> String {
+        match (self.required.place, self.series) {
+            (Place::Here, _) => format!("cargo test --workspace -- {}", self.required.test),
+            (Place::Guest, _) | (Place::EachKernel, None) => "cargo xtask vm".to_owned(),
+            (Place::EachKernel, Some(series)) => format!("cargo xtask vm --kernel {series} --ebpf"),
         }
-        let runs = [Some(host), guest].into_iter().flatten();
-        let reasons: Vec<&str> = runs
-            .filter_map(|run| run.why_skipped(required.test))
-            .collect();
-        let reason = if reasons.is_empty() {
-            "no test of this name ended; if it was renamed, rename it in xtask/src/test/required.rs"
-                .to_owned()
-        } else {
-            reasons.join("; ")
-        };
-        missing.push(Missing {
-            required: *required,
-            reason,
-        });
     }
-    missing
+}
+
+/// All that ran.
+struct Seen<'a> {
+    host: &'a Run,
+    guests: &'a [Guest],
+    /// Of kernels, each of which a guest was to have.
+    series: &'a [&'static str],
+}
+
+impl Seen<'_> {
+    fn missing(&self, list: &[Required]) -> Vec<Missing> {
+        list.iter()
+            .flat_map(|required| self.missing_of(*required))
+            .collect()
+    }
+
+    fn missing_of(&self, required: Required) -> Vec<Missing> {
+        let whole = self.guests.iter().find(|guest| !guest.ebpf);
+        let whole = whole.map(|guest| &guest.run);
+        let missing = |reason| Missing {
+            required,
+            series: None,
+            reason,
+        };
+        match (required.place, whole) {
+            (Place::Here, _) => {
+                let runs: Vec<&Run> = [Some(self.host), whole].into_iter().flatten().collect();
+                let reason = why_missing(required.test, &runs);
+                reason.map(missing).into_iter().collect()
+            }
+            (Place::Guest, Some(run)) => {
+                let reason = why_missing(required.test, &[run]);
+                reason.map(missing).into_iter().collect()
+            }
+            (Place::EachKernel, _) if !self.guests.is_empty() => self.missing_by_kernel(required),
+            (Place::Guest | Place::EachKernel, _) => Vec::new(),
+        }
+    }
+
+    fn missing_by_kernel(&self, required: Required) -> Vec<Missing> {
+        let reason = |series: &str| {
+            let guest = self.guests.iter().find(|guest| guest.series == series);
+            match guest {
+                Some(guest) => why_missing(required.test, &[&guest.run])
+                    .map(|reason| format!("under Linux {series}: {reason}")),
+                None => Some(format!("there was no guest with Linux {series}")),
+            }
+        };
+        let missing = self.series.iter().filter_map(|series| {
+            Some(Missing {
+                required,
+                series: Some(series),
+                reason: reason(series)?,
+            })
+        });
+        missing.collect()
+    }
+}
+
+/// Why none of `runs` had the test `name`; `None` if one had it. One that failed is told of as such.
+fn why_missing(name: &str, runs: &[&Run]) -> Option<String> {
+    if runs.iter().any(|run| run.ran(name) || run.failed(name)) {
+        return None;
+    }
+    let reasons: Vec<&str> = runs
+        .iter()
+        .filter_map(|run| run.why_skipped(name))
+        .collect();
+    Some(if reasons.is_empty() {
+        "no test of this name ended; if it was renamed, rename it in xtask/src/test/required.rs"
+            .to_owned()
+    } else {
+        reasons.join("; ")
+    })
 }
 
 #[cfg(test)]
@@ -196,6 +341,7 @@ mod tests {
     use crate::test::output::BinaryRun;
 
     const LIST: &[Required] = &[here("life::goes_on", "life"), guest("oom::kills", "limits")];
+    const KERNELS: &[Required] = &[each_kernel("policy::holds")];
 
     fn run(passes: &[&str], failures: &[&str], skipped: &[&str]) -> Run {
         let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -212,9 +358,35 @@ mod tests {
     }
 
     fn names(host: &Run, guest: Option<&Run>) -> Vec<(&'static str, String)> {
-        let missing = missing(LIST, host, guest).into_iter();
+        let guests: Vec<Guest> = guest.map(|run| guest_of("6.1", run)).into_iter().collect();
+        let seen = Seen {
+            host,
+            guests: &guests,
+            series: &["6.1"],
+        };
+        let missing = seen.missing(LIST).into_iter();
         missing
             .map(|missing| (missing.required.test, missing.reason))
+            .collect()
+    }
+
+    fn guest_of(series: &'static str, run: &Run) -> Guest {
+        Guest {
+            run: run.clone(),
+            ..Guest::new(series, false)
+        }
+    }
+
+    /// What is missing of the tests of each kernel when there are two series of them.
+    fn by_kernel(guests: &[Guest]) -> Vec<(String, String)> {
+        let seen = Seen {
+            host: &run(&["policy::holds"], &[], &[]),
+            guests,
+            series: &["6.1", "6.12"],
+        };
+        let missing = seen.missing(KERNELS).into_iter();
+        missing
+            .map(|missing| (missing.command(), missing.reason))
             .collect()
     }
 
@@ -224,6 +396,33 @@ mod tests {
 
         assert_eq!(names(&host, None), []);
         assert_eq!(names(&host, Some(&run(&["oom::kills"], &[], &[]))), []);
+    }
+
+    /// A kernel that could not be had is one of which nobody knows whether it takes the programs.
+    #[test]
+    fn each_kernel_is_asked_for_by_its_series() {
+        let ran = run(&["policy::holds"], &[], &[]);
+        let skipped = run(&["policy::holds"], &[], &["policy: no network"]);
+        let (first, second) = (guest_of("6.1", &ran), guest_of("6.12", &skipped));
+
+        let one = by_kernel(std::slice::from_ref(&first));
+        let both = by_kernel(&[first, second]);
+
+        let command = "cargo xtask vm --kernel 6.12 --ebpf".to_owned();
+        let absent = "there was no guest with Linux 6.12".to_owned();
+        assert_eq!(one, [(command.clone(), absent)]);
+        assert_eq!(both, [(command, "under Linux 6.12: no network".to_owned())]);
+        assert_eq!(by_kernel(&[]), [], "no guest was wanted");
+    }
+
+    /// A test that ran here says nothing of the guest.
+    #[test]
+    fn a_guests_test_counts_in_the_guest() {
+        let host = run(&["life::goes_on", "oom::kills"], &[], &[]);
+
+        let missed = names(&host, Some(&run(&[], &[], &["oom::kills: no judges"])));
+
+        assert_eq!(missed, [("oom::kills", "no judges".to_owned())]);
     }
 
     /// Filtered out, renamed, or in a binary that crashed.
@@ -257,22 +456,23 @@ mod tests {
 
     #[test]
     fn what_could_not_run_here_may_have_run_in_the_guest() {
-        let host = run(
-            &["life::goes_on", "oom::kills"],
-            &[],
-            &["oom::kills: cgroup v1"],
-        );
+        let host = run(&["life::goes_on"], &[], &["life::goes_on: cgroup v1"]);
 
-        assert_eq!(names(&host, Some(&run(&["oom::kills"], &[], &[]))), []);
-        let nowhere = names(&host, Some(&run(&[], &[], &[])));
-        assert_eq!(nowhere, [("oom::kills", "cgroup v1".to_owned())]);
+        let in_guest = names(
+            &host,
+            Some(&run(&["life::goes_on", "oom::kills"], &[], &[])),
+        );
+        let nowhere = names(&host, Some(&run(&["oom::kills"], &[], &[])));
+
+        assert_eq!(in_guest, []);
+        assert_eq!(nowhere, [("life::goes_on", "cgroup v1".to_owned())]);
     }
 
     #[test]
     fn a_required_test_that_did_not_run_fails_the_run() {
         let mut report = Report::default();
 
-        check(&mut report, &run(&[], &[], &[]), None);
+        check(&mut report, &run(&[], &[], &[]), &[]);
 
         let summary = report.summary(Path::new("/report"));
         assert!(
