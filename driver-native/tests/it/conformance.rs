@@ -1,8 +1,11 @@
 //! The conformance suite against the native driver: in process, through the plugin protocol, and
 //! with cgroups.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,7 +40,19 @@ mod strict {
 mod over_socket {
     use super::Native;
 
-    muster_driver::driver_conformance!(Native::over_socket());
+    muster_driver::driver_conformance!(Native::over_socket("contained"));
+}
+
+mod raw_over_socket {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::over_socket("raw"));
+}
+
+mod strict_over_socket {
+    use super::Native;
+
+    muster_driver::driver_conformance!(Native::over_socket("strict"));
 }
 
 /// The native driver, served or not, with a cgroup for each task or without, and a level of isolation.
@@ -46,6 +61,9 @@ struct Native {
     dir: TempDir,
     cgroups: Option<Cgroups>,
     served: Option<Mutex<Vec<CancellationToken>>>,
+    /// Whether tasks are to have a program that somebody writes to, and those who do.
+    writes: AtomicBool,
+    writers: Mutex<Vec<File>>,
 }
 
 impl Native {
@@ -61,21 +79,29 @@ impl Native {
             dir: tempfile::tempdir().unwrap(),
             cgroups: None,
             served: None,
+            writes: AtomicBool::new(false),
+            writers: Mutex::default(),
         }
     }
 
     /// With cgroups where they can be had.
-    fn over_socket() -> Self {
+    fn over_socket(level: &'static str) -> Self {
         Self {
             cgroups: Cgroups::new(),
             served: Some(Mutex::default()),
-            ..Self::in_process("contained")
+            ..Self::in_process(level)
         }
     }
 
     fn config(&self, mut config: Value) -> Value {
         config["isolation"] = json!(self.level);
         config
+    }
+
+    /// What a task calls a file of its `local`.
+    fn local(&self, name: &str) -> String {
+        let root = if self.level == "raw" { "" } else { "/" };
+        format!("{root}local/{name}")
     }
 
     fn task_dir(&self, task_id: &str) -> PathBuf {
@@ -120,6 +146,13 @@ impl Subject for Native {
     fn host_part(&self, task_id: &str) -> TaskConfig {
         let task_dir = self.task_dir(task_id);
         fs::create_dir_all(task_dir.join("local")).unwrap();
+        if self.writes.load(Ordering::Relaxed) {
+            let program = task_dir.join("local/written");
+            let mut writer = File::create(&program).unwrap();
+            writer.write_all(b"#!/bin/sh\n").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            self.writers.lock().unwrap().push(writer);
+        }
         let mut config = TaskConfig {
             task_dir,
             cgroup: self.cgroups.as_ref().map(Cgroups::placement),
@@ -140,10 +173,7 @@ impl Subject for Native {
     }
 
     fn ignores_signals(&self) -> Value {
-        let place = match self.level {
-            "raw" => "local/ready",
-            _ => "/local/ready",
-        };
+        let place = self.local("ready");
         self.config(shell(&format!(
             "trap '' TERM INT HUP; echo yes > {place}; while :; do sleep 1; done"
         )))
@@ -151,6 +181,12 @@ impl Subject for Native {
 
     fn broken(&self) -> Value {
         self.config(json!({"command": "no-such-command"}))
+    }
+
+    /// A program that somebody writes to: the kernel runs it when that is over.
+    fn busy(&self) -> Option<Value> {
+        self.writes.store(true, Ordering::Relaxed);
+        Some(self.config(json!({"command": self.local("written")})))
     }
 
     fn prints(&self, text: &str) -> Vec<String> {
