@@ -202,23 +202,87 @@ fn records_of_remote_tasks_keep_their_bytes() {
     expect_test::expect_file!["../../testdata/store-remote-1.txt"].assert_eq(&text);
 }
 
-/// A database cut at any block is set aside or read; the agent starts in each case.
+/// What was written, for comparison.
+fn contents(loaded: &Loaded) -> String {
+    let Loaded {
+        allocs,
+        tasks,
+        leftovers,
+        remote,
+        driver_networks,
+        servers,
+        cluster_policy,
+        fresh: _,
+        lost: _,
+    } = loaded;
+    format!(
+        "{allocs:#?}{tasks:#?}{leftovers:#?}{remote:#?}{driver_networks:#?}{servers:#?}{cluster_policy:#?}"
+    )
+}
+
+/// Whether a store of `bytes` is set aside, and the agent told so. One that is not has what was written.
+fn is_set_aside(dir: &Path, bytes: &[u8], written: &str, what: &str) -> bool {
+    let _absent = std::fs::remove_dir_all(dir);
+    std::fs::create_dir(dir).unwrap();
+    std::fs::write(dir.join(FILE), bytes).unwrap();
+
+    let (_store, loaded) = open(dir).unwrap();
+
+    if !loaded.fresh {
+        assert_eq!(contents(&loaded), written, "{what}");
+        return false;
+    }
+    assert!(loaded.allocs.is_empty(), "{what}");
+    assert!(dir.join("agent.redb.corrupt-1").exists(), "{what}");
+    true
+}
+
+/// A filled database that was closed in order, and what is in it.
+async fn whole(dir: &Path) -> (Vec<u8>, String) {
+    filled(dir).await;
+    let path = dir.join(FILE);
+    let (database, loaded) = open_once_closed(&path, true).ok().unwrap();
+    drop(database);
+    (std::fs::read(path).unwrap(), contents(&loaded))
+}
+
+/// A database cut anywhere is set aside or has all that was written; the agent starts in each case.
 #[tokio::test]
 async fn a_cut_database_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
-    filled(dir.path()).await;
-    drop(open(dir.path()).unwrap());
-    let copy = tempfile::tempdir().unwrap();
-    let whole = std::fs::read(dir.path().join(FILE)).unwrap();
-    let blocks = whole.len() / 4096;
+    let (whole, written) = whole(dir.path()).await;
+    let cut = dir.path().join("cut");
+    let blocks = (0..whole.len()).step_by(whole.len() / 40);
     let mut set_aside = 0;
 
-    for block in (0..blocks).step_by(blocks.div_ceil(40)) {
-        let cut = copy.path().join(format!("{block}"));
-        std::fs::create_dir(&cut).unwrap();
-        std::fs::write(cut.join(FILE), &whole[..block * 4096]).unwrap();
-        let (_store, loaded) = open(&cut).unwrap();
-        set_aside += usize::from(loaded.fresh && cut.join("agent.redb.corrupt-1").exists());
+    for end in [0, 1, 100, 4_095].into_iter().chain(blocks) {
+        let what = format!("cut at {end}");
+        set_aside += usize::from(is_set_aside(&cut, &whole[..end], &written, &what));
+    }
+
+    assert!(set_aside > 0);
+    assert!(!is_set_aside(&cut, &whole, &written, "whole"));
+}
+
+/// One byte of any page: what the database does not notice by itself would be another task's record.
+#[tokio::test]
+async fn a_database_with_a_wrong_byte_is_set_aside() {
+    const PAGE: usize = 4_096;
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, written) = whole(dir.path()).await;
+    let flipped = dir.path().join("flipped");
+    let mut set_aside = 0;
+
+    for (page, bytes) in whole.chunks(PAGE).enumerate() {
+        let used: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+        let places = [0, used.len() / 2, used.len().saturating_sub(1)];
+        for at in places.iter().filter_map(|place| used.get(*place)) {
+            let mut wrong = whole.clone();
+            let at = page * PAGE + at;
+            wrong[at] ^= 0x10;
+            let what = format!("byte {at}");
+            set_aside += usize::from(is_set_aside(&flipped, &wrong, &written, &what));
+        }
     }
 
     assert!(set_aside > 0);
