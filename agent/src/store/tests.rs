@@ -211,12 +211,14 @@ fn contents(loaded: &Loaded) -> String {
         remote,
         driver_networks,
         servers,
+        apis,
         cluster_policy,
         fresh: _,
         lost: _,
     } = loaded;
     format!(
-        "{allocs:#?}{tasks:#?}{leftovers:#?}{remote:#?}{driver_networks:#?}{servers:#?}{cluster_policy:#?}"
+        "{allocs:#?}{tasks:#?}{leftovers:#?}{remote:#?}{driver_networks:#?}{servers:#?}{apis:#?}\
+         {cluster_policy:#?}"
     )
 }
 

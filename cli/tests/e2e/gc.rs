@@ -1,12 +1,13 @@
 //! `muster system gc`, on a server and its node.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::dev::dev;
-use crate::support::{ask, job_file, needs_root, stderr, stdout, until};
+use crate::support::{ask, job_file, needs_root, skipped, stderr, stdout, until};
 
 /// A batch job of two groups. What has ended stays on servers, as results of a job that is there; its node need not
 /// keep it.
@@ -53,6 +54,34 @@ job "nowhere" {
 }
 "#;
 
+/// A file system of its own, on which there is no pressure: a disk that is fuller than the threshold would send away
+/// what has ended before anybody asks.
+struct Place(PathBuf);
+
+impl Place {
+    /// `None`, with the reason told, if it cannot be made here.
+    fn mount(dir: &Path) -> Option<Self> {
+        std::fs::create_dir(dir).unwrap();
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=1g", "tmpfs"])
+            .arg(dir);
+        let mounted = mount.output().unwrap();
+        if !mounted.status.success() {
+            let reason = format!("no tmpfs can be mounted: {}", stderr(&mounted));
+            skipped("a_collection_tells_what_goes_and_what_stays", &reason);
+            return None;
+        }
+        Some(Self(dir.to_owned()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
 fn collect(address: &str, flag: &str) -> Value {
     let output = ask(address, &["system", "gc", flag, "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -90,6 +119,9 @@ fn a_collection_tells_what_goes_and_what_stays() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    let Some(_place) = Place::mount(&dir.path().join("data")) else {
+        return;
+    };
     let (mut process, address) = dev(dir.path());
     job(&address, dir.path(), &["--detach"], HALF);
     job(&address, dir.path(), &["--detach"], NOWHERE);
