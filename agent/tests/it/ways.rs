@@ -49,7 +49,7 @@ const REFUSED: [(&str, NetworkMode, &str); 3] = [
     (
         "strict",
         NetworkMode::Bridge,
-        "isolation = \"strict\" has no network",
+        "`config.isolation`: \"strict\" has no network",
     ),
 ];
 
