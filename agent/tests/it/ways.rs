@@ -19,7 +19,7 @@ use muster_wire::rpc::LogStream;
 use serde_json::json;
 
 use self::machine::{Outside, with_machine};
-use self::tried::{PORT, PROGRAM, SERVER, VARIABLE, WAYS, Way};
+use self::tried::{API, PORT, PROGRAM, SERVER, VARIABLE, WAYS, Way};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, skipped};
 
 /// What every way comes to, for people and for this test.
@@ -76,6 +76,7 @@ fn every_way_out_has_the_verdict_of_the_table() {
         let machine = Machine::new();
         let server = machine.server();
         server.tell_servers(vec![server.addr(), (target(SERVER), PORT).into()]);
+        server.tell_apis(vec![(target(API), PORT).into()]);
         let agent = Agent::start(config(&machine, &server)).await.unwrap();
         let mut names = 0..;
         let mut columns = Vec::new();

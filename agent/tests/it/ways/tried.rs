@@ -35,6 +35,8 @@ pub(super) const PORT: u16 = 7_000;
 pub(super) const PASSED_CONNECTION: &str = "connection that was passed in";
 /// The way to an address that is said to be a server's.
 pub(super) const SERVER: &str = "socket of a server";
+/// The way to an address where a server is said to listen for clients.
+pub(super) const API: &str = "TCP to a server's API";
 /// Longest wait for an answer; nobody waits who is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -176,6 +178,7 @@ pub(super) const WAYS: &[Way] = &[
     fixed("link-local address", LINK_LOCAL, link_local),
     fixed("metadata address", METADATA, |to, _| udp(to, PORT)),
     v4(SERVER, |to, _| udp(to, PORT)),
+    v4(API, |to, _| tcp(to, PORT)),
     fixed("broadcast", BROADCAST, broadcast),
     fixed("multicast", ALL_HOSTS, |to, _| udp(to, PORT)),
     v4("from a foreign address", foreign_source),
