@@ -45,6 +45,7 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/validate/job", put(check).post(check));
     table.router = table.router.route("/v1/job/{*rest}", any(one));
     table.paths.push("/v1/job/{job_id}");
+    table.paths.push("/v1/job/{job_id}/versions/{tag}/tag");
     table.paths.extend(Aspect::ALL.map(Aspect::path));
     table
 }

@@ -295,6 +295,7 @@ async fn what_a_round_kept_is_counted() {
             "muster_gc_kept{reason=\"failure\"} 0",
             "muster_gc_kept{reason=\"owed\"} 0",
             "muster_gc_kept{reason=\"claimed\"} 0",
+            "muster_gc_kept{reason=\"tagged\"} 0",
         ]
     );
     test.server.shutdown().await;
