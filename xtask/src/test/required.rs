@@ -203,6 +203,15 @@ const REQUIRED: &[Required] = &[
         "run::a_child_that_was_killed_for_memory_is_named_at_the_tasks_end",
         LIMITS,
     ),
+    guest("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
+    guest(
+        "run::a_child_that_was_killed_for_memory_is_named_at_the_tasks_end",
+        LIMITS,
+    ),
+    guest(
+        "survival::what_happens_while_nobody_watches_is_reported_exactly",
+        SURVIVAL,
+    ),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
     guest("limits::memory_limit_kills_and_is_counted", LIMITS),
     guest("limits::a_fork_bomb_stops_at_its_limit", LIMITS),
