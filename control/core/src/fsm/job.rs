@@ -164,14 +164,18 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
 fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
     let mut nameless = 0;
     older.retain(|version| {
-        nameless += usize::from(job.tag_of(version.version).is_none());
-        job.tag_of(version.version).is_some() || nameless < limits::JOB_VERSIONS_MAX
+        let has_name = job.tag_of(version.version).is_some();
+        nameless += usize::from(!has_name);
+        has_name || nameless < limits::JOB_VERSIONS_MAX
     });
 }
 
 /// Stable versions that are kept.
 fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
-    let kept = |number: &&u64| older.iter().any(|version| version.version == **number);
+    let kept = |number: &&u64| {
+        let mut versions = std::iter::once(&job.current).chain(older);
+        versions.any(|version| version.version == **number)
+    };
     job.stable.iter().filter(kept).copied().collect()
 }
 
@@ -274,9 +278,7 @@ pub(super) fn tag(
     job.modify_index = change.index;
     let mut older = row.older.clone();
     keep_some(&job, &mut older);
-    job.stable.retain(|number| {
-        *number == job.current.version || older.iter().any(|version| version.version == *number)
-    });
+    job.stable = kept_stable(&job, &older);
     change.put_job(JobRow {
         job: Arc::new(job),
         older,
