@@ -689,6 +689,11 @@ impl Bpf {
         self.policy.sweep(alive)
     }
 
+    /// Removes policies that no task has had for so long that no program is still reading them.
+    pub fn forget_retired_policies(&self) {
+        self.policy.forget_retired();
+    }
+
     /// What each rule of a task's policies met since the task has them.
     ///
     /// # Errors

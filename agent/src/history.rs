@@ -74,7 +74,12 @@ pub(crate) async fn run(facilities: Arc<Facilities>, stop: CancellationToken) {
     while stop.run_until_cancelled(steps.tick()).await.is_some() {
         let facilities = Arc::clone(&facilities);
         // Thousands of tasks take milliseconds.
-        let looked = tokio::task::spawn_blocking(move || facilities.histories.step(&facilities));
+        let looked = tokio::task::spawn_blocking(move || {
+            facilities.histories.step(&facilities);
+            if let Some(bpf) = facilities.bpf() {
+                bpf.forget_retired_policies();
+            }
+        });
         if let Err(error) = looked.await {
             tracing::error!(%error, "what tasks use is not kept");
         }

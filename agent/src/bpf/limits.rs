@@ -38,7 +38,7 @@ pub(super) const UNMOUNT_WAIT: Duration = Duration::from_millis(10);
 /// first when an entry is removed under it.
 pub(super) const KEYS_MAX: usize = 262_144;
 
-/// How long intervals of a policy that nobody has, and slots, stay as they are.
+/// How long policies that nobody has, and slots, stay as they are.
 ///
 /// A program that found them before they were given up may still be using them; it runs for microseconds,
 /// and no program is interrupted for longer than the kernel lets a reader of RCU be, which it reports after

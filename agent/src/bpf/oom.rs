@@ -11,7 +11,7 @@ use crate::bpf::map::PinnedMap;
 pub struct OomRecord {
     /// How many have ended. May hold one that was ending anyway.
     pub kills: u64,
-    /// The name of the one that ended last, as `ps -o comm` shows it.
+    /// The name of the one that the kernel chose last, as `ps -o comm` shows it, not of those it killed along with it.
     pub process: String,
     /// Its process id in the initial pid namespace.
     pub pid: u64,
@@ -38,6 +38,7 @@ impl Oom {
 fn record(entry: OomEntry) -> OomRecord {
     let OomEntry {
         process,
+        chosen_boottime_ns: _,
         at_boottime_ns,
         kills,
         name,

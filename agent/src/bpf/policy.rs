@@ -1,8 +1,8 @@
 //! Policies as loaded: what each task may send and receive, what its rules counted, what was refused.
 //!
 //! A policy is written once under a number of its own, whichever tasks have it, and the task's fence is
-//! changed last, in one step. Room for intervals that is given up is used again only after
-//! [`QUARANTINE`], when no program can still be reading it.
+//! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
+//! can still be reading it: one that read the fence before it was changed may look addresses up after.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -99,6 +99,8 @@ struct Loaded {
     numbers: HashMap<Arc<Compiled>, u32>,
     policies: BTreeMap<u32, Entry>,
     tasks: BTreeMap<CgroupId, Fenced>,
+    /// Policies that nobody has, which programs may still be reading; the oldest first.
+    retired: VecDeque<(Instant, u32, Entry)>,
     room: Room,
 }
 
@@ -151,7 +153,8 @@ impl Policy {
     /// Removes what an earlier agent wrote for tasks that are gone, and policies that nobody has.
     pub(super) fn sweep(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
         let mut loaded = self.locked();
-        let mut known: BTreeSet<u32> = loaded.policies.keys().copied().collect();
+        let retired = loaded.retired.iter().map(|(_, number, _)| number);
+        let mut known: BTreeSet<u32> = loaded.policies.keys().chain(retired).copied().collect();
         for task in self.fence.keys()? {
             if loaded.tasks.contains_key(&task) {
                 continue;
@@ -164,15 +167,15 @@ impl Policy {
             }
         }
         let is_stale = |policy: u32| !known.contains(&policy);
-        for key in self.leaves4.keys()? {
-            if is_stale(key.place.policy) {
-                self.leaves4.remove(key)?;
-            }
+        let mut stale4 = self.leaves4.keys()?;
+        stale4.retain(|key| is_stale(key.place.policy));
+        for key in widest_first(stale4, |key| key.prefix_len) {
+            self.leaves4.remove(key)?;
         }
-        for key in self.leaves6.keys()? {
-            if is_stale(key.place.policy) {
-                self.leaves6.remove(key)?;
-            }
+        let mut stale6 = self.leaves6.keys()?;
+        stale6.retain(|key| is_stale(key.place.policy));
+        for key in widest_first(stale6, |key| key.prefix_len) {
+            self.leaves6.remove(key)?;
         }
         for key in self.rules.keys()? {
             if is_stale(key.policy) {
@@ -191,12 +194,8 @@ impl Policy {
         for key in self.leaves6.keys()? {
             used.extend(first(self.leaves6.lookup(key)?));
         }
-        let retired = std::mem::take(&mut loaded.room.retired);
-        // What was given up a moment ago may still be read.
-        let waiting = retired.iter().map(|(_, range)| *range);
         let ranges = used.iter().map(|leaf| (leaf.first, leaf.count));
-        loaded.room = Room::without(ranges.chain(waiting));
-        loaded.room.retired = retired;
+        loaded.room = Room::without(ranges);
         Ok(())
     }
 
@@ -395,7 +394,14 @@ impl Policy {
             Verdict::NO_POLICY => NO_POLICY_RULE.to_owned(),
             number => {
                 let loaded = self.locked();
+                let retired = || {
+                    loaded
+                        .retired
+                        .iter()
+                        .find(|(_, number, _)| *number == policy)
+                };
                 let entry = loaded.policies.get(&policy);
+                let entry = entry.or_else(|| retired().map(|(.., entry)| entry));
                 let rule = entry.and_then(|entry| entry.compiled.rules.get(number as usize));
                 // The policy was replaced since.
                 rule.map_or_else(|| format!("rule {number}"), |(name, _)| name.clone())
@@ -430,11 +436,12 @@ impl Policy {
             entry.tasks += 1;
             return Ok(number);
         }
+        self.take_back(loaded, Instant::now());
         let mut ranges = Vec::new();
         for list in &compiled.lists {
             let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
             let Some(first) = loaded.room.take(count) else {
-                loaded.room.retire(&ranges);
+                loaded.room.put_all(&ranges);
                 return Err(FenceError::Full);
             };
             ranges.push((first, count));
@@ -442,8 +449,9 @@ impl Policy {
         let number = loaded.last.wrapping_add(1).max(1);
         loaded.last = number;
         if let Err(error) = self.write(number, compiled, &ranges) {
+            // No fence has ever named it.
             self.unwrite(number, compiled);
-            loaded.room.retire(&ranges);
+            loaded.room.put_all(&ranges);
             return Err(no_room(error));
         }
         let compiled = Arc::new(compiled.clone());
@@ -487,10 +495,10 @@ impl Policy {
 
     /// Removes what of a policy is there. What cannot be removed is only room that is lost.
     fn unwrite(&self, policy: u32, compiled: &Compiled) {
-        let narrow4 = compiled.v4.keys().rev();
-        let removed4 = narrow4.map(|net| self.leaves4.remove(key4(policy, *net)));
-        let narrow6 = compiled.v6.keys().rev();
-        let removed6 = narrow6.map(|net| self.leaves6.remove(key6(policy, *net)));
+        let nets = widest_first(compiled.v4.keys(), |net| net.prefix_len().into());
+        let removed4 = nets.map(|net| self.leaves4.remove(key4(policy, *net)));
+        let nets = widest_first(compiled.v6.keys(), |net| net.prefix_len().into());
+        let removed6 = nets.map(|net| self.leaves6.remove(key6(policy, *net)));
         if let Some(error) = removed4.chain(removed6).find_map(Result::err) {
             tracing::warn!(%error, "prefixes of a network policy that nobody has are left");
         }
@@ -522,8 +530,22 @@ impl Policy {
             return;
         };
         loaded.numbers.remove(&entry.compiled);
-        self.unwrite(number, &entry.compiled);
-        loaded.room.retire(&entry.ranges);
+        loaded.retired.push_back((Instant::now(), number, entry));
+    }
+
+    /// Removes policies that nobody has had for a while.
+    pub(super) fn forget_retired(&self) {
+        self.take_back(&mut self.locked(), Instant::now());
+    }
+
+    fn take_back(&self, loaded: &mut Loaded, now: Instant) {
+        while let Some((since, ..)) = loaded.retired.front()
+            && now.duration_since(*since) >= QUARANTINE
+            && let Some((_, number, entry)) = loaded.retired.pop_front()
+        {
+            self.unwrite(number, &entry.compiled);
+            loaded.room.put_all(&entry.ranges);
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Loaded> {
@@ -574,6 +596,18 @@ fn no_room(error: io::Error) -> FenceError {
     }
 }
 
+/// In the order in which prefixes of a policy are removed: a program that still reads it finds an address in the narrowest
+/// prefix as long as there is one, and then nothing, which refuses. Were the narrow ones removed first, it would find
+/// what holds for addresses around.
+fn widest_first<T>(
+    nets: impl IntoIterator<Item = T>,
+    length: impl Fn(&T) -> u32,
+) -> impl Iterator<Item = T> {
+    let mut nets: Vec<T> = nets.into_iter().collect();
+    nets.sort_by_key(|net| length(net));
+    nets.into_iter()
+}
+
 fn key4(policy: u32, net: ipnet::Ipv4Net) -> LeafKey4 {
     LeafKey4 {
         prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
@@ -603,15 +637,12 @@ fn first<V: Copy>(values: Option<Vec<V>>) -> Option<V> {
 struct Room {
     /// Free ranges: first and length.
     free: BTreeMap<u32, u32>,
-    /// Ranges that programs may still be reading.
-    retired: VecDeque<(Instant, (u32, u32))>,
 }
 
 impl Default for Room {
     fn default() -> Self {
         Self {
             free: BTreeMap::from([(0, INTERVALS_MAX)]),
-            retired: VecDeque::new(),
         }
     }
 }
@@ -643,27 +674,14 @@ impl Room {
     }
 
     fn take(&mut self, count: u32) -> Option<u32> {
-        self.take_back(Instant::now());
         let fits = self.free.iter().find(|(_, length)| **length >= count);
         let first = *fits?.0;
         self.take_out((first, count));
         Some(first)
     }
 
-    fn retire(&mut self, ranges: &[(u32, u32)]) {
-        let now = Instant::now();
-        self.retired
-            .extend(ranges.iter().map(|range| (now, *range)));
-    }
-
-    fn take_back(&mut self, now: Instant) {
-        while let Some((since, range)) = self.retired.front().copied() {
-            if now.duration_since(since) < QUARANTINE {
-                return;
-            }
-            self.retired.pop_front();
-            self.put(range);
-        }
+    fn put_all(&mut self, ranges: &[(u32, u32)]) {
+        ranges.iter().for_each(|range| self.put(*range));
     }
 
     fn put(&mut self, (mut first, mut count): (u32, u32)) {
@@ -704,15 +722,30 @@ mod tests {
         assert_eq!(room.take(INTERVALS_MAX), None);
     }
 
+    /// While a policy is removed, what a program finds of an address is what was found before, or nothing.
     #[test]
-    fn what_was_given_up_waits_before_it_is_used_again() {
-        let mut room = Room::default();
-        let first = room.take(INTERVALS_MAX).unwrap();
-        room.retire(&[(first, INTERVALS_MAX)]);
+    fn what_is_left_of_a_policy_never_says_something_else() {
+        let nets = ["0.0.0.0/0", "127.0.0.0/8", "127.0.0.1/32", "200.0.0.0/5"];
+        let nets: BTreeSet<ipnet::Ipv4Net> = nets.iter().map(|net| net.parse().unwrap()).collect();
+        let found = |nets: &BTreeSet<ipnet::Ipv4Net>, address: &str| {
+            let address: std::net::Ipv4Addr = address.parse().unwrap();
+            let around = nets.iter().filter(|net| net.contains(&address));
+            around.max_by_key(|net| net.prefix_len()).copied()
+        };
+        let mut left = nets.clone();
 
-        assert_eq!(room.take(1), None);
-        room.take_back(Instant::now() + QUARANTINE);
-        assert_eq!(room.take(1), Some(0));
+        for net in widest_first(&nets, |net| net.prefix_len().into()) {
+            left.remove(net);
+
+            for address in ["127.0.0.1", "127.0.0.2", "201.0.0.1", "9.9.9.9"] {
+                let now = found(&left, address);
+                assert!(
+                    now.is_none() || now == found(&nets, address),
+                    "{address}: {now:?}"
+                );
+            }
+        }
+        assert!(left.is_empty());
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{
     kernel::{KernelPtr, count_lost, fact, is_active},
 };
 
-/// Threads that were chosen and have not ended, by id.
+/// When threads were chosen that have not ended, in nanoseconds since boot, by id.
 #[map]
 static VICTIMS: LruHashMap<u32, u64> = LruHashMap::pinned(VICTIMS_MAX, 0);
 
@@ -48,18 +48,22 @@ fn remember(ctx: &BtfTracePointContext) -> Option<()> {
     } else {
         ctx.arg::<i32>(0) as u32
     };
-    VICTIMS.insert(pid, 1, 0).ok()
+    // SAFETY: the helper has no arguments.
+    let now = unsafe { bpf_ktime_get_boot_ns() };
+    VICTIMS.insert(pid, now, 0).ok()
 }
 
 /// Records `thread`, which is ending in `task`, if it was chosen.
 #[inline(always)]
 pub(crate) fn record(task: CgroupId, thread: KernelPtr) -> Option<()> {
     let pid: u32 = thread.read(fact!(task_pid))?;
-    VICTIMS.get_ptr(pid)?;
+    // SAFETY: the value is copied at once.
+    let chosen = *unsafe { VICTIMS.get(pid) }?;
     let _ = VICTIMS.remove(pid);
     let leader = thread.follow(fact!(task_group_leader))?;
     let entry = OomEntry {
         process: process_name(thread)?,
+        chosen_boottime_ns: chosen,
         // SAFETY: the helper has no arguments.
         at_boottime_ns: unsafe { bpf_ktime_get_boot_ns() },
         kills: 1,
@@ -76,9 +80,12 @@ pub(crate) fn record(task: CgroupId, thread: KernelPtr) -> Option<()> {
     // at the same moment on two CPUs may mix their names and count as one.
     unsafe {
         (*known).kills += 1;
-        (*known).process = entry.process;
-        (*known).at_boottime_ns = entry.at_boottime_ns;
-        (*known).name = entry.name;
+        if (*known).gives_way_to(chosen) {
+            (*known).process = entry.process;
+            (*known).chosen_boottime_ns = chosen;
+            (*known).at_boottime_ns = entry.at_boottime_ns;
+            (*known).name = entry.name;
+        }
     }
     Some(())
 }

@@ -21,8 +21,9 @@ const DIRECTORIES: [&str; 12] = [
     "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
 ];
 
-/// Programs of this machine that tests of file systems and of limits start; without one they say that they cannot run.
-const PROGRAMS: [&str; 3] = ["mkfs.ext4", "chattr", "stress-ng"];
+/// Programs of this machine that tests of file systems, limits and networks start; without one they say that they cannot
+/// run. One takes the place of busybox's of that name.
+const PROGRAMS: [&str; 4] = ["mkfs.ext4", "chattr", "stress-ng", "ip"];
 
 /// The test that takes judges along, and which. The engine of the third needs Python, which is not here.
 const JUDGED: &str = "isolation";

@@ -22,7 +22,7 @@ const UNSIGNED: &str = "-unsigned";
 
 /// Modules that the guest loads, below `kernel` in the package, where some have them packed; one that another needs comes
 /// before it.
-pub(crate) const MODULES: [&str; 7] = [
+pub(crate) const MODULES: [&str; 8] = [
     "drivers/block/loop.ko",
     "fs/configfs/configfs.ko",
     "drivers/block/null_blk/null_blk.ko",
@@ -30,6 +30,7 @@ pub(crate) const MODULES: [&str; 7] = [
     "fs/quota/quota_tree.ko",
     "fs/quota/quota_v2.ko",
     "fs/overlayfs/overlay.ko",
+    "drivers/net/veth.ko",
 ];
 
 /// The file that says which modules were looked for: a kernel unpacked for others is unpacked anew.
