@@ -48,7 +48,9 @@ fn leaders_that_die_lose_nothing() {
 
     clients.finish();
     cluster.assert_well(&[]);
-    assert!(cluster.nodes_ready());
+    until("all nodes to be ready", || {
+        cluster.nodes_ready().then_some(())
+    });
     assert_eq!(cluster.tasks(), tasks);
 }
 
