@@ -4,6 +4,7 @@
 //! What became of a way is decided by who is outside (`machine`), not by what the task was told (`tried`). Policies
 //! in detail are asked in `tests/vm/ways.rs` and `tests/vm/policy.rs`.
 
+mod inward;
 mod machine;
 mod tried;
 
@@ -19,7 +20,7 @@ use muster_wire::rpc::LogStream;
 use serde_json::json;
 
 use self::machine::{Outside, with_machine};
-use self::tried::{API, PORT, PROGRAM, SERVER, VARIABLE, WAYS, Way};
+use self::tried::{API, PORT, PROGRAM, Reach, SERVER, VARIABLE, WAYS, Way};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, skipped};
 
 /// What every way comes to, for people and for this test.
@@ -78,13 +79,20 @@ fn every_way_out_has_the_verdict_of_the_table() {
         server.tell_servers(vec![server.addr(), (target(SERVER), PORT).into()]);
         server.tell_apis(vec![(target(API), PORT).into()]);
         let agent = Agent::start(config(&machine, &server)).await.unwrap();
+        let driver = machine.data().join("drivers/native.sock");
+        assert!(
+            driver.exists(),
+            "the driver listens at {}",
+            driver.display()
+        );
+        let reach = |mode| outside.reach(mode, &driver);
         let mut names = 0..;
         let mut columns = Vec::new();
 
         for (level, mode) in PLACES {
             let mut under = Vec::new();
             for action in [PolicyAction::Allow, PolicyAction::Deny] {
-                let alloc = task(names.next().unwrap(), (level, mode), action, &outside);
+                let alloc = task(names.next().unwrap(), (level, mode), action, &reach(mode));
                 outside.forget();
                 under.push(outcomes(&server, alloc, &outside).await);
             }
@@ -96,7 +104,7 @@ fn every_way_out_has_the_verdict_of_the_table() {
                 names.next().unwrap(),
                 (level, mode),
                 PolicyAction::Deny,
-                &outside,
+                &reach(mode),
             );
             let task = failed(&server, alloc).await;
             let said = task
@@ -135,7 +143,7 @@ fn task(
     name: u32,
     (level, mode): (&str, NetworkMode),
     action: PolicyAction,
-    outside: &Outside,
+    reach: &Reach,
 ) -> AllocBuilder {
     let this = std::env::current_exe().unwrap();
     let raw = level == "raw";
@@ -152,7 +160,6 @@ fn task(
     if !raw {
         native["mount"] = json!([{"source": this, "target": PROGRAM}]);
     }
-    let reach = outside.reach(mode);
     batch(name, "").driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
         group.network = Some(GroupNetwork {

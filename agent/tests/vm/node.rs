@@ -27,7 +27,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 
 /// How long a connection that nobody answers is waited for. Loopback answers in microseconds; it bounds how long a
 /// test that expects silence takes.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Tells a process in the tree what to do.
 pub(crate) const CHILD_VAR: &str = "MUSTER_TEST_CHILD";
@@ -318,7 +318,9 @@ fn child() {
         "sink" => sink(argument),
         "flood" => flood(argument),
         "hear" => hear(argument),
-        "serve-tcp" => serve_tcp(argument),
+        "hear-echoes" => hear_echoes(),
+        "serve-tcp" => serve_tcp(TcpListener::bind(argument).unwrap()),
+        "serve-made-in" => serve_tcp(made_in(Path::new(argument))),
         "send" => send(argument.parse().unwrap()),
         "spawn" => spawn(argument.parse().unwrap()),
         other => panic!("no such order: {other}"),
@@ -482,13 +484,34 @@ fn send_after_all(outside: &Path) {
     let (near, far) = acquainted();
     let to = far.local_addr().unwrap();
     drop(far);
-    let inside = fs::read_to_string("/proc/self/cgroup").unwrap();
-    let inside = inside.lines().find_map(|line| line.strip_prefix("0::/"));
-    let inside = own_cgroup().0.join(inside.unwrap());
-    fs::write(outside.join("cgroup.procs"), "0").unwrap();
-    let _stranger = UdpSocket::bind(to).unwrap();
-    fs::write(inside.join("cgroup.procs"), "0").unwrap();
+    let _stranger = within(outside, || UdpSocket::bind(to).unwrap());
     told(near.send_to(b"hello", to).map(drop));
+}
+
+/// A listener that was made in another cgroup.
+fn made_in(outside: &Path) -> TcpListener {
+    within(outside, || {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+    })
+}
+
+/// Does something in another cgroup.
+fn within<T>(outside: &Path, work: impl FnOnce() -> T) -> T {
+    let (mount, inside) = own_cgroup();
+    fs::write(outside.join("cgroup.procs"), "0").unwrap();
+    let done = work();
+    fs::write(mount.join(inside).join("cgroup.procs"), "0").unwrap();
+    done
+}
+
+/// Takes what comes of ICMP.
+fn hear_echoes() {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
+    tell_port(1);
+    loop {
+        socket.read(&mut [0; 2_000]).unwrap();
+    }
 }
 
 /// Sends a datagram and waits for the answer.
@@ -553,8 +576,7 @@ fn hear(at: &str) {
 }
 
 /// Says at which port it listens and greets whoever comes.
-fn serve_tcp(at: &str) {
-    let listener = TcpListener::bind(at).unwrap();
+fn serve_tcp(listener: TcpListener) {
     say_port(&listener);
     for stream in listener.incoming() {
         drop(stream.unwrap().write_all(b"hello"));

@@ -4,6 +4,7 @@
 //! Not here, because no policy stops them: packet sockets, which isolation does (no `NET_RAW`, no `AF_PACKET` in
 //! `contained`: `driver-native/tests/isolation`), and sockets that a process outside hands in.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::ipv6::{
     DESTINATION_OPTIONS, Extension, FIRST_FRAGMENT, HOP_BY_HOP, LATER_FRAGMENT, UNKNOWN, udp_behind,
 };
-use crate::node::{CHILD_VAR, Node, told};
+use crate::node::{CHILD_VAR, Node, Place, poll, told};
 use crate::policy::{closed, direction, ended, fence, open, policies, rule};
 
 /// An address that nobody has.
@@ -254,6 +255,64 @@ fn every_way_out_ends_at_the_wall() {
     }
     received(&heard);
     received(&heard6);
+}
+
+/// A raw socket hears what the kernel answers, and the policy is asked for it.
+#[test]
+fn a_raw_socket_hears_what_the_policy_lets_in() {
+    let Some(node) = Node::set_up("a_raw_socket_hears_what_the_policy_lets_in") else {
+        return;
+    };
+    let bpf = node.open();
+    let (_hears, _) = node.serve("hear-echoes", Place::Task);
+    let raw = Some(Protocol::ICMPV4);
+    let caller = Socket::new(Domain::IPV4, Type::RAW, raw).unwrap();
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
+    let echo = || {
+        caller
+            .send_to(&[8, 0, 0xf7, 0xfe, 0, 1, 0, 0], &to)
+            .unwrap()
+    };
+
+    fence(&node, &bpf, &policies(open(), closed()));
+    echo();
+    poll("a refused echo", || {
+        (node.counters(&bpf).net.ingress_denied > 0).then_some(())
+    });
+    assert_eq!(node.counters(&bpf).net.ingress_packets, 0);
+
+    fence(&node, &bpf, &policies(open(), open()));
+    echo();
+    poll("an echo", || {
+        (node.counters(&bpf).net.ingress_packets > 0).then_some(())
+    });
+}
+
+/// A socket is its maker's: who has it passed in takes calls past its own policy, as who passed it could.
+#[test]
+fn a_socket_that_was_passed_in_is_its_makers() {
+    let Some(node) = Node::set_up("a_socket_that_was_passed_in_is_its_makers") else {
+        return;
+    };
+    let bpf = node.open();
+    fence(&node, &bpf, &policies(closed(), closed()));
+    let stranger = node.id_of(Place::Stranger);
+    let order = format!(
+        "serve-made-in {}",
+        node.cgroup_dir.join("other/task").display()
+    );
+    let (_serves, port) = node.serve(&order, Place::Task);
+    let call = || {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        std::net::TcpStream::connect_timeout(&to, crate::node::SILENCE).map(drop)
+    };
+
+    call().unwrap();
+
+    // The maker's policy holds it.
+    let shut = policies(closed(), closed());
+    bpf.fence(stranger, &shut, &BTreeSet::new()).unwrap();
+    assert_eq!(call().unwrap_err().kind(), ErrorKind::TimedOut);
 }
 
 /// Says so if not.

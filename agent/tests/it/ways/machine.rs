@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,10 +23,10 @@ use super::tried::{PASSED_CONNECTION, PORT, Reach};
 use crate::support::{DEADLINE, skipped};
 
 /// The machine's addresses on its wire, and those of who is at the other end.
-const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+pub(super) const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub(super) const MACHINE6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2);
+pub(super) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+pub(super) const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2);
 /// Longest silence of the wire before its listener looks whether it is wanted any more.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -33,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Outside {
     seen: Arc<Mutex<BTreeSet<IpAddr>>>,
+    /// Where the other end of the wire is.
+    namespace: File,
     /// Number of the machine's device.
     device: u32,
     /// Where sockets are handed out.
@@ -44,6 +47,11 @@ pub(super) struct Outside {
 }
 
 impl Outside {
+    /// Does something at the other end of the wire.
+    pub(super) fn there<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        at(&self.namespace, work)
+    }
+
     /// Forgets what arrived.
     pub(super) fn forget(&self) {
         self.reached(Ipv4Addr::new(10, 9, 2, 1).into());
@@ -66,14 +74,15 @@ impl Outside {
         seen
     }
 
-    /// What a task in a network of this mode has to know.
-    pub(super) fn reach(&self, mode: NetworkMode) -> Reach {
+    /// What a task in a network of this mode has to know; `driver` is where the driver listens.
+    pub(super) fn reach(&self, mode: NetworkMode, driver: &Path) -> Reach {
         let in_host = mode == NetworkMode::Host;
         let cgroup = own_cgroup();
         Reach {
             device: if in_host { self.device } else { 2 },
             device_name: if in_host { "up0" } else { "eth0" }.to_owned(),
             name: self.name.clone(),
+            driver: driver.to_owned(),
             foreign_cgroup: cgroup,
         }
     }
@@ -125,7 +134,7 @@ pub(super) fn with_machine<F: Future<Output = ()>>(
         ip(&format!("-6 route add default via {CLIENT6} dev up0"));
         let watched = Arc::clone(&seen);
         let watching = std::thread::spawn(move || watch(&sniffer, &watched));
-        let outside = outside(&seen, &listener);
+        let outside = outside(&seen, &listener, client);
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
         runtime.block_on(body(outside));
@@ -138,7 +147,11 @@ pub(super) fn with_machine<F: Future<Output = ()>>(
 }
 
 /// Somebody outside, who hands a connection and a socket to whoever asks.
-fn outside(seen: &Arc<Mutex<BTreeSet<IpAddr>>>, listener: &TcpListener) -> Outside {
+fn outside(
+    seen: &Arc<Mutex<BTreeSet<IpAddr>>>,
+    listener: &TcpListener,
+    namespace: File,
+) -> Outside {
     let target = super::target(PASSED_CONNECTION);
     let connection = TcpStream::connect((target, PORT)).unwrap();
     let (accepted, _) = listener.accept().unwrap();
@@ -161,6 +174,7 @@ fn outside(seen: &Arc<Mutex<BTreeSet<IpAddr>>>, listener: &TcpListener) -> Outsi
     inheritable.set_cloexec(false).unwrap();
     let outside = Outside {
         seen: Arc::clone(seen),
+        namespace,
         device: device("up0"),
         name,
         accepted,
@@ -187,7 +201,7 @@ fn wire(device: &str, v4: Ipv4Addr, v6: Ipv6Addr, link_local: &str) {
     ip(&format!("link set {device} up"));
 }
 
-fn ip(args: &str) -> String {
+pub(super) fn ip(args: &str) -> String {
     let output = Command::new("ip").args(args.split(' ')).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {args}: {said}");

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(super) struct Reach {
     pub(super) device_name: String,
     /// The abstract name at which sockets are handed out.
     pub(super) name: String,
+    /// The socket at which the native driver takes orders.
+    pub(super) driver: PathBuf,
     /// The file through which a process enters a cgroup that is nobody's task.
     pub(super) foreign_cgroup: String,
 }
@@ -113,6 +116,7 @@ const fn fixed(name: &'static str, to: IpAddr, attempt: fn(IpAddr, &Reach) -> At
 }
 
 const METADATA: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254));
+const METADATA6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254));
 const LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2));
 const BROADCAST: IpAddr = IpAddr::V4(Ipv4Addr::BROADCAST);
 const ALL_HOSTS: IpAddr = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1));
@@ -177,6 +181,7 @@ pub(super) const WAYS: &[Way] = &[
     },
     fixed("link-local address", LINK_LOCAL, link_local),
     fixed("metadata address", METADATA, |to, _| udp(to, PORT)),
+    fixed("metadata address of IPv6", METADATA6, |to, _| udp(to, PORT)),
     v4(SERVER, |to, _| udp(to, PORT)),
     v4(API, |to, _| tcp(to, PORT)),
     fixed("broadcast", BROADCAST, broadcast),
@@ -190,6 +195,7 @@ pub(super) const WAYS: &[Way] = &[
     v4("AF_ALG", |_, _| {
         family(Domain::from(libc::AF_ALG), Type::SEQPACKET)
     }),
+    v4("socket of a driver", |_, reach| driver(reach)),
     v4("from another cgroup", from_another_cgroup),
 ];
 
@@ -481,6 +487,12 @@ fn netlink(to: IpAddr, _: &Reach) -> Attempt {
 /// Families that lead past the network have no other use here than to be opened: nobody on the wire would see it.
 fn family(domain: Domain, kind: Type) -> Attempt {
     at("seccomp", Socket::new(domain, kind, None))?;
+    Err("out".to_owned())
+}
+
+/// Whoever gets through would be the agent to the driver.
+fn driver(reach: &Reach) -> Attempt {
+    at("namespace", UnixStream::connect(&reach.driver))?;
     Err("out".to_owned())
 }
 

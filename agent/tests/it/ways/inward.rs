@@ -1,0 +1,491 @@
+//! The ways into a task: each is tried from outside the machine, from the machine and from another allocation, in every
+//! mode of the task's network, while its policy lets everything in and then nothing, and compared with
+//! `testdata/ways-in.md`.
+//!
+//! The task is the same under both policies, which the cluster changes while it runs. Sockets that were made elsewhere
+//! and messages to a raw socket are in `tests/vm/ways.rs`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use muster_agent::node::{Agent, Leave};
+use muster_domain::alloc::{ClientStatus, TaskState};
+use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::job::{
+    DEFAULT_HOST_NETWORK, DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction,
+    PortAsk,
+};
+use muster_wire::rpc::{LogStream, ToAgent};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::machine::{CLIENT, CLIENT6, MACHINE, MACHINE6, Outside, ip, with_machine};
+use super::tried::PROGRAM;
+use super::{config, row};
+use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
+
+/// What every way comes to, for people and for this test.
+const TABLE: &str = include_str!("../../../testdata/ways-in.md");
+/// The modes, in the order of the table's columns.
+const MODES: [NetworkMode; 3] = [NetworkMode::Host, NetworkMode::None, NetworkMode::Bridge];
+
+/// Set in tasks: what to call. The task that is called has nothing in it.
+const VARIABLE: &str = "MUSTER_IT_WAYS_IN";
+/// Stands before each word in a task's output.
+const MARK: &str = "in:";
+/// The port that the task declares, one that it does not, and the one at which somebody outside answers.
+const DECLARED: u16 = 7_100;
+const PRIVATE: u16 = 7_101;
+const OUTSIDE: u16 = 7_003;
+/// Who is not answered for so long is not answered. Answers take microseconds.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Longer than a frame, so that it comes in two.
+const LONG: usize = 2_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    Outside,
+    Machine,
+    Alloc,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Kind {
+    Tcp,
+    Udp,
+    Fragments,
+    Echo,
+}
+
+/// Whom a way leads to.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// An address of everybody's.
+    Fixed(IpAddr),
+    /// The task's own address, which is the machine's if it has none.
+    Inside,
+}
+
+#[derive(Debug)]
+struct Way {
+    name: &'static str,
+    caller: Caller,
+    kind: Kind,
+    to: To,
+    port: u16,
+}
+
+const fn way(name: &'static str, caller: Caller, kind: Kind, to: To, port: u16) -> Way {
+    Way {
+        name,
+        caller,
+        kind,
+        to,
+        port,
+    }
+}
+
+const V4: To = To::Fixed(IpAddr::V4(MACHINE));
+const V6: To = To::Fixed(IpAddr::V6(MACHINE6));
+const MAPPED: To = To::Fixed(IpAddr::V6(MACHINE.to_ipv6_mapped()));
+const LOOPBACK: To = To::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
+const LOOPBACK6: To = To::Fixed(IpAddr::V6(Ipv6Addr::LOCALHOST));
+const BEYOND: To = To::Fixed(IpAddr::V4(CLIENT));
+const BEYOND6: To = To::Fixed(IpAddr::V6(CLIENT6));
+
+/// The way that stays open while the policy changes.
+const OPEN: &str = "outside: on an open connection";
+
+/// All ways but [`OPEN`].
+#[rustfmt::skip]
+const WAYS: &[Way] = &[
+    way("outside: TCP to a declared port", Caller::Outside, Kind::Tcp, V4, DECLARED),
+    way("outside: TCP over IPv6 to it", Caller::Outside, Kind::Tcp, V6, DECLARED),
+    way("outside: UDP to it", Caller::Outside, Kind::Udp, V4, DECLARED),
+    way("outside: UDP over IPv6 to it", Caller::Outside, Kind::Udp, V6, DECLARED),
+    way("outside: UDP in fragments to it", Caller::Outside, Kind::Fragments, V4, DECLARED),
+    way("outside: the same over IPv6", Caller::Outside, Kind::Fragments, V6, DECLARED),
+    way("outside: TCP to a private port", Caller::Outside, Kind::Tcp, V4, PRIVATE),
+    way("outside: UDP to a private port", Caller::Outside, Kind::Udp, V4, PRIVATE),
+    way("outside: TCP to the task's address", Caller::Outside, Kind::Tcp, To::Inside, DECLARED),
+    way("outside: TCP there, private port", Caller::Outside, Kind::Tcp, To::Inside, PRIVATE),
+    way("outside: UDP there, private port", Caller::Outside, Kind::Udp, To::Inside, PRIVATE),
+    way("outside: ICMP echo", Caller::Outside, Kind::Echo, To::Inside, 0),
+    way("machine: TCP to a declared port", Caller::Machine, Kind::Tcp, V4, DECLARED),
+    way("machine: TCP to loopback", Caller::Machine, Kind::Tcp, LOOPBACK, DECLARED),
+    way("machine: TCP to a mapped address", Caller::Machine, Kind::Tcp, MAPPED, DECLARED),
+    way("machine: TCP over IPv6", Caller::Machine, Kind::Tcp, LOOPBACK6, DECLARED),
+    way("machine: UDP to loopback", Caller::Machine, Kind::Udp, LOOPBACK, DECLARED),
+    way("machine: TCP to a private port", Caller::Machine, Kind::Tcp, LOOPBACK, PRIVATE),
+    way("machine: UDP to a private port", Caller::Machine, Kind::Udp, LOOPBACK, PRIVATE),
+    way("machine: TCP to the task's address", Caller::Machine, Kind::Tcp, To::Inside, DECLARED),
+    way("machine: TCP there, private port", Caller::Machine, Kind::Tcp, To::Inside, PRIVATE),
+    way("machine: ICMP echo", Caller::Machine, Kind::Echo, To::Inside, 0),
+    way("allocation: TCP to a declared port", Caller::Alloc, Kind::Tcp, V4, DECLARED),
+    way("allocation: TCP to a mapped address", Caller::Alloc, Kind::Tcp, MAPPED, DECLARED),
+    way("allocation: TCP over IPv6", Caller::Alloc, Kind::Tcp, V6, DECLARED),
+    way("allocation: UDP to a declared port", Caller::Alloc, Kind::Udp, V4, DECLARED),
+    way("allocation: TCP to a private port", Caller::Alloc, Kind::Tcp, V4, PRIVATE),
+    way("allocation: UDP to a private port", Caller::Alloc, Kind::Udp, V4, PRIVATE),
+    way("allocation: TCP to the task's address", Caller::Alloc, Kind::Tcp, To::Inside, DECLARED),
+    way("allocation: TCP there, private port", Caller::Alloc, Kind::Tcp, To::Inside, PRIVATE),
+    way("allocation: UDP there, private port", Caller::Alloc, Kind::Udp, To::Inside, PRIVATE),
+    way("answer to the task's own TCP", Caller::Alloc, Kind::Tcp, BEYOND, OUTSIDE),
+    way("answer to the task's own UDP", Caller::Alloc, Kind::Udp, BEYOND, OUTSIDE),
+    way("answer to it in fragments", Caller::Alloc, Kind::Fragments, BEYOND, OUTSIDE),
+    way("answer to it over IPv6", Caller::Alloc, Kind::Udp, BEYOND6, OUTSIDE),
+];
+
+/// One way, for whoever takes it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Call {
+    name: String,
+    kind: Kind,
+    to: SocketAddr,
+}
+
+/// What came of each way.
+type Words = BTreeMap<String, String>;
+
+#[test]
+fn every_way_in_has_the_verdict_of_the_table() {
+    let name = "ways::inward::every_way_in_has_the_verdict_of_the_table";
+    if !privileged(name) {
+        return;
+    }
+    with_machine(name, |outside| async move {
+        let machine = Machine::new();
+        let server = machine.server();
+        let agent = Agent::start(config(&machine, &server)).await.unwrap();
+        // Refusals are not saved on, and whoever is outside knows the way to allocations' own addresses.
+        for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+            std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap();
+        }
+        outside.there(|| {
+            ip(&format!("route add default via {MACHINE} dev cl0"));
+            serve(OUTSIDE);
+        });
+        let mut columns = Vec::new();
+
+        for (at, mode) in (0..).zip(MODES) {
+            columns.push(column(&server, &outside, at, mode).await);
+        }
+
+        agent.shutdown(Leave::StopTasks).await;
+        compare(&columns);
+    });
+}
+
+/// The verdict on each way into a task with a network of this mode.
+async fn column(server: &FakeServer, outside: &Outside, at: u32, mode: NetworkMode) -> Words {
+    let index = u64::from(at) * 2 + 1_000;
+    server
+        .say_to_agent(ingress(index, PolicyAction::Allow))
+        .await;
+    let called = server.place(called(at * 10, mode).build()).await;
+    let inside = ready(server, called).await;
+    let published = SocketAddr::from((MACHINE, DECLARED));
+    let mut held = outside.there(|| TcpStream::connect_timeout(&published, SILENCE));
+    let mut open = words(server, outside, (at * 10 + 1, mode), inside).await;
+    open.insert(OPEN.to_owned(), held_word(&mut held));
+
+    server
+        .say_to_agent(ingress(index + 1, PolicyAction::Deny))
+        .await;
+    eventually("a policy that lets nothing in", async || {
+        (outside.there(|| call(Kind::Udp, published)) != "in").then_some(())
+    })
+    .await;
+    let mut closed = words(server, outside, (at * 10 + 2, mode), inside).await;
+    closed.insert(OPEN.to_owned(), held_word(&mut held));
+
+    server.stop(called).await;
+    server.status(called, ClientStatus::Complete).await;
+    let verdict = |(name, open): (String, String)| {
+        let verdict = match (open.as_str(), closed[&name].as_str()) {
+            ("in", "silence") => "fence".to_owned(),
+            (open, closed) if open == closed => open.to_owned(),
+            (open, closed) => format!("{open}, then {closed}"),
+        };
+        (name, verdict)
+    };
+    open.into_iter().map(verdict).collect()
+}
+
+/// The cluster's policy from the entry at `index` on.
+fn ingress(index: u64, action: PolicyAction) -> ToAgent {
+    let default = |action| DirectionPolicy {
+        default: Some(action),
+        ..DirectionPolicy::default()
+    };
+    ToAgent::ClusterPolicy {
+        index: LogIndex(index),
+        policy: Box::new(NetworkPolicy {
+            egress: default(PolicyAction::Allow),
+            ingress: default(action),
+        }),
+    }
+}
+
+/// A contained task of this program in such a network.
+fn task(alloc: AllocBuilder, mode: NetworkMode, entry: &str, calls: &[Call]) -> AllocBuilder {
+    let native = json!({
+        "command": PROGRAM,
+        "args": ["--ignored", "--exact", "--nocapture", format!("ways::inward::{entry}")],
+        "isolation": "contained",
+        "mount": [{"source": std::env::current_exe().unwrap(), "target": PROGRAM}],
+    });
+    alloc.driver("native", &native).with(|spec, _| {
+        let group = &mut spec.groups[0];
+        group.network = Some(GroupNetwork {
+            mode,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+        });
+        let calls = serde_json::to_string(calls).unwrap();
+        group.tasks[0].env.insert(VARIABLE.to_owned(), calls);
+    })
+}
+
+/// The task that is called.
+fn called(name: u32, mode: NetworkMode) -> AllocBuilder {
+    let alloc = task(service(name, ""), mode, "called_entry", &[]);
+    if mode == NetworkMode::None {
+        return alloc;
+    }
+    let alloc = alloc.port("web", DECLARED);
+    alloc.with(|spec, holding| {
+        holding.ports[0].host_ip = MACHINE.to_string();
+        let network = spec.groups[0].network.as_mut().unwrap();
+        network.ports.push(PortAsk {
+            label: "web".to_owned(),
+            fixed: Some(DECLARED),
+            to: 0,
+            host_network: DEFAULT_HOST_NETWORK.to_owned(),
+        });
+    })
+}
+
+/// Waits until the task answers; its address.
+async fn ready(server: &FakeServer, alloc_id: AllocId) -> IpAddr {
+    eventually("a task that answers", async || {
+        let log = server.log(alloc_id, LogStream::Stdout).await;
+        let address = log.lines().find_map(|line| line.strip_prefix(MARK))?;
+        Some(address.parse().unwrap())
+    })
+    .await
+}
+
+/// What comes of each way at this moment.
+async fn words(
+    server: &FakeServer,
+    outside: &Outside,
+    (name, mode): (u32, NetworkMode),
+    inside: IpAddr,
+) -> Words {
+    let calls = |caller| -> Vec<Call> {
+        let ways = WAYS.iter().filter(|way| way.caller == caller);
+        let call = |way: &Way| {
+            let to = match way.to {
+                To::Fixed(to) => to,
+                To::Inside => inside,
+            };
+            Call {
+                name: way.name.to_owned(),
+                kind: way.kind,
+                to: (to, way.port).into(),
+            }
+        };
+        ways.map(call).collect()
+    };
+    let mut words = outside.there(|| take(&calls(Caller::Outside)));
+    words.extend(take(&calls(Caller::Machine)));
+    let alloc = task(batch(name, ""), mode, "caller_entry", &calls(Caller::Alloc));
+    let alloc_id = server.place(alloc.build()).await;
+    let ended = |_: &TaskState, status: ClientStatus| {
+        [ClientStatus::Complete, ClientStatus::Failed].contains(&status)
+    };
+    let task = { server }.reported(alloc_id, "the end", ended).await;
+    let log = server.log(alloc_id, LogStream::Stdout).await;
+    assert!(!task.failed, "{:?}\n{log}", task.events);
+    let told = log
+        .lines()
+        .filter_map(|line| line.strip_prefix(MARK)?.split_once('='));
+    words.extend(told.map(|(name, word)| (name.to_owned(), word.to_owned())));
+    words
+}
+
+/// All at once: most of the time is waiting for nothing.
+fn take(calls: &[Call]) -> Words {
+    std::thread::scope(|scope| {
+        let taken = calls.iter().map(|one| {
+            let word = scope.spawn(|| call(one.kind, one.to));
+            (one.name.clone(), word)
+        });
+        let taken: Vec<_> = taken.collect();
+        let words = taken.into_iter();
+        words
+            .map(|(name, word)| (name, word.join().unwrap()))
+            .collect()
+    })
+}
+
+fn call(kind: Kind, to: SocketAddr) -> String {
+    word(match kind {
+        Kind::Tcp => TcpStream::connect_timeout(&to, SILENCE).and_then(|stream| exchange(&stream)),
+        Kind::Udp => datagram(to, 5),
+        Kind::Fragments => datagram(to, LONG),
+        Kind::Echo => echo(to),
+    })
+}
+
+fn word(outcome: io::Result<()>) -> String {
+    let Err(error) = outcome else {
+        return "in".to_owned();
+    };
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "silence".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nobody".to_owned(),
+        io::ErrorKind::PermissionDenied => "refused".to_owned(),
+        io::ErrorKind::NetworkUnreachable
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::AddrNotAvailable => "no route".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What comes of a connection that was made before.
+fn held_word(held: &mut io::Result<TcpStream>) -> String {
+    match held {
+        Ok(stream) => word(exchange(stream)),
+        Err(error) => word(Err(error.kind().into())),
+    }
+}
+
+fn exchange(mut stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.write_all(b"h")?;
+    stream.read_exact(&mut [0])
+}
+
+fn datagram(to: SocketAddr, size: usize) -> io::Result<()> {
+    let any: IpAddr = match to {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    socket.connect(to)?;
+    socket.send(&vec![7; size])?;
+    let count = socket.recv(&mut [0; LONG])?;
+    assert_eq!(count, size, "an answer is as long as the question");
+    Ok(())
+}
+
+/// By a raw socket, to which all that comes is shown.
+fn echo(to: SocketAddr) -> io::Result<()> {
+    let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))?;
+    socket.connect(&to.into())?;
+    socket.send(&[8, 0, 0xf7, 0xfe, 0, 1, 0, 0])?;
+    let deadline = Instant::now() + SILENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        let mut packet = [0; 64];
+        let count = socket.read(&mut packet)?;
+        // Not the question, which is shown as well where it is to this machine.
+        if count >= 21 && packet[20] == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Answers whatever comes at `port`, for as long as this process lives.
+fn serve(port: u16) {
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    });
+    std::thread::spawn(move || {
+        let mut datagram = [0; LONG];
+        loop {
+            // Refusals of answers to earlier ones show here.
+            if let Ok((count, from)) = socket.recv_from(&mut datagram) {
+                drop(socket.send_to(&datagram[..count], from));
+            }
+        }
+    });
+}
+
+/// Not a test: answers, in a task, until it is stopped.
+#[test]
+#[ignore = "run by the other test as its task"]
+fn called_entry() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    serve(DECLARED);
+    serve(PRIVATE);
+    let here = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    // Without a network it has no address: then nobody is called at the machine's.
+    let has_way = here.connect((CLIENT, OUTSIDE)).is_ok();
+    let address = if has_way {
+        here.local_addr().unwrap().ip()
+    } else {
+        MACHINE.into()
+    };
+    println!("\n{MARK}{address}");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Not a test: calls, in a task.
+#[test]
+#[ignore = "run by the other test as its task"]
+fn caller_entry() {
+    let Ok(calls) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let calls: Vec<Call> = serde_json::from_str(&calls).unwrap();
+    println!();
+    for (name, word) in take(&calls) {
+        println!("{MARK}{name}={word}");
+    }
+}
+
+/// Compares with the table, of which every row and cell counts.
+fn compare(columns: &[Words]) {
+    let mut expected: BTreeMap<&str, &str> = TABLE.lines().filter_map(row).collect();
+    let mut found = String::new();
+    let mut wrong = Vec::new();
+    for name in WAYS.iter().map(|way| way.name).chain([OPEN]) {
+        let mut line = format!("| {name} |");
+        for column in columns {
+            write!(line, " {} |", column[name]).unwrap();
+        }
+        let wanted = expected.remove(name);
+        if wanted != Some(line.as_str()) {
+            wrong.push(format!("{line}\n  wanted {wanted:?}"));
+        }
+        writeln!(found, "{line}").unwrap();
+    }
+    wrong.extend(expected.values().map(|line| format!("nobody tries {line}")));
+    let wrong = wrong.join("\n");
+    assert!(wrong.is_empty(), "{wrong}\nall that was found:\n{found}");
+}
