@@ -582,7 +582,8 @@ impl Bpf {
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
     ) -> Result<(), FenceError> {
-        self.policy.fence(task, policies, ports, false)
+        self.policy
+            .fence(task, policies, ports, false, || self.traffic_of(task))
     }
 
     /// The same for a task whose allocation has a network of its own: nobody outside of it reaches another port
@@ -597,7 +598,8 @@ impl Bpf {
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
     ) -> Result<(), FenceError> {
-        self.policy.fence(task, policies, ports, true)
+        self.policy
+            .fence(task, policies, ports, true, || self.traffic_of(task))
     }
 
     /// The programs for packets that come in by a device and that go out, in this order.
@@ -694,14 +696,18 @@ impl Bpf {
         self.policy.forget_retired();
     }
 
-    /// What each rule of a task's policies met since the task has them.
+    /// What each rule of a task's policies met, under earlier ones that had it too as well.
     ///
     /// # Errors
     ///
     /// What the kernel said of a look-up.
     pub fn rule_counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
-        let slot = self.slots.of(task)?;
-        self.policy.counts(task, || self.net.of(task, slot))
+        self.policy.counts(task, || self.traffic_of(task))
+    }
+
+    /// What each CPU counted of a task's traffic.
+    fn traffic_of(&self, task: CgroupId) -> io::Result<Option<Vec<Traffic>>> {
+        self.net.of(task, self.slots.of(task)?)
     }
 
     /// The verdicts that are told from now on.

@@ -116,7 +116,18 @@ struct Fenced {
     ingress: u32,
     egress: u32,
     ports: BTreeSet<u16>,
+    carried: Carried,
 }
+
+impl Fenced {
+    fn policies(&self) -> [u32; 2] {
+        [self.ingress, self.egress]
+    }
+}
+
+/// Packets and bytes that rules of a task met under its earlier policies, by direction and name. None is here that
+/// its present policies do not have.
+type Carried = BTreeMap<(u8, String), (u64, u64)>;
 
 impl Policy {
     pub(super) fn open(maps: &Path, cpus: usize) -> Result<Self, OpenBpfError> {
@@ -206,13 +217,14 @@ impl Policy {
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
         behind_door: bool,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), FenceError> {
         let mut loaded = self.locked();
         let ingress = self.load(&mut loaded, &policies.ingress)?;
         let egress = match self.load(&mut loaded, &policies.egress) {
             Ok(egress) => egress,
             Err(error) => {
-                self.release(&mut loaded, task, ingress);
+                release(&mut loaded, ingress);
                 return Err(error);
             }
         };
@@ -227,24 +239,123 @@ impl Policy {
                 | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
                 | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
+        let changed = before.policies() != [0; 2] && before.policies() != [ingress, egress];
+        let met = if changed {
+            self.floor(&loaded, task, &before, &traffic)
+        } else {
+            Vec::new()
+        };
         let made = self
             .set_ports(task, &before.ports, ports)
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| self.set_fence(task, fence));
         if let Err(error) = made {
-            self.release(&mut loaded, task, ingress);
-            self.release(&mut loaded, task, egress);
+            release(&mut loaded, ingress);
+            release(&mut loaded, egress);
             return Err(no_room(error));
         }
-        let fenced = Fenced {
+        let mut fenced = Fenced {
             ingress,
             egress,
             ports: ports.clone(),
+            carried: before.carried.clone(),
         };
+        if changed {
+            fenced.carried = self.carry(&loaded, task, &before, &fenced, met, &traffic);
+            for policy in before.policies() {
+                if !fenced.policies().contains(&policy) {
+                    self.forget_counts(&loaded, task, policy);
+                }
+            }
+        }
+        for policy in before.policies() {
+            release(&mut loaded, policy);
+        }
         loaded.tasks.insert(task, fenced);
-        self.release(&mut loaded, task, before.ingress);
-        self.release(&mut loaded, task, before.egress);
         Ok(())
+    }
+
+    /// Counts, before policies change, of the rules that are met at this moment: a program that meets a rule of another
+    /// policy forgets what it had not added to theirs.
+    fn floor(
+        &self,
+        loaded: &Loaded,
+        task: CgroupId,
+        before: &Fenced,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> Vec<RuleCount> {
+        let counts = met_now(traffic).and_then(|met| {
+            let is_met = |policy, rule| {
+                let met = met.iter().flatten();
+                { met }.any(|met| (met.policy, met.rule) == (policy, rule))
+            };
+            let policies = loaded.compiled(before);
+            self.counts_with(task, before, &policies, &met, is_met)
+        });
+        counts.unwrap_or_else(|error| {
+            tracing::warn!(%error, "counts of rules that are met while a policy changes are not kept");
+            Vec::new()
+        })
+    }
+
+    /// What rules of `after` met under the policies `before`, which no packet meets any more, and earlier. It is never
+    /// less than was read of them before.
+    fn carry(
+        &self,
+        loaded: &Loaded,
+        task: CgroupId,
+        before: &Fenced,
+        after: &Fenced,
+        floor: Vec<RuleCount>,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> Carried {
+        let counts = self.counts_of(loaded, task, before, traffic);
+        let counts = counts.unwrap_or_else(|error| {
+            tracing::warn!(%error, "counts of rules before a policy changed are not kept");
+            Vec::new()
+        });
+        let mut sums = Carried::new();
+        for count in counts {
+            let sum = sums.entry((count.direction as u8, count.rule)).or_default();
+            sum.0 += count.packets;
+            sum.1 += count.bytes;
+        }
+        for count in floor {
+            let sum = sums.entry((count.direction as u8, count.rule)).or_default();
+            *sum = (sum.0.max(count.packets), sum.1.max(count.bytes));
+        }
+        let mut carried = Carried::new();
+        let directions = [Direction::Ingress, Direction::Egress].into_iter();
+        let numbers = before.policies().into_iter().zip(after.policies());
+        for ((direction, (old, new)), compiled) in
+            directions.zip(numbers).zip(loaded.compiled(after))
+        {
+            // Of a policy that stays, the counts go on where they are.
+            let from = if old == new { &before.carried } else { &sums };
+            let rules = compiled.iter().flat_map(|compiled| named(compiled));
+            for (_, rule, _) in rules.chain(built_in(direction)) {
+                let key = (direction as u8, rule.to_owned());
+                if let Some(sum) = from.get(&key) {
+                    carried.insert(key, *sum);
+                }
+            }
+        }
+        carried
+    }
+
+    /// Removes what rules of a policy counted for a task that has it no more.
+    fn forget_counts(&self, loaded: &Loaded, task: CgroupId, policy: u32) {
+        let Some(entry) = loaded.policies.get(&policy) else {
+            return;
+        };
+        let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
+        let rules = named(&entry.compiled).map(|(rule, ..)| rule);
+        for rule in rules.chain(special) {
+            if let Err(error) = self.rules.remove(RuleKey { task, policy, rule }) {
+                tracing::warn!(%error, "counts of a rule that no task has are left");
+                return;
+            }
+        }
     }
 
     /// Sets the rates of a task. It starts with a burst, also at a new rate.
@@ -290,8 +401,10 @@ impl Policy {
             return Ok(());
         };
         self.set_ports(task, &before.ports, &BTreeSet::new())?;
-        self.release(&mut loaded, task, before.ingress);
-        self.release(&mut loaded, task, before.egress);
+        for policy in before.policies() {
+            self.forget_counts(&loaded, task, policy);
+            release(&mut loaded, policy);
+        }
         Ok(())
     }
 
@@ -307,40 +420,40 @@ impl Policy {
         ])
     }
 
-    /// What the rules of `task` have counted since it has its policies; those that met nothing are left out. `traffic`
-    /// looks up what each CPU keeps of the task's traffic: counts of the rules met last are there.
+    /// What the rules of `task` have counted, those of the same name in its earlier policies included; those that met
+    /// nothing are left out. `traffic` looks up what each CPU keeps of the task's traffic: counts of the rules met last
+    /// are there. No policy changes meanwhile.
     pub(super) fn counts(
         &self,
         task: CgroupId,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
-        let (fenced, policies) = {
-            let loaded = self.locked();
-            let Some(fenced) = loaded.tasks.get(&task).cloned() else {
-                return Ok(Vec::new());
-            };
-            let compiled = |policy: u32| {
-                let entry = loaded.policies.get(&policy);
-                entry.map(|entry| Arc::clone(&entry.compiled))
-            };
-            let policies = [compiled(fenced.ingress), compiled(fenced.egress)];
-            (fenced, policies)
-        };
-        // The rules that each CPU met last, ingress and egress.
-        let look = || -> io::Result<Vec<[MetRule; 2]>> {
-            let traffic = traffic()?.unwrap_or_default();
-            Ok(traffic.iter().map(|each| each.met).collect())
-        };
-        let mut met = look()?;
+        let loaded = self.locked();
+        match loaded.tasks.get(&task) {
+            Some(fenced) => self.counts_of(&loaded, task, fenced, traffic),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn counts_of(
+        &self,
+        loaded: &Loaded,
+        task: CgroupId,
+        fenced: &Fenced,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> io::Result<Vec<RuleCount>> {
+        let policies = loaded.compiled(fenced);
+        let every = |_, _| true;
+        let mut met = met_now(&traffic)?;
         for _ in 0..READ_AGAIN_MAX {
-            let counts = self.counts_with(task, &fenced, &policies, &met)?;
-            let now = look()?;
+            let counts = self.counts_with(task, fenced, &policies, &met, every)?;
+            let now = met_now(&traffic)?;
             if !was_moved(&met, &now) {
                 return Ok(counts);
             }
             met = now;
         }
-        self.counts_with(task, &fenced, &policies, &met)
+        self.counts_with(task, fenced, &policies, &met, every)
     }
 
     fn counts_with(
@@ -349,7 +462,9 @@ impl Policy {
         fenced: &Fenced,
         policies: &[Option<Arc<Compiled>>; 2],
         met: &[[MetRule; 2]],
+        wanted: impl Fn(u32, u32) -> bool,
     ) -> io::Result<Vec<RuleCount>> {
+        let mut carried = fenced.carried.clone();
         let mut counts = Vec::new();
         let directions = [
             (Direction::Ingress, fenced.ingress),
@@ -358,6 +473,9 @@ impl Policy {
         for ((direction, policy), compiled) in directions.into_iter().zip(policies) {
             let Some(compiled) = compiled else { continue };
             for (number, rule, allows) in named(compiled).chain(built_in(direction)) {
+                if !wanted(policy, number) {
+                    continue;
+                }
                 let rule_key = RuleKey {
                     task,
                     policy,
@@ -371,6 +489,11 @@ impl Policy {
                 for met in last.filter(|met| met.policy == policy && met.rule == number) {
                     sum.packets += met.packets;
                     sum.bytes += met.bytes;
+                }
+                if let Some((packets, bytes)) = carried.remove(&(direction as u8, rule.to_owned()))
+                {
+                    sum.packets += packets;
+                    sum.bytes += bytes;
                 }
                 if sum.packets == 0 {
                     continue;
@@ -504,35 +627,6 @@ impl Policy {
         }
     }
 
-    /// One task fewer has the policy `number`: `task`.
-    fn release(&self, loaded: &mut Loaded, task: CgroupId, number: u32) {
-        let Some(entry) = loaded.policies.get_mut(&number) else {
-            return;
-        };
-        let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
-        let rules = named(&entry.compiled).map(|(rule, ..)| rule);
-        for rule in rules.chain(special) {
-            let rule_key = RuleKey {
-                task,
-                policy: number,
-                rule,
-            };
-            if let Err(error) = self.rules.remove(rule_key) {
-                tracing::warn!(%error, "counts of a rule that no task has are left");
-                break;
-            }
-        }
-        entry.tasks -= 1;
-        if entry.tasks > 0 {
-            return;
-        }
-        let Some(entry) = loaded.policies.remove(&number) else {
-            return;
-        };
-        loaded.numbers.remove(&entry.compiled);
-        loaded.retired.push_back((Instant::now(), number, entry));
-    }
-
     /// Removes policies that nobody has had for a while.
     pub(super) fn forget_retired(&self) {
         self.take_back(&mut self.locked(), Instant::now());
@@ -559,6 +653,40 @@ pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
     let path = maps.join("VERDICTS");
     let data = open_map(maps, "VERDICTS")?;
     RingBuf::try_from(Map::RingBuf(data)).map_err(|source| OpenBpfError::OpenMap { path, source })
+}
+
+impl Loaded {
+    /// The policies of a task, ingress and egress.
+    fn compiled(&self, fenced: &Fenced) -> [Option<Arc<Compiled>>; 2] {
+        fenced.policies().map(|policy| {
+            let entry = self.policies.get(&policy);
+            entry.map(|entry| Arc::clone(&entry.compiled))
+        })
+    }
+}
+
+/// One task fewer has the policy `number`.
+fn release(loaded: &mut Loaded, number: u32) {
+    let Some(entry) = loaded.policies.get_mut(&number) else {
+        return;
+    };
+    entry.tasks -= 1;
+    if entry.tasks > 0 {
+        return;
+    }
+    let Some(entry) = loaded.policies.remove(&number) else {
+        return;
+    };
+    loaded.numbers.remove(&entry.compiled);
+    loaded.retired.push_back((Instant::now(), number, entry));
+}
+
+/// The rules that each CPU met last, ingress and egress.
+fn met_now(
+    traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+) -> io::Result<Vec<[MetRule; 2]>> {
+    let traffic = traffic()?.unwrap_or_default();
+    Ok(traffic.iter().map(|each| each.met).collect())
 }
 
 /// Numbers, names and deeds of a policy's rules.

@@ -560,6 +560,7 @@ fn sink(at: &str) {
 fn flood(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     let socket = socket_towards(&to);
+    tell_port(to.port());
     loop {
         // One that is thrown away is no error of the sender's.
         drop(socket.send_to(&[0; 1_000], to));

@@ -353,6 +353,46 @@ fn no_packet_slips_through_while_policies_change() {
     assert_eq!(node.counters(&bpf).net.egress_packets, 0);
 }
 
+/// The task sends all the while. A rule that the next policy has too counts on, one that is gone is forgotten.
+#[test]
+fn counts_of_a_rule_outlive_a_change_of_policy() {
+    let Some(node) = Node::set_up("counts_of_a_rule_outlive_a_change_of_policy") else {
+        return;
+    };
+    let bpf = node.open();
+    let heard = UdpSocket::bind((V4, 0)).unwrap();
+    let port = heard.local_addr().unwrap().port();
+    let kept = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    let beside = rule(PolicyAction::Deny, PolicyProtocol::Tcp, "192.0.2.1", 80);
+    let one = policies(direction(PolicyAction::Deny, vec![kept.clone()]), open());
+    let other = policies(direction(PolicyAction::Deny, vec![beside, kept]), open());
+    let count = || {
+        let counts = bpf.rule_counts(node.task()).unwrap();
+        let found = counts.iter().find(|it| it.rule == "allow-udp");
+        found.map_or((0, 0), |it| (it.packets, it.bytes))
+    };
+    fence(&node, &bpf, &one);
+    let (_sends, _) = node.serve(&format!("flood 127.0.0.1:{port}"), Place::Task);
+    let mut before = poll("packets", || Some(count()).filter(|it| it.0 > 100));
+
+    for next in [&other, &one].into_iter().cycle().take(500) {
+        fence(&node, &bpf, next);
+        let now = count();
+        assert!(
+            now.0 >= before.0 && now.1 >= before.1,
+            "{before:?}, then {now:?}"
+        );
+        before = now;
+    }
+    let sent = node.counters(&bpf).net.egress_packets;
+    assert!(before.0 > sent / 10 * 9, "{before:?} of {sent}");
+
+    fence(&node, &bpf, &policies(closed(), open()));
+    assert_eq!(count(), (0, 0));
+    fence(&node, &bpf, &one);
+    assert!(count().0 < before.0);
+}
+
 /// Programs of the tree's root run for all below it, whatever somebody further in attaches to be rid of them.
 #[test]
 fn a_program_of_the_tasks_own_does_not_take_our_place() {
