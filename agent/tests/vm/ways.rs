@@ -106,6 +106,11 @@ fn take_rare(way: &str, port: u16) -> io::Result<()> {
         "udp6-first-fragment" => send6(&[FIRST_FRAGMENT], port),
         "udp6-later-fragment" => send6(&[LATER_FRAGMENT], port),
         "udp6-behind-unknown" => send6(&[UNKNOWN], port),
+        "neighbour" => solicit(255, 0, &[]),
+        "neighbour-beyond-a-router" => solicit(254, 0, &[]),
+        "neighbour-with-a-code" => solicit(255, 1, &[]),
+        "neighbour-behind-options" => solicit(255, 0, &[60, 58, 0, 1, 4, 0, 0, 0, 0]),
+        "neighbour-in-a-fragment" => solicit(255, 0, &[44, 58, 0, 0, 1, 0, 0, 0, 9]),
         "broadcast" | "multicast" => {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, udp)?;
             socket.set_broadcast(true)?;
@@ -145,6 +150,21 @@ const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 /// Sends an IPv6 packet to loopback with these headers before a UDP header to `port`.
 fn send6(extensions: &[Extension], port: u16) -> io::Result<()> {
     let packet = udp_behind(extensions, Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, port);
+    let raw = Some(Protocol::from(libc::IPPROTO_RAW));
+    let socket = Socket::new(Domain::IPV6, Type::RAW, raw)?;
+    send(socket, SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), &packet)
+}
+
+/// Looks for a neighbour with this hop limit and code, behind a header: its number, and what is in it.
+fn solicit(hops: u8, code: u8, header: &[u8]) -> io::Result<()> {
+    let (first, header) = header.split_first().unwrap_or((&58, &[]));
+    let mut body = header.to_vec();
+    body.extend([135, code, 0, 0, 0, 0, 0, 0]);
+    body.extend(Ipv6Addr::LOCALHOST.octets());
+    let mut packet = vec![0x60, 0, 0, 0, 0, u8::try_from(body.len()).unwrap()];
+    packet.extend([*first, hops]);
+    packet.extend([Ipv6Addr::LOCALHOST.octets(); 2].concat());
+    packet.extend(body);
     let raw = Some(Protocol::from(libc::IPPROTO_RAW));
     let socket = Socket::new(Domain::IPV6, Type::RAW, raw)?;
     send(socket, SocketAddr::from((Ipv6Addr::LOCALHOST, 0)), &packet)
@@ -255,6 +275,31 @@ fn every_way_out_ends_at_the_wall() {
     }
     received(&heard);
     received(&heard6);
+}
+
+/// What the kernel of whom it is for would take for neighbour discovery passes, and nothing that only looks like it.
+#[test]
+fn only_neighbours_are_found_past_the_policy() {
+    let Some(mut node) = Node::set_up("only_neighbours_are_found_past_the_policy") else {
+        return;
+    };
+    let bpf = node.open();
+    let others = [
+        "neighbour-beyond-a-router",
+        "neighbour-with-a-code",
+        "neighbour-behind-options",
+        "neighbour-in-a-fragment",
+    ];
+
+    fence(&node, &bpf, &policies(open(), open()));
+    for way in others {
+        assert_eq!(outcome(&mut node, way, 0), "ok", "{way}");
+    }
+    fence(&node, &bpf, &policies(closed(), closed()));
+    assert_eq!(outcome(&mut node, "neighbour", 0), "ok");
+    for way in others {
+        assert_eq!(outcome(&mut node, way, 0), "EPERM", "{way}");
+    }
 }
 
 /// A raw socket hears what the kernel answers, and the policy is asked for it.

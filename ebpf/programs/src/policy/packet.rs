@@ -32,6 +32,9 @@ pub(crate) mod protocol {
 /// Extension headers of IPv6 that are walked over. A packet with more shows no ports.
 const EXTENSIONS_MAX: u32 = 6;
 
+/// The hop limit of what comes from a neighbour: every router on the way would have lowered it.
+const HOPS_OF_NEIGHBOURS: u8 = 255;
+
 /// Flags of TCP.
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
@@ -69,6 +72,8 @@ pub(crate) struct Packet {
     /// Of an ICMP message.
     pub(crate) kind: u8,
     pub(crate) code: u8,
+    /// Of IPv6, and such as no router passes on, without other headers: of a neighbour (RFC 4861, 6.1 and 7.1).
+    pub(crate) near: bool,
     /// The socket at the other end, if that is within the allocation and would be known again.
     pub(crate) peer: PeerMark,
 }
@@ -90,6 +95,7 @@ impl Packet {
             is_exchange: false,
             kind: 0,
             code: 0,
+            near: false,
             peer: PeerMark {
                 address: 0,
                 cookie: 0,
@@ -155,10 +161,12 @@ impl Packet {
         }
     }
 
-    /// A message by which IPv6 finds its neighbours; without these it cannot be used at all.
+    /// A message by which IPv6 finds its neighbours; without these it cannot be used at all. Those that the kernel of
+    /// whom they are for would not take are judged as any other.
     #[inline(always)]
     pub(crate) fn finds_neighbours(&self) -> bool {
-        matches!(self.class, Class::Icmpv6) && self.kind >= 133 && self.kind <= 137
+        let is_discovery = self.kind >= 133 && self.kind <= 137 && self.code == 0;
+        matches!(self.class, Class::Icmpv6) && is_discovery && self.near
     }
 }
 
@@ -218,6 +226,7 @@ fn read_v6(packet: &mut Packet, skb: *mut __sk_buff, at: &mut u32) -> bool {
     let mut destination = [0; 16];
     destination.copy_from_slice(&header[24..40]);
     let mut next = header[6];
+    packet.near = next == protocol::ICMPV6 && header[7] == HOPS_OF_NEIGHBOURS;
     *at = 40;
     let mut whole = true;
     for _ in 0..EXTENSIONS_MAX {
