@@ -18,6 +18,7 @@ mod cpu;
 mod cpuset;
 mod file;
 mod freeze;
+mod held;
 mod hierarchies;
 mod io;
 mod kill;

@@ -62,7 +62,7 @@ pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, Stri
 /// A task that has a process, and what was taken of its output.
 type Running = (AllocId, String, Arc<LiveTask>, StreamStats);
 
-/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time: a look is some ten
+/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time: a look is some twelve
 /// files a task.
 async fn aside<T: Send + 'static>(
     facilities: &Arc<Facilities>,
@@ -125,17 +125,13 @@ fn allocs(facilities: &Facilities, running: Vec<Running>) -> Vec<AllocStats> {
     };
     let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
     for (alloc_id, name, live, logs) in running {
-        let mut stats = task(&live, &counters, absent);
+        let bpf = facilities.bpf();
+        let main = bpf.and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten());
+        let mut stats = task(&live, &counters, absent, main.map(|main| main.pid));
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
         stats.log_limited = logs.limited;
         stats.network = live.usage.network();
-        if let Some(main) = facilities
-            .bpf()
-            .and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten())
-        {
-            stats.pid = main.pid;
-        }
         allocs
             .entry(alloc_id)
             .or_insert_with(|| AllocStats {
@@ -154,14 +150,16 @@ fn task(
     live: &LiveTask,
     counters: &Result<HashMap<u64, TaskCounters>, String>,
     absent: &BTreeMap<&'static str, String>,
+    main: Option<u32>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
     if is_hidden(live) {
         let driver = &live.record.driver;
         add_told(&mut stats, driver, live.usage.known(driver, Instant::now()));
+        stats.pid = main.unwrap_or_default();
         return stats;
     }
-    let grouped = add_cgroup(&mut stats, live);
+    let grouped = add_cgroup(&mut stats, live, main);
     let counted = match counters {
         Ok(tasks) => tasks
             .get(&live.record.cgroup_id)
@@ -235,12 +233,12 @@ pub(crate) fn only_told_by(driver: &str) -> String {
     )
 }
 
-/// Adds what the task's groups tell.
+/// Adds what the task's groups tell; its processes are asked for only if nobody knows its `main` one.
 ///
 /// # Errors
 ///
 /// Why they tell nothing.
-fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) -> Result<(), String> {
+fn add_cgroup(stats: &mut TaskStats, live: &LiveTask, main: Option<u32>) -> Result<(), String> {
     let cgroup = live.cgroup.as_ref();
     let cgroup = cgroup.ok_or_else(|| "the task's cgroup is gone".to_owned())?;
     for limit in cgroup.unenforced() {
@@ -248,11 +246,10 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) -> Result<(), String> {
             .absent
             .insert(limit.controller.name().to_owned(), limit.reason.clone());
     }
-    stats.pid = cgroup
-        .procs()
-        .ok()
-        .and_then(|pids| pids.first().copied())
-        .unwrap_or(0);
+    stats.pid = main.unwrap_or_else(|| {
+        let pids = cgroup.procs().ok();
+        pids.and_then(|pids| pids.first().copied()).unwrap_or(0)
+    });
     let found = cgroup.stats().map_err(|error| chain(&error))?;
     let cpu = found.cpu.unwrap_or_default();
     stats.cpu = cpu.usage_us.map(Duration::from_micros);
@@ -267,8 +264,6 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask) -> Result<(), String> {
         stats.pressure_memory = Some(stalled(pressure.memory));
         stats.pressure_io = Some(stalled(pressure.io));
     }
-    let oom = cgroup.oom().map_err(|error| chain(&error))?;
-    stats.oom_kills = oom.map(|oom| oom.kills);
     Ok(())
 }
 
@@ -284,7 +279,9 @@ fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
         major_faults,
         high_events,
         max_events,
+        oom_kills,
     } = memory;
+    stats.oom_kills = Some(oom_kills);
     stats.memory_bytes = Some(current_bytes);
     stats.memory_peak_bytes = peak_bytes;
     stats.memory_limit_bytes = limit_bytes;

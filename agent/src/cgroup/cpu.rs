@@ -11,6 +11,7 @@ use cgroups_rs::fs::cpu::CpuController;
 
 use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::held::{At, Reader};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::CpuStats;
 
@@ -20,6 +21,9 @@ pub(crate) const PERIOD_US: u32 = 100_000;
 
 /// The shortest quota the kernel takes, in microseconds (`min_cfs_quota_period`).
 const QUOTA_US_MIN: f64 = 1_000.0;
+
+/// The same name in both versions.
+const STAT: &str = "cpu.stat";
 
 const WEIGHT_MHZ: u64 = 10;
 const WEIGHT_MAX: u64 = 10_000;
@@ -127,30 +131,63 @@ fn quota_us(cores: f64) -> i64 {
     quota
 }
 
-/// CPU time used, which each v2 group counts, and throttling, which the group `limited` counts,
-/// as far as there is a `cpu` controller; the flag says whether it is a v2 group.
-pub(crate) fn stats(
-    group: &Path,
-    limited: Option<(&Path, bool)>,
+/// CPU time used, which each v2 group counts, and throttling, which the group at `limited` counts,
+/// as far as there is a `cpu` controller.
+pub(crate) fn stats<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    limited: Option<At>,
 ) -> Result<CpuStats, CgroupFileError> {
-    let usage = file::read(group, "cpu.stat")?;
-    let throttling = limited
-        .map(|(dir, _)| file::read(dir, "cpu.stat"))
-        .transpose()?;
-    let throttling = |key| file::keyed(throttling.as_deref()?, key);
-    let throttled_us = match limited {
-        Some((_, true)) => throttling("throttled_usec"),
-        Some((_, false)) => throttling("throttled_time").map(|ns| ns / 1_000),
-        None => None,
-    };
-    Ok(CpuStats {
-        usage_us: file::keyed(&usage, "usage_usec"),
-        user_us: file::keyed(&usage, "user_usec"),
-        system_us: file::keyed(&usage, "system_usec"),
-        periods: throttling("nr_periods"),
-        throttled_periods: throttling("nr_throttled"),
+    let mut stats = of_v2(files.read(None, STAT)?);
+    match limited {
+        // The same file.
+        Some(None) => {}
+        Some(v1) => {
+            let keys = ["nr_periods", "nr_throttled", "throttled_time"];
+            let [periods, throttled_periods, throttled_ns] =
+                file::keyed_all(files.read(v1, STAT)?, keys);
+            stats.periods = periods;
+            stats.throttled_periods = throttled_periods;
+            stats.throttled_us = throttled_ns.map(|ns| ns / 1_000);
+        }
+        None => {
+            stats.periods = None;
+            stats.throttled_periods = None;
+            stats.throttled_us = None;
+        }
+    }
+    Ok(stats)
+}
+
+/// CPU time that the v2 group `dir` used, in microseconds.
+pub(crate) fn usage_us(dir: &Path) -> Result<Option<u64>, CgroupFileError> {
+    Ok(file::keyed(&file::read(dir, STAT)?, "usage_usec"))
+}
+
+fn of_v2(text: &str) -> CpuStats {
+    let keys = [
+        "usage_usec",
+        "user_usec",
+        "system_usec",
+        "nr_periods",
+        "nr_throttled",
+        "throttled_usec",
+    ];
+    let [
+        usage_us,
+        user_us,
+        system_us,
+        periods,
+        throttled_periods,
         throttled_us,
-    })
+    ] = file::keyed_all(text, keys);
+    CpuStats {
+        usage_us,
+        user_us,
+        system_us,
+        periods,
+        throttled_periods,
+        throttled_us,
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// A file of a group that could not be read, written or understood.
 #[derive(Debug, thiserror::Error)]
@@ -56,10 +54,10 @@ impl CgroupFileError {
 }
 
 /// Room that files of groups are read into: the largest, `memory.stat`, has 1 to 2 KiB.
-const READ_BYTES: usize = 4_096;
+pub(crate) const READ_BYTES: usize = 4_096;
 
 /// The most that is read of one: `cgroup.procs` of a task with all the processes that a node can have.
-const READ_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const READ_BYTES_MAX: u64 = 64 << 20;
 
 /// The whole of `dir/name`. No size is asked for first: files of groups have none.
 pub(crate) fn read(dir: &Path, name: &str) -> Result<String, CgroupFileError> {
@@ -98,29 +96,38 @@ pub(crate) fn write(dir: &Path, name: &str, value: &str) -> Result<(), CgroupFil
 /// A number, where `max` and `-1` mean that there is no limit.
 pub(crate) fn limit(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {
     let text = read(dir, name)?;
+    parse_limit(&text).ok_or_else(|| CgroupFileError::Format {
+        path: dir.join(name),
+        text,
+        expected: "a number or max",
+    })
+}
+
+/// [`limit`]; `None` for a text that is none.
+#[expect(
+    clippy::option_option,
+    reason = "no limit, and no text that could be one, are two things"
+)]
+pub(crate) fn parse_limit(text: &str) -> Option<Option<u64>> {
     match text.trim() {
-        "max" | "-1" => Ok(None),
-        number => number
-            .parse()
-            .map(Some)
-            .map_err(|_not_a_number| CgroupFileError::Format {
-                path: dir.join(name),
-                text: text.clone(),
-                expected: "a number or max",
-            }),
+        "max" | "-1" => Some(None),
+        number => number.parse().ok().map(Some),
     }
 }
 
 /// A number.
 pub(crate) fn number(dir: &Path, name: &str) -> Result<u64, CgroupFileError> {
     let text = read(dir, name)?;
-    text.trim()
-        .parse()
-        .map_err(|_not_a_number| CgroupFileError::Format {
-            path: dir.join(name),
-            text: text.clone(),
-            expected: "a number",
-        })
+    parse_number(&text).ok_or_else(|| CgroupFileError::Format {
+        path: dir.join(name),
+        text,
+        expected: "a number",
+    })
+}
+
+/// The number that is all of `text`.
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
 }
 
 /// The value of `key` in a file of lines `key value`.
@@ -131,53 +138,29 @@ pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
         .and_then(|(_, value)| value.trim().parse().ok())
 }
 
-/// More than a number takes, with the end of its line.
-const NUMBER_BYTES: usize = 32;
-
-/// A file held open, so that reading it again is one system call and needs no path.
-#[derive(Debug)]
-pub(crate) struct HeldFile {
-    file: File,
-    dir: Arc<Path>,
-    name: &'static str,
-}
-
-impl HeldFile {
-    pub(crate) fn open(dir: &Arc<Path>, name: &'static str) -> Result<Self, CgroupFileError> {
-        let path = dir.join(name);
-        match File::open(&path) {
-            Ok(file) => Ok(Self {
-                file,
-                dir: Arc::clone(dir),
-                name,
-            }),
-            Err(source) => Err(CgroupFileError::Read { path, source }),
+/// The values of several keys in such a file, by one pass over it.
+pub(crate) fn keyed_all<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
+    let mut values = [None; N];
+    for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        if let Some(place) = keys.iter().position(|key| *key == name) {
+            values[place] = value.trim().parse().ok();
         }
     }
-
-    /// A number, by one system call.
-    pub(crate) fn number(&self) -> Result<u64, CgroupFileError> {
-        let mut bytes = [0; NUMBER_BYTES];
-        let path = || self.dir.join(self.name);
-        let read = self.file.read_at(&mut bytes, 0);
-        let read = read.map_err(|source| CgroupFileError::Read {
-            path: path(),
-            source,
-        })?;
-        let text = str::from_utf8(&bytes[..read]).unwrap_or_default();
-        text.trim()
-            .parse()
-            .map_err(|_not_a_number| CgroupFileError::Format {
-                path: path(),
-                text: text.to_owned(),
-                expected: "a number",
-            })
-    }
+    values
 }
 
 #[cfg(test)]
 mod tests {
-    use super::keyed;
+    use super::{keyed, keyed_all};
+
+    #[test]
+    fn several_keys_are_found_in_one_pass() {
+        let text = "low 1\nhigh 2\noom 3\noom_kill 4\n";
+
+        let found = keyed_all(text, ["oom_kill", "max", "low"]);
+
+        assert_eq!(found, [Some(4), None, Some(1)]);
+    }
 
     #[test]
     fn keyed_value_is_found_by_its_whole_key() {

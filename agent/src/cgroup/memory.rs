@@ -1,16 +1,16 @@
 //! Memory: the limit, the soft limit, swap, the reservation, and killing a task whole.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
-use crate::cgroup::file::{self, CgroupFileError, HeldFile};
+use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::held::{At, Reader};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
-use crate::cgroup::{Controller, Unenforced};
+use crate::cgroup::{Controller, Unenforced, oom};
 
 /// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
 const V1_UNLIMITED_BYTES: u64 = 1 << 62;
@@ -231,11 +231,7 @@ pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
 }
 
 /// The file that says what counts against the limit.
-pub(crate) fn current(dir: &Arc<Path>, v2: bool) -> Result<HeldFile, CgroupFileError> {
-    HeldFile::open(dir, current_name(v2))
-}
-
-fn current_name(v2: bool) -> &'static str {
+pub(crate) fn current_name(v2: bool) -> &'static str {
     if v2 {
         "memory.current"
     } else {
@@ -243,61 +239,78 @@ fn current_name(v2: bool) -> &'static str {
     }
 }
 
-/// What the group `dir` uses.
-pub(crate) fn stats(dir: &Path, v2: bool) -> Result<MemoryStats, CgroupFileError> {
-    let stat = file::read(dir, "memory.stat")?;
-    let keyed = |key| file::keyed(&stat, key);
-    let limit = if v2 {
-        "memory.max"
+/// What the group at `at` uses. No file is read twice.
+pub(crate) fn stats<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<MemoryStats, CgroupFileError> {
+    if at.is_none() {
+        stats_v2(files, at)
     } else {
-        "memory.limit_in_bytes"
-    };
-    let limit = file::limit(dir, limit)?.filter(|limit| is_limit(*limit));
-    // v1 counts a group's own pages under the plain name, its children's under `total_`.
-    let (rss, cache) = if v2 {
-        ("anon", "file")
-    } else {
-        ("total_rss", "total_cache")
-    };
-    let faults = if v2 { "pgmajfault" } else { "total_pgmajfault" };
-    let swap = if v2 {
-        number_if_any(dir, "memory.swap.current")?
-    } else {
-        keyed("total_swap")
-    };
-    let (kernel, events) = if v2 {
-        (keyed("kernel"), file::read_if_any(dir, "memory.events")?)
-    } else {
-        (number_if_any(dir, "memory.kmem.usage_in_bytes")?, None)
-    };
-    let event = |key| file::keyed(events.as_deref()?, key);
+        stats_v1(files, at)
+    }
+}
+
+fn stats_v2<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<MemoryStats, CgroupFileError> {
+    let keys = ["anon", "file", "kernel", "pgmajfault"];
+    let [rss_bytes, cache_bytes, kernel_bytes, major_faults] =
+        file::keyed_all(files.read(at, "memory.stat")?, keys);
+    let events = files.read(at, "memory.events")?;
+    let [high_events, max_events, oom_kills] = file::keyed_all(events, ["high", "max", "oom_kill"]);
     Ok(MemoryStats {
-        current_bytes: file::number(dir, current_name(v2))?,
-        peak_bytes: peak(dir, v2)?,
-        limit_bytes: limit,
-        rss_bytes: keyed(rss),
-        cache_bytes: keyed(cache),
-        swap_bytes: swap,
-        kernel_bytes: kernel,
-        major_faults: keyed(faults),
-        high_events: event("high"),
-        max_events: event("max"),
+        current_bytes: files.number(at, current_name(true))?,
+        peak_bytes: files.number_if_any(at, peak_name(true))?,
+        limit_bytes: files.limit(at, "memory.max")?,
+        rss_bytes,
+        cache_bytes,
+        swap_bytes: files.number_if_any(at, "memory.swap.current")?,
+        kernel_bytes,
+        major_faults,
+        high_events,
+        max_events,
+        oom_kills: oom_kills.unwrap_or(0),
+    })
+}
+
+fn stats_v1<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<MemoryStats, CgroupFileError> {
+    // A group's own pages are counted under the plain name, its children's under `total_`.
+    let keys = ["total_rss", "total_cache", "total_swap", "total_pgmajfault"];
+    let [rss_bytes, cache_bytes, swap_bytes, major_faults] =
+        file::keyed_all(files.read(at, "memory.stat")?, keys);
+    let limit = files.limit(at, "memory.limit_in_bytes")?;
+    Ok(MemoryStats {
+        current_bytes: files.number(at, current_name(false))?,
+        peak_bytes: files.number_if_any(at, peak_name(false))?,
+        limit_bytes: limit.filter(|limit| is_limit(*limit)),
+        rss_bytes,
+        cache_bytes,
+        swap_bytes,
+        kernel_bytes: files.number_if_any(at, "memory.kmem.usage_in_bytes")?,
+        major_faults,
+        high_events: None,
+        max_events: None,
+        oom_kills: oom::kills_v1(files, at)?,
     })
 }
 
 /// The most it ever used. v2 tells since Linux 5.19.
 pub(crate) fn peak(dir: &Path, v2: bool) -> Result<Option<u64>, CgroupFileError> {
-    let name = if v2 {
+    let text = file::read_if_any(dir, peak_name(v2))?;
+    Ok(text.as_deref().and_then(file::parse_number))
+}
+
+fn peak_name(v2: bool) -> &'static str {
+    if v2 {
         "memory.peak"
     } else {
         "memory.max_usage_in_bytes"
-    };
-    number_if_any(dir, name)
-}
-
-fn number_if_any(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {
-    let text = file::read_if_any(dir, name)?;
-    Ok(text.and_then(|text| text.trim().parse().ok()))
+    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,14 @@
 //!
 //! Files held open would read ENODEV once the group is removed: whoever removes it takes the count first.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::held::{At, Reader};
 use crate::cgroup::{memory, tree};
+
+/// Where v1 counts them.
+const CONTROL: &str = "memory.oom_control";
 
 /// Out-of-memory kills in a task's group and all below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,19 +27,37 @@ pub(crate) fn count(dir: &Path, v2: bool) -> Result<OomCount, CgroupFileError> {
     let (events, limit) = if v2 {
         ("memory.events", "memory.max")
     } else {
-        ("memory.oom_control", "memory.limit_in_bytes")
+        (CONTROL, "memory.limit_in_bytes")
     };
-    let kills_in = |text: &str| file::keyed(text, "oom_kill").unwrap_or(0);
     let mut kills = kills_in(&file::read(dir, events)?);
     if !v2 {
-        // v2 counts for all groups below; v1 for each alone.
-        for nested in tree::descendants(dir)? {
-            kills += kills_in(&file::read_if_any(&nested, events)?.unwrap_or_default());
-        }
+        kills += kills_below_v1(dir)?;
     }
     Ok(OomCount {
         kills,
         peak_bytes: memory::peak(dir, v2)?,
         limit_bytes: file::limit(dir, limit)?.filter(|bytes| memory::is_limit(*bytes)),
     })
+}
+
+/// The kills alone, of the v1 group at `at` and all below it.
+pub(crate) fn kills_v1<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<u64, CgroupFileError> {
+    let kills = kills_in(files.read(at, CONTROL)?);
+    Ok(kills + kills_below_v1(&files.dir(at))?)
+}
+
+/// v2 counts for all groups below; v1 for each alone.
+fn kills_below_v1(dir: &Path) -> Result<u64, CgroupFileError> {
+    let mut kills = 0;
+    for nested in tree::descendants(dir)? {
+        kills += kills_in(&file::read_if_any(&nested, CONTROL)?.unwrap_or_default());
+    }
+    Ok(kills)
+}
+
+fn kills_in(events: &str) -> u64 {
+    file::keyed(events, "oom_kill").unwrap_or(0)
 }

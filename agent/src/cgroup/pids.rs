@@ -6,7 +6,8 @@ use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::pid::PidController;
 
 use crate::cgroup::Controller;
-use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::file::CgroupFileError;
+use crate::cgroup::held::{At, Reader};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 
 /// Sets the limit of the group `dir`. Both versions have the same file.
@@ -40,7 +41,10 @@ pub(crate) fn files() -> &'static [&'static str] {
     &["pids.max"]
 }
 
-/// How many there are.
-pub(crate) fn current(dir: &Path) -> Result<u64, CgroupFileError> {
-    file::number(dir, "pids.current")
+/// How many there are in the group at `at`.
+pub(crate) fn current<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<u64, CgroupFileError> {
+    files.number(at, "pids.current")
 }

@@ -6,16 +6,17 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::cgroup::held::{At, Reader};
 use crate::cgroup::stats::{Pressure, PressureStats};
 use crate::cgroup::{NodeTree, TaskCgroup, file};
 
-/// What the v2 group `dir` says; `None` where this kernel keeps no pressure.
-pub(crate) fn stats(dir: &Path) -> Option<PressureStats> {
+/// What the v2 group says; `None` where this kernel keeps no pressure.
+pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<PressureStats> {
     // A kernel with pressure switched off may have the files, and refuse to read them.
-    let of = |name: &str| parse(&file::read(dir, name).ok()?);
+    let mut of = |name| parse(files.read(None, name).ok()?);
     Some(PressureStats {
         cpu: of("cpu.pressure")?,
         memory: of("memory.pressure")?,

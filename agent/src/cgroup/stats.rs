@@ -41,6 +41,8 @@ pub struct MemoryStats {
     /// Times the group was about to go above its limit, and memory had to be found in it. v1 has a file for it that
     /// reads 0 in groups whose processes were killed at the limit (seen on Linux 6.18).
     pub max_events: Option<u64>,
+    /// Processes that were killed for want of memory, all groups below included.
+    pub oom_kills: u64,
 }
 
 /// How long processes stood still for want of one thing, in microseconds.

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use muster_domain::resources::IoLimits;
 
-use crate::cgroup::file::{self, CgroupFileError, HeldFile};
+use crate::cgroup::file::{self, CgroupFileError};
+use crate::cgroup::held::{At, HeldFiles, Reader};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::cgroup::oom::{self, OomCount};
 use crate::cgroup::remove::{self, RemoveCgroupError};
@@ -57,8 +58,8 @@ pub struct TaskCgroup {
     dir: Arc<Path>,
     /// It had a group of the cpuset controller when it was opened.
     has_cpuset: bool,
-    /// The one file that is held open, because each collection reads it. Opened when it is first read: not every task lives that long.
-    memory: OnceLock<HeldFile>,
+    /// What is read again and again.
+    files: HeldFiles,
     /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
 }
@@ -212,7 +213,7 @@ impl TaskCgroup {
             tree: tree.clone(),
             name,
             id,
-            memory: OnceLock::new(),
+            files: HeldFiles::new(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
             unenforced: swap.into_iter().collect(),
             dir,
@@ -421,23 +422,39 @@ impl TaskCgroup {
         kill::procs(&self.dir)
     }
 
-    /// What it uses, as far as this host counts.
+    /// What it uses, as far as this host counts. The files are held open from the first call on, until nobody has called
+    /// for a while ([`Self::memory_now`] sees to that), as far as there are descriptors for them.
     ///
     /// # Errors
     ///
     /// [`CgroupFileError`].
     pub fn stats(&self) -> Result<TaskStats, CgroupFileError> {
-        let group = |controller| self.group(controller);
-        let cpu = group(Controller::Cpu);
-        let limited = cpu.as_ref().map(|group| (group.dir.as_path(), group.v2));
-        let memory = group(Controller::Memory).map(|group| memory::stats(&group.dir, group.v2));
-        let pids = group(Controller::Pids).map(|group| pids::current(&group.dir));
+        self.files.asked(std::time::Instant::now());
+        let at = |controller| self.at(controller);
+        let mut files = self.reader();
         Ok(TaskStats {
-            cpu: Some(cpu::stats(&self.dir, limited)?),
-            memory: memory.transpose()?,
-            pids: pids.transpose()?,
-            pressure: pressure::stats(&self.dir),
+            cpu: Some(cpu::stats(&mut files, at(Controller::Cpu))?),
+            memory: at(Controller::Memory)
+                .map(|at| memory::stats(&mut files, at))
+                .transpose()?,
+            pids: at(Controller::Pids)
+                .map(|at| pids::current(&mut files, at))
+                .transpose()?,
+            pressure: pressure::stats(&mut files),
         })
+    }
+
+    fn reader(&self) -> Reader<'_, impl Fn(At) -> PathBuf> {
+        self.files.reader(|at| {
+            let v1 = at.and_then(|controller| self.group(controller));
+            v1.map_or_else(|| self.dir.to_path_buf(), |group| group.dir)
+        })
+    }
+
+    /// Where files of a controller are, if it is to be had.
+    fn at(&self, controller: Controller) -> Option<At> {
+        let bound = self.tree.bound().get(&controller)?;
+        Some((!bound.v2).then_some(controller))
     }
 
     /// CPU time of all that ever ran in it.
@@ -446,28 +463,22 @@ impl TaskCgroup {
     ///
     /// [`CgroupFileError`].
     pub fn cpu_time(&self) -> Result<Option<Duration>, CgroupFileError> {
-        let stats = cpu::stats(&self.dir, None)?;
-        Ok(stats.usage_us.map(Duration::from_micros))
+        Ok(cpu::usage_us(&self.dir)?.map(Duration::from_micros))
     }
 
     /// Bytes of memory charged, from a file that is held open from the first call on; `None` without a memory
-    /// controller.
+    /// controller. It is called all the time, and closes what [`Self::stats`] opened and nobody needs any more.
     ///
     /// # Errors
     ///
     /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
     pub fn memory_now(&self) -> Result<Option<u64>, CgroupFileError> {
-        if let Some(held) = self.memory.get() {
-            return held.number().map(Some);
-        }
-        let Some(Group { dir, v2, .. }) = self.group(Controller::Memory) else {
+        let Some(at) = self.at(Controller::Memory) else {
             return Ok(None);
         };
-        let held = memory::current(&dir.into(), v2)?;
-        let bytes = held.number()?;
-        // Two that come at once open it twice, and one of them is closed.
-        drop(self.memory.set(held));
-        Ok(Some(bytes))
+        let name = memory::current_name(at.is_none());
+        self.files.let_go(name, std::time::Instant::now());
+        self.reader().number(at, name).map(Some)
     }
 
     /// Out-of-memory kills so far; `None` without a memory controller.

@@ -15,7 +15,7 @@ use muster_domain::resources::IoLimits;
 use crate::cgroup::{
     ApplyLimitError, Controller, ControllerMode, CpuStats, CreateTaskCgroupError, Hierarchies,
     Limits, NodeTree, NodeTreeError, NodeTreeRecord, RemoveCgroupError, TaskCgroup, TaskName,
-    remove,
+    TaskStats, remove,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -591,6 +591,60 @@ async fn kill_reaches_every_descendant() {
     shell.wait();
     task.remove().await.unwrap();
     assert_eq!(fixture.tree.tasks().unwrap(), []);
+}
+
+/// What is open of the groups of `tree`, by descriptor.
+fn open_files(tree: &NodeTree) -> Vec<(String, std::path::PathBuf)> {
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = open.filter_map(|entry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let name = entry.file_name().to_str()?.to_owned();
+        let ours = target.to_str()?.contains(tree.name());
+        ours.then_some((name, target))
+    });
+    let mut open: Vec<_> = open.collect();
+    open.sort();
+    open
+}
+
+#[tokio::test]
+async fn files_are_held_from_one_look_to_the_next() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    let task = fixture.task(&Limits::default());
+    assert_eq!(open_files(&fixture.tree), []);
+
+    let first = task.stats().unwrap();
+    let held = open_files(&fixture.tree);
+    let second = task.stats().unwrap();
+
+    let kinds = |stats: &TaskStats| {
+        let TaskStats {
+            cpu,
+            memory,
+            pids,
+            pressure,
+        } = stats;
+        [
+            cpu.is_some(),
+            memory.is_some(),
+            pids.is_some(),
+            pressure.is_some(),
+        ]
+    };
+    assert_eq!(kinds(&first), kinds(&second));
+    assert_eq!(open_files(&fixture.tree), held);
+    let mut paths: Vec<_> = held.iter().map(|(_, path)| path).collect();
+    paths.sort();
+    paths.dedup();
+    assert_eq!(paths.len(), held.len(), "none is held twice: {held:?}");
+    assert!(
+        paths.iter().any(|path| path.ends_with("cpu.stat")),
+        "{held:?}"
+    );
+    drop(task);
+    assert_eq!(open_files(&fixture.tree), []);
 }
 
 #[tokio::test]
