@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::file;
+use crate::cgroup::{file, memory};
 
 /// The parent of our tree is one up when the agent is in this leaf already: a service manager may
 /// start it there (`DelegateSubgroup=agent`), or an agent before this one made it.
@@ -251,6 +251,19 @@ impl Hierarchies {
         } else {
             ControllerMode::Absent
         }
+    }
+
+    /// Why what tasks have reserved of memory (`memory.low`) is not kept, if a group above the tree has nothing reserved.
+    pub fn unreserved(&self) -> Option<String> {
+        let v2 = self.v2.as_ref();
+        let v2 = v2.filter(|_| self.controller(Controller::Memory) == ControllerMode::V2)?;
+        let base = v2.base();
+        let dir = memory::unreserved(&base)?.display();
+        Some(format!(
+            "memory that tasks have reserved (`memory` below `memory_max`) is not kept when the machine runs out: {dir} above \
+             them reserves none: give it as much as tasks may reserve, and each group above it (systemd: MemoryLow= in \
+             the service and in its slices; else write it to {dir}/memory.low)"
+        ))
     }
 
     /// The node's attributes: `cgroup.mode` and one for each controller.

@@ -180,6 +180,27 @@ pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
     setter.write("memory.low", &sum.to_string())
 }
 
+/// The same after a child of `dir` was removed. Where nothing was reserved nothing is looked for.
+pub(crate) fn sum_rest(dir: &Path) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Memory,
+        dir,
+    };
+    if setter.number("memory.low")? == Some(0) {
+        return Ok(());
+    }
+    sum_children(dir)
+}
+
+/// The group nearest above what is in `dir`, `dir` included, that has no reservation: what groups below it reserve is
+/// not kept. The root of the hierarchy has all memory, and no such file.
+pub(crate) fn unreserved(dir: &Path) -> Option<&Path> {
+    dir.ancestors()
+        .map_while(|dir| Some((dir, file::limit(dir, "memory.low").ok()?)))
+        .find(|(_, low)| *low == Some(0))
+        .map(|(dir, _)| dir)
+}
+
 /// Whether a file that reads `got` holds the limit: the kernel rounds down to whole pages.
 fn rounds(got: &str, wanted: Option<u64>) -> bool {
     let got = if got == "max" {
@@ -315,7 +336,68 @@ fn peak_name(v2: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::rounds;
+    use std::fs;
+    use std::path::Path;
+
+    use super::{rounds, sum_children, sum_rest, unreserved};
+
+    fn group(dir: &Path, low: u64) {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("memory.low"), format!("{low}\n")).unwrap();
+    }
+
+    fn low(dir: &Path) -> String {
+        fs::read_to_string(dir.join("memory.low")).unwrap()
+    }
+
+    /// The allocation `a` has two tasks and `b` one. All sums have as many digits as what they are written over.
+    #[test]
+    fn groups_above_reserve_what_their_tasks_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for (name, bytes) in [("", 10), ("a", 10), ("a/x", 20), ("a/y", 30), ("b", 40)] {
+            group(&root.join(name), bytes);
+        }
+
+        sum_children(&root.join("a")).unwrap();
+        sum_children(root).unwrap();
+        assert_eq!(
+            (low(&root.join("a")), low(root)),
+            ("50\n".into(), "90\n".into())
+        );
+
+        fs::remove_dir_all(root.join("a")).unwrap();
+        sum_rest(root).unwrap();
+        assert_eq!(low(root), "40\n");
+    }
+
+    #[test]
+    fn without_a_reservation_nothing_is_summed() {
+        let dir = tempfile::tempdir().unwrap();
+        group(dir.path(), 0);
+        group(&dir.path().join("a"), 7);
+
+        sum_rest(dir.path()).unwrap();
+
+        assert_eq!(low(dir.path()), "0\n");
+    }
+
+    /// A service in a slice, below the root, which has no such file.
+    #[test]
+    fn the_group_that_keeps_nothing_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let slice = dir.path().join("system.slice");
+        let service = slice.join("muster.service");
+        group(&slice, 0);
+        group(&service, 9);
+
+        assert_eq!(unreserved(&service), Some(slice.as_path()));
+        group(&slice, 9);
+        assert_eq!(unreserved(&service), None);
+        group(&service, 0);
+        assert_eq!(unreserved(&service), Some(service.as_path()));
+        assert_eq!(unreserved(dir.path()), None);
+    }
 
     #[test]
     fn whole_pages_below_the_limit_hold_it() {

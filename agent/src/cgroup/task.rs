@@ -610,7 +610,8 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// Removes the allocation's groups if they are empty; else they weigh what is left in them.
+    /// Removes the allocation's groups if they are empty; else they weigh what is left in them. The tree reserves no more
+    /// for what is gone.
     fn release_alloc(&self) {
         let mut left = false;
         for dir in self.alloc_dirs() {
@@ -620,7 +621,12 @@ impl TaskCgroup {
                 Err(error) => tracing::warn!(dir = %dir.display(), %error, "remove cgroup"),
             }
         }
-        if left && let Err(error) = self.pass_up(true, true) {
+        let weighed = match self.group(Controller::Memory) {
+            _ if left => self.pass_up(true, true),
+            Some(Group { root, v2: true, .. }) => memory::sum_rest(&root),
+            _ => Ok(()),
+        };
+        if let Err(error) = weighed {
             tracing::warn!(alloc = self.name.alloc, %error, "weigh what is left of an allocation");
         }
     }

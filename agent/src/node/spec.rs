@@ -65,6 +65,9 @@ impl Parts {
         if let Means::Accounted { reason } = &self.disks {
             add("storage.quota.reason", reason.clone());
         }
+        if let Some(reason) = self.hierarchies.unreserved() {
+            add("cgroup.memory.low.reason", reason);
+        }
         for limit in &self.unenforced {
             add(
                 &format!("cgroup.{}.unenforced", limit.controller),

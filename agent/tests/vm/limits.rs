@@ -1,5 +1,6 @@
 //! Limits hold under real pressure.
 
+use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,8 @@ async fn a_soft_memory_limit_is_kept_by_reclaim() {
         ..limits()
     };
     let task = TaskCgroup::create(&tree, "alloc", "reads", &limits).unwrap();
+    let reserved = || fs::read_to_string(tree.v2_dir().join("memory.low")).unwrap();
+    assert_eq!(reserved(), "8388608\n");
 
     let mut child = shell(&task, &format!("exec cat {}", disk.path()));
     let status = child.wait().unwrap();
@@ -117,7 +120,9 @@ async fn a_soft_memory_limit_is_kept_by_reclaim() {
     assert_eq!(task.oom().unwrap().unwrap().kills, 0);
     let peak = memory.peak_bytes.unwrap_or(memory.current_bytes);
     assert!(peak <= soft + (8 << 20), "{memory:?}");
-    remove(tree, task).await;
+    task.remove().await.unwrap();
+    assert_eq!(reserved(), "0\n");
+    tree.remove().await.unwrap();
 }
 
 /// A mebibyte in a second, within a tenth over five seconds, counted by the kernel as they go to the disk.
@@ -279,7 +284,7 @@ async fn killing_reaches_what_hides() {
     );
     let mut child = shell(&task, &script);
     until("the hidden process", || {
-        let procs = std::fs::read_to_string(nested.join("cgroup.procs")).unwrap_or_default();
+        let procs = fs::read_to_string(nested.join("cgroup.procs")).unwrap_or_default();
         (!procs.is_empty()).then_some(())
     });
 
@@ -331,7 +336,7 @@ async fn cores_are_those_that_were_given() {
 
     // It joins one group after the other.
     until("a task on its core", || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
         let mut lines = status.lines();
         let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
         (allowed.trim() == "0").then_some(())

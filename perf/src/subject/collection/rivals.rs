@@ -22,6 +22,8 @@ pub(super) const MEMORY: &[&str] = &["memory.current", "memory.usage_in_bytes"];
 const FILE_BYTES: usize = 16 << 10;
 /// Descriptors that are left to everything else.
 const OTHER_DESCRIPTORS: u64 = 1_000;
+/// The part of all that the agent may hold files of groups with.
+const AGENTS_PART: u64 = 4;
 
 /// The directories of a task's groups.
 pub(super) struct Dirs(Vec<PathBuf>);
@@ -51,6 +53,7 @@ impl Held {
     pub(super) fn open(tasks: &[Dirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // Two of these live at a time, and one of them has one file a task.
+        let descriptors = descriptors - descriptors / AGENTS_PART;
         let room = descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() as u64 + 1);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         let open = |dirs: &Dirs| dirs.files(wanted).iter().map(File::open).collect();
