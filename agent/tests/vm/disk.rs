@@ -19,6 +19,19 @@ pub(crate) struct Disk {
 /// The guest's slow disk: it does a request at a time, each in 5 ms (`xtask/src/vm/init.sh`).
 const SLOW: &str = "nullb0";
 
+/// What makes bfq go by weights and by nothing it guesses, in this order.
+///
+/// It sees requests only as far as there are tags, which for a disk that does one at a time are two: whoever waits for a tag
+/// weighs nothing. Then no time is kept free for a reader that may come back, no reader is favoured for being new, and a turn
+/// is never longer than sixteen requests of 4 KiB, whatever speed was measured (`Documentation/block/bfq-iosched.rst`).
+const BY_WEIGHT_ALONE: [(&str, &str); 5] = [
+    ("scheduler", "bfq"),
+    ("nr_requests", "128"),
+    ("iosched/slice_idle", "0"),
+    ("iosched/low_latency", "0"),
+    ("iosched/max_budget", "128"),
+];
+
 impl Disk {
     /// A disk of so many bytes, all zero; `None`, said as a skip of `test`, where there are no loop devices.
     pub(crate) fn new(test: &str, bytes: u64) -> Option<Self> {
@@ -48,15 +61,16 @@ impl Disk {
         Some(Self::at(device, Some(file)))
     }
 
-    /// The slow disk, whose requests are put in order by `scheduler`; `None`, said as a skip of `test`, where there is none.
-    pub(crate) fn slow(test: &str, scheduler: &str) -> Option<Self> {
-        let file = format!("/sys/block/{SLOW}/queue/scheduler");
-        if let Err(error) = std::fs::write(&file, scheduler) {
-            let reason = format!(
-                "no disk {SLOW} with the scheduler {scheduler} ({error}); run: cargo xtask vm"
-            );
-            skipped(test, &reason);
-            return None;
+    /// The slow disk, divided by weight alone; `None`, said as a skip of `test`, where there is none.
+    pub(crate) fn weighed(test: &str) -> Option<Self> {
+        let queue = format!("/sys/block/{SLOW}/queue");
+        for (file, value) in BY_WEIGHT_ALONE {
+            if let Err(error) = std::fs::write(format!("{queue}/{file}"), value) {
+                let reason =
+                    format!("no disk {SLOW} with {file} {value} ({error}); run: cargo xtask vm");
+                skipped(test, &reason);
+                return None;
+            }
         }
         Some(Self::at(format!("/dev/{SLOW}"), None))
     }
