@@ -10,18 +10,31 @@ use super::{ALL, Place, detach, lines, until, write_lines};
 use crate::logs::{Chunk, LogReader, RotateLimits};
 use crate::ring::{LogRing, OnFull, StreamSpec};
 
-/// A tmpfs of 64 KiB, unmounted on drop.
-struct SmallDisk {
-    path: PathBuf,
+/// A tmpfs, unmounted on drop.
+pub(super) struct SmallDisk {
+    pub(super) path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
+    /// One of 64 KiB.
     fn mount() -> Option<Self> {
+        Self::of_kib(64)
+    }
+
+    /// `None`, said as a skip, where nothing can be mounted.
+    pub(super) fn of_kib(size: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        let mounted = mount(Some("tmpfs"), &path, Some("tmpfs"), flags, Some("size=64k"));
+        let size = format!("size={size}k");
+        let mounted = mount(
+            Some("tmpfs"),
+            &path,
+            Some("tmpfs"),
+            flags,
+            Some(size.as_str()),
+        );
         if let Err(errno) = mounted {
             let test = std::thread::current();
             let reason = format!("a tmpfs cannot be mounted: {errno}; run as root");
@@ -31,7 +44,7 @@ impl SmallDisk {
         Some(Self { path, _dir: dir })
     }
 
-    fn fill(&self) -> PathBuf {
+    pub(super) fn fill(&self) -> PathBuf {
         let ballast = self.path.join("ballast");
         let mut file = std::fs::File::create(&ballast).unwrap();
         while file.write_all(&[0; 4096]).is_ok() {}

@@ -1,10 +1,13 @@
 //! As many writers as a busy node has.
 
+use std::fs::File;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
-use super::{ALL, Place, assert_same, detach, lines, raise_descriptors};
+use super::full_disk::SmallDisk;
+use super::{ALL, Place, assert_same, detach, lines, raise_descriptors, until};
 use crate::logs::RotateLimits;
-use crate::ring::{LogRing, StreamSpec};
+use crate::ring::{LogRing, RingConfig, StreamId, StreamSpec};
 
 const WRITERS: usize = 1_000;
 const LINES: u32 = 100;
@@ -19,12 +22,7 @@ async fn thousand_writers_lose_no_line_through_rotation() {
         // for it where thousands were. A directory for each, as allocations have them.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir());
         let dir = dir.unwrap();
-        let place = |n: usize| {
-            let root = dir.path().join(n.to_string());
-            std::fs::create_dir(&root).unwrap();
-            Place::at(&root)
-        };
-        let places: Vec<Place> = (0..WRITERS).map(place).collect();
+        let places = places(dir.path());
         let ring = LogRing::start(config).unwrap();
         let (mut streams, mut tasks) = (Vec::new(), Vec::new());
         for place in &places {
@@ -58,5 +56,159 @@ async fn thousand_writers_lose_no_line_through_rotation() {
         }
         drop(tasks);
         ring.stop();
+    }
+}
+
+fn places(dir: &Path) -> Vec<Place> {
+    let place = |n: usize| {
+        let root = dir.join(n.to_string());
+        std::fs::create_dir(&root).unwrap();
+        Place::at(&root)
+    };
+    (0..WRITERS).map(place).collect()
+}
+
+/// Lines of each writer where there is no room: more than its FIFO holds, in three files of 4 001 bytes.
+const MORE_LINES: u32 = 500;
+
+/// What a thousand of them take on the disk is some 20 MiB, of which each file has its pages for itself.
+const DISK_KIB: u32 = 48 << 10;
+
+/// Streams to a disk that is full but for what `rooms` keep free, and their tasks.
+struct Thousand {
+    disk: SmallDisk,
+    places: Vec<Place>,
+    ring: LogRing,
+    streams: Vec<StreamId>,
+    ballast: PathBuf,
+    rooms: Vec<PathBuf>,
+}
+
+impl Thousand {
+    /// `None` where nothing can be mounted. A room holds 512 KiB.
+    async fn on_a_full_disk(config: RingConfig, rooms: u32) -> Option<(Self, Vec<File>)> {
+        raise_descriptors();
+        let disk = SmallDisk::of_kib(DISK_KIB)?;
+        let places = places(&disk.path);
+        let ring = LogRing::start(config).unwrap();
+        let (mut streams, mut tasks) = (Vec::new(), Vec::new());
+        for place in &places {
+            let task = place.task_side("web.stdout");
+            let limits = RotateLimits {
+                max_files: 100,
+                max_file_bytes: 4_001,
+            };
+            let spec = StreamSpec {
+                limits,
+                ..place.spec("web.stdout")
+            };
+            streams.push(ring.attach(spec).await.unwrap());
+            // A page: a task that says more waits.
+            rustix::pipe::fcntl_setpipe_size(&task, 4_096).unwrap();
+            tasks.push(task);
+        }
+        let room = |n| {
+            let path = disk.path.join(format!("room{n}"));
+            std::fs::write(&path, [0; 512 << 10]).unwrap();
+            path
+        };
+        let rooms = (0..rooms).map(room).collect();
+        let ballast = disk.fill();
+        let thousand = Self {
+            disk,
+            places,
+            ring,
+            streams,
+            ballast,
+            rooms,
+        };
+        Some((thousand, tasks))
+    }
+
+    async fn is_blocked(&self, stream_id: StreamId) -> bool {
+        self.ring.stats(stream_id).await.unwrap().blocked.is_some()
+    }
+
+    /// Every line of every writer is there once, in order.
+    async fn assert_whole(self) {
+        let expected = lines(MORE_LINES);
+        for (place, &stream_id) in self.places.iter().zip(&self.streams) {
+            let report = detach(&self.ring, stream_id).await;
+            let stats = report.stats;
+            assert_eq!((report.left_bytes, stats.dropped_bytes), (0, 0));
+            assert_eq!(stats.rotations, expected.len() as u64 / 4_001);
+            assert_same(&place.text("web.stdout"), &expected);
+        }
+        self.ring.stop();
+        drop(self.disk);
+    }
+}
+
+/// Lines of all writers in turn; each waits for those before it.
+fn write_in_turn(mut tasks: Vec<File>) -> std::thread::JoinHandle<Vec<File>> {
+    std::thread::spawn(move || {
+        for n in 0..MORE_LINES {
+            for task in &mut tasks {
+                writeln!(task, "line {n} of the task").unwrap();
+            }
+        }
+        tasks
+    })
+}
+
+#[tokio::test]
+async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
+    for config in [ALL[0], ALL[1]] {
+        let Some((thousand, tasks)) = Thousand::on_a_full_disk(config, 0).await else {
+            return;
+        };
+
+        let writer = write_in_turn(tasks);
+        for &stream_id in &thousand.streams {
+            until("nobody has room", async || {
+                thousand.is_blocked(stream_id).await
+            })
+            .await;
+        }
+        assert!(!writer.is_finished());
+        std::fs::remove_file(&thousand.ballast).unwrap();
+        let tasks = tokio::task::spawn_blocking(|| writer.join().unwrap())
+            .await
+            .unwrap();
+
+        thousand.assert_whole().await;
+        drop(tasks);
+    }
+}
+
+/// Room comes in small parts, each only once somebody has nowhere to write.
+#[tokio::test]
+async fn thousand_writers_on_a_slow_disk_lose_no_line() {
+    for config in [ALL[0], ALL[1]] {
+        let Some((mut thousand, tasks)) = Thousand::on_a_full_disk(config, 60).await else {
+            return;
+        };
+        let mut rooms = std::mem::take(&mut thousand.rooms).into_iter();
+
+        let writer = write_in_turn(tasks);
+        let mut given = 0;
+        for &stream_id in thousand.streams.iter().cycle() {
+            if writer.is_finished() {
+                break;
+            }
+            if thousand.is_blocked(stream_id).await
+                && let Some(room) = rooms.next()
+            {
+                std::fs::remove_file(room).unwrap();
+                given += 1;
+            }
+        }
+        let tasks = writer.join().unwrap();
+        // What waits in FIFOs yet.
+        std::fs::remove_file(&thousand.ballast).unwrap();
+
+        assert!(given > 10, "{given}");
+        thousand.assert_whole().await;
+        drop(tasks);
     }
 }
