@@ -39,6 +39,7 @@ pub(crate) use cpu::PERIOD_US;
 pub(crate) use cpuset::list as core_list;
 pub use file::CgroupFileError;
 pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};
+pub use io::disks;
 pub use kill::KillError;
 pub use oom::OomCount;
 pub(crate) use pressure::Want;

@@ -43,6 +43,7 @@ mod history;
 mod limits;
 pub mod logs;
 mod migrate;
+mod new_disks;
 pub mod node;
 mod oom_score;
 mod payload;

@@ -170,6 +170,9 @@ pub(crate) const PRESSURE_WINDOW: Duration = Duration::from_secs(2);
 /// Between two looks at all tasks for the same want: a look is two files of 10 µs each a task, 0.2 % of a processor with
 /// 5 000 tasks.
 pub(crate) const PRESSURE_PAUSE: Duration = Duration::from_secs(50);
+/// Between two looks whether tasks have limits for every disk: a disk that comes is without them for so long at most. A look
+/// is a file of some 10 µs for each task with rates of disks, 0.3 % of a processor with 5 000 of them.
+pub(crate) const DISKS_LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// Between two events about the same want of a task: it keeps ten events, and other news are to be among them.
 pub(crate) const PRESSURE_TOLD_PAUSE: Duration = Duration::from_hours(1);
 /// MHz of a core of which neither sysfs nor `/proc/cpuinfo` knows a frequency, as on some virtual machines.

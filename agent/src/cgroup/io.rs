@@ -1,7 +1,8 @@
 //! Disks: rates of each, and a share of those that are busy.
 //!
 //! A job names no disk, because it does not know its node's: each limit holds for every disk that is there when it is
-//! set. Disks that lie on others (partitions' mappings, loops) are limited like those below them.
+//! set, and for those that come later once `new_disks` looks. Disks that lie on others (partitions' mappings, loops) are
+//! limited like those below them.
 //!
 //! One line of v2's `io.max` has all four limits of a disk, so it is written as a whole and not by cgroups-rs, which has
 //! a write for each. What v1 does otherwise is in [`v1`].
@@ -85,15 +86,50 @@ fn set_rates(
         return Ok(());
     };
     for disk in disks() {
-        let line = format!("{disk} {wanted}");
-        let set = setter.write_line(MAX, &line, |got| of_disk(got, &disk) == Some(&wanted));
-        match set {
-            // Taken out since it was listed.
-            Err(_) if !disks().contains(&disk) => {}
-            other => other?,
-        }
+        set_rates_of(setter, &disk, &wanted)?;
     }
     Ok(())
+}
+
+fn set_rates_of(setter: &Setter<'_>, disk: &str, wanted: &str) -> Result<(), ApplyLimitError> {
+    let line = format!("{disk} {wanted}");
+    match setter.write_line(MAX, &line, |got| of_disk(got, disk) == Some(wanted)) {
+        // Taken out since it was listed.
+        Err(_) if !disks().iter().any(|other| other == disk) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets the rates of those of `disks` that the group `dir` has none for, and says which.
+pub(crate) fn limit_new(
+    dir: &Path,
+    v2: bool,
+    io: &IoLimits,
+    disks: &[String],
+) -> Result<Vec<String>, ApplyLimitError> {
+    let Some(wanted) = line(io) else {
+        return Ok(Vec::new());
+    };
+    let setter = Setter {
+        controller: Controller::Io,
+        dir,
+    };
+    if !v2 {
+        let new = v1::unlimited(&setter, io, disks)?;
+        if !new.is_empty() {
+            v1::set_rates(&setter, io)?;
+        }
+        return Ok(new);
+    }
+    let Some(now) = setter.text(MAX)? else {
+        return Ok(Vec::new());
+    };
+    let is_new = |disk: &&String| of_disk(&now, disk).is_none();
+    let new: Vec<String> = disks.iter().filter(is_new).cloned().collect();
+    for disk in &new {
+        set_rates_of(&setter, disk, &wanted)?;
+    }
+    Ok(new)
 }
 
 /// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
@@ -213,7 +249,7 @@ fn default_of(text: &str) -> Option<u32> {
 }
 
 /// The disks of this machine that hold something, as `major:minor`, sorted by name.
-fn disks() -> Vec<String> {
+pub fn disks() -> Vec<String> {
     // A machine that lists none has none.
     let entries = fs::read_dir(DISKS).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries

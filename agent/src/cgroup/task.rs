@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -60,6 +60,8 @@ pub struct TaskCgroup {
     has_cpuset: bool,
     /// What is read again and again.
     files: HeldFiles,
+    /// What was last asked for its disks; held while it is written.
+    io: Mutex<IoLimits>,
     /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
 }
@@ -214,6 +216,7 @@ impl TaskCgroup {
             name,
             id,
             files: HeldFiles::new(),
+            io: Mutex::default(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
             unenforced: swap.into_iter().collect(),
             dir,
@@ -309,7 +312,11 @@ impl TaskCgroup {
                 Controller::Memory => memory::apply(&dir, v2, limits)?,
                 Controller::Pids => pids::apply(&dir, v2, limits)?,
                 Controller::Cpuset => cpuset::apply(&dir, limits)?,
-                Controller::Io => disks::apply(&dir, v2, limits)?,
+                Controller::Io => {
+                    let mut io = self.io();
+                    *io = limits.io;
+                    disks::apply(&dir, v2, limits)?;
+                }
                 Controller::Cpuacct => {}
             }
         }
@@ -317,6 +324,26 @@ impl TaskCgroup {
             limits.memory_low_bytes.is_some(),
             limits.io.weight.is_some(),
         )
+    }
+
+    /// Sets the rates that were last applied for those of `disks` that came since, and says which.
+    ///
+    /// # Errors
+    ///
+    /// [`ApplyLimitError`]; the rates of disks before the one that failed are set.
+    pub fn limit_new_disks(&self, disks: &[String]) -> Result<Vec<String>, ApplyLimitError> {
+        let io = self.io();
+        if io.is_none() {
+            return Ok(Vec::new());
+        }
+        match self.io_group() {
+            Some(Group { dir, v2, .. }) => disks::limit_new(&dir, v2, &io, disks),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn io(&self) -> MutexGuard<'_, IoLimits> {
+        self.io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the limits of a task that runs, and says which of them were others.

@@ -31,6 +31,7 @@ use crate::fingerprint::{boot_id, meminfo, topology};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
+use crate::new_disks;
 use crate::oom_score;
 use crate::pressure;
 use crate::reports::Outbox;
@@ -216,6 +217,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
 /// Takes what drivers and programs tell, until the agent stops.
 fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(new_disks::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(pressure::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));

@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 /// What the task of an allocation uses.
-async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
+pub(crate) async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
     let request = NodeRequest::AllocStats { alloc_id };
     let replies = server.ask(request, |replies| !replies.is_empty()).await;
     let NodeReply::AllocStats(stats) = &replies[0] else {
@@ -447,6 +447,46 @@ async fn a_disk_rate_follows_the_job() {
         .await;
     assert_eq!(of_disk.write_rate(), Some(3 << 20));
     assert_eq!(server.pid(alloc_id).await, pid);
+    server.stop(alloc_id).await;
+    agent.end().await;
+}
+
+/// A disk that comes while the task runs has the task's limit once the agent has looked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_comes_later_is_limited() {
+    let name = "a_disk_that_comes_later_is_limited";
+    if !privileged(name) {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let node = server.node(|node| node.has_driver("native")).await;
+    if node.attributes["cgroup.io"] == "absent" {
+        skipped(name, "no io controller; run: cargo xtask vm");
+        return agent.end().await;
+    }
+    let limited = service(1, "sleep 600").with(|spec, _| {
+        spec.groups[0].tasks[0].resources.io.write_rate = Some(ByteRate(1 << 20));
+    });
+    let alloc_id = server.place(limited.build()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+
+    if let Some(disk) = Loop::new(&machine.data().with_extension("disk")) {
+        let of_disk = OfDisk::new(&machine, &node, alloc_id, &disk);
+        server
+            .reported(alloc_id, "told of the disk", |task, _| {
+                let told = |message: &str| {
+                    message.starts_with("limits of disks hold for ")
+                        && message.contains(&of_disk.number)
+                };
+                task.events.iter().any(|event| told(&event.message))
+            })
+            .await;
+        assert_eq!(of_disk.write_rate(), Some(1 << 20));
+    } else {
+        skipped(name, "no loop device; run: cargo xtask vm");
+    }
     server.stop(alloc_id).await;
     agent.end().await;
 }

@@ -89,6 +89,11 @@ impl Disk {
         &self.device
     }
 
+    /// As the kernel names it: `major:minor`.
+    pub(crate) fn number(&self) -> &str {
+        &self.number
+    }
+
     /// How much of what the kernel calls `what` the disk did for `task`: bytes read or written (`rbytes`, `wbytes`), or
     /// operations (`rios`, `wios`).
     pub(crate) fn done_for(&self, task: &TaskCgroup, what: &str) -> u64 {

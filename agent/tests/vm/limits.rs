@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use muster_agent::cgroup::{Controller, CpuStats, Limits, TaskCgroup};
+use muster_agent::cgroup::{Controller, CpuStats, Limits, TaskCgroup, disks};
 use muster_domain::job::ByteRate;
 use muster_domain::resources::IoLimits;
 
@@ -205,6 +205,35 @@ async fn disk_keeps(name: &str, io: IoLimits, order: &str, what: &str, limit: u6
 
     keeps(&task, &disk, what, limit);
 
+    remove(tree, task).await;
+    child.wait().unwrap();
+}
+
+/// The disk comes when the task runs.
+#[tokio::test]
+async fn a_disk_that_comes_later_is_limited_once_it_is_looked_for() {
+    let name = "a_disk_that_comes_later_is_limited_once_it_is_looked_for";
+    let Some(tree) = tree(name, &[Controller::Io]) else {
+        return;
+    };
+    let limit = 1 << 20;
+    let io = IoLimits {
+        read_rate: Some(ByteRate(limit)),
+        ..IoLimits::default()
+    };
+    let limits = Limits { io, ..limits() };
+    let task = TaskCgroup::create(&tree, "alloc", "reads", &limits).unwrap();
+    let Some(disk) = Disk::new(name, 64 << 20) else {
+        return remove(tree, task).await;
+    };
+
+    let limited = task.limit_new_disks(&disks()).unwrap();
+    let again = task.limit_new_disks(&disks()).unwrap();
+    let mut child = shell(&task, &format!("exec cat {}", disk.path()));
+
+    assert_eq!(limited, [disk.number()]);
+    assert_eq!(again, [""; 0]);
+    keeps(&task, &disk, "rbytes", limit);
     remove(tree, task).await;
     child.wait().unwrap();
 }

@@ -29,7 +29,7 @@ pub const TOGETHER_NS: u64 = 1_000_000_000;
 
 impl OomEntry {
     /// Whether a process that was chosen then is to be named in place of the one that is.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn gives_way_to(&self, chosen_boottime_ns: u64) -> bool {
         chosen_boottime_ns < self.chosen_boottime_ns

@@ -37,29 +37,46 @@ pub(super) const NOT_ALL_WRITES: &str = "the task's limits of writes hold for th
 /// How cgroups-rs sets a rate of the disk `major:minor`; 0 takes it away.
 type SetRate = fn(&BlkIoController, u64, u64, u64) -> SetResult<()>;
 
-/// Sets the rates of the v1 group.
-pub(super) fn set_rates(setter: &Setter<'_>, io: &IoLimits) -> Result<(), ApplyLimitError> {
+/// How each rate is set, in the order of [`FILES`].
+const SETS: [SetRate; 4] = [
+    BlkIoController::throttle_read_bps_for_device,
+    BlkIoController::throttle_write_bps_for_device,
+    BlkIoController::throttle_read_iops_for_device,
+    BlkIoController::throttle_write_iops_for_device,
+];
+
+/// The rates, in the order of [`FILES`].
+fn rates(io: &IoLimits) -> [Option<u64>; 4] {
     let bytes = |rate: Option<ByteRate>| rate.map(|ByteRate(bytes)| bytes);
     // The kernel takes the highest number for none.
     let ops = |ops: Option<u32>| ops.filter(|ops| *ops != u32::MAX).map(u64::from);
-    let wanted: [(Option<u64>, SetRate); 4] = [
-        (
-            bytes(io.read_rate),
-            BlkIoController::throttle_read_bps_for_device,
-        ),
-        (
-            bytes(io.write_rate),
-            BlkIoController::throttle_write_bps_for_device,
-        ),
-        (
-            ops(io.read_ops),
-            BlkIoController::throttle_read_iops_for_device,
-        ),
-        (
-            ops(io.write_ops),
-            BlkIoController::throttle_write_iops_for_device,
-        ),
-    ];
+    [
+        bytes(io.read_rate),
+        bytes(io.write_rate),
+        ops(io.read_ops),
+        ops(io.write_ops),
+    ]
+}
+
+/// Those of `disks` for which the v1 group lacks a rate.
+pub(super) fn unlimited(
+    setter: &Setter<'_>,
+    io: &IoLimits,
+    disks: &[String],
+) -> Result<Vec<String>, ApplyLimitError> {
+    let mut limits = Vec::new();
+    for (file, rate) in FILES.into_iter().zip(rates(io)) {
+        if rate.is_some() {
+            limits.extend(setter.text(file)?);
+        }
+    }
+    let lacks = |disk: &&String| limits.iter().any(|now| of_disk(now, disk).is_none());
+    Ok(disks.iter().filter(lacks).cloned().collect())
+}
+
+/// Sets the rates of the v1 group.
+pub(super) fn set_rates(setter: &Setter<'_>, io: &IoLimits) -> Result<(), ApplyLimitError> {
+    let wanted = rates(io).into_iter().zip(SETS);
     for (file, (rate, set)) in FILES.into_iter().zip(wanted) {
         // Without block throttling the kernel has no such file; `missing` tells of it.
         if let Some(now) = setter.text(file)? {

@@ -1,0 +1,69 @@
+//! Limits the disks that come while tasks run.
+//!
+//! A task's rates are written for each disk that is there when they are set (`cgroup/io.rs`). Every
+//! [`DISKS_LOOK_INTERVAL`] the file of each task that has rates is compared with the disks that are there: so a disk is
+//! found that came while a task was being started, too. The task gets an event. What cannot be set is tried again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::id::AllocId;
+use tokio_util::sync::CancellationToken;
+
+use crate::cgroup::disks;
+use crate::facilities::Facilities;
+use crate::limits::DISKS_LOOK_INTERVAL;
+use crate::task::chain;
+
+/// A task, with what was last said of it that could not be done.
+type Failures = BTreeMap<(AllocId, String), String>;
+
+/// Looks until the agent stops.
+pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken) {
+    let mut looks = tokio::time::interval(DISKS_LOOK_INTERVAL);
+    let mut failures = Failures::new();
+    loop {
+        tokio::select! {
+            _ = looks.tick() => failures = look(&facilities, &failures).await,
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
+async fn look(facilities: &Facilities, before: &Failures) -> Failures {
+    let disks = disks();
+    let mut failures = Failures::new();
+    for (alloc_id, task, live) in facilities.live.of(None) {
+        let Some(cgroup) = &live.cgroup else {
+            continue;
+        };
+        let message = match cgroup.limit_new_disks(&disks) {
+            Ok(new) if new.is_empty() => continue,
+            Ok(new) => format!("limits of disks hold for {}, too", new.join(", ")),
+            // It ends.
+            Err(_) if !cgroup.dir().exists() => continue,
+            Err(error) => {
+                let error = chain(&error);
+                let message =
+                    format!("a disk that came is not limited, which is tried again: {error}");
+                let key = (alloc_id, task.clone());
+                let is_known = before.get(&key) == Some(&message);
+                failures.insert(key, message.clone());
+                if is_known {
+                    continue;
+                }
+                message
+            }
+        };
+        tracing::info!(%alloc_id, task, message, "disks came");
+        if let Some(inputs) = facilities
+            .live
+            .runner(alloc_id, &task, &live.record.task_id)
+        {
+            inputs.send(TaskInput::Told { message }).await;
+        }
+    }
+    failures
+}
