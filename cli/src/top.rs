@@ -1,14 +1,15 @@
 //! `muster top`: what every task uses, live from eBPF, with the totals of groups and jobs.
 //!
-//! Rates are the difference of two collections. One request a node and refresh.
+//! Rates are the difference of two collections. One request a node and refresh, some nodes at once.
 
 mod tree;
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use muster_wire::api::alloc::AllocListStub;
 use muster_wire::api::node::NodeListStub;
 use muster_wire::api::stats::{NodeStats, TaskCounters};
@@ -18,7 +19,28 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-use tree::{Amount, Amounts, Level, Line, Sort};
+use tree::{Amount, Level, Line, Sort};
+
+/// Nodes that are asked at a time. One takes some milliseconds, and a slow one holds a place only; twice as many
+/// would be more than a server has to do with one page.
+const NODES_AT_ONCE: usize = 16;
+/// Who takes longer to answer is named: as long as a page stays by itself.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// What is shown of tasks besides processor and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum View {
+    /// Something of everything.
+    Common,
+    /// What disks did.
+    Disk,
+    /// What tasks stood still for.
+    Stalls,
+    /// What networks carried.
+    Network,
+    /// All columns.
+    All,
+}
 
 /// Arguments of `muster top`.
 #[derive(Debug, Args)]
@@ -34,6 +56,9 @@ pub struct TopArgs {
     /// What to order by, the most first.
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub sort: Sort,
+    /// Which columns to show.
+    #[arg(long, value_enum, default_value_t = View::Common)]
+    pub view: View,
     /// How far down to show.
     #[arg(long, value_enum, default_value_t = Level::Tasks, value_name = "LEVEL")]
     pub down_to: Level,
@@ -60,7 +85,7 @@ impl TopArgs {
 }
 
 /// A task and what it uses.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     name: String,
     job: String,
@@ -78,18 +103,45 @@ struct Row {
     net_tx_bytes_per_s: Option<f64>,
     /// Packets that its network policy refused, of either direction.
     denied_per_s: Option<f64>,
+    disk_read_bytes_per_s: Option<f64>,
+    disk_write_bytes_per_s: Option<f64>,
+    /// Requests that its disks were given.
+    disk_operations_per_s: Option<f64>,
+    /// Time that processors held it back for its quota, in percent of the interval.
+    throttled_percent: Option<f64>,
+    /// Time in which some process stood still for want of a processor, in percent of the interval.
+    stalled_cpu_percent: Option<f64>,
+    /// The same of memory.
+    stalled_memory_percent: Option<f64>,
+    /// The same of disks.
+    stalled_io_percent: Option<f64>,
+    /// TCP connections that came about, whoever asked for them.
+    connections_per_s: Option<f64>,
+    /// TCP segments that were sent again.
+    retransmits_per_s: Option<f64>,
     oom_kills: Option<u64>,
     processes: Option<u64>,
     counters: TaskCounters,
 }
 
-/// Counters of every task, by allocation and task, at one time.
-struct Collection {
+/// What a node said of one task.
+struct Told {
+    node: String,
     at: Instant,
-    tasks: BTreeMap<(String, String), (String, TaskCounters)>,
+    counters: TaskCounters,
+}
+
+/// Counters of every task, by allocation and task.
+#[derive(Default)]
+struct Collection {
+    tasks: BTreeMap<(String, String), Told>,
     lost: Option<u64>,
     unreachable: Vec<String>,
+    slow: Vec<(String, Duration)>,
 }
+
+/// A node's answer, when it came, and how long it took.
+type Answer = (Result<NodeStats, CliError>, Instant, Duration);
 
 /// Shows what tasks use.
 ///
@@ -126,98 +178,203 @@ pub fn run(client: &Client, json: bool, args: &TopArgs) -> CliResult {
 }
 
 fn collect(client: &Client) -> Result<Collection, CliError> {
-    let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
-    let mut collection = Collection {
-        at: Instant::now(),
-        tasks: BTreeMap::new(),
-        lost: None,
-        unreachable: Vec::new(),
+    let mut nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
+    nodes.retain(|node| node.status == "ready");
+    let answers = at_once(&nodes, |node| ask(client, node));
+    let mut collection = Collection::default();
+    for (node, answer) in nodes.iter().zip(answers) {
+        collection.add(&node.name, answer)?;
+    }
+    Ok(collection)
+}
+
+fn ask(client: &Client, node: &NodeListStub) -> Answer {
+    let id = escape(&node.id);
+    let begun = Instant::now();
+    let stats = client.get(&format!("/v1/client/stats?node_id={id}&counters=true"));
+    (stats, Instant::now(), begun.elapsed())
+}
+
+/// What `look` says of each of `items`, of at most [`NODES_AT_ONCE`] at a time.
+fn at_once<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(place) else {
+                return done;
+            };
+            done.push((place, look(item)));
+        }
     };
-    for node in nodes.iter().filter(|node| node.status == "ready") {
-        let path = format!(
-            "/v1/client/stats?node_id={}&counters=true",
-            escape(&node.id)
-        );
-        let stats: NodeStats = match client.get(&path) {
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers = (0..items.len().min(NODES_AT_ONCE)).map(|_| scope.spawn(work));
+        let workers: Vec<_> = workers.collect();
+        let done = workers.into_iter().flat_map(|worker| {
+            let done = worker.join();
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        done.collect()
+    });
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, said)| said).collect()
+}
+
+impl Collection {
+    /// Takes what a node answered.
+    ///
+    /// # Errors
+    ///
+    /// If it was not the node that did not answer, but all servers.
+    fn add(&mut self, node: &str, (stats, at, took): Answer) -> Result<(), CliError> {
+        if took >= SLOW {
+            self.slow.push((node.to_owned(), took));
+        }
+        let stats = match stats {
             Ok(stats) => stats,
             Err(error) if error.exit == Exit::Unreachable => return Err(error),
             Err(_) => {
-                collection.unreachable.push(node.name.clone());
-                continue;
+                self.unreachable.push(node.to_owned());
+                return Ok(());
             }
         };
         if let Some(lost) = stats.muster.ebpf_lost {
-            collection.lost = Some(collection.lost.unwrap_or(0) + lost);
+            self.lost = Some(self.lost.unwrap_or(0) + lost);
         }
         for (alloc, tasks) in stats.muster.allocs {
             for (task, counters) in tasks {
-                collection
-                    .tasks
-                    .insert((alloc.clone(), task), (node.name.clone(), counters));
+                let node = node.to_owned();
+                let told = Told { node, at, counters };
+                self.tasks.insert((alloc.clone(), task), told);
             }
         }
+        Ok(())
     }
-    collection.at = Instant::now();
-    Ok(collection)
 }
 
 fn rows(client: &Client, before: &Collection, now: &Collection) -> Result<Vec<Row>, CliError> {
     let allocs: Vec<AllocListStub> = client.get("/v1/allocations")?;
-    let elapsed = now.at.duration_since(before.at).as_secs_f64();
-    let mut rows = Vec::new();
-    for ((alloc_id, task), (node, counters)) in &now.tasks {
-        let Some(alloc) = allocs.iter().find(|alloc| alloc.id == *alloc_id) else {
-            continue;
-        };
-        let old = before
-            .tasks
-            .get(&(alloc_id.clone(), task.clone()))
-            .map(|(_, counters)| counters);
-        let rate = |value: fn(&TaskCounters) -> Option<u64>| {
-            let (new, old) = (value(counters)?, value(old?)?);
-            Some(new.saturating_sub(old) as f64 / elapsed)
-        };
-        rows.push(Row {
-            name: format!("{}/{task}", alloc.name),
-            job: alloc.job_id.clone(),
-            group: alloc.task_group.clone(),
-            task: task.clone(),
-            node: node.clone(),
-            cpu_percent: rate(|c| c.cpu_nanos).map(|nanos| nanos / 1e7),
-            wait_percent: rate(|c| Some(c.run_delay.as_ref()?.sum_nanos)).map(|nanos| nanos / 1e7),
-            switches_per_s: rate(|c| c.context_switches),
-            memory_bytes: counters.memory_bytes,
-            memory_limit_bytes: counters.memory_limit_bytes,
-            net_rx_bytes_per_s: rate(|c| c.net_rx_bytes),
-            net_tx_bytes_per_s: rate(|c| c.net_tx_bytes),
-            denied_per_s: rate(|c| Some(c.net_rx_denied? + c.net_tx_denied?)),
-            oom_kills: counters.oom_kills,
-            processes: counters.pids,
-            counters: counters.clone(),
-        });
+    let allocs: BTreeMap<&str, &AllocListStub> =
+        allocs.iter().map(|alloc| (&*alloc.id, alloc)).collect();
+    let rows = now.tasks.iter().filter_map(|(key, told)| {
+        let alloc = allocs.get(key.0.as_str())?;
+        Some(row(alloc, &key.1, before.tasks.get(key), told))
+    });
+    Ok(rows.collect())
+}
+
+fn row(alloc: &AllocListStub, task: &str, before: Option<&Told>, told: &Told) -> Row {
+    let counters = &told.counters;
+    let rate = |value: fn(&TaskCounters) -> Option<u64>| {
+        let before = before?;
+        let (new, old) = (value(counters)?, value(&before.counters)?);
+        let elapsed = told.at.saturating_duration_since(before.at);
+        Some(new.saturating_sub(old) as f64 / elapsed.as_secs_f64())
+    };
+    let percent = |value| rate(value).map(|nanos| nanos / 1e7);
+    Row {
+        name: format!("{}/{task}", alloc.name),
+        job: alloc.job_id.clone(),
+        group: alloc.task_group.clone(),
+        task: task.to_owned(),
+        node: told.node.clone(),
+        cpu_percent: percent(|c| c.cpu_nanos),
+        wait_percent: percent(|c| Some(c.run_delay.as_ref()?.sum_nanos)),
+        switches_per_s: rate(|c| c.context_switches),
+        memory_bytes: counters.memory_bytes,
+        memory_limit_bytes: counters.memory_limit_bytes,
+        net_rx_bytes_per_s: rate(|c| c.net_rx_bytes),
+        net_tx_bytes_per_s: rate(|c| c.net_tx_bytes),
+        denied_per_s: rate(|c| Some(c.net_rx_denied? + c.net_tx_denied?)),
+        disk_read_bytes_per_s: rate(|c| c.block_read_bytes),
+        disk_write_bytes_per_s: rate(|c| c.block_write_bytes),
+        disk_operations_per_s: rate(|c| Some(c.block_reads? + c.block_writes?)),
+        throttled_percent: percent(|c| c.throttled_nanos),
+        stalled_cpu_percent: percent(|c| Some(c.pressure_cpu?.some_nanos)),
+        stalled_memory_percent: percent(|c| Some(c.pressure_memory?.some_nanos)),
+        stalled_io_percent: percent(|c| Some(c.pressure_io?.some_nanos)),
+        connections_per_s: rate(|c| Some(c.tcp_opened? + c.tcp_accepted?)),
+        retransmits_per_s: rate(|c| c.tcp_retransmits),
+        oom_kills: counters.oom_kills,
+        processes: counters.pids,
+        counters: counters.clone(),
     }
-    Ok(rows)
 }
 
 const DASH: &str = "–";
 
+/// A column's title, who shows it besides [`View::All`], and what it shows of a line.
+type Column = (&'static str, &'static [View], fn(&Line) -> String);
+
+/// The columns behind the task's name and its node.
+const COLUMNS: [Column; 19] = {
+    use View::{Common, Disk, Network, Stalls};
+    const EVERY: &[View] = &[Common, Disk, Stalls, Network];
+    [
+        ("CPU % OF A CORE", EVERY, |it| {
+            tenths(it.amounts.cpu_percent)
+        }),
+        ("WAITING %", &[Common, Stalls], |it| {
+            tenths(it.amounts.wait_percent)
+        }),
+        ("SWITCHES/S", &[Common, Stalls], |it| {
+            tenths(it.amounts.switches_per_s)
+        }),
+        ("MEMORY", EVERY, |it| bytes(it.amounts.memory_bytes)),
+        ("OF LIMIT", &[Common], |it| of_limit(it)),
+        ("NET IN/S", &[Common, Network], |it| {
+            bytes(it.amounts.net_rx_bytes_per_s)
+        }),
+        ("NET OUT/S", &[Common, Network], |it| {
+            bytes(it.amounts.net_tx_bytes_per_s)
+        }),
+        ("DENIED/S", &[Common, Network], |it| {
+            tenths(it.amounts.denied_per_s)
+        }),
+        ("CONNECTIONS/S", &[Network], |it| {
+            tenths(it.amounts.connections_per_s)
+        }),
+        ("RETRANSMITS/S", &[Network], |it| {
+            tenths(it.amounts.retransmits_per_s)
+        }),
+        ("READ/S", &[Disk], |it| {
+            bytes(it.amounts.disk_read_bytes_per_s)
+        }),
+        ("WRITTEN/S", &[Disk], |it| {
+            bytes(it.amounts.disk_write_bytes_per_s)
+        }),
+        ("DISK OPS/S", &[Disk], |it| {
+            tenths(it.amounts.disk_operations_per_s)
+        }),
+        ("THROTTLED %", &[Stalls], |it| {
+            tenths(it.amounts.throttled_percent)
+        }),
+        ("STALLED CPU %", &[Stalls], |it| {
+            tenths(it.amounts.stalled_cpu_percent)
+        }),
+        ("STALLED MEMORY %", &[Stalls], |it| {
+            tenths(it.amounts.stalled_memory_percent)
+        }),
+        ("STALLED DISK %", &[Stalls, Disk], |it| {
+            tenths(it.amounts.stalled_io_percent)
+        }),
+        ("PROCESSES", &[Common], |it| whole(it.amounts.processes)),
+        ("OOM KILLS", &[Common], |it| whole(it.amounts.oom_kills)),
+    ]
+};
+
+fn columns(view: View) -> impl Iterator<Item = &'static Column> {
+    let shown = move |(_, views, _): &&Column| view == View::All || views.contains(&view);
+    COLUMNS.iter().filter(shown)
+}
+
 fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> {
-    let mut table = output::table(&[
-        "TASK",
-        "NODE",
-        "CPU % OF A CORE",
-        "WAITING %",
-        "SWITCHES/S",
-        "MEMORY",
-        "OF LIMIT",
-        "NET IN/S",
-        "NET OUT/S",
-        "DENIED/S",
-        "PROCESSES",
-        "OOM KILLS",
-    ]);
+    let titles = columns(args.view).map(|(title, ..)| *title);
+    let titles: Vec<&str> = ["TASK", "NODE"].into_iter().chain(titles).collect();
+    let mut table = output::table(&titles);
     for line in tree::lines(rows, args.sort, args.down_to) {
-        table.add_row(cells(&line));
+        table.add_row(cells(&line, args.view));
     }
     let total = Line {
         level: Level::Jobs,
@@ -226,7 +383,7 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
         of_limit_percent: None,
         amounts: tree::total(rows),
     };
-    table.add_row(cells(&total));
+    table.add_row(cells(&total, args.view));
     output::print_table(&table)?;
     let lost = now.lost.map_or_else(
         || "– (no programs loaded)".to_owned(),
@@ -239,49 +396,49 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
     if !now.unreachable.is_empty() {
         output::print(&format!("no answer from: {}\n", now.unreachable.join(", ")))?;
     }
+    if !now.slow.is_empty() {
+        let slow = now.slow.iter();
+        let slow = slow.map(|(node, took)| format!("{node} ({:.1} s)", took.as_secs_f64()));
+        let slow: Vec<String> = slow.collect();
+        output::print(&format!("slow to answer: {}\n", slow.join(", ")))?;
+    }
     Ok(())
 }
 
-fn cells(line: &Line) -> [String; 12] {
+fn cells(line: &Line, view: View) -> Vec<String> {
     let indent = match line.level {
         Level::Jobs => "",
         Level::Groups => "  ",
         Level::Tasks => "    ",
     };
-    let Amounts {
-        cpu_percent,
-        wait_percent,
-        switches_per_s,
-        memory_bytes,
-        net_rx_bytes_per_s,
-        net_tx_bytes_per_s,
-        denied_per_s,
-        processes,
-        oom_kills,
-    } = line.amounts;
-    let tenths = |value: f64| format!("{value:.1}");
-    let whole = |value: f64| format!("{value:.0}");
+    let name = format!("{indent}{}", output::clean(&line.name));
+    let amounts = columns(view).map(|(_, _, cell)| cell(line));
+    [name, output::clean(&line.node)]
+        .into_iter()
+        .chain(amounts)
+        .collect()
+}
+
+fn tenths(amount: Amount) -> String {
+    cell(amount, |value| format!("{value:.1}"))
+}
+
+fn whole(amount: Amount) -> String {
+    cell(amount, |value| format!("{value:.0}"))
+}
+
+fn bytes(amount: Amount) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "bytes are not negative, and only shown"
     )]
-    let bytes = |value: f64| output::bytes(value as u64);
+    cell(amount, |value| output::bytes(value as u64))
+}
+
+fn of_limit(line: &Line) -> String {
     let share = line.of_limit_percent;
-    [
-        format!("{indent}{}", output::clean(&line.name)),
-        output::clean(&line.node),
-        cell(cpu_percent, tenths),
-        cell(wait_percent, tenths),
-        cell(switches_per_s, tenths),
-        cell(memory_bytes, bytes),
-        share.map_or_else(|| DASH.to_owned(), |share| format!("{share:.0} %")),
-        cell(net_rx_bytes_per_s, bytes),
-        cell(net_tx_bytes_per_s, bytes),
-        cell(denied_per_s, tenths),
-        cell(processes, whole),
-        cell(oom_kills, whole),
-    ]
+    share.map_or_else(|| DASH.to_owned(), |share| format!("{share:.0} %"))
 }
 
 /// An amount as shown; of which a part cannot be had, it is at least what is there.
@@ -291,4 +448,93 @@ fn cell(amount: Amount, text: impl Fn(f64) -> String) -> String {
     };
     let at_least = if amount.is_partial { "≥" } else { "" };
     format!("{at_least}{}", text(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
+
+    use super::*;
+
+    /// Each waits until as many look as may: one after the other they would wait for ever.
+    #[test]
+    fn nodes_are_asked_at_once_but_not_all() {
+        let items: Vec<usize> = (0..NODES_AT_ONCE * 3).collect();
+        let (looking, more) = (Mutex::new((0, 0)), Condvar::new());
+
+        let said = at_once(&items, |item| {
+            let mut count = looking.lock().unwrap();
+            count.0 += 1;
+            count.1 = count.1.max(count.0);
+            more.notify_all();
+            let patience = Duration::from_secs(30);
+            let (mut count, waited) = more
+                .wait_timeout_while(count, patience, |(_, most)| *most < NODES_AT_ONCE)
+                .unwrap();
+            count.0 -= 1;
+            assert!(!waited.timed_out(), "{} look at once", count.1);
+            *item
+        });
+
+        assert_eq!(said, items);
+        assert_eq!(looking.into_inner().unwrap().1, NODES_AT_ONCE);
+    }
+
+    /// Two seconds lie between what the node said, whenever the other nodes answered.
+    #[test]
+    fn rates_are_of_the_nodes_own_time() {
+        let at = Instant::now();
+        let told = |at, operations, nanos| Told {
+            node: "n1".to_owned(),
+            at,
+            counters: TaskCounters {
+                block_reads: Some(operations),
+                block_writes: Some(0),
+                throttled_nanos: Some(nanos),
+                ..TaskCounters::default()
+            },
+        };
+        let before = told(at, 10, 0);
+        let now = told(at + Duration::from_secs(2), 30, 500_000_000);
+
+        let row = row(&AllocListStub::default(), "web", Some(&before), &now);
+
+        assert_eq!(row.disk_operations_per_s, Some(10.0));
+        assert_eq!(row.throttled_percent, Some(25.0));
+        assert_eq!(row.retransmits_per_s, None);
+    }
+
+    #[test]
+    fn who_is_slow_or_silent_is_named() {
+        let mut collection = Collection::default();
+        let at = Instant::now();
+        let failed = |exit| Err(CliError::new(exit, "no"));
+
+        let slow = (Ok(NodeStats::default()), at, SLOW);
+        collection.add("slow", slow).unwrap();
+        let silent = (failed(Exit::Failed), at, Duration::ZERO);
+        collection.add("silent", silent).unwrap();
+
+        assert_eq!(collection.slow, [("slow".to_owned(), SLOW)]);
+        assert_eq!(collection.unreachable, ["silent"]);
+        let nobody = (failed(Exit::Unreachable), at, Duration::ZERO);
+        assert!(collection.add("any", nobody).is_err());
+    }
+
+    #[test]
+    fn every_view_shows_its_columns() {
+        let count = |view| columns(view).count();
+
+        assert_eq!(count(View::All), COLUMNS.len());
+        assert_eq!(count(View::Common), 10);
+        assert!(COLUMNS.iter().all(|(_, views, _)| !views.is_empty()));
+        let line = Line {
+            level: Level::Jobs,
+            name: "web".to_owned(),
+            node: String::new(),
+            of_limit_percent: None,
+            amounts: tree::total(&[]),
+        };
+        assert_eq!(cells(&line, View::Disk).len(), 2 + count(View::Disk));
+    }
 }

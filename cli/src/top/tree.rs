@@ -19,6 +19,18 @@ pub enum Sort {
     Network,
     /// Packets that policies refused.
     Denied,
+    /// Bytes read from disks and written to them.
+    Disk,
+    /// Requests to disks.
+    Operations,
+    /// Time that a quota of the processor held it back.
+    Throttled,
+    /// Time in which it stood still for want of processor, memory or disk.
+    Stalled,
+    /// TCP connections that came about.
+    Connections,
+    /// TCP segments that were sent again.
+    Retransmits,
     /// The name.
     Name,
 }
@@ -53,6 +65,15 @@ pub(super) struct Amounts {
     pub(super) net_rx_bytes_per_s: Amount,
     pub(super) net_tx_bytes_per_s: Amount,
     pub(super) denied_per_s: Amount,
+    pub(super) disk_read_bytes_per_s: Amount,
+    pub(super) disk_write_bytes_per_s: Amount,
+    pub(super) disk_operations_per_s: Amount,
+    pub(super) throttled_percent: Amount,
+    pub(super) stalled_cpu_percent: Amount,
+    pub(super) stalled_memory_percent: Amount,
+    pub(super) stalled_io_percent: Amount,
+    pub(super) connections_per_s: Amount,
+    pub(super) retransmits_per_s: Amount,
     pub(super) processes: Amount,
     pub(super) oom_kills: Amount,
 }
@@ -105,6 +126,15 @@ impl Amounts {
             net_rx_bytes_per_s: Amount::of(row.net_rx_bytes_per_s),
             net_tx_bytes_per_s: Amount::of(row.net_tx_bytes_per_s),
             denied_per_s: Amount::of(row.denied_per_s),
+            disk_read_bytes_per_s: Amount::of(row.disk_read_bytes_per_s),
+            disk_write_bytes_per_s: Amount::of(row.disk_write_bytes_per_s),
+            disk_operations_per_s: Amount::of(row.disk_operations_per_s),
+            throttled_percent: Amount::of(row.throttled_percent),
+            stalled_cpu_percent: Amount::of(row.stalled_cpu_percent),
+            stalled_memory_percent: Amount::of(row.stalled_memory_percent),
+            stalled_io_percent: Amount::of(row.stalled_io_percent),
+            connections_per_s: Amount::of(row.connections_per_s),
+            retransmits_per_s: Amount::of(row.retransmits_per_s),
             processes: count(row.processes),
             oom_kills: count(row.oom_kills),
         }
@@ -119,6 +149,19 @@ impl Amounts {
             net_rx_bytes_per_s: self.net_rx_bytes_per_s.plus(other.net_rx_bytes_per_s),
             net_tx_bytes_per_s: self.net_tx_bytes_per_s.plus(other.net_tx_bytes_per_s),
             denied_per_s: self.denied_per_s.plus(other.denied_per_s),
+            disk_read_bytes_per_s: self.disk_read_bytes_per_s.plus(other.disk_read_bytes_per_s),
+            disk_write_bytes_per_s: self
+                .disk_write_bytes_per_s
+                .plus(other.disk_write_bytes_per_s),
+            disk_operations_per_s: self.disk_operations_per_s.plus(other.disk_operations_per_s),
+            throttled_percent: self.throttled_percent.plus(other.throttled_percent),
+            stalled_cpu_percent: self.stalled_cpu_percent.plus(other.stalled_cpu_percent),
+            stalled_memory_percent: self
+                .stalled_memory_percent
+                .plus(other.stalled_memory_percent),
+            stalled_io_percent: self.stalled_io_percent.plus(other.stalled_io_percent),
+            connections_per_s: self.connections_per_s.plus(other.connections_per_s),
+            retransmits_per_s: self.retransmits_per_s.plus(other.retransmits_per_s),
             processes: self.processes.plus(other.processes),
             oom_kills: self.oom_kills.plus(other.oom_kills),
         }
@@ -132,6 +175,18 @@ impl Amounts {
             Sort::Switches => self.switches_per_s.value,
             Sort::Network => self.net_rx_bytes_per_s.plus(self.net_tx_bytes_per_s).value,
             Sort::Denied => self.denied_per_s.value,
+            Sort::Disk => {
+                let written = self.disk_write_bytes_per_s;
+                self.disk_read_bytes_per_s.plus(written).value
+            }
+            Sort::Operations => self.disk_operations_per_s.value,
+            Sort::Throttled => self.throttled_percent.value,
+            Sort::Stalled => {
+                let memory_and_io = self.stalled_memory_percent.plus(self.stalled_io_percent);
+                self.stalled_cpu_percent.plus(memory_and_io).value
+            }
+            Sort::Connections => self.connections_per_s.value,
+            Sort::Retransmits => self.retransmits_per_s.value,
             Sort::Name => None,
         }
     }
@@ -221,8 +276,6 @@ fn flatten(mut branches: Vec<Branch>, sort: Sort, level: Level, lines: &mut Vec<
 
 #[cfg(test)]
 mod tests {
-    use muster_wire::api::stats::TaskCounters;
-
     use super::*;
 
     fn row(job: &str, group: &str, task: &str, cpu: Option<f64>, memory: Option<u64>) -> Row {
@@ -233,16 +286,9 @@ mod tests {
             task: task.to_owned(),
             node: "n1".to_owned(),
             cpu_percent: cpu,
-            wait_percent: None,
-            switches_per_s: None,
             memory_bytes: memory,
             memory_limit_bytes: memory.map(|bytes| bytes * 4),
-            net_rx_bytes_per_s: None,
-            net_tx_bytes_per_s: None,
-            denied_per_s: None,
-            oom_kills: None,
-            processes: None,
-            counters: TaskCounters::default(),
+            ..Row::default()
         }
     }
 
@@ -305,6 +351,26 @@ mod tests {
             shown(&rows(), Sort::Name, Level::Jobs),
             ["db 25 50", "web 45 ≥107"]
         );
+    }
+
+    /// The first has the most of each alone, the second of both together.
+    #[test]
+    fn what_has_parts_is_ordered_by_their_sum() {
+        let mut rows = [("a", 5.0, 1.0), ("b", 4.0, 4.0)].map(|(job, read, written)| {
+            let mut row = row(job, "g", "t", None, None);
+            row.disk_read_bytes_per_s = Some(read);
+            row.disk_write_bytes_per_s = Some(written);
+            row.stalled_cpu_percent = Some(written);
+            row.stalled_io_percent = Some(read);
+            row
+        });
+        rows[0].disk_operations_per_s = Some(9.0);
+        rows[0].retransmits_per_s = Some(1.0);
+        let first = |sort| lines(&rows, sort, Level::Jobs).remove(0).name;
+
+        assert_eq!([Sort::Disk, Sort::Stalled].map(first), ["b", "b"]);
+        let first = |sort| lines(&rows, sort, Level::Jobs).remove(0).name;
+        assert_eq!([Sort::Operations, Sort::Retransmits].map(first), ["a", "a"]);
     }
 
     #[test]
