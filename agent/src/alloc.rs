@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocdir::{DirError, owner_named};
+use crate::allocdir::{DirError, owner_of};
 use crate::disk::DiskLimit;
 use crate::facilities::{Facilities, now};
 use crate::gc;
@@ -371,6 +371,8 @@ impl AllocTask {
         if self.runner.is_destroyed() {
             // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
+            // Whoever has them next stores it behind this.
+            self.facilities.users.release(alloc_id);
             let destroyed = node::Event::Destroyed { alloc_id };
             drop(self.facilities.node.send(destroyed).await);
         }
@@ -493,10 +495,14 @@ enum Came {
 }
 
 /// The group's tasks and who they run as.
-fn owners(desired: &DesiredAlloc) -> Result<Vec<(String, Option<Owner>)>, String> {
+fn owners(
+    facilities: &Facilities,
+    desired: &DesiredAlloc,
+) -> Result<Vec<(String, Option<Owner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
     let owner = |task: &Task| {
-        let owner = owner_named(&task.user).map_err(|error| error.to_string())?;
+        let owner = owner_of(facilities, desired.alloc_id, task);
+        let owner = owner.map_err(|error| error.to_string())?;
         Ok((task.name.clone(), owner))
     };
     group.tasks.iter().map(owner).collect()
@@ -509,7 +515,7 @@ fn dir_failed(error: DirError) -> String {
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.
 fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, String> {
     let group = desired.group().ok_or("the job has no such group")?;
-    let tasks = owners(desired)?;
+    let tasks = owners(facilities, desired)?;
     let Facilities { data, disks, .. } = facilities;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
@@ -539,7 +545,7 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, Stri
 
 /// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
 fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, String> {
-    let tasks = owners(desired)?;
+    let tasks = owners(facilities, desired)?;
     let Facilities { data, .. } = facilities;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;

@@ -22,13 +22,16 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::AllocId;
+use muster_domain::job::Task;
 use muster_driver::beneath::{self, Through};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
+use crate::facilities::Facilities;
 use crate::logs::Owner;
 use crate::roots;
 use crate::trash::Trash;
+use crate::users;
 
 /// Why a directory could not be made or removed.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +80,18 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
     let by_id = nix::unistd::User::from_uid(uid.into()).ok().flatten();
     let gid = by_id.map_or(uid, |user| user.gid.as_raw());
     Ok(Some(Owner { uid, gid }))
+}
+
+/// Who a task's files belong to: the user that it names, or that it was given.
+pub(crate) fn owner_of(
+    facilities: &Facilities,
+    alloc_id: AllocId,
+    task: &Task,
+) -> Result<Option<Owner>, UnknownUserError> {
+    if let Some(number) = facilities.users.of(alloc_id, &task.name) {
+        return Ok(Some(users::owner(number)));
+    }
+    owner_named(&task.user)
 }
 
 /// Other users may pass through an allocation's directory, but not look around.

@@ -29,6 +29,7 @@ use crate::roots::ChrootEnv;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
 use crate::trash::Trash;
+use crate::users::WorkloadUsers;
 use crate::verdicts::VerdictLog;
 
 /// Shared by all runners of one agent.
@@ -62,6 +63,8 @@ pub(crate) struct Facilities {
     pub(crate) drivers: Drivers,
     /// Network namespaces that drivers made.
     pub(crate) driver_networks: DriverNetworks,
+    /// Users of tasks that name none.
+    pub(crate) users: WorkloadUsers,
     /// This run of the kernel.
     pub(crate) boot_id: String,
     /// What is registered.

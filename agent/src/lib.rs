@@ -58,6 +58,7 @@ mod sys;
 mod task;
 mod task_env;
 pub mod trash;
+mod users;
 mod verdicts;
 mod volumes;
 
@@ -70,3 +71,4 @@ pub use gc::Collected;
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
 pub use roots::{ChrootEnv, ChrootEnvError};
 pub use store::{LockDataDirError, OpenStoreError};
+pub use users::{UserRange, UserRangeError};

@@ -53,6 +53,8 @@ const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote")
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 /// Networks that drivers made, by allocation. A database without it has none.
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
+/// Users of tasks that were given one, by allocation. A database without it has none.
+const USERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("users");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
 const META_APIS: &str = "apis";
@@ -101,6 +103,8 @@ pub(crate) struct Loaded {
     pub(crate) remote: BTreeMap<AllocId, Vec<RemoteTask>>,
     /// Networks that drivers made for allocations.
     pub(crate) driver_networks: BTreeMap<AllocId, DriverNetwork>,
+    /// Users of tasks that were given one, by allocation and task.
+    pub(crate) users: BTreeMap<AllocId, BTreeMap<String, u32>>,
     /// Where the control plane's servers were.
     pub(crate) servers: Vec<SocketAddr>,
     /// Where they listened for clients.
@@ -334,6 +338,7 @@ fn load(database: &Database) -> Result<Loaded, ReadError> {
     }
     loaded.remote = by_alloc(&transaction, REMOTE)?;
     loaded.driver_networks = by_alloc(&transaction, DRIVER_NETWORKS)?;
+    loaded.users = by_alloc(&transaction, USERS)?;
     Ok(loaded)
 }
 

@@ -15,6 +15,7 @@ mod remote;
 mod resources;
 mod root;
 mod streams;
+mod user;
 
 use std::pin::pin;
 use std::sync::Arc;

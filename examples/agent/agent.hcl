@@ -31,6 +31,15 @@ meta {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
+# Users of tasks that name none, for drivers that run tasks as users that no database knows, under Nomad's names and with
+# its defaults.
+# client {
+#   users {
+#     dynamic_user_min = 80000
+#     dynamic_user_max = 89999
+#   }
+# }
+
 # What of the machine tasks of drivers that change their root see in it, read-only, under Nomad's name; shown is its default.
 # client {
 #   chroot_env {

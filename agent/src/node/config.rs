@@ -21,6 +21,7 @@ use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
 use crate::ring::RingConfig;
 use crate::roots::ChrootEnv;
+use crate::users::UserRange;
 
 /// What happens to tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub struct AgentConfig {
     pub bridge_subnet: Ipv4Net,
     /// What of the host is shown to tasks whose drivers change into a root of such directories.
     pub chroot_env: ChrootEnv,
+    /// Users for tasks that name none, where drivers run tasks as users that no database knows.
+    pub users: UserRange,
     /// What is done about allocations that write more than their ephemeral disk.
     pub disk: DiskEnforcement,
     /// Collection of finished allocations.
@@ -131,6 +134,7 @@ impl AgentConfig {
             network: NodePolicy::default(),
             bridge_subnet: DEFAULT_SUBNET,
             chroot_env: ChrootEnv::default(),
+            users: UserRange::default(),
             disk: DiskEnforcement::default(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),

@@ -229,6 +229,7 @@ impl Node {
             cluster_policy: _,
             leftovers: _,
             driver_networks: _,
+            users: _,
             mut remote,
             fresh,
             lost,

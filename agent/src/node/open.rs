@@ -39,6 +39,7 @@ use crate::ring::LogRing;
 use crate::store::{self, Loaded, Store};
 use crate::task::{self, chain};
 use crate::trash::Trash;
+use crate::users::WorkloadUsers;
 use crate::verdicts::{self, VerdictLog};
 
 /// What was opened.
@@ -85,7 +86,6 @@ pub(super) async fn open(
     plugin::check_names(&config.plugins, config.plugin_dir.as_deref(), &drivers)?;
     watch_health(&drivers, &health, stop, tasks);
 
-    let found = populated(&tree);
     let facts = super::spec::Parts {
         node_id,
         hierarchies,
@@ -111,6 +111,7 @@ pub(super) async fn open(
         disks,
         drivers,
         driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
+        users: WorkloadUsers::new(config.users, std::mem::take(&mut loaded.users)),
         boot_id,
         spec,
         standing: Standing::default(),
@@ -133,11 +134,11 @@ pub(super) async fn open(
     });
     follow_all(&facilities, stop, tasks);
     Ok(Opened {
+        found: populated(&facilities.tree),
         facilities,
         loaded,
         publisher,
         clients,
-        found,
         contact,
     })
 }

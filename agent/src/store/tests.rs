@@ -90,6 +90,10 @@ fn driver_network() -> DriverNetwork {
     }
 }
 
+fn users() -> BTreeMap<String, u32> {
+    BTreeMap::from([("main".to_owned(), 80_001)])
+}
+
 fn snapshot() -> AllocSnapshot {
     let mut runner = AllocRunner::new(&desired(1), Timestamp(1_000)).unwrap();
     runner.handle_event(muster_agent_core::alloc::Event::Prepared, Timestamp(2_000));
@@ -109,6 +113,7 @@ async fn filled(dir: &Path) -> Vec<Write> {
             Write::Leftover(alloc_id, Box::new(leftover())),
             Write::Remote(alloc_id, remote()),
             Write::DriverNetwork(alloc_id, Some(Box::new(driver_network()))),
+            Write::Users(alloc_id, users()),
             Write::Desired(Box::new(desired(2))),
         ]
     };
@@ -131,6 +136,7 @@ async fn what_was_written_is_read_back() {
     assert_eq!(loaded.leftovers[&first]["a/b/00000002"], leftover());
     assert_eq!(loaded.remote[&first], remote());
     assert_eq!(loaded.driver_networks[&first], driver_network());
+    assert_eq!(loaded.users[&first], users());
     assert!(!loaded.fresh);
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
@@ -153,6 +159,7 @@ async fn a_removed_allocation_takes_its_tasks_along() {
     assert!(loaded.leftovers.is_empty());
     assert!(loaded.remote.is_empty());
     assert!(loaded.driver_networks.is_empty());
+    assert!(loaded.users.is_empty());
 }
 
 #[tokio::test]
@@ -202,6 +209,13 @@ fn records_of_remote_tasks_keep_their_bytes() {
     expect_test::expect_file!["../../testdata/store-remote-1.txt"].assert_eq(&text);
 }
 
+#[test]
+fn records_of_users_keep_their_bytes() {
+    let text = format!("users {}\n", hex(&codec::encode(&users()).unwrap()));
+
+    expect_test::expect_file!["../../testdata/store-users-1.txt"].assert_eq(&text);
+}
+
 /// What was written, for comparison.
 fn contents(loaded: &Loaded) -> String {
     let Loaded {
@@ -210,6 +224,7 @@ fn contents(loaded: &Loaded) -> String {
         leftovers,
         remote,
         driver_networks,
+        users,
         servers,
         apis,
         cluster_policy,
@@ -217,8 +232,8 @@ fn contents(loaded: &Loaded) -> String {
         lost: _,
     } = loaded;
     format!(
-        "{allocs:#?}{tasks:#?}{leftovers:#?}{remote:#?}{driver_networks:#?}{servers:#?}{apis:#?}\
-         {cluster_policy:#?}"
+        "{allocs:#?}{tasks:#?}{leftovers:#?}{remote:#?}{driver_networks:#?}{users:#?}{servers:#?}\
+         {apis:#?}{cluster_policy:#?}"
     )
 }
 

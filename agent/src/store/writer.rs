@@ -1,5 +1,6 @@
 //! The thread that writes, many records a transaction.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_APIS, META_CLUSTER_POLICY, META_SERVERS,
-    REMOTE, SNAPSHOTS, TASKS, TaskRecord, task_key,
+    REMOTE, SNAPSHOTS, TASKS, TaskRecord, USERS, task_key,
 };
 use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
@@ -37,6 +38,8 @@ pub(crate) enum Write {
     LeftoverGone(AllocId, String),
     /// The network that a driver makes, or made, for an allocation; `None`: it has taken it back.
     DriverNetwork(AllocId, Option<Box<DriverNetwork>>),
+    /// The users that its tasks were given, by task.
+    Users(AllocId, BTreeMap<String, u32>),
     /// Where the control plane's servers are.
     Servers(Vec<SocketAddr>),
     /// Where they listen for clients.
@@ -166,6 +169,7 @@ fn commit<'a>(
         let mut leftovers = transaction.open_table(LEFTOVERS)?;
         let mut remotes = transaction.open_table(REMOTE)?;
         let mut networks = transaction.open_table(DRIVER_NETWORKS)?;
+        let mut users = transaction.open_table(USERS)?;
         for write in writes {
             match write {
                 Write::Desired(alloc) => {
@@ -201,6 +205,9 @@ fn commit<'a>(
                 Write::DriverNetwork(alloc_id, None) => {
                     networks.remove(alloc_id.0.as_slice())?;
                 }
+                Write::Users(alloc_id, of_tasks) => {
+                    users.insert(alloc_id.0.as_slice(), codec::encode(of_tasks)?.as_slice())?;
+                }
                 Write::Servers(servers) => {
                     transaction
                         .open_table(META)?
@@ -221,6 +228,7 @@ fn commit<'a>(
                     snapshots.remove(alloc_id.0.as_slice())?;
                     remotes.remove(alloc_id.0.as_slice())?;
                     networks.remove(alloc_id.0.as_slice())?;
+                    users.remove(alloc_id.0.as_slice())?;
                     remove_all(&mut tasks, *alloc_id)?;
                     remove_all(&mut leftovers, *alloc_id)?;
                 }

@@ -13,8 +13,8 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, remote, resources, root, store_record};
-use crate::allocdir::{AllocDirs, owner_named};
+use super::{LiveTask, TaskAt, remote, resources, root, store_record, user};
+use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::AllocNetwork;
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::drivers::usage::DriverUsage;
@@ -100,6 +100,7 @@ async fn begin_isolated(
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
     let mut config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
+    user::give(facilities, task, &slot, &mut config).await?;
     let mut notes = Vec::new();
     if isolation == FsIsolation::Chroot {
         notes.extend(root::make(facilities, task, &slot, &mut config).await?);
@@ -295,7 +296,7 @@ async fn start(
     begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = facilities.data.alloc(task.alloc_id());
-    let owner = owner_named(&task.task().user).map_err(StartFailure::fatal)?;
+    let owner = owner_of(facilities, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
     let streams = match untaken(slot, task).await? {
         Some(why) => {
@@ -375,7 +376,7 @@ async fn write_payload(
 }
 
 /// What the driver can do, once it answers.
-async fn learned(slot: &DriverSlot) -> Result<Arc<Learned>, StartFailure> {
+pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<Learned>, StartFailure> {
     ready(slot).await?;
     let learned = slot.learned().await;
     learned.map_err(|error| StartFailure::retryable(chain(&error)))

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::fence::fence_again;
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
-use super::{LiveTask, TaskAt, end};
-use crate::allocdir::owner_named;
+use super::{LiveTask, TaskAt, end, user};
+use crate::allocdir::owner_of;
 use crate::cgroup::{CreateTaskCgroupError, Drift, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::DriverUsage;
@@ -212,6 +212,7 @@ async fn live(
         }
     };
     task.hold_cores(facilities);
+    user::claim(facilities, task, &record).await;
     // After a reboot the number may be another group's.
     let mut told = Vec::new();
     if record.boot_id == facilities.boot_id {
@@ -307,7 +308,8 @@ async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
     if why_untaken(&dirs, task.name()).is_some() {
         return Streams::default();
     }
-    let owner = owner_named(&task.task().user).ok().flatten();
+    let owner = owner_of(facilities, task.alloc_id(), task.task());
+    let owner = owner.ok().flatten();
     let opened = Streams::open(
         &facilities.ring,
         &dirs,

@@ -1,5 +1,7 @@
 //! Drivers from a plugin directory: one in Go, and some that are none.
 
+mod users;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

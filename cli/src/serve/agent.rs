@@ -4,6 +4,7 @@ mod chroot_env;
 mod file;
 mod policy;
 mod reserved;
+mod users;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -190,6 +191,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     config.allow_unfenced_tasks = file.allow_unfenced_tasks;
     config.allow_api_from_tasks = file.allow_api_from_tasks;
     config.chroot_env.clone_from(&file.chroot_env);
+    config.users = file.users;
     config.reserved = file.reserved.amount;
     config.reserved_cores.clone_from(&file.reserved.cores);
     config.reserved_ports.clone_from(&file.reserved.ports);

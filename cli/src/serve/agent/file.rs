@@ -45,7 +45,7 @@ use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
 use muster_agent::{
-    ChrootEnv, DiskEnforcement, GcConfig, PluginError, PluginSettings, parse_subnet,
+    ChrootEnv, DiskEnforcement, GcConfig, PluginError, PluginSettings, UserRange, parse_subnet,
 };
 use muster_driver::ConfigFault;
 use serde_json::{Map, Value};
@@ -53,6 +53,7 @@ use serde_json::{Map, Value};
 use super::chroot_env;
 use super::policy;
 use super::reserved::{self, Reserved};
+use super::users;
 use crate::exit::{CliError, Exit};
 use crate::jobspec::free::{self, Places};
 use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
@@ -64,7 +65,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -89,6 +90,7 @@ pub(super) struct AgentFile {
     pub(super) allow_api_from_tasks: bool,
     pub(super) oom_score_adj: Option<i16>,
     pub(super) reserved: Reserved,
+    pub(super) users: UserRange,
     pub(super) policy: NetworkPolicy,
     pub(super) host_volumes: BTreeMap<String, HostVolume>,
     pub(super) plugins: BTreeMap<String, PluginBlock>,
@@ -207,6 +209,10 @@ impl AgentFile {
             Structure::Attribute(attribute) => attribute,
             Structure::Block(block) if block.has_ident("reserved") && block.labels.is_empty() => {
                 self.reserved = reserved::read(block, faults);
+                return Ok(());
+            }
+            Structure::Block(block) if block.has_ident("users") && block.labels.is_empty() => {
+                self.users = users::read(block, faults)?;
                 return Ok(());
             }
             Structure::Block(block) => {
@@ -605,6 +611,38 @@ host_volume "certs" {
         );
         assert_eq!(cores, [0, 2, 3]);
         assert_eq!(ports, [22, 80, 8_000, 8_001, 8_002]);
+    }
+
+    #[test]
+    fn users_of_tasks_are_read_under_nomads_names() {
+        let users = |text: &str| {
+            parse(&format!("client {{\n  users {{\n{text}\n  }}\n}}\n")).map(|file| file.users)
+        };
+
+        assert_eq!(parse("").unwrap().users, UserRange::default());
+        let said = users("    dynamic_user_min = 70000\n    dynamic_user_max = 70009");
+        assert_eq!(said, Ok(UserRange::new(70_000, 70_009).unwrap()));
+        for (text, start) in [
+            (
+                "    dynamic_user_min = 0",
+                "agent.hcl:3:24: `dynamic_user_min` must be a whole number from 1 to",
+            ),
+            (
+                "    dynamic_user_max = 79999",
+                "agent.hcl:2:3: 80000 to 79999 holds no user",
+            ),
+            (
+                "    user = 1",
+                "agent.hcl:3:5: unknown field `user` in users",
+            ),
+            ("    a {}", "agent.hcl:3:5: unknown block `a` in users"),
+        ] {
+            let error = users(text).unwrap_err();
+            assert!(
+                error.lines().any(|line| line.starts_with(start)),
+                "{start}: {error}"
+            );
+        }
     }
 
     #[test]

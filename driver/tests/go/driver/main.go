@@ -79,6 +79,7 @@ func (d *driver) ConfigSchema(context.Context, *pb.ConfigSchemaRequest) (*pb.Con
 		"enabled":  attr("enabled", "bool", false),
 		"networks": attr("networks", "bool", false),
 		"chroot":   attr("chroot", "bool", false),
+		"users":    attr("users", "bool", false),
 	})}, nil
 }
 
@@ -101,6 +102,7 @@ func (d *driver) SetConfig(_ context.Context, request *pb.SetConfigRequest) (*pb
 	d.greeting, _ = config["greeting"].(string)
 	d.makesNetworks, _ = config["networks"].(bool)
 	d.changesRoot, _ = config["chroot"].(bool)
+	d.runsUsers, _ = config["users"].(bool)
 	d.lock.Unlock()
 	d.logger.Info("configured", "greeting", config["greeting"], "enabled", config["enabled"],
 		"compute", compute, "ports", fmt.Sprintf("%d-%d", host.ClientMinPort, host.ClientMaxPort))
@@ -128,6 +130,7 @@ func (d *driver) Capabilities(context.Context, *pb.CapabilitiesRequest) (*pb.Cap
 	capabilities := &pb.DriverCapabilities{SendSignals: true, Exec: true}
 	d.lock.Lock()
 	defer d.lock.Unlock()
+	capabilities.DynamicWorkloadUsers = d.runsUsers
 	if d.changesRoot {
 		capabilities.FsIsolation = pb.DriverCapabilities_CHROOT
 	}

@@ -32,6 +32,7 @@ type driver struct {
 	greeting      string
 	makesNetworks bool
 	changesRoot   bool
+	runsUsers     bool
 	networks      map[string]*pb.NetworkIsolationSpec
 	tasks         map[string]*task
 	events        map[chan *pb.DriverTaskEvent]bool
@@ -166,6 +167,13 @@ func (d *driver) launch(config *pb.TaskConfig, fields map[string]interface{}) (*
 		process.Dir = filepath.Join(config.AllocDir, config.Name)
 	}
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if number := strings.TrimPrefix(config.User, "nomad-"); d.runsUsers && number != config.User {
+		id, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("user %q: %v", config.User, err)
+		}
+		process.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}
+	}
 	if d.changesRoot {
 		process.SysProcAttr.Chroot = process.Dir
 		process.Dir = "/"

@@ -1,0 +1,292 @@
+//! Users of tasks that name none and whose driver runs tasks as users that no database knows.
+//!
+//! Each such task has a number of its own, user and group in one, from a range that the operator keeps free of others. It has
+//! it from its first start until its allocation is destroyed, so that what it wrote is nobody else's meanwhile. Who has which is
+//! stored before a task is started; a task that runs although the store was lost says it itself, by the configuration in its handle.
+//! Two agents on one machine need ranges of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use muster_domain::id::AllocId;
+
+use crate::logs::Owner;
+
+/// The words before a number in the name that drivers are told, as drivers for Nomad read it.
+const NAME_PREFIX: &str = "nomad-";
+
+/// Numbers of users that no database knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserRange {
+    min: u32,
+    max: u32,
+}
+
+/// A range that holds no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{min} to {max} holds no user: the lowest is to be at least 1, and the highest no less than that and below {}",
+    u32::MAX
+)]
+pub struct UserRangeError {
+    min: u32,
+    max: u32,
+}
+
+impl UserRange {
+    /// The numbers from `min` to `max`, both among them.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or root or the number that means no user is among them.
+    pub fn new(min: u32, max: u32) -> Result<Self, UserRangeError> {
+        if min == 0 || max < min || max == u32::MAX {
+            return Err(UserRangeError { min, max });
+        }
+        Ok(Self { min, max })
+    }
+
+    fn holds(self, number: u32) -> bool {
+        (self.min..=self.max).contains(&number)
+    }
+
+    /// The number after `number`, beginning again behind the last.
+    fn after(self, number: u32) -> u32 {
+        if number >= self.max {
+            self.min
+        } else {
+            number + 1
+        }
+    }
+}
+
+impl Default for UserRange {
+    /// Nomad's: ten thousand, more than a node has tasks.
+    fn default() -> Self {
+        Self {
+            min: 80_000,
+            max: 89_999,
+        }
+    }
+}
+
+/// Every number is somebody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "all {} users from {} to {} are taken by tasks of this node: widen `client {{ users {{ dynamic_user_min, dynamic_user_max }} }}`, collect finished allocations (`muster system gc`), or name a `user` in the task",
+    range.max - range.min + 1, range.min, range.max
+)]
+pub(crate) struct NoUserLeftError {
+    range: UserRange,
+}
+
+/// Which task has which number.
+#[derive(Debug)]
+pub(crate) struct WorkloadUsers {
+    range: UserRange,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    by_task: BTreeMap<AllocId, BTreeMap<String, u32>>,
+    taken: BTreeSet<u32>,
+    /// Given last; the next search begins behind it, so that a number that was given back rests for as long as can be.
+    last: Option<u32>,
+}
+
+impl WorkloadUsers {
+    /// What tasks of earlier agents have, which may be outside of the range.
+    pub(crate) fn new(range: UserRange, by_task: BTreeMap<AllocId, BTreeMap<String, u32>>) -> Self {
+        let taken: BTreeSet<u32> = by_task
+            .values()
+            .flat_map(|tasks| tasks.values().copied())
+            .collect();
+        let last = taken.iter().rev().copied().find(|it| range.holds(*it));
+        let held = Held {
+            by_task,
+            taken,
+            last,
+        };
+        Self {
+            range,
+            held: Mutex::new(held),
+        }
+    }
+
+    /// The number of a task that has one.
+    pub(crate) fn of(&self, alloc_id: AllocId, task: &str) -> Option<u32> {
+        self.locked().by_task.get(&alloc_id)?.get(task).copied()
+    }
+
+    /// The numbers of an allocation's tasks, as they are stored.
+    pub(crate) fn of_alloc(&self, alloc_id: AllocId) -> BTreeMap<String, u32> {
+        let held = self.locked();
+        held.by_task.get(&alloc_id).cloned().unwrap_or_default()
+    }
+
+    /// A number for a task: the one that it has, or one that nobody has.
+    pub(crate) fn take(&self, alloc_id: AllocId, task: &str) -> Result<u32, NoUserLeftError> {
+        let mut held = self.locked();
+        if let Some(number) = held.by_task.get(&alloc_id).and_then(|it| it.get(task)) {
+            return Ok(*number);
+        }
+        let range = self.range;
+        let first = held.last.map_or(range.min, |last| range.after(last));
+        let mut number = first;
+        while held.taken.contains(&number) {
+            number = range.after(number);
+            if number == first {
+                return Err(NoUserLeftError { range });
+            }
+        }
+        held.last = Some(number);
+        held.give(alloc_id, task, number);
+        Ok(number)
+    }
+
+    /// A running task says that it has `number`. Returns whether that was not known.
+    pub(crate) fn claim(&self, alloc_id: AllocId, task: &str, number: u32) -> bool {
+        let mut held = self.locked();
+        let of_alloc = held.by_task.get(&alloc_id);
+        if of_alloc.is_some_and(|tasks| tasks.contains_key(task)) {
+            return false;
+        }
+        if held.taken.contains(&number) {
+            tracing::error!(
+                %alloc_id, task, number,
+                "a running task has the same user as another one: the store was lost, and the number given again before the task was found"
+            );
+        }
+        held.give(alloc_id, task, number);
+        true
+    }
+
+    /// Gives back what an allocation's tasks have.
+    pub(crate) fn release(&self, alloc_id: AllocId) {
+        let mut held = self.locked();
+        for number in held.by_task.remove(&alloc_id).into_iter().flatten() {
+            held.taken.remove(&number.1);
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Held> {
+        // A panic elsewhere leaves it whole: a number too much is taken at worst.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn give(&mut self, alloc_id: AllocId, task: &str, number: u32) {
+        self.taken.insert(number);
+        let of_alloc = self.by_task.entry(alloc_id).or_default();
+        of_alloc.insert(task.to_owned(), number);
+    }
+}
+
+/// What a driver is told for `user`.
+pub(crate) fn name_of(number: u32) -> String {
+    format!("{NAME_PREFIX}{number}")
+}
+
+/// The number behind what a driver was told for `user`, if that came from here.
+pub(crate) fn number_in(name: &str) -> Option<u32> {
+    name.strip_prefix(NAME_PREFIX)?.parse().ok()
+}
+
+/// User and group of one number.
+pub(crate) fn owner(number: u32) -> Owner {
+    Owner {
+        uid: number,
+        gid: number,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    const FIRST: AllocId = AllocId([1; 16]);
+    const SECOND: AllocId = AllocId([2; 16]);
+
+    fn three() -> UserRange {
+        UserRange::new(10, 12).unwrap()
+    }
+
+    fn fresh() -> WorkloadUsers {
+        WorkloadUsers::new(three(), BTreeMap::new())
+    }
+
+    #[test]
+    fn a_task_keeps_its_number_and_nobody_else_has_it() {
+        let users = fresh();
+
+        let given = [(FIRST, "a"), (FIRST, "b"), (FIRST, "a"), (SECOND, "a")]
+            .map(|(alloc_id, task)| users.take(alloc_id, task).unwrap());
+
+        assert_eq!(given, [10, 11, 10, 12]);
+        assert_eq!(users.of(FIRST, "b"), Some(11));
+        assert_eq!(users.of(SECOND, "b"), None);
+    }
+
+    #[test]
+    fn an_exhausted_range_names_the_way_out() {
+        let users = fresh();
+        for task in ["a", "b", "c"] {
+            users.take(FIRST, task).unwrap();
+        }
+
+        let error = users.take(SECOND, "a").unwrap_err().to_string();
+
+        assert!(
+            error.starts_with("all 3 users from 10 to 12 are taken"),
+            "{error}"
+        );
+        assert_eq!(users.take(FIRST, "c"), Ok(12), "who has one keeps it");
+        users.release(FIRST);
+        assert_eq!(users.take(SECOND, "a"), Ok(10));
+    }
+
+    /// Whoever died last may have files that are still looked at.
+    #[test]
+    fn a_number_that_was_given_back_rests() {
+        let users = fresh();
+        users.take(FIRST, "a").unwrap();
+        users.release(FIRST);
+
+        let next = [SECOND, FIRST, AllocId::at(LogIndex(9), 9)].map(|it| users.take(it, "a"));
+
+        assert_eq!(next, [Ok(11), Ok(12), Ok(10)]);
+    }
+
+    #[test]
+    fn what_earlier_agents_gave_is_taken() {
+        let known = BTreeMap::from([(FIRST, BTreeMap::from([("a".to_owned(), 11)]))]);
+        let users = WorkloadUsers::new(three(), known);
+        assert!(users.claim(SECOND, "b", 12));
+        assert!(!users.claim(FIRST, "a", 10), "what is stored is believed");
+
+        assert_eq!(users.take(FIRST, "a"), Ok(11));
+        assert_eq!(users.take(SECOND, "a"), Ok(10));
+        assert!(users.take(SECOND, "c").is_err());
+    }
+
+    #[test]
+    fn ranges_without_a_user_are_refused() {
+        for (min, max) in [(0, 5), (6, 5), (1, u32::MAX)] {
+            assert!(UserRange::new(min, max).is_err(), "{min} to {max}");
+        }
+        assert!(UserRange::new(7, 7).is_ok());
+    }
+
+    #[test]
+    fn names_are_those_of_nomads_drivers() {
+        assert_eq!(name_of(80_001), "nomad-80001");
+        assert_eq!(number_in("nomad-80001"), Some(80_001));
+        for name in ["", "nomad", "nomad-", "nomad-x", "80001"] {
+            assert_eq!(number_in(name), None, "{name}");
+        }
+    }
+}
