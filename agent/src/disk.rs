@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 
 use self::limits::{
     BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
-    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, ROUND_MAX,
+    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, REST_MIN, ROUND_MAX,
 };
 pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
@@ -417,13 +417,16 @@ impl Shared {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
         let mut space = Space::default();
+        let mut owed = Owed::default();
         while let Some(due) = self.next(&mut space) {
             for (alloc_id, watched) in due {
                 let begun = Instant::now();
                 let look = self.look(&watched);
                 let took = begun.elapsed();
                 self.settle(alloc_id, &watched, look, took);
-                self.rest(took.saturating_mul(REST_FACTOR).min(REST_MAX));
+                if let Some(rest) = owed.after(begun.elapsed()) {
+                    self.rest(rest);
+                }
             }
         }
     }
@@ -550,6 +553,18 @@ struct Space {
     /// By how much it got fuller since the thread began, from one question to the next. What got free in between
     /// hides as much.
     grown: Amount,
+}
+
+/// The rest that measurements have cost and that was not taken yet.
+#[derive(Debug, Default)]
+struct Owed(Duration);
+
+impl Owed {
+    /// After a measurement that took so long: the rest to take, if it is worth to wake for.
+    fn after(&mut self, took: Duration) -> Option<Duration> {
+        self.0 += took.saturating_mul(REST_FACTOR).min(REST_MAX);
+        (self.0 >= REST_MIN).then(|| std::mem::take(&mut self.0).min(REST_MAX))
+    }
 }
 
 /// What became of the file system.

@@ -28,13 +28,16 @@ pub(crate) const CALM_FACTOR: u32 = 4;
 pub(crate) const CALM_MAX: u32 = 2;
 /// A measurement that took long is repeated after this many times of it: no tree costs more than a twentieth of a core.
 pub(crate) const MEASURE_PAUSE_FACTOR: u32 = 20;
-/// The thread rests this many times what a measurement took, so that those that take less than [`REST_MAX`] allows
+/// The thread rests this many times what measurements took, so that those that take less than [`REST_MAX`] allows
 /// cost less than a hundredth of a core together.
 pub(crate) const REST_FACTOR: u32 = 150;
+/// Shortest rest: what is less is rested together with the next. An idle allocation is measured in 100 µs, and to wake
+/// for each of them cost as much again. Half would leave a sixth of that, double no more than a round ([`ROUND_MAX`]) has.
+pub(crate) const REST_MIN: Duration = Duration::from_millis(200);
 /// Allocations that are measured before those that are due are sought again: what begins meanwhile waits for so many
 /// at most, and to seek is a walk over all.
 pub(crate) const ROUND_MAX: usize = 16;
-/// Longest rest of the thread after a measurement, so that one great tree does not keep it from the others.
+/// Longest rest of the thread, so that one great tree does not keep it from the others.
 pub(crate) const REST_MAX: Duration = Duration::from_secs(1);
 /// How much the thread that measures yields to everybody else: the most there is.
 pub(crate) const NICENESS: i32 = 19;

@@ -150,6 +150,28 @@ fn those_that_are_due_longest_come_first() {
 }
 
 #[test]
+fn small_measurements_are_rested_from_together() {
+    let mut owed = Owed::default();
+    let small = REST_MIN / REST_FACTOR / 4 + Duration::from_micros(1);
+
+    let rests = [small; 8].map(|took| owed.after(took));
+
+    let together = small * REST_FACTOR * 4;
+    let expected = [None, None, None, Some(together)];
+    assert_eq!(rests[..4], expected);
+    assert_eq!(rests[4..], expected, "what was rested is not owed again");
+}
+
+#[test]
+fn a_great_tree_is_rested_from_at_once_and_not_for_long() {
+    let mut owed = Owed::default();
+
+    assert_eq!(owed.after(Duration::from_micros(1)), None);
+    assert_eq!(owed.after(Duration::from_mins(1)), Some(REST_MAX));
+    assert_eq!(owed.after(Duration::from_micros(1)), None);
+}
+
+#[test]
 fn the_message_names_limit_use_and_places() {
     let place = |name: &str, mb: u64| (name.to_owned(), used(mb << 20, 5));
     let look = Look {
