@@ -5,6 +5,8 @@ mod adopt;
 #[cfg(test)]
 mod beside;
 #[cfg(test)]
+mod busy;
+#[cfg(test)]
 mod collect;
 #[cfg(test)]
 mod disk;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_domain::alloc::{
     AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, RemoteAlloc, TaskState,
@@ -39,6 +39,9 @@ struct State {
     node: Option<NodeSpec>,
     sessions: u32,
     heartbeats: u32,
+    /// When the last one came, and the longest time that none did.
+    heartbeat_at: Option<Instant>,
+    silence: Duration,
     mute: bool,
     /// Counts no heartbeat.
     leaderless: bool,
@@ -240,6 +243,11 @@ impl FakeServer {
 
     pub(crate) fn sessions(&self) -> u32 {
         self.state.lock().unwrap().sessions
+    }
+
+    /// The longest time between two heartbeats since this was last asked for.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        std::mem::take(&mut self.state.lock().unwrap().silence)
     }
 
     pub(crate) fn heartbeats(&self) -> u32 {
@@ -482,6 +490,9 @@ fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
         }
         FromAgent::Heartbeat { number } => {
             state.heartbeats += 1;
+            let before = state.heartbeat_at.replace(Instant::now());
+            let silence = before.map_or(Duration::ZERO, |before| before.elapsed());
+            state.silence = state.silence.max(silence);
             (!state.leaderless).then_some(ToAgent::HeartbeatAck { number, lease: TTL })
         }
         FromAgent::Report { sequence, reports } => {
