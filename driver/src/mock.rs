@@ -301,7 +301,6 @@ pub struct MockDriver {
     remote: bool,
     fs_isolation: FsIsolation,
     takes_output: bool,
-    runs_users: bool,
     handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
@@ -329,7 +328,6 @@ impl MockDriver {
             remote: false,
             fs_isolation: FsIsolation::None,
             takes_output: false,
-            runs_users: false,
             handle_version: HANDLE_VERSION,
             networks: None,
             tasks: Mutex::default(),
@@ -369,13 +367,6 @@ impl MockDriver {
     #[must_use]
     pub fn taking_output(mut self) -> Self {
         self.takes_output = true;
-        self
-    }
-
-    /// A driver that runs tasks as users that no database knows.
-    #[must_use]
-    pub fn with_users(mut self) -> Self {
-        self.runs_users = true;
         self
     }
 
@@ -709,7 +700,6 @@ impl TaskDriver for MockDriver {
                 fs_isolation: self.fs_isolation,
                 remote_tasks: self.remote,
                 disable_log_collection: self.takes_output,
-                dynamic_workload_users: self.runs_users,
                 must_create_network: self.networks.is_some(),
                 network_modes: if self.networks.is_some() {
                     vec![NetworkMode::Host, NetworkMode::Group]
