@@ -1,4 +1,4 @@
-//! What a task writes to a disk.
+//! What a task writes to a disk and reads of it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -51,6 +51,37 @@ fn what_a_task_writes_to_disk_is_counted() {
         "{block:?}"
     );
     assert!(block.latency.sum_ns > 0, "{block:?}");
+}
+
+/// A hundred pages of a disk that takes 5 ms for each: as many as were read, and as long as the kernel says, within a tenth.
+#[test]
+fn what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says() {
+    let name = "what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let Some(disk) = Disk::weighed(name) else {
+        return;
+    };
+    carry_tasks(&node);
+    let bpf = node.open();
+    let before = disk.read_ticks();
+
+    node.start(&format!("read {}", disk.path()));
+    assert!(node.wait().success());
+
+    let block = poll("a hundred reads", || {
+        let block = node.counters(&bpf).block;
+        (block.reads >= 100).then_some(block)
+    });
+    let ticks = disk.read_ticks().checked_sub(before).unwrap();
+    eprintln!("{block:?}, {ticks:?} by the kernel");
+    assert_eq!((block.reads, block.read_bytes), (100, 100 * 4_096));
+    assert_eq!(block.writes, 0);
+    assert_eq!(block.latency.counts.iter().sum::<u64>(), 100);
+    let ratio = Duration::from_nanos(block.latency.sum_ns).as_secs_f64() / ticks.as_secs_f64();
+    assert!((0.9..=1.1).contains(&ratio), "{ratio:.3}");
+    assert!(ticks >= Duration::from_millis(500), "{ticks:?}");
 }
 
 /// Has requests carry the cgroup of a task, as in an agent's tree: else they carry the nearest one above it whose disks, and

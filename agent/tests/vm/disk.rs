@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
+use std::time::Duration;
 
 use muster_agent::cgroup::TaskCgroup;
 
@@ -87,6 +88,14 @@ impl Disk {
     /// The device.
     pub(crate) fn path(&self) -> &str {
         &self.device
+    }
+
+    /// How long all reads of it took, as the kernel counts (`Documentation/block/stat.rst`).
+    pub(crate) fn read_ticks(&self) -> Duration {
+        let name = self.device.trim_start_matches("/dev/");
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        let ticks = stat.split_whitespace().nth(3).unwrap();
+        Duration::from_millis(ticks.parse().unwrap())
     }
 
     /// As the kernel names it: `major:minor`.

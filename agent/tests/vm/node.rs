@@ -303,6 +303,7 @@ fn child() {
         "burn" => burn(Duration::from_millis(argument.parse().unwrap())),
         "spin" => burn(Duration::MAX),
         "write" => write(Path::new(argument)),
+        "read" => read(Path::new(argument)),
         "crowd" => crowd(Duration::from_millis(argument.parse().unwrap())),
         "connect" => connect(argument, DEADLINE),
         "connect-briefly" => connect(argument, SILENCE),
@@ -358,6 +359,22 @@ fn write(path: &Path) {
     let mut file = options.open(path).unwrap();
     file.write_all(&bytes[begin..begin + SIZE]).unwrap();
     file.sync_all().unwrap();
+}
+
+/// A hundred pages of a disk, one after the other and past the cache.
+fn read(path: &Path) {
+    const ALIGNED: usize = 4_096;
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .unwrap();
+    let mut bytes = vec![0; 2 * ALIGNED];
+    let begin = bytes.as_ptr().align_offset(ALIGNED);
+    for _ in 0..100 {
+        file.read_exact(&mut bytes[begin..begin + ALIGNED]).unwrap();
+    }
 }
 
 /// Two threads that want the same CPU.
