@@ -809,7 +809,9 @@ impl Room {
     }
 
     fn put_all(&mut self, ranges: &[(u32, u32)]) {
-        ranges.iter().for_each(|range| self.put(*range));
+        for range in ranges {
+            self.put(*range);
+        }
     }
 
     fn put(&mut self, (mut first, mut count): (u32, u32)) {

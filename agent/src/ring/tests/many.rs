@@ -109,7 +109,7 @@ impl Thousand {
         }
         let room = |n| {
             let path = disk.path.join(format!("room{n}"));
-            std::fs::write(&path, [0; 512 << 10]).unwrap();
+            std::fs::write(&path, vec![0; 512 << 10]).unwrap();
             path
         };
         let rooms = (0..rooms).map(room).collect();
