@@ -231,6 +231,7 @@ impl Policy {
         let before = loaded.tasks.get(&task).cloned().unwrap_or_default();
         let flag = |policy: &Compiled, flag: u64| if policy.open { flag } else { 0 };
         let fence = Fence {
+            task,
             ingress,
             egress,
             flags: flag(&policies.ingress, INGRESS_OPEN)
@@ -390,6 +391,14 @@ impl Policy {
         }
         let changes = first(self.active.lookup(CHANGES)?).unwrap_or(0);
         self.active.set_all(CHANGES, changes.wrapping_add(1))
+    }
+
+    /// Gives the entry of `task` to another one, as the kernel may while a program reads it.
+    #[cfg(test)]
+    pub(super) fn give_away(&self, task: CgroupId) -> io::Result<()> {
+        let mut fence = first(self.fence.lookup(task)?).unwrap_or_default();
+        fence.task += 1;
+        self.fence.set_all(task, fence)
     }
 
     /// Takes the fence of a task away whose processes are gone.

@@ -1,5 +1,5 @@
-//! The one test of the programs that needs a process's first thread; the others are in
-//! `agent/tests/vm`.
+//! Tests of the programs that need a process's first thread, or a map's entry as no agent writes it; the others are
+//! in `agent/tests/vm`.
 
 #![expect(
     unsafe_code,
@@ -10,7 +10,10 @@
 #[expect(dead_code, reason = "what the other tests use")]
 pub(crate) mod node;
 
-use std::{env, fs, thread};
+use std::{collections::BTreeSet, env, fs, net::UdpSocket, thread};
+
+use muster_agent_core::policy::{NodePolicy, compile};
+use muster_domain::fixture;
 
 use node::{CHILD_VAR, Node, poll};
 
@@ -55,4 +58,25 @@ fn exit_is_that_of_the_last_thread() {
     assert_eq!(node.exit(&bpf).wait_status, 7 << 8);
     assert_eq!(status.code(), Some(7));
     assert_eq!(node.counters(&bpf).exec.exits, 1);
+}
+
+/// The kernel may give the memory of a task's fence to another task while a program reads it.
+#[test]
+fn a_fence_that_became_anothers_lets_nothing_pass() {
+    let Some(mut node) = Node::set_up("a_fence_that_became_anothers_lets_nothing_pass") else {
+        return;
+    };
+    let bpf = node.open();
+    let group = fixture::group("g");
+    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
+    let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = format!("send-to {}", heard.local_addr().unwrap());
+    bpf.fence(node.task(), &policies, &BTreeSet::new()).unwrap();
+    node.start(&send);
+    assert_eq!(node.wait().code(), Some(0));
+
+    bpf.policy.give_away(node.task()).unwrap();
+
+    node.start(&send);
+    assert_eq!(node.wait().code(), Some(11));
 }

@@ -177,6 +177,24 @@ fn a_datagram_without_a_sum_stays_without_one() {
 }
 
 #[test]
+fn a_call_that_cannot_be_led_inside_is_counted() {
+    let Some(node) = Node::set_up("a_call_that_cannot_be_led_inside_is_counted") else {
+        return;
+    };
+    let bpf = node.open();
+    leads_inside(&bpf, DOOR);
+    let mut call = frame(&packet(TCP, (CLIENT, 40_000), (MACHINE, 8080)));
+    // Ports, and no sum behind them that could be put right.
+    call.truncate(14 + 20 + 8);
+    let before = bpf.lost().unwrap();
+
+    let (answer, _) = bpf.judge_packet(false, &call, DOOR).unwrap();
+
+    assert_eq!(answer, DROPPED);
+    assert_eq!(bpf.lost().unwrap(), before + 1);
+}
+
+#[test]
 fn the_machine_calls_itself_by_any_of_its_addresses() {
     let name = "the_machine_calls_itself_by_any_of_its_addresses";
     let Some(node) = Node::set_up(name) else {

@@ -39,7 +39,7 @@ pub mod rate;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 
 /// What stands for a slot where a task has none.
 pub const NO_SLOT: u64 = u64::MAX;
@@ -79,9 +79,12 @@ pub enum Lost {
     Wait = 6,
     /// A device was given a request, and the map of requests had no room.
     Flight = 7,
+    /// A packet to or from a published port was thrown away: there was no room to remember its exchange, or it was too
+    /// short to be rewritten.
+    Passage = 8,
 }
 
 impl Lost {
     /// How many kinds of loss there are.
-    pub const COUNT: u32 = 8;
+    pub const COUNT: u32 = 9;
 }

@@ -110,6 +110,9 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Fence {
+    /// The task. The kernel may give what holds this value to another task while a program copies it: it is written
+    /// first and compared last.
+    pub task: CgroupId,
     /// The policy of what it receives.
     pub ingress: u32,
     /// The policy of what it sends.
@@ -524,7 +527,7 @@ pub const fn mapped(address: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-// SAFETY: 4, 4 and 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: 8, 4, 4 and 8 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for Fence {}
 // SAFETY: 4, 4 and 4 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for LeafKey4 {}
@@ -549,7 +552,7 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<Fence>(), 16);
+        assert_eq!(size_of::<Fence>(), 24);
         assert_eq!(size_of::<LeafKey4>(), 12);
         assert_eq!(size_of::<LeafKey6>(), 24);
         assert_eq!(size_of::<FlowKey>(), 32);

@@ -22,10 +22,12 @@ use aya_ebpf::{
 };
 use core::ffi::c_void;
 use muster_ebpf_common::{
+    Lost,
     limits::{DOORS_MAX, PASSAGES_MAX, PUBLISHED_MAX},
     nat::{Door, GATEWAY, Passage, PassageKey, Published, PublishedKey},
 };
 
+use crate::kernel::count_lost;
 use crate::policy::protocol::{ICMP, TCP, UDP};
 
 /// The doors of this node's allocations.
@@ -182,7 +184,7 @@ fn nat_in(ctx: TcContext) -> i32 {
     };
     let hairpin = published.door == device;
     if enter(skb, &ends, &published, hairpin, hairpin).is_none() {
-        return TC_ACT_SHOT;
+        return thrown_away();
     }
     if hairpin {
         return hand_over(skb, &published);
@@ -220,7 +222,7 @@ fn nat_out(ctx: TcContext) -> i32 {
     };
     let by_loopback = ends.source[0] == LOOPBACK_NET;
     if enter(skb, &ends, &published, true, by_loopback).is_none() {
-        return TC_ACT_SHOT;
+        return thrown_away();
     }
     hand_over(skb, &published)
 }
@@ -276,6 +278,13 @@ fn enter(
     set_port(skb, ends, 2, ends.destination_port, published.port)
 }
 
+/// What becomes of a packet that cannot be led on.
+#[inline(always)]
+fn thrown_away() -> i32 {
+    count_lost(Lost::Passage);
+    TC_ACT_SHOT
+}
+
 /// Gives the packet to the allocation without routing it.
 #[inline(always)]
 fn hand_over(skb: *mut __sk_buff, published: &Published) -> i32 {
@@ -283,7 +292,7 @@ fn hand_over(skb: *mut __sk_buff, published: &Published) -> i32 {
     let [g, h, i, j, k, l] = published.door_mac;
     let macs = [a, b, c, d, e, f, g, h, i, j, k, l];
     if store(skb, 0, &macs).is_none() {
-        return TC_ACT_SHOT;
+        return thrown_away();
     }
     // SAFETY: the helper takes any number.
     unsafe { bpf_redirect(published.door, 0) as i32 }
@@ -302,12 +311,12 @@ fn turn_back(skb: *mut __sk_buff, ends: &Ends, device: u32, door: Door) -> Optio
         return None;
     }
     if show_as(skb, ends, &passage).is_none() {
-        return Some(TC_ACT_SHOT);
+        return Some(thrown_away());
     }
     if passage.client != ends.destination
         && set_address(skb, ends, at::DESTINATION, ends.destination, passage.client).is_none()
     {
-        return Some(TC_ACT_SHOT);
+        return Some(thrown_away());
     }
     if passage.client != door.address {
         return Some(TC_ACT_UNSPEC);
@@ -315,10 +324,10 @@ fn turn_back(skb: *mut __sk_buff, ends: &Ends, device: u32, door: Door) -> Optio
     // Out by the device it came in: the hardware addresses change places.
     let macs: Option<[u8; 12]> = load(skb, 0);
     let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = macs else {
-        return Some(TC_ACT_SHOT);
+        return Some(thrown_away());
     };
     if store(skb, 0, &[g, h, i, j, k, l, a, b, c, d, e, f]).is_none() {
-        return Some(TC_ACT_SHOT);
+        return Some(thrown_away());
     }
     // SAFETY: the helper takes any number.
     Some(unsafe { bpf_redirect(device, 0) as i32 })

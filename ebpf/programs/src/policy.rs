@@ -287,13 +287,39 @@ impl Judged {
     }
 }
 
+/// The policies of a task; of none, by which nothing passes, if the entry was given to another task twice meanwhile.
+#[inline(always)]
+fn fence_of(task: CgroupId) -> Option<Fence> {
+    let mut fence = Fence::default();
+    for _ in 0..2 {
+        let entry = FENCE.get_ptr(task)?;
+        // SAFETY: the entry is a map value, which stays readable until the program ends. What another task writes
+        // to it meanwhile begins with that task, which is read last.
+        let now = unsafe {
+            fence = Fence {
+                task,
+                ingress: (&raw const (*entry).ingress).read_volatile(),
+                egress: (&raw const (*entry).egress).read_volatile(),
+                flags: (&raw const (*entry).flags).read_volatile(),
+            };
+            (&raw const (*entry).task).read_volatile()
+        };
+        if now == task {
+            return Some(fence);
+        }
+    }
+    fence.ingress = 0;
+    fence.egress = 0;
+    fence.flags = 0;
+    Some(fence)
+}
+
 /// Whether the task that the packet belongs to may send or receive it.
 #[inline(always)]
 pub(crate) fn judge_packet(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> Judged {
     // Before the fence is looked at: a verdict is kept under the number of changes that it knows of.
     let changes = policy_changes();
-    // SAFETY: the value is copied at once.
-    let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
+    let Some(fence) = fence_of(task) else {
         return Judged::Exempt;
     };
     let skb = ctx.skb.skb;
@@ -916,8 +942,7 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
         return 1;
     }
     let Some(task) = current_task() else { return 1 };
-    // SAFETY: the value is copied at once.
-    let Some(fence) = (unsafe { FENCE.get(task) }).copied() else {
+    let Some(fence) = fence_of(task) else {
         return 1;
     };
     // SAFETY: the context is valid for the run of the program.
