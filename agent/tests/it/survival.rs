@@ -307,7 +307,7 @@ async fn a_store_that_is_cut_anywhere_costs_no_task() {
 type Left = fn(u64) -> u64;
 
 /// How much is left of a store, and whether that cannot be read: nothing, parts of its header, of its first page and of
-/// records, and nearly all. What was cut at the end may have been room that is not used yet.
+/// records, and nearly all. What was cut of the later half may have been room that is not used yet.
 const CUTS: &[(Left, bool)] = &[
     (|_| 0, true),
     (|_| 1, true),
@@ -315,8 +315,8 @@ const CUTS: &[(Left, bool)] = &[
     (|_| 320, true),
     (|_| 4_096, true),
     (|_| 4_096 + 100, true),
-    (|whole| whole / 4 + 1, true),
-    (|whole| whole / 2, true),
+    (|whole| whole / 8 + 1, true),
+    (|whole| whole / 2, false),
     (|whole| whole - 4_096, false),
     (|whole| whole - 1, false),
 ];

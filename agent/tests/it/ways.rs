@@ -21,7 +21,7 @@ use serde_json::json;
 
 use self::machine::{Outside, with_machine};
 use self::tried::{API, PORT, PROGRAM, Reach, SERVER, VARIABLE, WAYS, Way};
-use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, skipped};
+use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, skipped};
 
 /// What every way comes to, for people and for this test.
 const TABLE: &str = include_str!("../../testdata/ways-out.md");
@@ -80,11 +80,10 @@ fn every_way_out_has_the_verdict_of_the_table() {
         server.tell_apis(vec![(target(API), PORT).into()]);
         let agent = Agent::start(config(&machine, &server)).await.unwrap();
         let driver = machine.data().join("drivers/native.sock");
-        assert!(
-            driver.exists(),
-            "the driver listens at {}",
-            driver.display()
-        );
+        eventually("the driver to listen", async || {
+            driver.exists().then_some(())
+        })
+        .await;
         let reach = |mode| outside.reach(mode, &driver);
         let mut names = 0..;
         let mut columns = Vec::new();
