@@ -256,7 +256,9 @@ async fn driver_in_go_says_who_it_is_and_what_it_takes() {
     assert!(capabilities.send_signals && capabilities.exec && !capabilities.remote_tasks);
     assert_eq!(
         own.decode("config", &Value::Null),
-        Ok(json!({"chroot": null, "enabled": null, "greeting": "hello", "networks": null}))
+        Ok(json!({
+            "chroot": null, "enabled": null, "greeting": "hello", "networks": null, "users": null
+        }))
     );
     assert_eq!(
         tasks.decode(
