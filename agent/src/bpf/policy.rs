@@ -287,8 +287,9 @@ impl Policy {
     ) -> Vec<RuleCount> {
         let counts = met_now(traffic).and_then(|met| {
             let is_met = |policy, rule| {
-                let met = met.iter().flatten();
-                { met }.any(|met| (met.policy, met.rule) == (policy, rule))
+                met.iter()
+                    .flatten()
+                    .any(|met| (met.policy, met.rule) == (policy, rule))
             };
             let policies = loaded.compiled(before);
             self.counts_with(task, before, &policies, &met, is_met)

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use super::full_disk::SmallDisk;
 use super::{ALL, Place, assert_same, detach, lines, raise_descriptors, until};
@@ -26,27 +27,11 @@ async fn thousand_writers_lose_no_line_through_rotation() {
         let ring = LogRing::start(config).unwrap();
         let (mut streams, mut tasks) = (Vec::new(), Vec::new());
         for place in &places {
-            let limits = RotateLimits {
-                max_files: 100,
-                max_file_bytes: 1_009,
-            };
-            let spec = StreamSpec {
-                limits,
-                ..place.spec("web.stdout")
-            };
-            streams.push(ring.attach(spec).await.unwrap());
+            streams.push(attach(&ring, place, 1_009).await);
             tasks.push(place.task_side("web.stdout"));
         }
 
-        let writers = tokio::task::spawn_blocking(move || {
-            for n in 0..LINES {
-                for task in &mut tasks {
-                    writeln!(task, "line {n} of the task").unwrap();
-                }
-            }
-            tasks
-        });
-        let tasks = writers.await.unwrap();
+        let tasks = written(write_in_turn(tasks, LINES)).await;
 
         for (place, stream_id) in places.iter().zip(streams) {
             let report = detach(&ring, stream_id).await;
@@ -57,6 +42,18 @@ async fn thousand_writers_lose_no_line_through_rotation() {
         drop(tasks);
         ring.stop();
     }
+}
+
+async fn attach(ring: &LogRing, place: &Place, max_file_bytes: u64) -> StreamId {
+    let limits = RotateLimits {
+        max_files: 100,
+        max_file_bytes,
+    };
+    let spec = StreamSpec {
+        limits,
+        ..place.spec("web.stdout")
+    };
+    ring.attach(spec).await.unwrap()
 }
 
 fn places(dir: &Path) -> Vec<Place> {
@@ -94,15 +91,7 @@ impl Thousand {
         let (mut streams, mut tasks) = (Vec::new(), Vec::new());
         for place in &places {
             let task = place.task_side("web.stdout");
-            let limits = RotateLimits {
-                max_files: 100,
-                max_file_bytes: 4_001,
-            };
-            let spec = StreamSpec {
-                limits,
-                ..place.spec("web.stdout")
-            };
-            streams.push(ring.attach(spec).await.unwrap());
+            streams.push(attach(&ring, place, 4_001).await);
             // A page: a task that says more waits.
             rustix::pipe::fcntl_setpipe_size(&task, 4_096).unwrap();
             tasks.push(task);
@@ -145,15 +134,21 @@ impl Thousand {
 }
 
 /// Lines of all writers in turn; each waits for those before it.
-fn write_in_turn(mut tasks: Vec<File>) -> std::thread::JoinHandle<Vec<File>> {
+fn write_in_turn(mut tasks: Vec<File>, lines: u32) -> JoinHandle<Vec<File>> {
     std::thread::spawn(move || {
-        for n in 0..MORE_LINES {
+        for n in 0..lines {
             for task in &mut tasks {
                 writeln!(task, "line {n} of the task").unwrap();
             }
         }
         tasks
     })
+}
+
+/// The tasks, once all is written; streams go on meanwhile.
+async fn written(writer: JoinHandle<Vec<File>>) -> Vec<File> {
+    let joined = tokio::task::spawn_blocking(|| writer.join().unwrap());
+    joined.await.unwrap()
 }
 
 #[tokio::test]
@@ -163,7 +158,7 @@ async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
             return;
         };
 
-        let writer = write_in_turn(tasks);
+        let writer = write_in_turn(tasks, MORE_LINES);
         for &stream_id in &thousand.streams {
             until("nobody has room", async || {
                 thousand.is_blocked(stream_id).await
@@ -172,9 +167,7 @@ async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
         }
         assert!(!writer.is_finished());
         std::fs::remove_file(&thousand.ballast).unwrap();
-        let tasks = tokio::task::spawn_blocking(|| writer.join().unwrap())
-            .await
-            .unwrap();
+        let tasks = written(writer).await;
 
         thousand.assert_whole().await;
         drop(tasks);
@@ -190,7 +183,7 @@ async fn thousand_writers_on_a_slow_disk_lose_no_line() {
         };
         let mut rooms = std::mem::take(&mut thousand.rooms).into_iter();
 
-        let writer = write_in_turn(tasks);
+        let writer = write_in_turn(tasks, MORE_LINES);
         let mut given = 0;
         for &stream_id in thousand.streams.iter().cycle() {
             if writer.is_finished() {

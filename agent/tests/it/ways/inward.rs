@@ -25,7 +25,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::machine::{CLIENT, CLIENT6, MACHINE, MACHINE6, Outside, ip, with_machine};
 use super::tried::PROGRAM;
-use super::{config, row};
+use super::{Words, config, row};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
 
 /// What every way comes to, for people and for this test.
@@ -147,9 +147,6 @@ struct Call {
     kind: Kind,
     to: SocketAddr,
 }
-
-/// What came of each way.
-type Words = BTreeMap<String, String>;
 
 #[test]
 fn every_way_in_has_the_verdict_of_the_table() {
