@@ -534,8 +534,9 @@ fn network(host: &Value) -> Vec<(&'static str, String)> {
             outcome(UnixStream::connect_addr(&address)),
         ),
         ("connect_to_an_abstract_name_of_its_own", {
-            let name = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name("own");
-            let listener = name.and_then(|name| std::os::unix::net::UnixListener::bind_addr(&name));
+            // Tests that run at once share the host's network, and with it its abstract names.
+            let own = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(format!("{name} own"));
+            let listener = own.and_then(|own| std::os::unix::net::UnixListener::bind_addr(&own));
             outcome(listener.and_then(|own| UnixStream::connect_addr(&own.local_addr()?)))
         }),
     ]
