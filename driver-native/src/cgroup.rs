@@ -1,8 +1,10 @@
 //! A task's cgroup, as far as its driver has to do with it: to be born in, to be killed by, to be
 //! measured.
 //!
-//! The agent makes the cgroup, limits it and removes it. This file knows names of files in it and
-//! nothing of where it lies. A cgroup that the agent removed is an empty one.
+//! The agent makes the cgroup, limits it and removes it; of a host of another make, that limits nothing, `named` takes the
+//! group that it names. This file knows names of files in it and nothing of where it lies. A cgroup that the agent removed is an empty one.
+
+pub(crate) mod named;
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -26,7 +26,7 @@ use crate::process::Process;
 use crate::spawn::{
     MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, held, spawn, user_namespace,
 };
-use crate::{init, limits, starters};
+use crate::{init, limits, names, starters};
 
 /// Why a process was not started.
 #[derive(Debug, Error)]
@@ -354,7 +354,11 @@ impl Launch<'_> {
         let envp = environment(self.config, &translation)?;
         let held_dir = if raw {
             let named = self.native.work_dir.as_deref();
-            Some(paths::open_work_dir(&self.config.task_dir, named)?)
+            let named = named.map(|named| translation.apply(named));
+            Some(paths::open_work_dir(
+                &self.config.task_dir,
+                named.as_deref(),
+            )?)
         } else {
             None
         };
@@ -642,6 +646,16 @@ impl Sight<'_> {
             crate::config::check_target("volume_mount.destination", &mount.task_path)?;
             let source = paths::open_host_mount(&mount.host_path)?;
             mounts.push(self.shown(&source, &mount.task_path, mount.readonly)?);
+        }
+        let is_free = |target: &str| mounts.iter().all(|(_, point)| point.path != target);
+        if let Some(dns) = &config.dns
+            && is_free(names::RESOLV_CONF)
+        {
+            let task_dir = task_dir.ok_or(IsolationError::Unsupported {
+                what: "name servers (dns) without a directory of the task",
+            })?;
+            let source = names::write(&task_dir, dns)?;
+            mounts.push(self.shown(&source, names::RESOLV_CONF, true)?);
         }
         Ok(mounts)
     }

@@ -80,7 +80,8 @@ pub(crate) struct NativeConfig {
     /// Without that file, actions that went well have failed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) result_required: bool,
-    /// Processes and threads at once. Whoever makes the cgroup sets it; the driver knows the field.
+    /// Processes and threads at once. Whoever makes the cgroup sets it; the driver does in one that a host names and does
+    /// not limit.
     #[serde(default)]
     pub(crate) pids_max: Option<serde_json::Number>,
     /// MiB that one download of the actions may unpack to, and one file may have that is fetched or sent.
@@ -230,6 +231,12 @@ impl NativeConfig {
     /// Whether a reaper is the task's first process. Actions come and go beside it.
     pub(crate) fn has_init(&self) -> bool {
         self.init || self.actions.is_some()
+    }
+
+    /// Processes and threads at once, if it is a number of them. The reaper is not the task's.
+    pub(crate) fn pids_max(&self) -> Option<u64> {
+        let max = self.pids_max.as_ref()?.as_u64().filter(|max| *max > 0)?;
+        Some(max.saturating_add(self.has_init().into()))
     }
 
     /// The limits of the process.

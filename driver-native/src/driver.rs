@@ -123,8 +123,13 @@ impl NativeDriver {
             let _permit = permit;
             let node = reservation.shared.node().map_err(StartProcessError::Look)?;
             let spawns = &reservation.shared.spawns;
-            let (task, handle) = NativeTask::start(config, native, node, spawns)?;
-            reservation.fill(task);
+            let (task, handle, notes) = NativeTask::start(config, native, node, spawns)?;
+            let shared = Arc::clone(&reservation.shared);
+            let task = reservation.fill(task);
+            for note in notes {
+                tracing::warn!(task = %task.id, "{note}");
+                shared.emit(&task, note);
+            }
             Ok(handle)
         };
         let started = if keeps_nothing {
@@ -148,7 +153,7 @@ impl NativeDriver {
                 retry: Retry::Later,
             })
         })?;
-        reservation.fill(NativeTask::recover(handle, node)?);
+        let _task = reservation.fill(NativeTask::recover(handle, node)?);
         Ok(())
     }
 
@@ -434,13 +439,14 @@ impl Reservation {
         }
     }
 
-    fn fill(mut self, task: NativeTask) {
+    fn fill(mut self, task: NativeTask) -> Arc<NativeTask> {
         self.filled = true;
         let task = Arc::new(task);
         self.shared.guard(&task);
         self.shared
             .lock()
-            .insert(self.task_id.clone(), Slot::Known(task));
+            .insert(self.task_id.clone(), Slot::Known(Arc::clone(&task)));
+        task
     }
 }
 

@@ -34,6 +34,7 @@ use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::isolation::rlimits::Limit;
 use crate::isolation::template::TemplateError;
 use crate::limits;
+use crate::names::NamesError;
 use crate::paths::PathError;
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
@@ -106,6 +107,8 @@ pub(crate) enum IsolationError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
+    Names(#[from] NamesError),
+    #[error(transparent)]
     View(#[from] view::ViewError),
     #[error(transparent)]
     Path(#[from] PathError),
@@ -174,10 +177,6 @@ impl Confinement {
         }
         if !config.devices.is_empty() {
             return Err(IsolationError::Unsupported { what: "devices" });
-        }
-        if config.dns.is_some() && level != Level::Raw {
-            let what = "name servers of its own";
-            return Err(IsolationError::Unsupported { what });
         }
         Self::of(config, native, policy, open_files)
     }
@@ -370,15 +369,20 @@ fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
 
 /// Replaces paths of the host by those that the task sees: `<task directory>/local` is `/local`, and so
 /// on. They hold the allocation's id, so that nothing else looks like them.
-#[derive(Debug)]
-pub(crate) struct Translation(Vec<(String, &'static str)>);
+///
+/// A raw task sees the host's paths. A host of another make, that knows nothing of levels, tells it those of a root of
+/// its own (`NOMAD_TASK_DIR=/local`), where nothing is: then it is the other way round.
+#[derive(Debug, Default)]
+pub(crate) struct Translation {
+    inwards: Vec<(String, &'static str)>,
+    outwards: Vec<(&'static str, String)>,
+}
+
+/// The variable that shows which paths a host tells.
+const TASK_DIR_VARIABLE: &str = "NOMAD_TASK_DIR";
 
 impl Translation {
-    /// Raw tasks see the host's paths, so that nothing is replaced.
     pub(crate) fn of(config: &TaskConfig, level: Level) -> Self {
-        if level == Level::Raw {
-            return Self(Vec::new());
-        }
         let task_dir = task_dir(config);
         let pairs = [
             (task_dir.as_deref(), "local", "/local"),
@@ -390,34 +394,59 @@ impl Translation {
             let dir = dir.filter(|dir| dir.is_absolute())?;
             Some((dir.join(name).to_str()?.to_owned(), inside))
         });
-        Self(pairs.collect())
+        if level != Level::Raw {
+            return Self {
+                inwards: pairs.collect(),
+                ..Self::default()
+            };
+        }
+        let told = config.env.get(TASK_DIR_VARIABLE);
+        if told.is_none_or(|told| told != "/local") {
+            return Self::default();
+        }
+        // The host's `/tmp` is there, and may be meant.
+        let pairs = pairs.filter(|(_, inside)| *inside != "/tmp");
+        Self {
+            outwards: pairs.map(|(host, inside)| (inside, host)).collect(),
+            ..Self::default()
+        }
     }
 
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for (host, inside) in &self.0 {
+        for (host, inside) in &self.inwards {
             if text.contains(host.as_str()) {
-                text = replaced(&text, host, inside);
+                text = replaced(&text, host, inside, |_before| true);
+            }
+        }
+        for (inside, host) in &self.outwards {
+            if text.contains(inside) {
+                text = replaced(&text, inside, host, |before| !is_of_path(before));
             }
         }
         text
     }
 }
 
-/// `from` is replaced where it is a whole path or the begin of one.
-fn replaced(text: &str, from: &str, to: &str) -> String {
+/// `from` is replaced where it is a whole path or the begin of one, and `begins` after the letter before it.
+fn replaced(text: &str, from: &str, to: &str, begins: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(from) {
         let after = &rest[at + from.len()..];
-        let is_longer_name =
-            after.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.');
         out.push_str(&rest[..at]);
-        out.push_str(if is_longer_name { from } else { to });
+        let begins = out.chars().next_back().is_none_or(&begins);
+        let is_whole = !after.starts_with(|c| c != '/' && is_of_path(c));
+        out.push_str(if begins && is_whole { to } else { from });
         rest = after;
     }
     out.push_str(rest);
     out
+}
+
+/// What names of files are usually made of.
+fn is_of_path(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '/' | '_' | '-' | '.')
 }
 
 /// The task's directory; a host that names none means the one of its name in the allocation's.

@@ -17,7 +17,9 @@
 //!
 //! - `absence` ends tasks that may not run for ever without an agent, when none is there to do it.
 //!
-//! Cgroups and limits are the agent's. So is the network: the driver puts a task into a namespace that
+//! - `names` is a task's own `resolv.conf`, where its host says what stands in it.
+//!
+//! Cgroups and limits are the agent's; a host of another make names a group, and leaves the limits to the driver. So is the network: the driver puts a task into a namespace that
 //! somebody made, or into an empty one.
 
 pub mod limits;
@@ -31,6 +33,7 @@ mod driver;
 mod exec;
 mod init;
 mod isolation;
+mod names;
 mod node;
 mod paths;
 mod policy;

@@ -111,6 +111,10 @@ pub const HOST_NAME_BYTES_MAX: usize = 63;
 /// Bytes of `/dev/shm` in a task without a memory limit; what is in it counts as the task's memory.
 pub const SHM_BYTES: u64 = 64 << 20;
 
+/// Bytes of a task's `resolv.conf`. The C library reads three servers and has room for some 1 000 bytes of domains; a
+/// start that says more is refused.
+pub const RESOLV_CONF_BYTES_MAX: usize = 64 << 10;
+
 /// Mounts that a job may ask for.
 pub const MOUNTS_MAX: usize = 64;
 

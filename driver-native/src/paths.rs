@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -229,6 +229,43 @@ pub(crate) fn open_own_dir(
 pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
     open_file(dir, Path::new(name), flags, Through::Mounts)
+}
+
+/// A file of the driver's own in such a directory, made anew in place of whatever is there, for everybody to read and
+/// to be shown to a task.
+pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<Source, PathError> {
+    let attempt = || -> io::Result<OwnedFd> {
+        let base = beneath::open_top(dir, OFlags::PATH)?;
+        match rustix::fs::unlinkat(&base, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::EXCL;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let mut file = File::from(beneath::create(&base, name, flags, mode, Through::Dirs)?);
+        file.write_all(content)?;
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+        Ok(file.into())
+    };
+    let file = attempt().map_err(|source| PathError::Open {
+        what: "a file of the driver's in the task's directory,",
+        path: dir.join(name),
+        source,
+    })?;
+    Ok(Source {
+        file,
+        is_dir: false,
+        writable: false,
+    })
+}
+
+/// A file of the node's own, which no task reaches: its first bytes.
+pub(crate) fn read_of_node(path: &str, bytes_max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?
+        .take(bytes_max)
+        .read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Such a file, to be read.

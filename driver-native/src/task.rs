@@ -6,13 +6,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_driver::{
-    DriverError, ExitResult, RecoverTaskError, Retry, TaskConfig, TaskError, TaskHandle, TaskState,
-    WithoutHost,
+    CgroupPlacement, DriverError, ExitResult, RecoverTaskError, Retry, TaskConfig, TaskError,
+    TaskHandle, TaskState, WithoutHost,
 };
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
 use crate::actions::{self, Tree};
-use crate::cgroup::TaskCgroup;
+use crate::cgroup::{TaskCgroup, named};
 use crate::command::{HeldOutput, Launch, StartProcessError, Streams, start_task};
 use crate::config::{Level, NativeConfig};
 use crate::driver::NAME;
@@ -48,6 +49,24 @@ struct DriverState {
     /// Which ids a strict task has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id_range: Option<u32>,
+    /// The group that the host named and the task was put into: such a host does not keep the placement, which is a field
+    /// of ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    named_cgroup: Option<NamedCgroup>,
+}
+
+/// A group that was there before the task, and may be there for the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct NamedCgroup {
+    dir: PathBuf,
+    /// What it had counted before.
+    oom_kills: u64,
+}
+
+impl DriverState {
+    fn oom_kills_before(&self) -> u64 {
+        self.named_cgroup.as_ref().map_or(0, |it| it.oom_kills)
+    }
 }
 
 /// A task that this driver started or recovered.
@@ -87,6 +106,8 @@ impl Drop for NativeTask {
 pub(crate) struct Life {
     pub(crate) process: Process,
     pub(crate) cgroup: Option<TaskCgroup>,
+    /// Kills for want of memory that the group had counted before the task.
+    oom_kills_before: u64,
     /// What the task carries out beside its first process.
     pub(crate) tree: Option<Arc<Tree>>,
     exit: watch::Sender<Option<End>>,
@@ -110,19 +131,35 @@ pub(crate) struct End {
 }
 
 impl NativeTask {
-    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered.
+    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered. The last part of the answer
+    /// is what the task's owner should know.
     ///
     /// The actions of a task that has some are begun when nothing can fail any more.
     pub(crate) fn start(
-        config: TaskConfig,
+        mut config: TaskConfig,
         native: NativeConfig,
         node: &Arc<Node>,
         spawns: &Arc<Semaphore>,
-    ) -> Result<(Self, TaskHandle), StartProcessError> {
+    ) -> Result<(Self, TaskHandle, Vec<String>), StartProcessError> {
+        let mut named = named::take(&config, native.pids_max());
+        if config.dns.is_some() && native.isolation == Level::Raw {
+            let note = "the task asks the machine's name servers: those of `dns` are for isolation \"contained\" and \"strict\"";
+            named.notes.push(note.to_owned());
+        }
+        let is_named = named.dir.is_some();
+        if let Some(dir) = named.dir {
+            config.cgroup = Some(placed(dir));
+        }
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
             None => None,
         };
+        let named_cgroup = cgroup.as_ref().zip(config.cgroup.as_ref());
+        let named_cgroup = named_cgroup.filter(|_| is_named);
+        let named_cgroup = named_cgroup.map(|(cgroup, placement)| NamedCgroup {
+            dir: placement.dir.clone(),
+            oom_kills: cgroup.oom_kills(),
+        });
         let streams = Streams::of_task(&config)?;
         let (spawned, ids) = start_task(&Launch {
             config: &config,
@@ -137,13 +174,14 @@ impl NativeTask {
         })?;
         // A process that cannot be followed must not be left behind.
         let output = Some(streams.into_held());
+        let cgroup = (cgroup, named_cgroup);
         let adopted = Self::adopt(config, &native, node, cgroup, &spawned, (output, ids));
         let (task, handle) = adopted.map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
         })?;
         actions::begin(&task, &handle.config, &native, spawns);
-        Ok((task, handle))
+        Ok((task, handle, named.notes))
     }
 
     /// Takes charge of a process that was just started.
@@ -151,7 +189,7 @@ impl NativeTask {
         config: TaskConfig,
         native: &NativeConfig,
         node: &Arc<Node>,
-        cgroup: Option<TaskCgroup>,
+        (cgroup, named_cgroup): (Option<TaskCgroup>, Option<NamedCgroup>),
         spawned: &Spawned,
         (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<(Self, TaskHandle)> {
@@ -167,6 +205,7 @@ impl NativeTask {
             },
             started_at_ns: nanoseconds(started_at),
             id_range: ids.as_ref().map(Range::ordinal),
+            named_cgroup,
         };
         let handle = TaskHandle {
             version: HANDLE_VERSION,
@@ -176,12 +215,16 @@ impl NativeTask {
             driver_state: serde_json::to_vec(&state)?,
         };
         let held = (output, ids);
-        let task = Self::follow(node, &handle, native, started_at, (process, cgroup), held)?;
+        let life = (process, cgroup, state.oom_kills_before());
+        let task = Self::follow(node, &handle, native, started_at, life, held)?;
         Ok((task, handle))
     }
 
     /// Finds the process of a handle. Needs a runtime to be entered.
-    pub(crate) fn recover(handle: TaskHandle, node: &Arc<Node>) -> Result<Self, RecoverTaskError> {
+    pub(crate) fn recover(
+        mut handle: TaskHandle,
+        node: &Arc<Node>,
+    ) -> Result<Self, RecoverTaskError> {
         let task_id = handle.config.id.clone();
         if handle.version > HANDLE_VERSION || handle.version < 1 {
             return Err(RecoverTaskError::HandleVersion {
@@ -194,6 +237,9 @@ impl NativeTask {
             .map_err(|error| invalid(error.to_string()))?;
         let native = NativeConfig::read(&handle.config.config)
             .map_err(|error| invalid(error.to_string()))?;
+        if let (None, Some(named)) = (&handle.config.cgroup, &state.named_cgroup) {
+            handle.config.cgroup = Some(placed(named.dir.clone()));
+        }
         let gone = |reason: String| RecoverTaskError::Gone {
             task_id: task_id.clone(),
             reason,
@@ -234,7 +280,8 @@ impl NativeTask {
         };
         let ids = state.id_range.map(|ordinal| node.ranges.retake(ordinal));
         let held = (output, ids);
-        let task = Self::follow(node, &handle, &native, started_at, (process, cgroup), held)
+        let life = (process, cgroup, state.oom_kills_before());
+        let task = Self::follow(node, &handle, &native, started_at, life, held)
             .map_err(|error| failed_recovery(&error))?;
         actions::interrupt(&task, &handle.config, &native);
         Ok(task)
@@ -245,7 +292,7 @@ impl NativeTask {
         handle: &TaskHandle,
         native: &NativeConfig,
         started_at: SystemTime,
-        (process, mut cgroup): (Process, Option<TaskCgroup>),
+        (process, mut cgroup, oom_kills_before): (Process, Option<TaskCgroup>, u64),
         (output, ids): (Option<HeldOutput>, Option<Range>),
     ) -> io::Result<Self> {
         if let Some(cgroup) = &mut cgroup {
@@ -257,6 +304,7 @@ impl NativeTask {
         let life = Arc::new(Life {
             process,
             cgroup,
+            oom_kills_before,
             tree: native.actions.as_ref().map(|_| Arc::default()),
             exit: watch::Sender::new(None),
             is_first: native.isolation != Level::Raw && !native.has_init(),
@@ -469,7 +517,7 @@ impl Life {
         result.oom_killed = self
             .cgroup
             .as_ref()
-            .is_some_and(|cgroup| cgroup.oom_kills() > 0);
+            .is_some_and(|cgroup| cgroup.oom_kills() > self.oom_kills_before);
         Ok(Some(result))
     }
 
@@ -555,6 +603,14 @@ impl Life {
              {state})",
             limits::KILL_DEADLINE
         )
+    }
+}
+
+/// In the v2 hierarchy alone.
+fn placed(dir: PathBuf) -> CgroupPlacement {
+    CgroupPlacement {
+        dir,
+        joins: Vec::new(),
     }
 }
 

@@ -178,6 +178,34 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
+impl Dns {
+    /// A `resolv.conf` that says this in place of what `own` says of it, and all else that `own` says.
+    pub fn over(&self, own: &str) -> String {
+        let Self {
+            servers,
+            searches,
+            options,
+        } = self;
+        let is_said = |line: &&str| match line.split_whitespace().next() {
+            Some("nameserver") => !servers.is_empty(),
+            Some("search" | "domain") => !searches.is_empty(),
+            Some("options") => !options.is_empty(),
+            Some(_) | None => false,
+        };
+        let kept = own.lines().filter(|line| !is_said(line));
+        let mut lines: Vec<String> = kept.map(str::to_owned).collect();
+        if !searches.is_empty() {
+            lines.push(format!("search {}", searches.join(" ")));
+        }
+        lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
+        if !options.is_empty() {
+            lines.push(format!("options {}", options.join(" ")));
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskState {

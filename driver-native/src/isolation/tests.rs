@@ -121,6 +121,32 @@ fn paths_of_the_host_become_the_tasks() {
     assert_eq!(raw.apply(host), host);
 }
 
+/// A host that knows nothing of levels tells every task of this driver the paths of a root of its own.
+#[test]
+fn a_raw_task_is_told_paths_that_are_there() {
+    let mut task = task("");
+    task.env = [("NOMAD_TASK_DIR", "/local"), ("NOMAD_ALLOC_DIR", "/alloc")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let raw = Translation::of(&task, Level::Raw);
+    let contained = Translation::of(&task, Level::Contained);
+
+    for (told, there) in [
+        ("/local", "/data/alloc/0123/web/local"),
+        ("/secrets/", "/data/alloc/0123/web/secrets/"),
+        (
+            "--dir=/alloc/x:/local",
+            "--dir=/data/alloc/0123/alloc/x:/data/alloc/0123/web/local",
+        ),
+        ("/usr/local/bin", "/usr/local/bin"),
+        ("/locals /local.d", "/locals /local.d"),
+        ("/tmp", "/tmp"),
+    ] {
+        assert_eq!(raw.apply(told), there);
+        assert_eq!(contained.apply(told), told);
+    }
+}
+
 #[test]
 fn strict_never_has_a_network() {
     let mut task = task("");

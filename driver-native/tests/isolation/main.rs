@@ -15,6 +15,7 @@
 mod fixture;
 
 mod boundary;
+mod host;
 mod init;
 mod judges;
 mod moments;

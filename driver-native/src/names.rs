@@ -1,0 +1,140 @@
+//! Whom a task asks for addresses, where its host says so: a `resolv.conf` of its own.
+//!
+//! It is the machine's with what the host says in its place. It lies in the task's directory, out of the task's sight,
+//! and is shown to it read-only. Tasks in the host's file system (`raw`) have the machine's.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use muster_driver::Dns;
+use thiserror::Error;
+
+use crate::limits;
+use crate::paths::{self, PathError, Source};
+
+/// Where programs look.
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Its name in the task's directory.
+const FILE: &str = ".resolv.conf";
+
+/// Name servers that a task cannot be given.
+#[derive(Debug, Error)]
+pub(crate) enum NamesError {
+    #[error("`dns.{field}`: {value:?} {reason}")]
+    Word {
+        field: &'static str,
+        value: String,
+        reason: &'static str,
+    },
+    #[error(
+        "`dns`: {bytes} bytes of resolv.conf are too many, it may have {max}; name fewer",
+        max = limits::RESOLV_CONF_BYTES_MAX
+    )]
+    TooLong { bytes: usize },
+    #[error("read {RESOLV_CONF} of the node, which a task with `dns` gets in part")]
+    Read(#[source] io::Error),
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// Writes the file of a task with the directory `task_dir`, to be shown at [`RESOLV_CONF`].
+pub(crate) fn write(task_dir: &Path, dns: &Dns) -> Result<Source, NamesError> {
+    check(dns)?;
+    let own = paths::read_of_node(RESOLV_CONF, limits::RESOLV_CONF_BYTES_MAX as u64);
+    let own = match own {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        own => own.map_err(NamesError::Read)?,
+    };
+    let content = dns.over(&own);
+    let bytes = content.len();
+    if bytes > limits::RESOLV_CONF_BYTES_MAX {
+        return Err(NamesError::TooLong { bytes });
+    }
+    Ok(paths::make_shown_file(task_dir, FILE, content.as_bytes())?)
+}
+
+/// Each word stands on a line with others: none may begin another, or be two.
+fn check(dns: &Dns) -> Result<(), NamesError> {
+    let Dns {
+        servers,
+        searches,
+        options,
+    } = dns;
+    let refused = |field, value: &String, reason| NamesError::Word {
+        field,
+        value: value.clone(),
+        reason,
+    };
+    // A link-local address may name its device.
+    let is_address = |server: &String| {
+        let (address, zone) = server.split_once('%').unwrap_or((server, "lo"));
+        address.parse::<IpAddr>().is_ok() && is_word(zone)
+    };
+    if let Some(server) = servers.iter().find(|server| !is_address(server)) {
+        return Err(refused("servers", server, "is no IP address"));
+    }
+    for (field, words) in [("searches", searches), ("options", options)] {
+        if let Some(word) = words.iter().find(|word| !is_word(word)) {
+            return Err(refused(field, word, "is not one word of visible letters"));
+        }
+    }
+    Ok(())
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dns(servers: &[&str], searches: &[&str], options: &[&str]) -> Dns {
+        let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        Dns {
+            servers: owned(servers),
+            searches: owned(searches),
+            options: owned(options),
+        }
+    }
+
+    #[test]
+    fn words_that_would_be_lines_are_refused_by_field() {
+        let refused = [
+            (dns(&["ns.lab"], &[], &[]), "dns.servers"),
+            (dns(&["10.0.0.2\noptions x"], &[], &[]), "dns.servers"),
+            (dns(&["fe80::1%"], &[], &[]), "dns.servers"),
+            (dns(&[], &["lab\nnameserver 6.6.6.6"], &[]), "dns.searches"),
+            (dns(&[], &[""], &[]), "dns.searches"),
+            (dns(&[], &[], &["ndots:2 rotate"]), "dns.options"),
+        ];
+        for (dns, field) in refused {
+            let error = check(&dns).unwrap_err();
+            assert!(error.to_string().contains(field), "{error}");
+        }
+        let taken = dns(&["10.0.0.2", "fe80::1%eth0"], &["lab."], &["ndots:2"]);
+        assert!(check(&taken).is_ok());
+    }
+
+    /// What is there is somebody else's file, which is not written through.
+    #[test]
+    fn the_file_is_made_anew_whatever_lies_in_its_place() {
+        let temp = tempfile::tempdir().unwrap();
+        let other = temp.path().join("other");
+        std::fs::write(&other, "kept").unwrap();
+        std::fs::hard_link(&other, temp.path().join(FILE)).unwrap();
+
+        let shown = write(temp.path(), &dns(&["10.9.0.53"], &["lab"], &["rotate"])).unwrap();
+
+        assert!(!shown.is_dir);
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
+        let text = std::fs::read_to_string(temp.path().join(FILE)).unwrap();
+        let said: Vec<&str> = text.lines().collect();
+        for line in ["search lab", "nameserver 10.9.0.53", "options rotate"] {
+            assert!(said.contains(&line), "{text}");
+        }
+        let servers = said.iter().filter(|line| line.starts_with("nameserver"));
+        assert_eq!(servers.count(), 1, "{text}");
+    }
+}

@@ -1,0 +1,245 @@
+//! What a task has from a host of another make: the group that it names, its name servers, its paths.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use muster_driver::{Dns, ExitResult, TaskDriver, TaskEventStream, plugin};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::fixture::{
+    Cgroups, DEADLINE, Task, allowing_driver, cgroup_line, pid_of, shell, skipped_here,
+    sleep_for_ever,
+};
+
+/// A driver behind the protocol, which is all that such a host knows of it.
+struct Served {
+    client: plugin::Client,
+    shutdown: CancellationToken,
+}
+
+impl Served {
+    async fn at(socket: &Path) -> Self {
+        let driver = Arc::new(allowing_driver().await);
+        let listener = UnixListener::bind(socket).unwrap();
+        let shutdown = CancellationToken::new();
+        let _serving = tokio::spawn(plugin::serve(driver, listener, shutdown.clone()));
+        let client = plugin::Client::new("native", socket);
+        Self { client, shutdown }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        skipped_here("only root can contain a task; run the tests as root");
+    }
+    root
+}
+
+/// A group as such a host makes one, with the controllers of limits.
+fn limited(cgroups: &Cgroups) -> Option<PathBuf> {
+    let dir = cgroups.create();
+    for above in [dir.ancestors().nth(2), dir.parent()].into_iter().flatten() {
+        // Where that cannot be, the group has no such file.
+        let _enabled = fs::write(above.join("cgroup.subtree_control"), "+memory +cpu +pids");
+    }
+    if !dir.join("memory.max").exists() {
+        skipped_here("the memory controller is not in the v2 hierarchy; run: cargo xtask vm");
+        return None;
+    }
+    Some(dir)
+}
+
+/// A task in the group `dir`, as such a host describes it.
+fn named(config: Value, dir: &Path) -> Task {
+    let mut task = Task::with(config);
+    let resources = &mut task.config.resources;
+    resources.memory_mb = 32;
+    resources.linux.memory_limit_bytes = 32 << 20;
+    resources.linux.cpu_shares = 1_024;
+    resources.linux.cpuset_cgroup = dir.to_str().unwrap().to_owned();
+    task
+}
+
+fn text(dir: &Path, name: &str) -> String {
+    let text = fs::read_to_string(dir.join(name)).unwrap();
+    text.trim().to_owned()
+}
+
+async fn message(events: &mut TaskEventStream) -> String {
+    let event = tokio::time::timeout(DEADLINE, events.next()).await;
+    event.unwrap().unwrap().message
+}
+
+async fn ends(driver: &dyn TaskDriver, task: &Task) -> ExitResult {
+    driver.start_task(task.config.clone()).await.unwrap();
+    let result = driver.wait_task(task.id()).await.unwrap();
+    driver.destroy_task(task.id(), false).await.unwrap();
+    result
+}
+
+/// The group is there before its first task and after, as through restarts of a task: what it counted of one is not the
+/// next one's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_the_host_names_limits_its_tasks() {
+    let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
+        return;
+    };
+    let Some(dir) = limited(&cgroups) else {
+        return;
+    };
+    let temp = tempfile::tempdir().unwrap();
+    let served = Served::at(&temp.path().join("one")).await;
+    let mut config = sleep_for_ever();
+    config["pids_max"] = json!(50);
+    let sleeping = named(config, &dir);
+
+    let started = served.client.start_task(sleeping.config.clone()).await;
+    let started = started.unwrap();
+    let pid = pid_of(&served.client, sleeping.id()).await;
+    let line = cgroup_line(pid, "0::");
+    let set = ["memory.max", "cpu.weight", "pids.max"].map(|name| text(&dir, name));
+    // It keeps no field of ours.
+    let mut handle = started.handle;
+    let placed = handle.config.cgroup.take();
+    drop(served);
+    let served = Served::at(&temp.path().join("two")).await;
+    served.client.recover_task(handle).await.unwrap();
+    let stopped = served.client.destroy_task(sleeping.id(), true).await;
+    let left = text(&dir, "cgroup.procs");
+    let killed = ends(&served.client, &named(shell("exec tail /dev/zero"), &dir)).await;
+    let next = ends(&served.client, &named(shell("exit 3"), &dir)).await;
+
+    assert!(dir.ends_with(line.trim_start_matches("0::/")), "{line}");
+    assert_eq!(set, ["33554432", "39", "50"]);
+    assert_eq!(placed.unwrap().dir, dir);
+    stopped.unwrap();
+    assert_eq!(left, "");
+    assert!(killed.oom_killed && killed.signal == 9, "{killed:?}");
+    assert_eq!(next, ExitResult::exited(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_without_a_controller_are_told_and_the_rest_is_had() {
+    let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
+        return;
+    };
+    let dir = cgroups.create();
+    let driver = allowing_driver().await;
+    let mut events = driver.task_events().await.unwrap();
+    let task = named(shell("setsid sleep 600 & exec sleep 600"), &dir);
+
+    driver.start_task(task.config.clone()).await.unwrap();
+
+    let said = message(&mut events).await;
+    assert!(said.contains("memory limit is not set"), "{said}");
+    assert!(said.contains("controller `memory`"), "{said}");
+    let pid = pid_of(&driver, task.id()).await;
+    let line = cgroup_line(pid, "0::");
+    assert!(dir.ends_with(line.trim_start_matches("0::/")), "{line}");
+    driver.destroy_task(task.id(), true).await.unwrap();
+    assert_eq!(text(&dir, "cgroup.procs"), "");
+}
+
+/// Ends with the test.
+struct Stranger(Child);
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_is_not_the_tasks_is_left() {
+    let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
+        return;
+    };
+    let dir = cgroups.create();
+    let stranger = Stranger(Command::new("sleep").arg("600").spawn().unwrap());
+    fs::write(dir.join("cgroup.procs"), stranger.0.id().to_string()).unwrap();
+    let driver = allowing_driver().await;
+    let mut events = driver.task_events().await.unwrap();
+
+    let result = ends(&driver, &named(shell("exit 4"), &dir)).await;
+
+    assert_eq!(result, ExitResult::exited(4));
+    let said = message(&mut events).await;
+    assert!(said.contains("processes are in it already"), "{said}");
+    assert_eq!(text(&dir, "cgroup.procs"), stranger.0.id().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_cgroup_v1_fails_no_start() {
+    let Some(cgroups) = Cgroups::of_v1("cpuset").filter(|_| is_root()) else {
+        return;
+    };
+    let driver = allowing_driver().await;
+    let mut events = driver.task_events().await.unwrap();
+
+    let result = ends(&driver, &named(shell("exit 5"), &cgroups.create())).await;
+
+    assert_eq!(result, ExitResult::exited(5));
+    let said = message(&mut events).await;
+    assert!(said.contains("it is of cgroup v1"), "{said}");
+    assert!(said.contains("no limits of memory"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn name_servers_of_the_host_are_the_tasks() {
+    if !is_root() {
+        return;
+    }
+    let driver = allowing_driver().await;
+    for level in ["contained", "strict"] {
+        let mut config = shell("cp /etc/resolv.conf /local/out; echo >> /etc/resolv.conf; true");
+        config["isolation"] = json!(level);
+        let mut task = Task::with(config);
+        task.config.dns = Some(Dns {
+            servers: vec!["10.9.0.53".to_owned()],
+            searches: vec!["lab".to_owned()],
+            options: vec!["ndots:2".to_owned()],
+        });
+
+        let result = ends(&driver, &task).await;
+
+        assert_eq!(result, ExitResult::exited(0), "{level}");
+        let said = task.read("local/out");
+        for line in ["nameserver 10.9.0.53", "search lab", "options ndots:2"] {
+            assert!(said.lines().any(|it| it == line), "{level}: {said}");
+        }
+        let kept = fs::read_to_string(task.path(".resolv.conf")).unwrap();
+        assert_eq!(kept.trim(), said, "{level}: the task wrote to it");
+    }
+}
+
+/// Of all tasks of this driver such a host believes that they have a root of their own.
+#[tokio::test]
+async fn a_raw_task_finds_the_directories_that_it_is_told() {
+    let driver = allowing_driver().await;
+    let mut task = Task::new(json!({
+        "command": "/bin/sh",
+        "args": ["-c", "cat $1 > $NOMAD_TASK_DIR/out; echo >> $NOMAD_TASK_DIR/out", "sh", "/local/in"],
+    }));
+    let told = ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned());
+    task.config.env.extend([told]);
+    fs::create_dir(task.path("local")).unwrap();
+    fs::write(task.path("local/in"), "found").unwrap();
+
+    let result = ends(&driver, &task).await;
+
+    assert_eq!(result, ExitResult::exited(0));
+    assert_eq!(task.read("local/out"), "found");
+}
