@@ -68,6 +68,37 @@ pub fn create(
     rustix::fs::openat2(dir, path, flags, mode, through.resolve())
 }
 
+/// Such an open as a call that somebody else makes: a child between its birth and its program, which has no library. The
+/// arguments are a directory, a path with a zero byte at its end, [`Self::how`] and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenCall {
+    /// `struct open_how`: flags, mode, resolve.
+    pub how: [u8; 24],
+}
+
+impl OpenCall {
+    /// The number of the system call.
+    pub const NUMBER: i64 = libc::SYS_openat2;
+
+    /// As [`open()`].
+    pub fn beneath(flags: OFlags, through: Through) -> Self {
+        Self::of(flags, through.resolve())
+    }
+
+    /// Anywhere, where every link but those of /proc is trusted: in a root that nobody but the driver has made.
+    pub fn trusting(flags: OFlags) -> Self {
+        Self::of(flags, ResolveFlags::NO_MAGICLINKS)
+    }
+
+    fn of(flags: OFlags, resolve: ResolveFlags) -> Self {
+        let flags = u64::from((flags | OFlags::CLOEXEC).bits());
+        let mut how = [0; 24];
+        how[..8].copy_from_slice(&flags.to_ne_bytes());
+        how[16..].copy_from_slice(&resolve.bits().to_ne_bytes());
+        Self { how }
+    }
+}
+
 /// Opens a directory beneath which nobody is followed out: one of the agent's own, or, in such a one, a task's. The last
 /// part of `path` is no link.
 ///
@@ -184,6 +215,28 @@ mod tests {
             fs::read(temp.path().join("top/inside/file")).unwrap(),
             b"mine"
         );
+    }
+
+    /// The words of openat2(2), in the order of the kernel's structure.
+    #[test]
+    fn a_call_of_somebody_else_is_no_laxer() {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let words = |call: OpenCall| {
+            let word = |at: usize| {
+                let bytes = call.how[at * 8..][..8].try_into().unwrap();
+                u64::from_ne_bytes(bytes)
+            };
+            [word(0), word(1), word(2)]
+        };
+        let opened = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).unsigned_abs();
+        let links = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+
+        let beneath = words(OpenCall::beneath(flags, Through::Mounts));
+        let trusting = words(OpenCall::trusting(flags));
+
+        let inside = links | libc::RESOLVE_BENEATH;
+        assert_eq!(beneath, [opened.into(), 0, inside]);
+        assert_eq!(trusting, [opened.into(), 0, libc::RESOLVE_NO_MAGICLINKS]);
     }
 
     #[test]

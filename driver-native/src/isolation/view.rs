@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use muster_driver::beneath::{OpenCall, Through};
+use rustix::fs::OFlags;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 use thiserror::Error;
 
@@ -395,37 +397,29 @@ fn make_shared(script: &mut Script, view: &View) {
     }
 }
 
-/// `struct open_how` of openat2(2).
-fn open_how(resolve: u64) -> Vec<u8> {
-    let flags = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).unsigned_abs();
-    [u64::from(flags), 0, resolve]
-        .iter()
-        .flat_map(|word| word.to_ne_bytes())
-        .collect()
-}
-
 /// Opens a place to mount on, beneath `root` if the job names one, following no link.
 fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
-    let links = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
-    let (dir, path, resolve) = match root {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let (dir, path, open) = match root {
         Some(root) => {
             let path = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
             let below = path.to_str().unwrap_or_default();
-            (root, below.to_owned(), links | libc::RESOLVE_BENEATH)
+            let open = OpenCall::beneath(flags, Through::Mounts);
+            (root, below.to_owned(), open)
         }
         // The template's own links (/bin, /lib) are the host's, and trusted.
         None => (
             libc::AT_FDCWD.into(),
             path.to_owned(),
-            libc::RESOLVE_NO_MAGICLINKS,
+            OpenCall::trusting(flags),
         ),
     };
-    let how = open_how(resolve);
-    let size = how.len() as u64;
-    let args = [dir, text(script, &path), script.bytes(how), size.into()];
+    let size = open.how.len() as u64;
+    let how = script.bytes(open.how.to_vec());
+    let args = [dir, text(script, &path), how, size.into()];
     let about = format!("open the place to mount on {path}");
     script
-        .call(Step::Mounts, about, libc::SYS_openat2, args)
+        .call(Step::Mounts, about, OpenCall::NUMBER, args)
         .kept_in(PLACE);
 }
 
