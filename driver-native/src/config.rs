@@ -365,8 +365,8 @@ impl NativeConfig {
     }
 }
 
-/// The name in a job file of what stands at `path` in the block. What stands nowhere is the block itself.
-fn field(path: &str) -> String {
+/// The name in a file of what stands at `path` in the block. What stands nowhere is the block itself.
+pub(crate) fn field(path: &str) -> String {
     let path = path.replacen("mounts", "mount", 1);
     match path.as_str() {
         "." | "" => "config".to_owned(),

@@ -6,10 +6,11 @@
 use std::path::{Component, Path, PathBuf};
 
 use muster_driver::Spec;
-use serde::Deserialize;
+use serde::{Deserialize, de};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::config::field;
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 
 /// The user of a contained task that names none.
@@ -90,22 +91,27 @@ pub(crate) struct AllowedPath {
     pub(crate) writable: bool,
 }
 
-/// A configuration of the driver that cannot be used.
+/// A configuration of the driver that cannot be used, by the field that is wrong: in backquotes, and by the name
+/// that it has in the file of a host.
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
-        "read the native driver's configuration (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
+        "`{field}` of the native driver's configuration cannot be read (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
     )]
-    Shape(#[from] serde_json::Error),
-    #[error("allow_caps: {0}")]
+    Shape {
+        field: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("`config.allow_caps`: {0}")]
     Capability(#[from] UnknownCapability),
     #[error(
-        "allow_caps: {names} cannot be allowed to contained tasks, because it is as good as no isolation; allow raw tasks if that is meant"
+        "`config.allow_caps`: {names} cannot be allowed to contained tasks, because it is as good as no isolation; allow raw tasks if that is meant"
     )]
     Never { names: Capabilities },
-    #[error("{field}: {path:?} is no plain absolute path; write it like /srv/data")]
+    #[error("`config.{field}`: {path:?} is no plain absolute path; write it like /srv/data")]
     Path { field: &'static str, path: String },
-    #[error("default_user is empty; name a user, or leave the field out for nobody")]
+    #[error("`config.default_user` is empty; name a user, or leave the field out for nobody")]
     NoUser,
 }
 
@@ -146,7 +152,7 @@ impl Policy {
     pub(crate) fn read(config: Value) -> Result<Self, PolicyError> {
         let given: Given = match config {
             Value::Null => Given::default(),
-            config => serde_json::from_value(muster_driver::without_nulls(config))?,
+            config => given(&muster_driver::without_nulls(config))?,
         };
         let default = Self::default();
         let allow_caps = match given.allow_caps {
@@ -245,6 +251,19 @@ impl AllowedPath {
     }
 }
 
+fn given(config: &Value) -> Result<Given, PolicyError> {
+    let wrong = |path: &str, source| PolicyError::Shape {
+        field: field(path),
+        source,
+    };
+    // A list would be read as the fields in their order.
+    if !config.is_object() {
+        return Err(wrong(".", de::Error::custom("it must be a block")));
+    }
+    serde_path_to_error::deserialize(config)
+        .map_err(|error| wrong(&error.path().to_string(), error.into_inner()))
+}
+
 fn all_checked(
     field: &'static str,
     paths: Option<Vec<String>>,
@@ -292,13 +311,22 @@ mod tests {
     }
 
     #[test]
-    fn unknown_field_is_named() {
-        let error = Policy::read(json!({"allow_root": true})).unwrap_err();
+    fn a_field_that_cannot_be_used_is_named() {
+        let cases = [
+            (json!({"allow_root": true}), "`config.allow_root` of "),
+            (json!({"allow_raw": "perhaps"}), "`config.allow_raw` of "),
+            (json!({"allow_caps": ["KILL", 7]}), "`config.allow_caps[1]`"),
+            (json!({"allow_caps": ["FLY"]}), "`config.allow_caps`: "),
+            (json!({"allow_caps": ["BPF"]}), "`config.allow_caps`: "),
+            (json!({"allow_paths": ["a"]}), "`config.allow_paths`: "),
+            (json!({"default_user": ""}), "`config.default_user` is"),
+            (json!([true]), "`config` of "),
+        ];
 
-        let PolicyError::Shape(source) = error else {
-            panic!("{error}")
-        };
-        assert!(source.to_string().contains("allow_root"), "{source}");
+        for (config, words) in cases {
+            let message = Policy::read(config.clone()).unwrap_err().to_string();
+            assert!(message.starts_with(words), "{config}: {message}");
+        }
     }
 
     #[test]
