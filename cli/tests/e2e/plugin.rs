@@ -28,8 +28,9 @@ fn in_go(name: &str, program: &str) -> Option<PathBuf> {
 }
 
 /// A host that is not ours, with the library that Nomad uses, drives this very binary: twice
-/// launched, a task started, waited for, measured, signalled, stopped, destroyed, commands run in it,
-/// the plugin taken up again and killed and its task recovered.
+/// launched, configured rightly and wrongly, a task started, in a network of the host's as well, waited for,
+/// measured, signalled, stopped, destroyed, commands run in it, with a terminal too, the plugin taken up again and
+/// killed and its task recovered.
 #[test]
 fn a_host_in_go_drives_the_native_driver() {
     let name = "a_host_in_go_drives_the_native_driver";
@@ -57,6 +58,10 @@ fn a_host_in_go_drives_the_native_driver() {
         "stops, and kills what does not stop",
         "signals",
         "runs commands in tasks",
+        "runs a session with input, two outputs and an exit code",
+        "runs a session with a terminal, and resizes it",
+        "puts a task into the network that the host made",
+        "does what it was configured to do",
         "measures",
         "is found by a host that comes back",
         "recovers its tasks after a crash",

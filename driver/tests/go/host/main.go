@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -66,6 +67,10 @@ func main() {
 	h.stops()
 	h.signals()
 	h.execs()
+	h.sessions()
+	h.terminals()
+	h.networks()
+	h.configures()
 	h.measures()
 	h.survives(second)
 	fmt.Println("done")
@@ -80,8 +85,14 @@ type host struct {
 
 func say(step string) { fmt.Println("ok: " + step) }
 
+// undo ends, last first, what a host that fails would leave behind: tasks and plugins.
+var undo []func()
+
 func fail(format string, values ...interface{}) {
 	fmt.Printf("failed: "+format+"\n", values...)
+	for at := len(undo) - 1; at >= 0; at-- {
+		undo[at]()
+	}
 	os.Exit(1)
 }
 
@@ -114,6 +125,7 @@ func (h *host) launch(reattach *plugin.ReattachConfig) (*plugin.Client, *plugin.
 		config.Plugins = plugin.PluginSet{"driver": dispenser{}}
 	}
 	client := plugin.NewClient(config)
+	undo = append(undo, client.Kill)
 	protocol, err := client.Client()
 	must("launch", err)
 	must("ping", protocol.Ping())
@@ -136,11 +148,7 @@ func (h *host) introduce() {
 	for name := range schema.GetSpec().GetObject().GetAttributes() {
 		config[name] = nil
 	}
-	_, err = h.driver.base.SetConfig(deadline(), &pb.SetConfigRequest{
-		MsgpackConfig:    msgpack.Encode(config),
-		PluginApiVersion: "v0.1.0",
-	})
-	must("SetConfig", err)
+	must("SetConfig", h.configure(config))
 	tasks, err := h.driver.tasks.TaskConfigSchema(deadline(), &pb.TaskConfigSchemaRequest{})
 	must("TaskConfigSchema", err)
 	if tasks.GetSpec().GetObject().GetAttributes()["command"] == nil {
@@ -161,8 +169,17 @@ func (h *host) introduce() {
 	say("introduces itself")
 }
 
+func (h *host) configure(config map[string]interface{}) error {
+	_, err := h.driver.base.SetConfig(deadline(), &pb.SetConfigRequest{
+		MsgpackConfig:    msgpack.Encode(config),
+		PluginApiVersion: "v0.1.0",
+	})
+	return err
+}
+
 // task is a new configuration as Nomad's client makes one: directories, FIFOs, msgpack with nulls.
-func (h *host) task(script string) (*pb.TaskConfig, *os.File) {
+// The fields are those of the driver's own configuration beside the script.
+func (h *host) task(script string, fields map[string]interface{}) (*pb.TaskConfig, *os.File) {
 	h.next++
 	name := fmt.Sprintf("task%d", h.next)
 	alloc := filepath.Join(h.dir, name)
@@ -182,6 +199,9 @@ func (h *host) task(script string) (*pb.TaskConfig, *os.File) {
 	config := map[string]interface{}{
 		"command": "/bin/sh",
 		"args":    []string{"-c", script},
+	}
+	for name, value := range fields {
+		config[name] = value
 	}
 	schema, err := h.driver.tasks.TaskConfigSchema(deadline(), &pb.TaskConfigSchemaRequest{})
 	must("TaskConfigSchema", err)
@@ -216,13 +236,26 @@ func (h *host) task(script string) (*pb.TaskConfig, *os.File) {
 }
 
 func (h *host) start(script string) (*pb.TaskConfig, *pb.TaskHandle, *os.File) {
-	config, output := h.task(script)
-	answer, err := h.driver.tasks.StartTask(deadline(), &pb.StartTaskRequest{Task: config})
-	must("StartTask", err)
+	config, output := h.task(script, nil)
+	return config, h.run(config), output
+}
+
+func (h *host) run(config *pb.TaskConfig) *pb.TaskHandle {
+	answer := h.attempt(config)
 	if answer.Result != pb.StartTaskResponse_SUCCESS {
 		fail("StartTask: %v: %s", answer.Result, answer.DriverErrorMsg)
 	}
-	return config, answer.Handle, output
+	undo = append(undo, func() {
+		// Most are gone.
+		h.driver.tasks.DestroyTask(deadline(), &pb.DestroyTaskRequest{TaskId: config.Id, Force: true})
+	})
+	return answer.Handle
+}
+
+func (h *host) attempt(config *pb.TaskConfig) *pb.StartTaskResponse {
+	answer, err := h.driver.tasks.StartTask(deadline(), &pb.StartTaskRequest{Task: config})
+	must("StartTask", err)
+	return answer
 }
 
 func (h *host) wait(config *pb.TaskConfig) *pb.ExitResult {
@@ -248,6 +281,7 @@ func reads(output *os.File, wanted string) {
 	text := []byte{}
 	part := make([]byte, 4096)
 	end := time.Now().Add(patience)
+	must("deadline", output.SetReadDeadline(end))
 	for !bytes.HasSuffix(text, []byte(wanted)) {
 		if time.Now().After(end) {
 			fail("the task printed %q, not %q", text, wanted)
@@ -274,10 +308,8 @@ func (h *host) exits() {
 	h.destroy(config)
 	say("starts, prints, exits")
 
-	broken, _ := h.task("")
-	broken.MsgpackDriverConfig = msgpack.Encode(map[string]interface{}{"command": "no-such-command"})
-	answer, err := h.driver.tasks.StartTask(deadline(), &pb.StartTaskRequest{Task: broken})
-	must("StartTask", err)
+	broken, _ := h.task("", map[string]interface{}{"command": "no-such-command"})
+	answer := h.attempt(broken)
 	if answer.Result != pb.StartTaskResponse_FATAL || !strings.Contains(answer.DriverErrorMsg, "no-such-command") {
 		fail("a task without a command: %v", answer)
 	}
@@ -351,6 +383,214 @@ func (h *host) execs() {
 	}
 	h.destroy(config)
 	say("runs commands in tasks")
+}
+
+// session is a command whose input and output are streams.
+type session struct {
+	stream pb.Driver_ExecTaskStreamingClient
+	stdout []byte
+	stderr []byte
+	exited *pb.ExitResult
+}
+
+func (h *host) open(config *pb.TaskConfig, tty bool, script string) *session {
+	stream, err := h.driver.tasks.ExecTaskStreaming(deadline())
+	must("ExecTaskStreaming", err)
+	s := &session{stream: stream}
+	s.send(&pb.ExecTaskStreamingRequest{Setup: &pb.ExecTaskStreamingRequest_Setup{
+		TaskId:  config.Id,
+		Command: []string{"/bin/sh", "-c", script},
+		Tty:     tty,
+	}})
+	return s
+}
+
+func (s *session) send(message *pb.ExecTaskStreamingRequest) {
+	must("ExecTaskStreaming", s.stream.Send(message))
+}
+
+func (s *session) write(text string) {
+	s.send(&pb.ExecTaskStreamingRequest{Stdin: &pb.ExecTaskStreamingIOOperation{Data: []byte(text)}})
+}
+
+func (s *session) resize(height, width int32) {
+	size := &pb.ExecTaskStreamingRequest_TerminalSize{Height: height, Width: width}
+	s.send(&pb.ExecTaskStreamingRequest{TtySize: size})
+}
+
+// receive takes one message; false at the end.
+func (s *session) receive() bool {
+	message, err := s.stream.Recv()
+	if err == io.EOF {
+		return false
+	}
+	must("ExecTaskStreaming", err)
+	s.stdout = append(s.stdout, message.GetStdout().GetData()...)
+	s.stderr = append(s.stderr, message.GetStderr().GetData()...)
+	if message.Exited {
+		s.exited = message.Result
+	}
+	return true
+}
+
+func (s *session) reads(wanted string) {
+	for !bytes.Contains(s.stdout, []byte(wanted)) {
+		if !s.receive() {
+			fail("the session ended before %q: %q, %q", wanted, s.stdout, s.stderr)
+		}
+	}
+}
+
+// ends takes what is left, and checks how the command ended.
+func (s *session) ends(code int32) {
+	for s.receive() {
+	}
+	if s.exited == nil || s.exited.ExitCode != code || s.exited.Signal != 0 {
+		fail("the session ended with %v: %q, %q", s.exited, s.stdout, s.stderr)
+	}
+}
+
+// sessions checks a command without a terminal: it gets its input until that is closed, its outputs
+// stay apart, and its exit code comes.
+func (h *host) sessions() {
+	config, _, output := h.start("echo ready; exec sleep 600")
+	reads(output, "ready\n")
+	s := h.open(config, false, "cat; echo over >&2; exit 9")
+	s.write("first ")
+	s.reads("first ")
+	s.write("second")
+	s.send(&pb.ExecTaskStreamingRequest{Stdin: &pb.ExecTaskStreamingIOOperation{Close: true}})
+	s.ends(9)
+	if string(s.stdout) != "first second" || string(s.stderr) != "over\n" {
+		fail("the session's outputs are %q and %q", s.stdout, s.stderr)
+	}
+	h.destroy(config)
+	say("runs a session with input, two outputs and an exit code")
+}
+
+// terminals checks a command with a terminal, which has the size that it was last given.
+func (h *host) terminals() {
+	config, _, output := h.start("echo ready; exec sleep 600")
+	reads(output, "ready\n")
+	s := h.open(config, true, "tty; while read -r line; do stty size; done; exit 5")
+	s.reads("/dev/pts/")
+	for _, size := range [][2]int32{{24, 80}, {51, 133}} {
+		s.resize(size[0], size[1])
+		s.write("\n")
+		s.reads(fmt.Sprintf("%d %d", size[0], size[1]))
+	}
+	s.write("\x04")
+	s.ends(5)
+	if len(s.stderr) != 0 {
+		fail("a terminal has one output, and this is another: %q", s.stderr)
+	}
+	h.destroy(config)
+	say("runs a session with a terminal, and resizes it")
+}
+
+// networks checks that a task is in the network namespace that the host made for its allocation.
+func (h *host) networks() {
+	// Before there is another, which may be that of the process's first thread.
+	own, err := os.Readlink("/proc/self/ns/net")
+	must("namespace", err)
+	namespace := make(chan string)
+	over := make(chan struct{})
+	go func() {
+		// The thread has the namespace, and ends with this function because it is still locked.
+		runtime.LockOSThread()
+		must("unshare", syscall.Unshare(syscall.CLONE_NEWNET))
+		namespace <- fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), syscall.Gettid())
+		<-over
+	}()
+	path := <-namespace
+	made, err := os.Readlink(path)
+	must("namespace", err)
+	if made == own {
+		fail("no network namespace was made")
+	}
+
+	script := "readlink /proc/self/ns/net; exec sleep 600"
+	config, output := h.task(script, nil)
+	config.NetworkIsolationSpec = &pb.NetworkIsolationSpec{
+		Mode: pb.NetworkIsolationSpec_GROUP,
+		Path: path,
+	}
+	h.run(config)
+	reads(output, made+"\n")
+	beside, err := h.driver.tasks.ExecTask(deadline(), &pb.ExecTaskRequest{
+		TaskId:  config.Id,
+		Command: []string{"readlink", "/proc/self/ns/net"},
+		Timeout: ptypes.DurationProto(patience),
+	})
+	must("ExecTask", err)
+	if string(beside.Stdout) != made+"\n" {
+		fail("a command in the task is in %q, the task in %q", beside.Stdout, made)
+	}
+	h.destroy(config)
+
+	config, output = h.task(script, nil)
+	h.run(config)
+	reads(output, own+"\n")
+	h.destroy(config)
+
+	config, _ = h.task(script, nil)
+	config.NetworkIsolationSpec = &pb.NetworkIsolationSpec{
+		Mode: pb.NetworkIsolationSpec_GROUP,
+		Path: filepath.Join(h.dir, "no-such-namespace"),
+	}
+	answer := h.attempt(config)
+	if answer.Result != pb.StartTaskResponse_FATAL || !strings.Contains(answer.DriverErrorMsg, "no-such-namespace") {
+		fail("a task in a namespace that is not there: %v", answer)
+	}
+	close(over)
+	say("puts a task into the network that the host made")
+}
+
+// configures checks that the driver does what its configuration says, and that a wrong one is
+// refused by its field and changes nothing.
+func (h *host) configures() {
+	raw := map[string]interface{}{"isolation": "raw"}
+	config, _ := h.task("exit 0", raw)
+	answer := h.attempt(config)
+	if answer.Result != pb.StartTaskResponse_FATAL || !strings.Contains(answer.DriverErrorMsg, "allow_raw") {
+		fail("a raw task on a node that allows none: %v", answer)
+	}
+
+	must("SetConfig", h.configure(map[string]interface{}{
+		"allow_raw":    true,
+		"allow_caps":   []string{"CHOWN"},
+		"allow_uid0":   nil,
+		"default_user": "daemon",
+	}))
+	for _, wrong := range []struct {
+		field string
+		value interface{}
+	}{
+		{"allow_raw", "perhaps"},
+		{"allow_caps", []string{"FLY"}},
+		{"allow_paths", []string{"relative"}},
+		{"default_user", 7},
+		{"greeting", "hi"},
+	} {
+		err := h.configure(map[string]interface{}{wrong.field: wrong.value})
+		if err == nil || !strings.Contains(err.Error(), "`config."+wrong.field) {
+			fail("SetConfig with %s = %v: %v", wrong.field, wrong.value, err)
+		}
+	}
+
+	own, err := os.Readlink("/proc/self/ns/pid")
+	must("namespace", err)
+	config, output := h.task("readlink /proc/self/ns/pid", raw)
+	h.run(config)
+	reads(output, own+"\n")
+	h.wait(config)
+	h.destroy(config)
+	config, _, output = h.start("id -un")
+	reads(output, "daemon\n")
+	h.wait(config)
+	h.destroy(config)
+	say("does what it was configured to do")
+	h.introduce()
 }
 
 func (h *host) measures() {
