@@ -1,10 +1,13 @@
 //! Tasks in cgroups: born there, measured there, and reached there wherever they hide.
 
 use std::fs;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use muster_driver::{CpuField, ExitResult, TaskDriver};
+use muster_driver::{CpuField, ExitResult, TaskDriver, plugin};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{
     Cgroups, DEADLINE, Task, allowing_driver, cgroup_line, is_alive, pid_of, shell, sleep_for_ever,
@@ -56,6 +59,64 @@ async fn stop_reaches_a_process_in_another_session() {
     assert_eq!(result, ExitResult::signaled(15));
     until("the hidden process is dead", || !is_alive(hidden));
     driver.destroy_task(task.id(), false).await.unwrap();
+}
+
+/// A frozen process takes no signal that it could handle, and a child of it none at all: both are killed.
+async fn stop_of_a_frozen_task_ends_in_a_kill(driver: &dyn TaskDriver, cgroups: &Cgroups) {
+    let mut task = Task::new(shell("trap '' TERM; echo $$ > ready; sleep 600; sleep 600"));
+    let placement = cgroups.placement();
+    task.config.cgroup = Some(placement.clone());
+    driver.start_task(task.config.clone()).await.unwrap();
+    let first: i32 = task.read("ready").parse().unwrap();
+    fs::write(placement.dir.join("cgroup.freeze"), "1").unwrap();
+    let holds = |file: &str, text: &str| {
+        fs::read_to_string(placement.dir.join(file)).is_ok_and(|it| it.contains(text))
+    };
+    until("the task is frozen", || holds("cgroup.events", "frozen 1"));
+    let timeout = Duration::from_millis(200);
+
+    let began = Instant::now();
+    let stopped =
+        tokio::time::timeout(DEADLINE, driver.stop_task(task.id(), timeout, "SIGTERM")).await;
+    let took = began.elapsed();
+
+    stopped.expect("the stop comes to an end").unwrap();
+    assert!(took >= timeout, "{took:?}");
+    let result = tokio::time::timeout(DEADLINE, driver.wait_task(task.id())).await;
+    let result = result.expect("the task has ended").unwrap();
+    assert_eq!(result, ExitResult::signaled(9));
+    assert!(!is_alive(first));
+    until("no process is left", || {
+        holds("cgroup.events", "populated 0")
+    });
+    driver.destroy_task(task.id(), false).await.unwrap();
+}
+
+#[tokio::test]
+async fn frozen_task_is_stopped() {
+    let Some(cgroups) = Cgroups::new() else {
+        return;
+    };
+
+    stop_of_a_frozen_task_ends_in_a_kill(&allowing_driver().await, &cgroups).await;
+}
+
+#[tokio::test]
+async fn frozen_task_is_stopped_through_the_protocol() {
+    let Some(cgroups) = Cgroups::new() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("native.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let shutdown = CancellationToken::new();
+    let driver = Arc::new(allowing_driver().await);
+    let serving = tokio::spawn(plugin::serve(driver, listener, shutdown.clone()));
+
+    stop_of_a_frozen_task_ends_in_a_kill(&plugin::Client::new("native", &socket), &cgroups).await;
+
+    shutdown.cancel();
+    serving.await.unwrap().unwrap();
 }
 
 /// After destroy the agent removes the directory at once.

@@ -273,6 +273,62 @@ async fn stopped_process_is_killed() {
     assert_eq!(result, ExitResult::signaled(9));
 }
 
+/// Soft and hard, as in `/proc/self/limits`.
+fn limit<'a>(limits: &'a str, name: &str) -> (&'a str, &'a str) {
+    let mut lines = limits.lines();
+    let values = lines.find_map(|line| line.strip_prefix(name));
+    let mut values = values
+        .unwrap_or_else(|| panic!("{limits}"))
+        .split_whitespace();
+    let mut next = || values.next().unwrap();
+    (next(), next())
+}
+
+/// The task's own process and a command in it have the limits that its job asks for.
+async fn limits_are_the_jobs(level: &str) {
+    let mut config = shell("cat /proc/self/limits > local/limits; exec sleep 600");
+    config["isolation"] = json!(level);
+    config["work_dir"] = json!(if level == "raw" { "." } else { "/" });
+    config["rlimits"] = json!({
+        "nofile": "64:128", "fsize": "1048576:unlimited", "stack": "1048576", "memlock": "4096:8192"
+    });
+    let task = Task::with(config);
+    fs::create_dir(task.path("local")).unwrap();
+    fs::set_permissions(task.path("local"), fs::Permissions::from_mode(0o777)).unwrap();
+
+    let driver = started(&task).await;
+    let own = task.read("local/limits");
+    let command = ["cat", "/proc/self/limits"].map(str::to_owned).to_vec();
+    let beside = driver
+        .exec_task(task.id(), command, DEADLINE)
+        .await
+        .unwrap();
+
+    for limits in [own, String::from_utf8(beside.stdout).unwrap()] {
+        assert_eq!(limit(&limits, "Max open files"), ("64", "128"));
+        assert_eq!(limit(&limits, "Max file size"), ("1048576", "unlimited"));
+        assert_eq!(limit(&limits, "Max stack size"), ("1048576", "1048576"));
+        assert_eq!(limit(&limits, "Max locked memory"), ("4096", "8192"));
+    }
+    driver.destroy_task(task.id(), true).await.unwrap();
+}
+
+#[tokio::test]
+async fn limits_of_a_raw_task_are_its_jobs() {
+    limits_are_the_jobs("raw").await;
+}
+
+#[tokio::test]
+async fn limits_of_isolated_tasks_are_their_jobs() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped_here("only root can contain a task");
+        return;
+    }
+
+    limits_are_the_jobs("contained").await;
+    limits_are_the_jobs("strict").await;
+}
+
 #[tokio::test]
 async fn stop_without_a_name_is_an_interrupt() {
     let task = Task::new(sleep_for_ever());
