@@ -8,6 +8,7 @@
 mod introduce;
 pub(crate) mod native;
 pub(crate) mod networks;
+mod pause;
 pub(crate) mod plugin;
 mod tell;
 pub(crate) mod usage;

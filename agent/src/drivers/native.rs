@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use muster_driver::plugin::Client;
 use serde_json::Value;
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::introduce::introduce;
+use crate::drivers::pause::Pause;
 use crate::drivers::{DriverHealth, publish, unreachable, wait};
 use crate::limits::{
-    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_PING_INTERVAL, DRIVER_SETTLED,
-    DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
+    DRIVER_PING_INTERVAL, DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
 };
 use crate::process::ProcessId;
 
@@ -161,31 +161,29 @@ pub(crate) async fn supervise(
     stop: CancellationToken,
 ) {
     let mut life = 0;
-    let mut pause = DRIVER_PAUSE_MIN;
+    let mut pause = Pause::new();
     while !stop.is_cancelled() {
-        let began = Instant::now();
-        match introduced(&process, &client, &place, &stop).await {
+        let lived = match introduced(&process, &client, &place, &stop).await {
             Ok(driver) => {
                 life += 1;
                 lives.send_replace(life);
                 tracing::info!(life, "the native driver answers");
+                let answered = Instant::now();
                 let _ended = stop.run_until_cancelled(driver.ended(&client)).await;
                 if stop.is_cancelled() {
                     return;
                 }
                 lives.send_replace(0);
                 tracing::warn!("the native driver has ended; its tasks run on");
+                answered.elapsed()
             }
             Err(error) => {
                 tracing::error!(%error, "the native driver cannot be used");
                 publish(&health, NAME, unreachable(&error.to_string()));
+                Duration::ZERO
             }
-        }
-        if began.elapsed() > DRIVER_SETTLED {
-            pause = DRIVER_PAUSE_MIN;
-        }
-        wait(pause, &stop).await;
-        pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+        };
+        wait(pause.after(lived), &stop).await;
     }
 }
 

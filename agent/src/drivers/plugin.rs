@@ -27,10 +27,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::introduce::{IntroduceError, introduce};
+use super::pause::Pause;
 use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait};
-use crate::limits::{
-    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_PING_INTERVAL, DRIVER_SETTLED, PLUGIN_START_DEADLINE,
-};
+use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::process::ProcessId;
 use crate::task::chain;
 
@@ -428,11 +427,10 @@ async fn supervise(
     let following = log.run(&name);
     let supervising = async {
         let mut life = 0;
-        let mut pause = DRIVER_PAUSE_MIN;
+        let mut pause = Pause::new();
         let mut next = first;
         while !around.stop.is_cancelled() {
-            let began = Instant::now();
-            match plugin
+            let lived = match plugin
                 .answering(next.take(), life > 0, &name, &around)
                 .await
             {
@@ -440,6 +438,7 @@ async fn supervise(
                     life += 1;
                     lives.send_replace(life);
                     tracing::info!(driver = name, life, "a plugin answers");
+                    let answered = Instant::now();
                     let _ended = around.stop.run_until_cancelled(plugin.ended(process)).await;
                     if around.stop.is_cancelled() {
                         return;
@@ -447,17 +446,15 @@ async fn supervise(
                     lives.send_replace(0);
                     tracing::warn!(driver = name, "a plugin has ended; it is started again");
                     plugin.forget();
+                    answered.elapsed()
                 }
                 Err(reason) => {
                     tracing::error!(driver = name, reason, "a plugin cannot be started");
                     publish(&around.health, &name, unreachable(&reason));
+                    Duration::ZERO
                 }
-            }
-            if began.elapsed() > DRIVER_SETTLED {
-                pause = DRIVER_PAUSE_MIN;
-            }
-            wait(pause, &around.stop).await;
-            pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+            };
+            wait(pause.after(lived), &around.stop).await;
         }
     };
     tokio::select! {

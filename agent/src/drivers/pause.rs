@@ -1,0 +1,61 @@
+//! How long to wait before a driver that died is started again.
+
+use std::time::Duration;
+
+use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_SETTLED};
+
+/// Pauses that grow while a driver dies young or does not come up at all.
+#[derive(Debug)]
+pub(super) struct Pause {
+    next: Duration,
+}
+
+impl Pause {
+    pub(super) fn new() -> Self {
+        Self {
+            next: DRIVER_PAUSE_MIN,
+        }
+    }
+
+    /// The pause after a life that lasted `lived` from its first answer on; nothing if none came.
+    pub(super) fn after(&mut self, lived: Duration) -> Duration {
+        if lived > DRIVER_SETTLED {
+            self.next = DRIVER_PAUSE_MIN;
+        }
+        let pause = self.next;
+        self.next = (pause * 2).min(DRIVER_PAUSE_MAX);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    /// 50 ms, doubled nine times, are 25.6 s.
+    #[test]
+    fn pauses_of_a_driver_that_dies_young_double_up_to_the_longest() {
+        let mut pause = Pause::new();
+
+        let pauses: Vec<Duration> = (0..1_000).map(|_| pause.after(DRIVER_SETTLED)).collect();
+
+        let (growing, longest) = pauses.split_at(10);
+        let expected: Vec<Duration> = (0..10).map(|it| DRIVER_PAUSE_MIN * (1 << it)).collect();
+        assert_eq!(growing, expected);
+        assert!(longest.iter().all(|pause| *pause == DRIVER_PAUSE_MAX));
+    }
+
+    #[test]
+    fn a_driver_that_lived_long_is_started_soon_again() {
+        let mut pause = Pause::new();
+        let _crashes: Vec<Duration> = (0..20).map(|_| pause.after(MOMENT)).collect();
+
+        let after_a_quiet_time = pause.after(DRIVER_SETTLED + MOMENT);
+        let next = pause.after(MOMENT);
+
+        assert_eq!(after_a_quiet_time, DRIVER_PAUSE_MIN);
+        assert_eq!(next, DRIVER_PAUSE_MIN * 2);
+    }
+}
