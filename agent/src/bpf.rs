@@ -237,14 +237,32 @@ pub struct TaskTotals {
     pub cpu_ns: u64,
     /// Nanoseconds they waited for a CPU.
     pub run_delay_ns: u64,
+    /// Switches away from them, whether they could have gone on or not.
+    pub context_switches: u64,
     /// Bytes received.
     pub net_rx_bytes: u64,
     /// Bytes sent.
     pub net_tx_bytes: u64,
+    /// TCP segments that were sent once more.
+    pub tcp_retransmits: u64,
     /// Bytes read from block devices.
     pub block_read_bytes: u64,
     /// Bytes written to them.
     pub block_write_bytes: u64,
+}
+
+impl TaskTotals {
+    fn add_sched(&mut self, counted: &SchedCounters) {
+        self.cpu_ns += counted.cpu_ns;
+        self.run_delay_ns += counted.waits.sum_ns;
+        self.context_switches += counted.switches_voluntary + counted.switches_involuntary;
+    }
+
+    fn add_net(&mut self, counted: &NetCounters) {
+        self.net_rx_bytes += counted.ingress_bytes;
+        self.net_tx_bytes += counted.egress_bytes;
+        self.tcp_retransmits += counted.tcp_retransmits;
+    }
 }
 
 /// What tasks used, by their cgroups.
@@ -776,41 +794,39 @@ impl Bpf {
                 let (mut task, mut used) = (0, TaskTotals::default());
                 for slot in values {
                     task = task.max(slot.task);
-                    used.cpu_ns += slot.counters.cpu_ns;
-                    used.run_delay_ns += slot.counters.waits.sum_ns;
+                    used.add_sched(&slot.counters);
                 }
                 if given.contains_key(&task) {
                     let total = tasks.entry(task).or_default();
                     total.cpu_ns += used.cpu_ns;
                     total.run_delay_ns += used.run_delay_ns;
+                    total.context_switches += used.context_switches;
                 }
             })?;
             self.net.slots.visit(among, |_, values| {
                 let (mut task, mut used) = (0, TaskTotals::default());
                 for slot in values {
                     task = task.max(slot.task);
-                    used.net_rx_bytes += slot.traffic.counters.ingress_bytes;
-                    used.net_tx_bytes += slot.traffic.counters.egress_bytes;
+                    used.add_net(&slot.traffic.counters);
                 }
                 if given.contains_key(&task) {
                     let total = tasks.entry(task).or_default();
                     total.net_rx_bytes += used.net_rx_bytes;
                     total.net_tx_bytes += used.net_tx_bytes;
+                    total.tcp_retransmits += used.tcp_retransmits;
                 }
             })
         })?;
         self.sched.counters.visit(usize::MAX, |task, values| {
             let total = tasks.entry(task).or_default();
             for each in values {
-                total.cpu_ns += each.cpu_ns;
-                total.run_delay_ns += each.waits.sum_ns;
+                total.add_sched(each);
             }
         })?;
         self.net.counters.visit(usize::MAX, |task, values| {
             let total = tasks.entry(task).or_default();
             for Traffic { counters, .. } in values {
-                total.net_rx_bytes += counters.ingress_bytes;
-                total.net_tx_bytes += counters.egress_bytes;
+                total.add_net(counters);
             }
         })?;
         self.block.counters.visit(usize::MAX, |task, values| {

@@ -45,7 +45,7 @@ pub use oom::OomCount;
 pub(crate) use pressure::Want;
 pub use remove::RemoveCgroupError;
 pub use resources::{ApplyLimitError, Drift, Limits, Unenforced};
-pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats};
+pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats, Waits};
 pub use task::{CreateTaskCgroupError, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
 

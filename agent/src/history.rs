@@ -1,8 +1,8 @@
 //! What the node's tasks used in the last minutes, for people who look at it: a point every [`HISTORY_STEP`].
 //!
-//! A step is one collection of all tasks from the eBPF maps, and of each task one file that is held open, that of its
-//! memory. Everything else that statistics tell (kinds of memory, pressure, throttling) takes files
-//! that are opened, so it is read when somebody asks and has no history. Points are kept in memory: they go with the agent, and of
+//! A step is one collection of all tasks from the eBPF maps, and of each task five files that are held open: of its
+//! memory, of its quota and of its pressure. Everything else that statistics tell (kinds of memory, processes, the peak) takes
+//! more of them, so it is read when somebody asks and has no history. Points are kept in memory: they go with the agent, and of
 //! the time without one nothing is known.
 //!
 //! A point says what was used since the look before it, whatever start of the task it was; of a task that began in
@@ -20,23 +20,32 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::bpf::Totals;
+use crate::bpf::{Bpf, Totals};
+use crate::cgroup::{Controller, TaskCgroup, Waits};
 use crate::drivers::usage::is_hidden;
 use crate::facilities::{Facilities, now};
-use crate::history::series::{Counts, Moment, Series};
+use crate::history::series::{Counts, Moment, Parts, Reasons, Series};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
-use crate::stats::{NOT_REGISTERED, only_told_by};
-use crate::task::LiveTask;
+use crate::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
+use crate::task::{LiveTask, chain};
 
-/// Values that only eBPF can tell.
-const EBPF_VALUES: [&str; 6] = [
-    "cpu",
-    "run_delay",
-    "net_rx_bytes",
-    "net_tx_bytes",
-    "block_read_bytes",
-    "block_write_bytes",
+/// Values that only eBPF can tell, with the part of the programs that tells it if it may be absent alone.
+const EBPF_VALUES: [(&str, Option<&str>); 8] = [
+    ("cpu", None),
+    ("run_delay", Some(RUN_DELAY)),
+    ("context_switches", None),
+    ("net_rx_bytes", None),
+    ("net_tx_bytes", None),
+    ("tcp_retransmits", Some(RETRANSMITS)),
+    ("block_read_bytes", Some(BLOCK)),
+    ("block_write_bytes", Some(BLOCK)),
 ];
+const RUN_DELAY: &str = "run_delay";
+const RETRANSMITS: &str = "tcp_retransmits";
+const BLOCK: &str = "block";
+
+/// How long a task stood still for want of something.
+const PRESSURE_VALUES: [&str; 3] = ["pressure_cpu", "pressure_memory", "pressure_io"];
 
 /// A task, whatever start of it.
 type Key = (AllocId, String);
@@ -107,8 +116,11 @@ impl Histories {
             let bpf = facilities.bpf();
             bpf.is_some_and(|bpf| !bpf.absent().contains_key(part))
         };
-        let (has_run_delay, has_block) = (has("run_delay"), has("block"));
-        let mut kept = self.locked();
+        let has = Parts {
+            run_delay: has(RUN_DELAY),
+            block: has(BLOCK),
+            retransmits: has(RETRANSMITS),
+        };
         for (alloc_id, name, live) in live {
             let key = (alloc_id, name);
             let cgroup_id = live.record.cgroup_id;
@@ -116,24 +128,29 @@ impl Histories {
                 told(&live)
             } else {
                 let totals = counted.get(&cgroup_id);
-                Look {
-                    cgroup_id,
-                    counts: totals.map_or(Counts::NONE, |totals| {
-                        Counts::new(totals, has_run_delay, has_block)
-                    }),
-                    began: (!kept.knows(&key, cgroup_id))
-                        .then(|| began(facilities, cgroup_id))
-                        .flatten(),
-                    memory_bytes: memory(&live),
-                    no_counts: totals.is_none().then(|| match &facilities.bpf {
+                let counts = totals.map_or(Counts::NONE, |totals| Counts::new(totals, has));
+                let mut absent = Reasons {
+                    counts: totals.is_none().then(|| match &facilities.bpf {
                         Ok(_) => NOT_REGISTERED.into(),
                         Err(reason) => reason.as_str().into(),
                     }),
+                    ..Reasons::default()
+                };
+                // Files are read while others may ask.
+                let waits = waits(&live, &mut absent);
+                let memory_bytes = told_or(memory(&live), &mut absent.memory);
+                let is_known = self.locked().knows(&key, cgroup_id);
+                Look {
+                    cgroup_id,
+                    counts: counts.with_waits(waits),
+                    began: (!is_known).then(|| began(facilities, cgroup_id)).flatten(),
+                    memory_bytes,
+                    absent,
                 }
             };
-            kept.look(key, look, moment);
+            self.locked().look(key, look, moment);
         }
-        kept.end_step(moment);
+        self.locked().end_step(moment);
     }
 
     fn locked(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -148,9 +165,8 @@ struct Look {
     counts: Counts,
     /// When its first process began, since boot; `None` if that is not known, or the start is.
     began: Option<Duration>,
-    memory_bytes: Result<u64, Box<str>>,
-    /// Why the programs counted nothing.
-    no_counts: Option<Box<str>>,
+    memory_bytes: Option<u64>,
+    absent: Reasons,
 }
 
 /// What is found of a task that only its driver sees. Nobody knows what it used before its driver was asked.
@@ -158,15 +174,52 @@ fn told(live: &LiveTask) -> Look {
     let driver = &live.record.driver;
     let known = live.usage.known(driver, Instant::now());
     let reason = known.as_ref().err().cloned();
-    let reason = reason.unwrap_or_else(|| only_told_by(driver));
-    let (cpu, memory_bytes) = known.map_or((None, None), |known| (known.cpu, known.memory_bytes));
+    let reason: Box<str> = reason.unwrap_or_else(|| only_told_by(driver)).into();
+    let known = known.unwrap_or_default();
+    let throttled_us = known.throttled.map(micros);
+    let waits = Waits {
+        throttled_us,
+        pressure: None,
+    };
+    let unless = |is_told: bool| (!is_told).then(|| reason.clone());
     Look {
         cgroup_id: live.record.cgroup_id,
-        counts: Counts::of_cpu(cpu.map(nanos)),
+        counts: Counts::of_cpu(known.cpu.map(nanos)).with_waits(waits),
         began: None,
-        memory_bytes: memory_bytes.ok_or_else(|| reason.as_str().into()),
-        no_counts: Some(reason.into()),
+        memory_bytes: known.memory_bytes,
+        absent: Reasons {
+            memory: unless(known.memory_bytes.is_some()),
+            counts: unless(false),
+            throttled: unless(throttled_us.is_some()),
+            pressure: unless(false),
+        },
     }
+}
+
+/// What is told, or `why` it is not.
+fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
+    told.map_err(|reason| *why = Some(reason)).ok()
+}
+
+/// How long a task was kept from running, and why nobody knows.
+fn waits(live: &LiveTask, absent: &mut Reasons) -> Waits {
+    let waits = live.cgroup.as_ref().map(TaskCgroup::waits_now);
+    let reason = match waits {
+        Some(Ok(waits)) => {
+            if waits.throttled_us.is_none() {
+                absent.throttled = Some(untold(live, Controller::Cpu).into());
+            }
+            if waits.pressure.is_none() {
+                absent.pressure = Some(NO_PRESSURE.into());
+            }
+            return waits;
+        }
+        Some(Err(error)) => chain(&error),
+        None => GONE.to_owned(),
+    };
+    absent.throttled = Some(reason.as_str().into());
+    absent.pressure = Some(reason.into());
+    Waits::default()
 }
 
 /// When the first process of a start began, since boot.
@@ -178,12 +231,12 @@ fn began(facilities: &Facilities, cgroup_id: u64) -> Option<Duration> {
 /// Bytes of memory charged, or why nobody knows.
 fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
     let Some(cgroup) = &live.cgroup else {
-        return Err("the task's cgroup is gone".into());
+        return Err(GONE.into());
     };
     match cgroup.memory_now() {
         Ok(Some(bytes)) => Ok(bytes),
         Ok(None) => Err("this machine has no memory controller for tasks".into()),
-        Err(error) => Err(error.to_string().into()),
+        Err(error) => Err(chain(&error).into()),
     }
 }
 
@@ -200,7 +253,7 @@ impl Kept {
             counts,
             began,
             memory_bytes,
-            no_counts,
+            absent,
         } = look;
         // One that was there at the last look, and was not seen, began before it.
         let began = began.filter(|began| self.looked.is_some_and(|looked| looked <= *began));
@@ -227,11 +280,9 @@ impl Kept {
             std::collections::btree_map::Entry::Vacant(_) => return,
         };
         if series.looked() < moment.since_boot {
-            let memory_now = memory_bytes.as_ref().ok().copied();
-            series.look(counts, memory_now, moment);
+            series.look(counts, memory_bytes, moment);
         }
-        series.no_memory = memory_bytes.err();
-        series.no_counts = no_counts;
+        series.absent = absent;
     }
 
     /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first.
@@ -309,27 +360,28 @@ fn no_history(is_full: bool) -> String {
 
 /// Why values of a task are absent.
 fn absent(facilities: &Facilities, series: &Series) -> BTreeMap<String, String> {
-    let mut absent = BTreeMap::new();
-    if let Some(reason) = &series.no_counts {
-        let reasons = EBPF_VALUES.map(|value| (value.to_owned(), reason.to_string()));
-        absent.extend(reasons);
-    } else if let Some(bpf) = facilities.bpf() {
-        for (part, values) in [
-            ("run_delay", &EBPF_VALUES[1..2]),
-            ("block", &EBPF_VALUES[4..]),
-        ] {
-            let reason = bpf.absent().get(part);
-            let reasons = values.iter().zip(std::iter::repeat(reason));
-            absent.extend(
-                reasons.filter_map(|(value, reason)| Some(((*value).to_owned(), reason?.clone()))),
-            );
-        }
-    }
+    let Reasons {
+        memory,
+        counts,
+        throttled,
+        pressure,
+    } = &series.absent;
+    let parts = facilities.bpf().map(Bpf::absent);
+    let values = EBPF_VALUES.into_iter().filter_map(|(value, part)| {
+        let of_part = || Some(parts?.get(part?)?.as_str());
+        let reason = counts.as_deref().or_else(of_part)?;
+        Some((value.to_owned(), reason.to_owned()))
+    });
+    let mut absent: BTreeMap<String, String> = values.collect();
     if series.has_cpu() {
         absent.remove("cpu");
     }
-    if let Some(reason) = &series.no_memory {
-        absent.insert("memory_bytes".to_owned(), reason.to_string());
+    let pressure = PRESSURE_VALUES.map(|value| (value, pressure));
+    let values = [("memory_bytes", memory), ("throttled", throttled)].into_iter();
+    for (value, reason) in values.chain(pressure) {
+        if let Some(reason) = reason {
+            absent.insert(value.to_owned(), reason.to_string());
+        }
     }
     absent
 }
@@ -341,6 +393,10 @@ fn since_boot() -> Duration {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -233,13 +233,15 @@ pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) const BRIDGE_PROCESSES_MAX: usize = 64;
 
 /// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 2 µs a task,
-/// so half would not hurt; a drawing of the last minutes has no room for twice as many points.
+/// and some 8 µs for its files; half would not hurt much, but a drawing of the last minutes has no room for twice as many points.
 pub(crate) const HISTORY_STEP: Duration = Duration::from_secs(10);
 /// For how long a point is kept, and what is known of a task after its end.
 pub(crate) const HISTORY_KEPT: Duration = Duration::from_mins(10);
-/// Points kept of a task, of 72 bytes each.
+/// What a point takes: twelve values that are counted, half of them in 32 bits, memory, its end and its length.
+pub(crate) const HISTORY_POINT_BYTES: usize = 96;
+/// Points kept of a task, of [`HISTORY_POINT_BYTES`] each.
 pub(crate) const HISTORY_POINTS_MAX: usize = 60;
-/// Tasks whose histories are kept, those that ended in the last minutes included: 18 MB if all have all their points. Who
+/// Tasks whose histories are kept, those that ended in the last minutes included: 24 MB if all have all their points. Who
 /// ended first makes room; a task beyond has no history and its absence says so.
 pub(crate) const HISTORY_TASKS_MAX: usize = 4_096;
 /// Places that tasks which ended give back at the end of a look, for those that begin before the next.

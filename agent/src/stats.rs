@@ -24,6 +24,11 @@ use crate::task::{LiveTask, chain};
 
 use self::values::Source;
 
+/// Why the kernel's files tell nothing of a task.
+pub(crate) const GONE: &str = "the task's cgroup is gone";
+/// Why nobody knows how long a task stood still.
+pub(crate) const NO_PRESSURE: &str =
+    "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1";
 /// Why eBPF tells nothing of a task.
 pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
 
@@ -174,15 +179,13 @@ fn task(
         | (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
         (Source::Ebpf(part), _, Ok(_)) => values::of_part(absent, part),
         (Source::Cgroup(controller), Ok(()), _) => untold(live, controller),
-        (Source::Pressure, Ok(()), _) => {
-            "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1".to_owned()
-        }
+        (Source::Pressure, Ok(()), _) => NO_PRESSURE.to_owned(),
     });
     stats
 }
 
 /// Why the group of a task, which is there, does not tell a value of this controller.
-fn untold(live: &LiveTask, controller: Controller) -> String {
+pub(crate) fn untold(live: &LiveTask, controller: Controller) -> String {
     let cgroup = live.cgroup.as_ref();
     let lacking = cgroup.and_then(|cgroup| {
         let mut all = cgroup.unenforced();
@@ -240,7 +243,7 @@ pub(crate) fn only_told_by(driver: &str) -> String {
 /// Why they tell nothing.
 fn add_cgroup(stats: &mut TaskStats, live: &LiveTask, main: Option<u32>) -> Result<(), String> {
     let cgroup = live.cgroup.as_ref();
-    let cgroup = cgroup.ok_or_else(|| "the task's cgroup is gone".to_owned())?;
+    let cgroup = cgroup.ok_or_else(|| GONE.to_owned())?;
     for limit in cgroup.unenforced() {
         stats
             .absent

@@ -23,7 +23,7 @@ pub(crate) const PERIOD_US: u32 = 100_000;
 const QUOTA_US_MIN: f64 = 1_000.0;
 
 /// The same name in both versions.
-const STAT: &str = "cpu.stat";
+pub(crate) const STAT: &str = "cpu.stat";
 
 const WEIGHT_MHZ: u64 = 10;
 const WEIGHT_MAX: u64 = 10_000;
@@ -156,6 +156,21 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
         }
     }
     Ok(stats)
+}
+
+/// How long processes had to wait for the quota's next period, in microseconds; `None` where nothing has a quota.
+pub(crate) fn throttled_us<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    limited: Option<At>,
+) -> Result<Option<u64>, CgroupFileError> {
+    let Some(at) = limited else {
+        return Ok(None);
+    };
+    let text = files.read(at, STAT)?;
+    Ok(match at {
+        None => file::keyed(text, "throttled_usec"),
+        Some(_) => file::keyed(text, "throttled_time").map(|ns| ns / 1_000),
+    })
 }
 
 /// CPU time that the v2 group `dir` used, in microseconds.

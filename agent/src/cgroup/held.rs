@@ -109,15 +109,15 @@ impl HeldFiles {
         self.locked().asked = Some(now);
     }
 
-    /// Closes all but those called `name` when nobody has asked for everything for [`FILES_HELD_FOR`].
-    pub(crate) fn let_go(&self, name: &str, now: Instant) {
+    /// Closes all but those called by one of `names` when nobody has asked for everything for [`FILES_HELD_FOR`].
+    pub(crate) fn let_go(&self, names: &[&str], now: Instant) {
         let mut held = self.locked();
         if held
             .asked
             .is_some_and(|asked| now.saturating_duration_since(asked) >= FILES_HELD_FOR)
         {
             held.asked = None;
-            held.files.retain(|file| file.name == name);
+            held.files.retain(|file| names.contains(&file.name));
             held.files.shrink_to_fit();
         }
     }
@@ -329,9 +329,9 @@ mod tests {
         let now = Instant::now();
         held.asked(now);
 
-        held.let_go("kept", now + FILES_HELD_FOR / 2);
+        held.let_go(&["kept"], now + FILES_HELD_FOR / 2);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 2);
-        held.let_go("kept", now + FILES_HELD_FOR);
+        held.let_go(&["kept"], now + FILES_HELD_FOR);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 1);
     }
 

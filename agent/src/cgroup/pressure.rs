@@ -13,14 +13,18 @@ use crate::cgroup::held::{At, Reader};
 use crate::cgroup::stats::{Pressure, PressureStats};
 use crate::cgroup::{NodeTree, TaskCgroup, file};
 
+/// The files that [`stats`] reads.
+pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
+
 /// What the v2 group says; `None` where this kernel keeps no pressure.
 pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<PressureStats> {
     // A kernel with pressure switched off may have the files, and refuse to read them.
     let mut of = |name| parse(files.read(None, name).ok()?);
+    let [cpu, memory, io] = FILES;
     Some(PressureStats {
-        cpu: of("cpu.pressure")?,
-        memory: of("memory.pressure")?,
-        io: of("io.pressure")?,
+        cpu: of(cpu)?,
+        memory: of(memory)?,
+        io: of(io)?,
     })
 }
 

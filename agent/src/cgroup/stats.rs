@@ -65,6 +65,15 @@ pub struct PressureStats {
     pub io: Pressure,
 }
 
+/// For how long a task was kept from running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Time that processes had to wait for their quota's next period, in microseconds.
+    pub throttled_us: Option<u64>,
+    /// Pressure.
+    pub pressure: Option<PressureStats>,
+}
+
 /// What a task uses; a part is `None` where this host has no controller for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStats {

@@ -19,7 +19,8 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, Drift, KillError, Limits, NodeTree, NodeTreeError, TaskName,
-    TaskStats, Unenforced, cpu, cpuset, freeze, io as disks, kill, memory, note, pids, pressure,
+    TaskStats, Unenforced, Waits, cpu, cpuset, freeze, io as disks, kill, memory, note, pids,
+    pressure,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -450,7 +451,7 @@ impl TaskCgroup {
     }
 
     /// What it uses, as far as this host counts. The files are held open from the first call on, until nobody has called
-    /// for a while ([`Self::memory_now`] sees to that), as far as there are descriptors for them.
+    /// for a while ([`Self::waits_now`] sees to that), as far as there are descriptors for them.
     ///
     /// # Errors
     ///
@@ -494,7 +495,7 @@ impl TaskCgroup {
     }
 
     /// Bytes of memory charged, from a file that is held open from the first call on; `None` without a memory
-    /// controller. It is called all the time, and closes what [`Self::stats`] opened and nobody needs any more.
+    /// controller. It is called all the time.
     ///
     /// # Errors
     ///
@@ -504,8 +505,26 @@ impl TaskCgroup {
             return Ok(None);
         };
         let name = memory::current_name(at.is_none());
-        self.files.let_go(name, std::time::Instant::now());
         self.reader().number(at, name).map(Some)
+    }
+
+    /// How long it was held back by its quota and stood still, from files that are held open from the first call on.
+    /// It is called all the time, and closes what [`Self::stats`] opened and nobody needs any more.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
+    pub fn waits_now(&self) -> Result<Waits, CgroupFileError> {
+        let [some_cpu, some_memory, some_io] = pressure::FILES;
+        let memory = self.at(Controller::Memory);
+        let memory = memory.map_or("", |at| memory::current_name(at.is_none()));
+        let needed = [memory, cpu::STAT, some_cpu, some_memory, some_io];
+        self.files.let_go(&needed, std::time::Instant::now());
+        let mut files = self.reader();
+        Ok(Waits {
+            throttled_us: cpu::throttled_us(&mut files, self.at(Controller::Cpu))?,
+            pressure: pressure::stats(&mut files),
+        })
     }
 
     /// Out-of-memory kills so far; `None` without a memory controller.

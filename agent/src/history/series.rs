@@ -7,12 +7,19 @@ use muster_domain::id::Timestamp;
 use muster_wire::rpc::HistoryPoint;
 
 use crate::bpf::TaskTotals;
-use crate::limits::HISTORY_POINTS_MAX;
+use crate::cgroup::Waits;
+use crate::history::nanos;
+use crate::limits::{HISTORY_POINT_BYTES, HISTORY_POINTS_MAX};
 
 /// Values that are counted from the task's begin on.
-const COUNTED: usize = 6;
+const COUNTED: usize = 12;
+/// The first of them, of which a span may see more than 32 bits hold.
+const WIDE: usize = 6;
+const NARROW: usize = COUNTED - WIDE;
 /// Stands for a value that cannot be had: half as large as an option of each.
 const ABSENT: u64 = u64::MAX;
+/// The same of a value of 32 bits.
+const ABSENT_NARROW: u32 = u32::MAX;
 
 /// When a look was taken: two clocks, as people's may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +29,8 @@ pub(super) struct Moment {
     pub(super) since_boot: Duration,
 }
 
-/// What was counted of a task since it began: CPU time and waiting in nanoseconds, bytes of networks and disks.
+/// What was counted of a task since it began: CPU time and waiting in nanoseconds, bytes of networks and disks; then
+/// switches, retransmits, and microseconds of being throttled and of pressure (CPU, memory, disks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts([u64; COUNTED]);
 
@@ -32,25 +40,49 @@ impl Counts {
     /// A task that has just begun.
     pub(super) const ZERO: Self = Self([0; COUNTED]);
 
-    /// What the programs counted, as far as this machine has all of them.
-    pub(super) fn new(totals: &TaskTotals, has_run_delay: bool, has_block: bool) -> Self {
+    /// What the programs counted, as far as this machine `has` all of them.
+    pub(super) fn new(totals: &TaskTotals, has: Parts) -> Self {
         let TaskTotals {
             cpu_ns,
             run_delay_ns,
+            context_switches,
             net_rx_bytes,
             net_tx_bytes,
+            tcp_retransmits,
             block_read_bytes,
             block_write_bytes,
         } = *totals;
         let only_if = |has: bool, value: u64| if has { value } else { ABSENT };
         Self([
             cpu_ns,
-            only_if(has_run_delay, run_delay_ns),
+            only_if(has.run_delay, run_delay_ns),
             net_rx_bytes,
             net_tx_bytes,
-            only_if(has_block, block_read_bytes),
-            only_if(has_block, block_write_bytes),
+            only_if(has.block, block_read_bytes),
+            only_if(has.block, block_write_bytes),
+            context_switches,
+            only_if(has.retransmits, tcp_retransmits),
+            ABSENT,
+            ABSENT,
+            ABSENT,
+            ABSENT,
         ])
+    }
+
+    /// The same with how long the task was kept from running.
+    pub(super) fn with_waits(mut self, waits: Waits) -> Self {
+        let Waits {
+            throttled_us,
+            pressure,
+        } = waits;
+        let [.., throttled, cpu, memory, io] = &mut self.0;
+        *throttled = throttled_us.unwrap_or(ABSENT);
+        if let Some(pressure) = pressure {
+            *cpu = pressure.cpu.some_us;
+            *memory = pressure.memory.some_us;
+            *io = pressure.io.some_us;
+        }
+        self
     }
 
     /// CPU time in nanoseconds, and nothing else.
@@ -71,16 +103,41 @@ impl Counts {
         }
         Self(added)
     }
+
+    fn packed(self) -> ([u64; WIDE], [u32; NARROW]) {
+        let (mut wide, mut narrow) = ([ABSENT; WIDE], [ABSENT_NARROW; NARROW]);
+        let (first, last) = self.0.split_at(WIDE);
+        wide.copy_from_slice(first);
+        for (packed, value) in narrow.iter_mut().zip(last) {
+            if *value != ABSENT {
+                let most = ABSENT_NARROW - 1;
+                *packed = u32::try_from(*value).map_or(most, |value| value.min(most));
+            }
+        }
+        (wide, narrow)
+    }
+}
+
+/// The programs of which a machine may lack some.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts {
+    pub(super) run_delay: bool,
+    pub(super) block: bool,
+    pub(super) retransmits: bool,
 }
 
 /// What was used in a span.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     at: Timestamp,
-    span: Duration,
-    used: Counts,
+    span_ns: u64,
+    used: [u64; WIDE],
+    /// In 32 bits; what is more is told as the most there can be: 71 minutes, and spans are ten seconds.
+    used_narrow: [u32; NARROW],
     memory_bytes: u64,
 }
+
+const _: () = assert!(size_of::<Point>() == HISTORY_POINT_BYTES);
 
 /// The points of one task, of all its starts.
 #[derive(Debug)]
@@ -91,10 +148,18 @@ pub(super) struct Series {
     counts: Counts,
     looked: Moment,
     points: VecDeque<Point>,
-    /// Why memory was absent at that look.
-    pub(super) no_memory: Option<Box<str>>,
-    /// Why the programs counted nothing of it then.
-    pub(super) no_counts: Option<Box<str>>,
+    /// Why values were absent at that look.
+    pub(super) absent: Reasons,
+}
+
+/// Why values are absent.
+#[derive(Debug, Default)]
+pub(super) struct Reasons {
+    pub(super) memory: Option<Box<str>>,
+    /// All that the programs count.
+    pub(super) counts: Option<Box<str>>,
+    pub(super) throttled: Option<Box<str>>,
+    pub(super) pressure: Option<Box<str>>,
 }
 
 impl Series {
@@ -105,8 +170,7 @@ impl Series {
             counts,
             looked,
             points: VecDeque::new(),
-            no_memory: None,
-            no_counts: None,
+            absent: Reasons::default(),
         }
     }
 
@@ -130,10 +194,13 @@ impl Series {
 
     /// Another look at the same start.
     pub(super) fn look(&mut self, counts: Counts, memory_bytes: Option<u64>, now: Moment) {
+        let span = now.since_boot.saturating_sub(self.looked.since_boot);
+        let (used, used_narrow) = counts.since(self.counts).packed();
         let point = Point {
             at: now.at,
-            span: now.since_boot.saturating_sub(self.looked.since_boot),
-            used: counts.since(self.counts),
+            span_ns: nanos(span),
+            used,
+            used_narrow,
             memory_bytes: memory_bytes.unwrap_or(ABSENT),
         };
         self.counts = counts;
@@ -163,17 +230,37 @@ impl Series {
 impl Point {
     fn told(&self) -> HistoryPoint {
         let known = |value: u64| (value != ABSENT).then_some(value);
-        let Counts([cpu, run_delay, net_rx, net_tx, block_read, block_write]) = self.used;
+        let known_narrow = |value: u32| (value != ABSENT_NARROW).then_some(value);
+        let micros = |value: u32| {
+            known_narrow(value)
+                .map(u64::from)
+                .map(Duration::from_micros)
+        };
+        let [cpu, run_delay, net_rx, net_tx, block_read, block_write] = self.used;
+        let [
+            switches,
+            retransmits,
+            throttled,
+            some_cpu,
+            some_memory,
+            some_io,
+        ] = self.used_narrow;
         HistoryPoint {
             at: self.at,
-            span: self.span,
+            span: Duration::from_nanos(self.span_ns),
             cpu: known(cpu).map(Duration::from_nanos),
             run_delay: known(run_delay).map(Duration::from_nanos),
+            context_switches: known_narrow(switches).map(u64::from),
+            throttled: micros(throttled),
             memory_bytes: known(self.memory_bytes),
             net_rx_bytes: known(net_rx),
             net_tx_bytes: known(net_tx),
+            tcp_retransmits: known_narrow(retransmits).map(u64::from),
             block_read_bytes: known(block_read),
             block_write_bytes: known(block_write),
+            pressure_cpu: micros(some_cpu),
+            pressure_memory: micros(some_memory),
+            pressure_io: micros(some_io),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::bpf::TaskTotals;
+use crate::cgroup::{Pressure, PressureStats};
 use crate::limits::HISTORY_POINTS_MAX;
 
 const STEP_S: u64 = 10;
@@ -11,6 +12,13 @@ fn moment(s: u64) -> Moment {
         since_boot: Duration::from_secs(s),
     }
 }
+
+/// The programs for disks are not there.
+const HAS: Parts = Parts {
+    run_delay: true,
+    block: false,
+    retransmits: true,
+};
 
 fn key(task: &str) -> Key {
     (AllocId([7; 16]), task.to_owned())
@@ -25,10 +33,10 @@ fn look(cgroup_id: u64, began_s: u64, used: u64) -> Look {
     };
     Look {
         cgroup_id,
-        counts: Counts::new(&totals, true, false),
+        counts: Counts::new(&totals, HAS),
         began: Some(Duration::from_secs(began_s)),
-        memory_bytes: Ok(4_096),
-        no_counts: None,
+        memory_bytes: Some(4_096),
+        absent: Reasons::default(),
     }
 }
 
@@ -115,7 +123,8 @@ fn a_look_that_failed_loses_nothing() {
 fn what_is_not_counted_is_absent_and_not_zero() {
     let mut without = look(1, 12, 0);
     without.counts = Counts::NONE;
-    without.memory_bytes = Err("no controller".into());
+    without.memory_bytes = None;
+    without.absent.memory = Some("no controller".into());
     let kept = kept([(10, None), (20, Some(look(1, 12, 9))), (30, Some(without))]);
 
     let series = &kept.tasks[&key("main")];
@@ -136,7 +145,68 @@ fn what_is_not_counted_is_absent_and_not_zero() {
         (second.cpu, second.net_tx_bytes, second.memory_bytes),
         (None, None, None)
     );
-    assert_eq!(series.no_memory.as_deref(), Some("no controller"));
+    assert_eq!(
+        (
+            second.context_switches,
+            second.tcp_retransmits,
+            second.throttled,
+            second.pressure_io
+        ),
+        (None, None, None, None)
+    );
+    assert_eq!(series.absent.memory.as_deref(), Some("no controller"));
+}
+
+/// Ten seconds in which the task was throttled for 2, stood still for 1, 3 and 4, and changed threads more often than
+/// 32 bits can say.
+#[test]
+fn waits_and_switches_are_those_of_the_span() {
+    let waits = |us: u64| Waits {
+        throttled_us: Some(2 * us),
+        pressure: Some(PressureStats {
+            cpu: some(us),
+            memory: some(3 * us),
+            io: some(4 * us),
+        }),
+    };
+    let at = |switches: u64, us: u64| {
+        let totals = TaskTotals {
+            context_switches: switches,
+            tcp_retransmits: us / 500_000,
+            ..TaskTotals::default()
+        };
+        let mut look = look(1, 10, 0);
+        look.counts = Counts::new(&totals, HAS).with_waits(waits(us));
+        Some(look)
+    };
+    let kept = kept([
+        (10, None),
+        (20, at(5, 1_000_000)),
+        (30, at(6, 2_000_000)),
+        (40, at(1 << 40, 2_000_000)),
+    ]);
+
+    let points = kept.tasks[&key("main")].points(Timestamp(0));
+
+    let seconds = |s| Some(Duration::from_secs(s));
+    for point in &points[..2] {
+        assert_eq!(point.throttled, seconds(2));
+        assert_eq!(point.pressure_cpu, seconds(1));
+        assert_eq!(point.pressure_memory, seconds(3));
+        assert_eq!(point.pressure_io, seconds(4));
+        assert_eq!(point.tcp_retransmits, Some(2));
+    }
+    let switches: Vec<_> = points.iter().map(|point| point.context_switches).collect();
+    let most = u64::from(u32::MAX) - 1;
+    assert_eq!(switches, [Some(5), Some(1), Some(most)]);
+    assert_eq!(points[2].throttled, Some(Duration::ZERO));
+}
+
+fn some(some_us: u64) -> Pressure {
+    Pressure {
+        some_us,
+        full_us: None,
+    }
 }
 
 #[test]

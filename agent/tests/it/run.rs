@@ -388,7 +388,21 @@ async fn history_of_a_task_begins_with_it() {
         "{told:?}"
     );
     assert!(point.cpu.is_some_and(|cpu| cpu > Duration::ZERO) || main.absent.contains_key("cpu"));
-    assert!(point.memory_bytes.is_some() || main.absent.contains_key("memory_bytes"));
+    for (value, is_told) in [
+        ("memory_bytes", point.memory_bytes.is_some()),
+        ("context_switches", point.context_switches > Some(0)),
+        ("tcp_retransmits", point.tcp_retransmits == Some(0)),
+        ("throttled", point.throttled == Some(Duration::ZERO)),
+        ("pressure_cpu", point.pressure_cpu.is_some()),
+        ("pressure_memory", point.pressure_memory.is_some()),
+        ("pressure_io", point.pressure_io.is_some()),
+    ] {
+        assert_ne!(
+            is_told,
+            main.absent.contains_key(value),
+            "{value}: {told:?}"
+        );
+    }
     let nobody = NodeRequest::AllocHistory {
         alloc_id: muster_domain::id::AllocId([9; 16]),
     };

@@ -148,11 +148,14 @@ fn totals_are_the_counters_of_each_task() {
 
     let counters = node.counters(&bpf);
     assert!(counters.sched.cpu_ns > 0);
+    assert!(counters.sched.switches_voluntary > 0);
     let expected = TaskTotals {
         cpu_ns: counters.sched.cpu_ns,
         run_delay_ns: counters.sched.waits.sum_ns,
+        context_switches: counters.sched.switches_voluntary + counters.sched.switches_involuntary,
         net_rx_bytes: counters.net.ingress_bytes,
         net_tx_bytes: counters.net.egress_bytes,
+        tcp_retransmits: counters.net.tcp_retransmits,
         block_read_bytes: counters.block.read_bytes,
         block_write_bytes: counters.block.write_bytes,
     };

@@ -10,14 +10,20 @@ use crate::client::Client;
 use crate::exit::CliError;
 use crate::output;
 
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 15] = [
     "UNTIL",
     "SPAN",
     "CPU",
     "WAITED",
+    "SWITCHES",
+    "THROTTLED",
+    "CPU STALLED",
+    "MEM STALLED",
+    "DISK STALLED",
     "MEMORY",
     "NET IN",
     "NET OUT",
+    "RETRANSMITS",
     "DISK READ",
     "DISK WRITTEN",
 ];
@@ -76,14 +82,21 @@ fn row(point: &Point) -> Vec<String> {
         span_nanos,
         cpu_nanos,
         run_delay_nanos,
+        context_switches,
+        throttled_nanos,
         memory_bytes,
         net_rx_bytes,
         net_tx_bytes,
+        tcp_retransmits,
         block_read_bytes,
         block_write_bytes,
+        pressure_cpu_nanos,
+        pressure_memory_nanos,
+        pressure_io_nanos,
     } = *point;
     let seconds = Duration::from_nanos(span_nanos).as_secs_f64().max(1e-9);
     let share = |nanos: u64| format!("{:.1} %", nanos as f64 / 1e7 / seconds);
+    let each = |count: u64| format!("{:.1}/s", count as f64 / seconds);
     let rate = |bytes: u64| {
         #[expect(
             clippy::cast_possible_truncation,
@@ -99,9 +112,15 @@ fn row(point: &Point) -> Vec<String> {
         output::span(Duration::from_nanos(span_nanos)),
         or_absent(cpu_nanos.map(share)),
         or_absent(run_delay_nanos.map(share)),
+        or_absent(context_switches.map(each)),
+        or_absent(throttled_nanos.map(share)),
+        or_absent(pressure_cpu_nanos.map(share)),
+        or_absent(pressure_memory_nanos.map(share)),
+        or_absent(pressure_io_nanos.map(share)),
         or_absent(memory_bytes.map(output::bytes)),
         or_absent(net_rx_bytes.map(rate)),
         or_absent(net_tx_bytes.map(rate)),
+        or_absent(tcp_retransmits.map(each)),
         or_absent(block_read_bytes.map(rate)),
         or_absent(block_write_bytes.map(rate)),
     ]
@@ -133,6 +152,10 @@ mod tests {
             span_nanos: 10 * S,
             cpu_nanos: Some(5 * S / 2),
             run_delay_nanos: Some(S),
+            context_switches: Some(25),
+            throttled_nanos: Some(2 * S),
+            tcp_retransmits: Some(0),
+            pressure_io_nanos: Some(4 * S),
             memory_bytes: Some(3 << 20),
             net_tx_bytes: Some(20 << 10),
             ..Point::default()
@@ -140,8 +163,9 @@ mod tests {
 
         let row = row(&point);
 
-        assert_eq!(row[1..5], ["10.0 s", "25.0 %", "10.0 %", "3.0 MiB"]);
-        assert_eq!(row[5..], ["–", "2.0 KiB/s", "–", "–"]);
+        assert_eq!(row[1..6], ["10.0 s", "25.0 %", "10.0 %", "2.5/s", "20.0 %"]);
+        assert_eq!(row[6..10], ["–", "–", "40.0 %", "3.0 MiB"]);
+        assert_eq!(row[10..], ["–", "2.0 KiB/s", "0.0/s", "–", "–"]);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`. Everybody collects some times in a row and then it is another's
 //! turn, so that one collection in each finds the caches as the others left them; what that one takes is `cold_us_per_task`.
 //!
-//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; and `memory_us_per_task`, the one file
-//! of each task that a step of the history reads besides, kept open. `full_us_per_task` is what `muster top` asks for, against the same
+//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; and `files_us_per_task`, the five files
+//! of each task that a step of the history reads besides (memory, quota, pressure), kept open. `full_us_per_task` is what `muster top` asks for, against the same
 //! rivals, which learn less: everything in the maps and some twelve files of each task's groups, kept open.
 
 mod rivals;
@@ -111,7 +111,7 @@ impl Node {
         let count = self.tasks.len();
         let bpf = self.bpf.as_ref().context("the programs are loaded")?;
         let held = Held::open(&self.tasks, &rivals::FILES)?;
-        let memory = Held::open(&self.tasks, &[rivals::MEMORY])?;
+        let step = Held::open(&self.tasks, &rivals::STEP)?;
         let opened = Opened::new(&self.tasks);
         let all_there = |tasks: usize| {
             ensure!(tasks == count, "{tasks} of {count} tasks");
@@ -120,7 +120,7 @@ impl Node {
         let mut ours = || all_there(bpf.collect_totals(count)?.len());
         let mut all = || all_there(bpf.collect()?.len());
         let mut full = || all_there(self.full(bpf)?);
-        let mut memory = || memory.read();
+        let mut step = || step.read();
         let mut held = || held.read();
         let mut opened = || opened.read();
         let mut scan = || scan_processes(count);
@@ -139,8 +139,8 @@ impl Node {
             );
             let full = Spent::on(times.div_ceil(RIVALS_PART), &mut full)?;
             tally.ours(&told(FULL), "µs", full.each());
-            let memory = Spent::on(times, &mut memory)?;
-            tally.ours(&told("memory_us_per_task"), "µs", memory.each());
+            let step = Spent::on(times, &mut step)?;
+            tally.ours(&told("files_us_per_task"), "µs", step.each());
             let rivals: [(&str, &mut Collect<'_>); 3] =
                 [(HELD, &mut held), (OPENED, &mut opened), (SCAN, &mut scan)];
             for (rival, collect) in rivals {

@@ -44,12 +44,23 @@ pub struct Point {
     #[serde(rename = "CPUNanos")]
     pub cpu_nanos: Option<u64>,
     pub run_delay_nanos: Option<u64>,
+    pub context_switches: Option<u64>,
+    /// Added up over processors.
+    pub throttled_nanos: Option<u64>,
     /// At the span's end.
     pub memory_bytes: Option<u64>,
     pub net_rx_bytes: Option<u64>,
     pub net_tx_bytes: Option<u64>,
+    #[serde(rename = "TCPRetransmits")]
+    pub tcp_retransmits: Option<u64>,
     pub block_read_bytes: Option<u64>,
     pub block_write_bytes: Option<u64>,
+    /// How long at least one thread stood still for want of a CPU; then of memory, and of disks.
+    #[serde(rename = "PressureCPUNanos")]
+    pub pressure_cpu_nanos: Option<u64>,
+    pub pressure_memory_nanos: Option<u64>,
+    #[serde(rename = "PressureIONanos")]
+    pub pressure_io_nanos: Option<u64>,
 }
 
 /// A time of which nothing is known, in nanoseconds since the epoch.
@@ -112,22 +123,34 @@ impl From<&rpc::HistoryPoint> for Point {
             span,
             cpu,
             run_delay,
+            context_switches,
+            throttled,
             memory_bytes,
             net_rx_bytes,
             net_tx_bytes,
+            tcp_retransmits,
             block_read_bytes,
             block_write_bytes,
+            pressure_cpu,
+            pressure_memory,
+            pressure_io,
         } = *point;
         Self {
             at: at.0,
             span_nanos: nanos(span),
             cpu_nanos: cpu.map(nanos),
             run_delay_nanos: run_delay.map(nanos),
+            context_switches,
+            throttled_nanos: throttled.map(nanos),
             memory_bytes,
             net_rx_bytes,
             net_tx_bytes,
+            tcp_retransmits,
             block_read_bytes,
             block_write_bytes,
+            pressure_cpu_nanos: pressure_cpu.map(nanos),
+            pressure_memory_nanos: pressure_memory.map(nanos),
+            pressure_io_nanos: pressure_io.map(nanos),
         }
     }
 }

@@ -41,14 +41,26 @@ pub struct HistoryPoint {
     pub cpu: Option<Duration>,
     /// How long its threads waited for a CPU, together; from eBPF.
     pub run_delay: Option<Duration>,
+    /// Switches away from its threads, from eBPF.
+    pub context_switches: Option<u64>,
+    /// How long its quota held it back, from the cgroup; added up over processors.
+    pub throttled: Option<Duration>,
     /// Bytes of memory charged at the end of the span, from the cgroup.
     pub memory_bytes: Option<u64>,
     /// Bytes received, from eBPF.
     pub net_rx_bytes: Option<u64>,
     /// Bytes sent, from eBPF.
     pub net_tx_bytes: Option<u64>,
+    /// TCP segments that were sent once more because no answer came, from eBPF.
+    pub tcp_retransmits: Option<u64>,
     /// Bytes read from block devices, from eBPF.
     pub block_read_bytes: Option<u64>,
     /// Bytes written to block devices, from eBPF.
     pub block_write_bytes: Option<u64>,
+    /// How long at least one of its threads stood still for want of a CPU, from the cgroup.
+    pub pressure_cpu: Option<Duration>,
+    /// The same of memory.
+    pub pressure_memory: Option<Duration>,
+    /// The same of disks.
+    pub pressure_io: Option<Duration>,
 }

@@ -513,6 +513,10 @@ fn history(golden: &mut String) {
         cpu: Some(Duration::from_millis(7)),
         memory_bytes: Some(1 << 20),
         net_tx_bytes: Some(34),
+        context_switches: Some(11),
+        throttled: Some(Duration::from_millis(12)),
+        tcp_retransmits: Some(13),
+        pressure_io: Some(Duration::from_millis(14)),
         ..HistoryPoint::default()
     };
     let task = TaskHistory {

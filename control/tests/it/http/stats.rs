@@ -101,6 +101,10 @@ async fn history_is_told_with_its_gaps_and_what_is_absent() {
         span: Duration::from_secs(10),
         cpu: Some(Duration::from_millis(2_500)),
         memory_bytes: Some(4_096),
+        context_switches: Some(21),
+        throttled: Some(Duration::from_micros(3)),
+        tcp_retransmits: Some(0),
+        pressure_io: Some(Duration::from_micros(4)),
         ..HistoryPoint::default()
     };
     let reason = "this kernel has no such tracepoint";
@@ -126,7 +130,13 @@ async fn history_is_told_with_its_gaps_and_what_is_absent() {
     assert_eq!(told["StepNanos"], 10_000_000_000_u64);
     let main = &told["Tasks"]["main"];
     assert_eq!(main["Points"][0]["CPUNanos"], 2_500_000_000_u64);
-    assert_eq!(main["Points"][1]["MemoryBytes"], 4_096);
+    let point = &main["Points"][1];
+    assert_eq!(point["MemoryBytes"], 4_096);
+    assert_eq!(point["ContextSwitches"], 21);
+    assert_eq!(point["ThrottledNanos"], 3_000);
+    assert_eq!(point["TCPRetransmits"], 0);
+    assert_eq!(point["PressureIONanos"], 4_000);
+    assert_eq!(point["PressureCPUNanos"], json!(null));
     assert_eq!(main["Points"][1]["BlockReadBytes"], json!(null));
     assert_eq!(main["Absent"]["block_read_bytes"], reason);
     let gap = json!({ "From": 100_000_000_000_u64, "To": 160_000_000_000_u64 });

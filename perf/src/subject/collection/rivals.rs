@@ -18,6 +18,14 @@ pub(super) const FILES: [&[&str]; 4] = [
 ];
 /// What counts against the limit of memory.
 pub(super) const MEMORY: &[&str] = &["memory.current", "memory.usage_in_bytes"];
+/// What a step of the history reads of a task.
+pub(super) const STEP: [&[&str]; 5] = [
+    MEMORY,
+    &["cpu.stat"],
+    &["cpu.pressure"],
+    &["memory.pressure"],
+    &["io.pressure"],
+];
 /// More than any of them holds.
 const FILE_BYTES: usize = 16 << 10;
 /// Descriptors that are left to everything else.
@@ -52,9 +60,10 @@ impl Held {
     /// A file of each kind that is `wanted`.
     pub(super) fn open(tasks: &[Dirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        // Two of these live at a time, and one of them has one file a task.
+        // Two of these live at a time.
         let descriptors = descriptors - descriptors / AGENTS_PART;
-        let room = descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() as u64 + 1);
+        let room =
+            descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() + STEP.len()) as u64;
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         let open = |dirs: &Dirs| dirs.files(wanted).iter().map(File::open).collect();
         let held = tasks.iter().take(room).map(open);
