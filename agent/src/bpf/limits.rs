@@ -47,3 +47,9 @@ pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
 /// Entries that are written by one system call: at most 32 KiB of keys and values.
 pub(super) const BATCH_WRITTEN: usize = 1_024;
+
+/// Rules of a task whose counters are looked up one by one; those of one with more are found by going through the map.
+///
+/// Going through it costs as much as a thousand look-ups where few rules of the node have met a packet, and some ten
+/// times that where the map is full: half of this would make the common case slower, and twice of it would save only a full map.
+pub(super) const RULES_LOOKED_UP_MAX: usize = 2_048;

@@ -445,7 +445,7 @@ const CONTEXT_DEVICE: usize = 10;
 /// Bytes that a program could add to a packet here.
 const PACKET_GROWTH: usize = 64;
 
-fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>) -> V {
+pub(super) fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>) -> V {
     let mut total = V::default();
     for value in values {
         total += value;

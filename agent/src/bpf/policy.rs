@@ -3,6 +3,10 @@
 //! A policy is written once under a number of its own, whichever tasks have it, and the task's fence is
 //! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
 //! can still be reading it: one that read the fence before it was changed may look addresses up after.
+//!
+//! One change comes after the other. Readers wait for none, but of the counts of the task whose policies change (`counts.rs`).
+
+mod counts;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -16,13 +20,13 @@ use aya::maps::{Map, MapData, RingBuf};
 use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
 use muster_domain::job::BitRate;
 use muster_ebpf_common::{
-    CgroupId,
+    CgroupId, Plain,
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
-    net::{MetRule, Traffic},
+    net::Traffic,
     policy::{
-        BEHIND_DOOR, Direction, EGRESS_LIMITED, EGRESS_OPEN, Fence, INGRESS_LIMITED, INGRESS_OPEN,
-        Interval, Leaf, LeafKey4, LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters,
-        RuleKey, Verdict,
+        BEHIND_DOOR, EGRESS_LIMITED, EGRESS_OPEN, Fence, INGRESS_LIMITED, INGRESS_OPEN, Interval,
+        Leaf, LeafKey4, LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey,
+        Verdict,
     },
     rate::{Bucket, Rates},
 };
@@ -34,6 +38,10 @@ use crate::bpf::{
     map::PinnedMap,
     open_map,
 };
+
+use counts::{Carried, Past, name_hash};
+
+pub use counts::RuleCount;
 
 /// Why a task has no policy, and must not start.
 #[derive(Debug, Error)]
@@ -54,21 +62,6 @@ pub enum FenceError {
     Kernel(#[from] io::Error),
 }
 
-/// What one rule of a task has counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleCount {
-    /// Which policy it is of.
-    pub direction: Direction,
-    /// Its name.
-    pub rule: String,
-    /// Whether it lets packets pass.
-    pub allows: bool,
-    /// Packets that met it.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
 /// The maps of the stem `policy`, and what this agent wrote into them.
 #[derive(Debug)]
 pub(super) struct Policy {
@@ -81,14 +74,14 @@ pub(super) struct Policy {
     rates: PinnedMap<CgroupId, Rates>,
     /// At [`CHANGES`], how often the policies of a task were changed.
     active: PinnedMap<u32, u64>,
+    /// Whoever changes a policy holds it all the while.
     loaded: Mutex<Loaded>,
+    /// Taken after the other, and for moments.
+    known: Mutex<Known>,
 }
 
 /// See [`Policy::active`].
 const CHANGES: u32 = 1;
-
-/// How often counts are read again because a rule's were moved meanwhile. Then they may be short of what was moved.
-const READ_AGAIN_MAX: usize = 3;
 
 /// What is in the maps.
 #[derive(Debug, Default)]
@@ -98,36 +91,64 @@ struct Loaded {
     /// Policies by what they say.
     numbers: HashMap<Arc<Compiled>, u32>,
     policies: BTreeMap<u32, Entry>,
-    tasks: BTreeMap<CgroupId, Fenced>,
     /// Policies that nobody has, which programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, Entry)>,
     room: Room,
 }
 
+/// What readers ask for.
+#[derive(Debug, Default)]
+struct Known {
+    tasks: BTreeMap<CgroupId, Arc<Fenced>>,
+    /// The policies by number, those that programs may still be reading included.
+    rules: BTreeMap<u32, Arc<Rules>>,
+    /// The task whose policies are being changed.
+    changing: Option<CgroupId>,
+}
+
 #[derive(Debug)]
 struct Entry {
-    compiled: Arc<Compiled>,
+    rules: Arc<Rules>,
     ranges: Vec<(u32, u32)>,
     tasks: u32,
 }
 
-#[derive(Clone, Debug, Default)]
+/// A policy, and what its rules' names are known by.
+#[derive(Debug)]
+struct Rules {
+    compiled: Arc<Compiled>,
+    names: Vec<u64>,
+}
+
+impl Rules {
+    fn of(compiled: Compiled) -> Self {
+        let names = compiled.rules.iter().map(|(name, _)| name_hash(name));
+        Self {
+            names: names.collect(),
+            compiled: Arc::new(compiled),
+        }
+    }
+}
+
+/// What a task has: its policies, ingress and egress, and the rest.
+#[derive(Debug)]
 struct Fenced {
-    ingress: u32,
-    egress: u32,
+    numbers: [u32; 2],
+    rules: [Arc<Rules>; 2],
     ports: BTreeSet<u16>,
     carried: Carried,
 }
 
 impl Fenced {
-    fn policies(&self) -> [u32; 2] {
-        [self.ingress, self.egress]
+    fn past(&self) -> Past<'_> {
+        let [ingress, egress] = &self.rules;
+        Past {
+            numbers: self.numbers,
+            names: [&ingress.names, &egress.names],
+            carried: &self.carried,
+        }
     }
 }
-
-/// Packets and bytes that rules of a task met under its earlier policies, by direction and name. None is here that
-/// its present policies do not have.
-type Carried = BTreeMap<(u8, String), (u64, u64)>;
 
 impl Policy {
     pub(super) fn open(maps: &Path, cpus: usize) -> Result<Self, OpenBpfError> {
@@ -141,22 +162,23 @@ impl Policy {
             rates: PinnedMap::shared(open_map(maps, "RATES")?),
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
     /// Learns what an earlier agent wrote, so that nothing of it is overwritten.
     pub(super) fn take_up(&self) -> io::Result<()> {
         let mut loaded = self.locked();
-        let mut used = Vec::new();
-        for key in self.leaves4.keys()? {
-            loaded.last = loaded.last.max(key.place.policy);
-            used.extend(first(self.leaves4.lookup(key)?));
-        }
-        for key in self.leaves6.keys()? {
-            loaded.last = loaded.last.max(key.place.policy);
-            used.extend(first(self.leaves6.lookup(key)?));
-        }
-        let ranges = used.iter().map(|leaf| (leaf.first, leaf.count));
+        let policies4 = self.leaves4.keys()?.into_iter().map(|key| key.place.policy);
+        let policies6 = self.leaves6.keys()?.into_iter().map(|key| key.place.policy);
+        loaded.last = policies4.chain(policies6).max().unwrap_or(0);
+        self.find_room(&mut loaded)
+    }
+
+    /// Learns which intervals are in use, of whomever.
+    fn find_room(&self, loaded: &mut Loaded) -> io::Result<()> {
+        let leaves = [leaves_of(&self.leaves4)?, leaves_of(&self.leaves6)?];
+        let ranges = leaves.iter().flatten().map(|leaf| (leaf.first, leaf.count));
         loaded.room = Room::without(ranges);
         Ok(())
     }
@@ -166,8 +188,9 @@ impl Policy {
         let mut loaded = self.locked();
         let retired = loaded.retired.iter().map(|(_, number, _)| number);
         let mut known: BTreeSet<u32> = loaded.policies.keys().chain(retired).copied().collect();
+        let has_policies = |task: &CgroupId| self.known().tasks.contains_key(task);
         for task in self.fence.keys()? {
-            if loaded.tasks.contains_key(&task) {
+            if has_policies(&task) {
                 continue;
             }
             if !alive.contains(&task) {
@@ -178,36 +201,27 @@ impl Policy {
             }
         }
         let is_stale = |policy: u32| !known.contains(&policy);
-        let mut stale4 = self.leaves4.keys()?;
-        stale4.retain(|key| is_stale(key.place.policy));
-        for key in widest_first(stale4, |key| key.prefix_len) {
-            self.leaves4.remove(key)?;
-        }
-        let mut stale6 = self.leaves6.keys()?;
-        stale6.retain(|key| is_stale(key.place.policy));
-        for key in widest_first(stale6, |key| key.prefix_len) {
-            self.leaves6.remove(key)?;
-        }
-        for key in self.rules.keys()? {
+        sweep_leaves(&self.leaves4, |key| {
+            (is_stale(key.place.policy), key.prefix_len)
+        })?;
+        sweep_leaves(&self.leaves6, |key| {
+            (is_stale(key.place.policy), key.prefix_len)
+        })?;
+        let mut stale = Vec::new();
+        self.rules.visit(usize::MAX, |key, _| {
             if is_stale(key.policy) {
-                self.rules.remove(key)?;
+                stale.push(key);
             }
+        })?;
+        for key in stale {
+            self.rules.remove(key)?;
         }
         for key in self.ports.keys()? {
-            if !loaded.tasks.contains_key(&key.task) && !alive.contains(&key.task) {
+            if !has_policies(&key.task) && !alive.contains(&key.task) {
                 self.ports.remove(key)?;
             }
         }
-        let mut used = Vec::new();
-        for key in self.leaves4.keys()? {
-            used.extend(first(self.leaves4.lookup(key)?));
-        }
-        for key in self.leaves6.keys()? {
-            used.extend(first(self.leaves6.lookup(key)?));
-        }
-        let ranges = used.iter().map(|leaf| (leaf.first, leaf.count));
-        loaded.room = Room::without(ranges);
-        Ok(())
+        self.find_room(&mut loaded)
     }
 
     /// Puts `task` behind `policies`, at once and for every packet from now on.
@@ -220,15 +234,16 @@ impl Policy {
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), FenceError> {
         let mut loaded = self.locked();
-        let ingress = self.load(&mut loaded, &policies.ingress)?;
-        let egress = match self.load(&mut loaded, &policies.egress) {
+        let (ingress, ingress_rules) = self.load(&mut loaded, &policies.ingress)?;
+        let (egress, egress_rules) = match self.load(&mut loaded, &policies.egress) {
             Ok(egress) => egress,
             Err(error) => {
                 release(&mut loaded, ingress);
                 return Err(error);
             }
         };
-        let before = loaded.tasks.get(&task).cloned().unwrap_or_default();
+        let numbers = [ingress, egress];
+        let (before, _) = self.fenced(task);
         let flag = |policy: &Compiled, flag: u64| if policy.open { flag } else { 0 };
         let fence = Fence {
             task,
@@ -240,124 +255,44 @@ impl Policy {
                 | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
                 | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
-        let changed = before.policies() != [0; 2] && before.policies() != [ingress, egress];
-        let met = if changed {
-            self.floor(&loaded, task, &before, &traffic)
-        } else {
-            Vec::new()
+        let mut fenced = Fenced {
+            numbers,
+            rules: [ingress_rules, egress_rules],
+            ports: ports.clone(),
+            carried: Carried::new(),
         };
+        let changed = before.as_ref().filter(|before| before.numbers != numbers);
+        let _changing = changed.map(|_| self.changing(task));
+        let no_ports = BTreeSet::new();
+        let ports_before = before.as_ref().map_or(&no_ports, |before| &before.ports);
+        let mut floor = None;
         let made = self
-            .set_ports(task, &before.ports, ports)
+            .set_ports(task, ports_before, ports)
             .and_then(|()| self.set_rates(task, policies))
-            .and_then(|()| self.set_fence(task, fence));
+            .and_then(|()| {
+                // What is met from here on until the fence is another may be forgotten.
+                floor = changed.map(|before| self.floor(task, &before.past(), &traffic));
+                self.set_fence(task, fence)
+            });
         if let Err(error) = made {
             release(&mut loaded, ingress);
             release(&mut loaded, egress);
             return Err(no_room(error));
         }
-        let mut fenced = Fenced {
-            ingress,
-            egress,
-            ports: ports.clone(),
-            carried: before.carried.clone(),
-        };
-        if changed {
-            fenced.carried = self.carry(&loaded, task, &before, &fenced, met, &traffic);
-            for policy in before.policies() {
-                if !fenced.policies().contains(&policy) {
-                    self.forget_counts(&loaded, task, policy);
-                }
-            }
+        if let (Some(before), Some(floor)) = (changed, floor) {
+            fenced.carried = self.carry(task, &before.past(), &fenced.past(), &floor, &traffic);
+        } else if let Some(before) = &before {
+            fenced.carried.clone_from(&before.carried);
         }
-        for policy in before.policies() {
+        self.known().tasks.insert(task, Arc::new(fenced));
+        let Some(before) = before else { return Ok(()) };
+        for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
+            if !numbers.contains(&policy) {
+                self.forget_counts(task, policy, rules.names.len());
+            }
             release(&mut loaded, policy);
         }
-        loaded.tasks.insert(task, fenced);
         Ok(())
-    }
-
-    /// Counts, before policies change, of the rules that are met at this moment: a program that meets a rule of another
-    /// policy forgets what it had not added to theirs.
-    fn floor(
-        &self,
-        loaded: &Loaded,
-        task: CgroupId,
-        before: &Fenced,
-        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> Vec<RuleCount> {
-        let counts = met_now(traffic).and_then(|met| {
-            let is_met = |policy, rule| {
-                met.iter()
-                    .flatten()
-                    .any(|met| (met.policy, met.rule) == (policy, rule))
-            };
-            let policies = loaded.compiled(before);
-            self.counts_with(task, before, &policies, &met, is_met)
-        });
-        counts.unwrap_or_else(|error| {
-            tracing::warn!(%error, "counts of rules that are met while a policy changes are not kept");
-            Vec::new()
-        })
-    }
-
-    /// What rules of `after` met under the policies `before`, which no packet meets any more, and earlier. It is never
-    /// less than was read of them before.
-    fn carry(
-        &self,
-        loaded: &Loaded,
-        task: CgroupId,
-        before: &Fenced,
-        after: &Fenced,
-        floor: Vec<RuleCount>,
-        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> Carried {
-        let counts = self.counts_of(loaded, task, before, traffic);
-        let counts = counts.unwrap_or_else(|error| {
-            tracing::warn!(%error, "counts of rules before a policy changed are not kept");
-            Vec::new()
-        });
-        let mut sums = Carried::new();
-        for count in counts {
-            let sum = sums.entry((count.direction as u8, count.rule)).or_default();
-            sum.0 += count.packets;
-            sum.1 += count.bytes;
-        }
-        for count in floor {
-            let sum = sums.entry((count.direction as u8, count.rule)).or_default();
-            *sum = (sum.0.max(count.packets), sum.1.max(count.bytes));
-        }
-        let mut carried = Carried::new();
-        let directions = [Direction::Ingress, Direction::Egress].into_iter();
-        let numbers = before.policies().into_iter().zip(after.policies());
-        for ((direction, (old, new)), compiled) in
-            directions.zip(numbers).zip(loaded.compiled(after))
-        {
-            // Of a policy that stays, the counts go on where they are.
-            let from = if old == new { &before.carried } else { &sums };
-            let rules = compiled.iter().flat_map(|compiled| named(compiled));
-            for (_, rule, _) in rules.chain(built_in(direction)) {
-                let key = (direction as u8, rule.to_owned());
-                if let Some(sum) = from.get(&key) {
-                    carried.insert(key, *sum);
-                }
-            }
-        }
-        carried
-    }
-
-    /// Removes what rules of a policy counted for a task that has it no more.
-    fn forget_counts(&self, loaded: &Loaded, task: CgroupId, policy: u32) {
-        let Some(entry) = loaded.policies.get(&policy) else {
-            return;
-        };
-        let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
-        let rules = named(&entry.compiled).map(|(rule, ..)| rule);
-        for rule in rules.chain(special) {
-            if let Err(error) = self.rules.remove(RuleKey { task, policy, rule }) {
-                tracing::warn!(%error, "counts of a rule that no task has are left");
-                return;
-            }
-        }
     }
 
     /// Sets the rates of a task. It starts with a burst, also at a new rate.
@@ -407,12 +342,12 @@ impl Policy {
         let mut loaded = self.locked();
         self.fence.remove(task)?;
         self.rates.remove(task)?;
-        let Some(before) = loaded.tasks.remove(&task) else {
+        let Some(before) = self.known().tasks.remove(&task) else {
             return Ok(());
         };
         self.set_ports(task, &before.ports, &BTreeSet::new())?;
-        for policy in before.policies() {
-            self.forget_counts(&loaded, task, policy);
+        for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
+            self.forget_counts(task, policy, rules.names.len());
             release(&mut loaded, policy);
         }
         Ok(())
@@ -430,112 +365,15 @@ impl Policy {
         ])
     }
 
-    /// What the rules of `task` have counted, those of the same name in its earlier policies included; those that met
-    /// nothing are left out. `traffic` looks up what each CPU keeps of the task's traffic: counts of the rules met last
-    /// are there. No policy changes meanwhile.
-    pub(super) fn counts(
-        &self,
-        task: CgroupId,
-        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> io::Result<Vec<RuleCount>> {
-        let loaded = self.locked();
-        match loaded.tasks.get(&task) {
-            Some(fenced) => self.counts_of(&loaded, task, fenced, traffic),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    fn counts_of(
-        &self,
-        loaded: &Loaded,
-        task: CgroupId,
-        fenced: &Fenced,
-        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> io::Result<Vec<RuleCount>> {
-        let policies = loaded.compiled(fenced);
-        let every = |_, _| true;
-        let mut met = met_now(&traffic)?;
-        for _ in 0..READ_AGAIN_MAX {
-            let counts = self.counts_with(task, fenced, &policies, &met, every)?;
-            let now = met_now(&traffic)?;
-            if !was_moved(&met, &now) {
-                return Ok(counts);
-            }
-            met = now;
-        }
-        self.counts_with(task, fenced, &policies, &met, every)
-    }
-
-    fn counts_with(
-        &self,
-        task: CgroupId,
-        fenced: &Fenced,
-        policies: &[Option<Arc<Compiled>>; 2],
-        met: &[[MetRule; 2]],
-        wanted: impl Fn(u32, u32) -> bool,
-    ) -> io::Result<Vec<RuleCount>> {
-        let mut carried = fenced.carried.clone();
-        let mut counts = Vec::new();
-        let directions = [
-            (Direction::Ingress, fenced.ingress),
-            (Direction::Egress, fenced.egress),
-        ];
-        for ((direction, policy), compiled) in directions.into_iter().zip(policies) {
-            let Some(compiled) = compiled else { continue };
-            for (number, rule, allows) in named(compiled).chain(built_in(direction)) {
-                if !wanted(policy, number) {
-                    continue;
-                }
-                let rule_key = RuleKey {
-                    task,
-                    policy,
-                    rule: number,
-                };
-                let mut sum = RuleCounters::default();
-                for count in self.rules.lookup(rule_key)?.unwrap_or_default() {
-                    sum += count;
-                }
-                let last = met.iter().map(|each| each[direction as usize]);
-                for met in last.filter(|met| met.policy == policy && met.rule == number) {
-                    sum.packets += met.packets;
-                    sum.bytes += met.bytes;
-                }
-                if let Some((packets, bytes)) = carried.remove(&(direction as u8, rule.to_owned()))
-                {
-                    sum.packets += packets;
-                    sum.bytes += bytes;
-                }
-                if sum.packets == 0 {
-                    continue;
-                }
-                counts.push(RuleCount {
-                    direction,
-                    rule: rule.to_owned(),
-                    allows,
-                    packets: sum.packets,
-                    bytes: sum.bytes,
-                });
-            }
-        }
-        Ok(counts)
-    }
-
     /// The name of the rule behind a verdict, and the direction of its policy.
     pub(super) fn rule(&self, policy: u32, verdict: Verdict) -> String {
         match verdict.rule() {
             Verdict::PRIVATE_PORT => PRIVATE_PORT_RULE.to_owned(),
             Verdict::NO_POLICY => NO_POLICY_RULE.to_owned(),
             number => {
-                let loaded = self.locked();
-                let retired = || {
-                    loaded
-                        .retired
-                        .iter()
-                        .find(|(_, number, _)| *number == policy)
-                };
-                let entry = loaded.policies.get(&policy);
-                let entry = entry.or_else(|| retired().map(|(.., entry)| entry));
-                let rule = entry.and_then(|entry| entry.compiled.rules.get(number as usize));
+                let known = self.known();
+                let rules = known.rules.get(&policy);
+                let rule = rules.and_then(|rules| rules.compiled.rules.get(number as usize));
                 // The policy was replaced since.
                 rule.map_or_else(|| format!("rule {number}"), |(name, _)| name.clone())
             }
@@ -561,13 +399,17 @@ impl Policy {
         Ok(())
     }
 
-    /// The number of `compiled`, written if it is not there.
-    fn load(&self, loaded: &mut Loaded, compiled: &Compiled) -> Result<u32, FenceError> {
+    /// The number of `compiled`, written if it is not there, and its rules.
+    fn load(
+        &self,
+        loaded: &mut Loaded,
+        compiled: &Compiled,
+    ) -> Result<(u32, Arc<Rules>), FenceError> {
         if let Some(number) = loaded.numbers.get(compiled).copied()
             && let Some(entry) = loaded.policies.get_mut(&number)
         {
             entry.tasks += 1;
-            return Ok(number);
+            return Ok((number, Arc::clone(&entry.rules)));
         }
         self.take_back(loaded, Instant::now());
         let mut ranges = Vec::new();
@@ -587,15 +429,16 @@ impl Policy {
             loaded.room.put_all(&ranges);
             return Err(no_room(error));
         }
-        let compiled = Arc::new(compiled.clone());
-        loaded.numbers.insert(Arc::clone(&compiled), number);
+        let rules = Arc::new(Rules::of(compiled.clone()));
+        loaded.numbers.insert(Arc::clone(&rules.compiled), number);
         let entry = Entry {
-            compiled,
+            rules: Arc::clone(&rules),
             ranges,
             tasks: 1,
         };
         loaded.policies.insert(number, entry);
-        Ok(number)
+        self.known().rules.insert(number, Arc::clone(&rules));
+        Ok((number, rules))
     }
 
     fn write(&self, policy: u32, compiled: &Compiled, ranges: &[(u32, u32)]) -> io::Result<()> {
@@ -647,7 +490,8 @@ impl Policy {
             && now.duration_since(*since) >= QUARANTINE
             && let Some((_, number, entry)) = loaded.retired.pop_front()
         {
-            self.unwrite(number, &entry.compiled);
+            self.known().rules.remove(&number);
+            self.unwrite(number, &entry.rules.compiled);
             loaded.room.put_all(&entry.ranges);
         }
     }
@@ -656,6 +500,33 @@ impl Policy {
         // A panic elsewhere leaves at most room that is lost.
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Nothing that can panic runs between two of its changes that belong together.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the task has, and whether that is being changed.
+    fn fenced(&self, task: CgroupId) -> (Option<Arc<Fenced>>, bool) {
+        let known = self.known();
+        let fenced = known.tasks.get(&task).map(Arc::clone);
+        (fenced, known.changing == Some(task))
+    }
+
+    /// Tells readers that the task's policies are being changed, until it is dropped.
+    fn changing(&self, task: CgroupId) -> Changing<'_> {
+        self.known().changing = Some(task);
+        Changing(self)
+    }
+}
+
+/// See [`Policy::changing`].
+struct Changing<'a>(&'a Policy);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.known().changing = None;
+    }
 }
 
 /// Opens the ring of verdicts of the maps pinned in `maps`.
@@ -663,16 +534,6 @@ pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
     let path = maps.join("VERDICTS");
     let data = open_map(maps, "VERDICTS")?;
     RingBuf::try_from(Map::RingBuf(data)).map_err(|source| OpenBpfError::OpenMap { path, source })
-}
-
-impl Loaded {
-    /// The policies of a task, ingress and egress.
-    fn compiled(&self, fenced: &Fenced) -> [Option<Arc<Compiled>>; 2] {
-        fenced.policies().map(|policy| {
-            let entry = self.policies.get(&policy);
-            entry.map(|entry| Arc::clone(&entry.compiled))
-        })
-    }
 }
 
 /// One task fewer has the policy `number`.
@@ -687,44 +548,8 @@ fn release(loaded: &mut Loaded, number: u32) {
     let Some(entry) = loaded.policies.remove(&number) else {
         return;
     };
-    loaded.numbers.remove(&entry.compiled);
+    loaded.numbers.remove(&entry.rules.compiled);
     loaded.retired.push_back((Instant::now(), number, entry));
-}
-
-/// The rules that each CPU met last, ingress and egress.
-fn met_now(
-    traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-) -> io::Result<Vec<[MetRule; 2]>> {
-    let traffic = traffic()?.unwrap_or_default();
-    Ok(traffic.iter().map(|each| each.met).collect())
-}
-
-/// Numbers, names and deeds of a policy's rules.
-fn named(compiled: &Compiled) -> impl Iterator<Item = (u32, &str, bool)> {
-    let rules = (0..).zip(&compiled.rules);
-    rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
-}
-
-/// Refusals that are no policy's own, and of which packets they can be. Only who begins an exchange is
-/// told that a port is private.
-fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, bool)> {
-    let private_port = match direction {
-        Direction::Ingress => None,
-        Direction::Egress => Some((Verdict::PRIVATE_PORT, PRIVATE_PORT_RULE, false)),
-    };
-    private_port
-        .into_iter()
-        .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
-}
-
-/// Whether counts of a rule were added to its own between these two looks.
-fn was_moved(before: &[[MetRule; 2]], now: &[[MetRule; 2]]) -> bool {
-    let pairs = before.iter().flatten().zip(now.iter().flatten());
-    pairs
-        .filter(|(before, _)| before.packets != 0)
-        .any(|(before, now)| {
-            (before.policy, before.rule) != (now.policy, now.rule) || now.packets < before.packets
-        })
 }
 
 fn no_room(error: io::Error) -> FenceError {
@@ -732,6 +557,28 @@ fn no_room(error: io::Error) -> FenceError {
         Some(libc::E2BIG | libc::ENOSPC) => FenceError::TooMany,
         _ => FenceError::Kernel(error),
     }
+}
+
+/// All leaves of a trie.
+fn leaves_of<K: Plain>(trie: &PinnedMap<K, Leaf>) -> io::Result<Vec<Leaf>> {
+    let mut leaves = Vec::new();
+    for key in trie.keys()? {
+        leaves.extend(first(trie.lookup(key)?));
+    }
+    Ok(leaves)
+}
+
+/// Removes prefixes from a trie. `judge` says of each whether it is to go, and how long it is.
+fn sweep_leaves<K: Plain>(
+    trie: &PinnedMap<K, Leaf>,
+    judge: impl Fn(&K) -> (bool, u32),
+) -> io::Result<()> {
+    let mut stale = trie.keys()?;
+    stale.retain(|key| judge(key).0);
+    for key in widest_first(stale, |key| judge(key).1) {
+        trie.remove(key)?;
+    }
+    Ok(())
 }
 
 /// In the order in which prefixes of a policy are removed: a program that still reads it finds an address in the narrowest
@@ -886,23 +733,6 @@ mod tests {
             }
         }
         assert!(left.is_empty());
-    }
-
-    #[test]
-    fn counts_are_read_again_if_a_rule_was_left_meanwhile() {
-        let met = |policy, rule, packets| {
-            let met = MetRule {
-                policy,
-                rule,
-                packets,
-                bytes: 0,
-            };
-            vec![[MetRule::default(), met]]
-        };
-        assert!(!was_moved(&met(1, 2, 3), &met(1, 2, 4)));
-        assert!(!was_moved(&met(0, 0, 0), &met(1, 2, 4)));
-        assert!(was_moved(&met(1, 2, 3), &met(1, 3, 1)));
-        assert!(was_moved(&met(1, 2, 3), &met(1, 2, 1)));
     }
 
     #[test]

@@ -10,7 +10,9 @@
 #[expect(dead_code, reason = "what the other tests use")]
 pub(crate) mod node;
 
-use std::{collections::BTreeSet, env, fs, net::UdpSocket, thread};
+use std::{
+    cell::Cell, collections::BTreeSet, env, fs, net::UdpSocket, sync::mpsc, thread, time::Duration,
+};
 
 use muster_agent_core::policy::{NodePolicy, compile};
 use muster_domain::fixture;
@@ -58,6 +60,47 @@ fn exit_is_that_of_the_last_thread() {
     assert_eq!(node.exit(&bpf).wait_status, 7 << 8);
     assert_eq!(status.code(), Some(7));
     assert_eq!(node.counters(&bpf).exec.exits, 1);
+}
+
+/// Between two looks at the map the policies change: what was counted before goes on under the next one, and is told once.
+#[test]
+fn who_reads_counts_holds_up_no_change() {
+    let Some(mut node) = Node::set_up("who_reads_counts_holds_up_no_change") else {
+        return;
+    };
+    let bpf = node.open();
+    let group = fixture::group("g");
+    let mut policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
+    let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
+    bpf.fence(node.task(), &policies, &BTreeSet::new()).unwrap();
+    node.start(&format!("send-to {}", heard.local_addr().unwrap()));
+    assert_eq!(node.wait().code(), Some(0));
+    let before = bpf.rule_counts(node.task()).unwrap();
+    let [count] = &before[..] else {
+        panic!("one rule was met: {before:?}")
+    };
+    assert_eq!((count.rule.as_str(), count.packets), ("default", 1));
+    let more = ("more".to_owned(), true);
+    policies.egress.rules.push(more);
+
+    let is_changed = Cell::new(false);
+    let after = thread::scope(|scope| {
+        bpf.policy.counts(node.task(), || {
+            if !is_changed.replace(true) {
+                let (done, changed) = mpsc::sync_channel(1);
+                let (bpf, task, policies) = (&bpf, node.task(), &policies);
+                scope.spawn(move || {
+                    bpf.fence(task, policies, &BTreeSet::new()).unwrap();
+                    done.send(())
+                });
+                let changed = changed.recv_timeout(Duration::from_secs(30));
+                assert!(changed.is_ok(), "the change waits for the reader");
+            }
+            bpf.traffic_of(node.task())
+        })
+    });
+
+    assert_eq!(after.unwrap(), before);
 }
 
 /// The kernel may give the memory of a task's fence to another task while a program reads it.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::time::Instant;
 
 use muster_agent_core::policy::{NodePolicy, TaskPolicies, compile};
 use muster_domain::fixture;
@@ -391,6 +392,62 @@ fn counts_of_a_rule_outlive_a_change_of_policy() {
     assert_eq!(count(), (0, 0));
     fence(&node, &bpf, &one);
     assert!(count().0 < before.0);
+}
+
+/// The rules of such a policy are too many to be looked up one by one. Those that met something are the first and the last.
+#[test]
+fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
+    const RULES: u32 = 10_000;
+    let name = "a_policy_of_ten_thousand_rules_counts_as_a_small_one";
+    let Some(mut node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+    let heard = UdpSocket::bind((V4, 0)).unwrap();
+    let port = heard.local_addr().unwrap().port();
+    let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    let mut rules = vec![there];
+    rules.extend((0..RULES).map(|number| {
+        let peer = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
+        let mut rule = rule(
+            PolicyAction::Deny,
+            PolicyProtocol::Udp,
+            &peer.to_string(),
+            9,
+        );
+        rule.name = format!("r{number}");
+        rule
+    }));
+    let one = policies(direction(PolicyAction::Deny, rules.clone()), open());
+    rules.reverse();
+    let other = policies(direction(PolicyAction::Deny, rules), open());
+    let task = node.task();
+    let egress = || {
+        let counts = bpf.rule_counts(task).unwrap().into_iter();
+        let counts = counts.filter(|it| it.direction == Direction::Egress);
+        counts
+            .map(|it| (it.rule, it.packets))
+            .collect::<BTreeSet<_>>()
+    };
+    fence(&node, &bpf, &one);
+    for to in [format!("127.0.0.1:{port}"), "10.0.39.15:9".to_owned()] {
+        outcome(&mut node, &format!("send-to {to}"));
+    }
+    let last = format!("r{}", RULES - 1);
+    let met = BTreeSet::from([("allow-udp".to_owned(), 1), (last, 1)]);
+    assert_eq!(egress(), met);
+
+    let start = Instant::now();
+    fence(&node, &bpf, &other);
+    let changed = start.elapsed();
+
+    let start = Instant::now();
+    assert_eq!(egress(), met);
+    eprintln!("changed in {changed:?}, read in {:?}", start.elapsed());
+    fence(&node, &bpf, &policies(closed(), open()));
+    assert_eq!(egress(), BTreeSet::new());
+    let (_, entries) = bpf.policy_entries().unwrap()[5];
+    assert_eq!(entries, 0, "counts of rules that are gone");
 }
 
 /// Programs of the tree's root run for all below it, whatever somebody further in attaches to be rid of them.

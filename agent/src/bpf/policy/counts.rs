@@ -1,0 +1,407 @@
+//! What the rules of a task met, as read, and what of it goes on under its next policies.
+//!
+//! A reader keeps nobody waiting who changes a policy: it reads, and reads again if the task's policies were changed
+//! meanwhile. The programs make an entry when a rule is first met, so of a large policy few rules have one: it is found by
+//! going through the map in batches, and a small one's by look-ups.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    sync::Arc,
+};
+
+use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE};
+use muster_ebpf_common::{
+    CgroupId,
+    net::{MetRule, Traffic},
+    policy::{Direction, RuleCounters, RuleKey, Verdict},
+};
+
+use super::{Fenced, Policy};
+use crate::bpf::{limits::RULES_LOOKED_UP_MAX, map::total, object::hash};
+
+/// How often counts are read again because a rule's were moved meanwhile. Then they may be short of what was moved.
+const READ_AGAIN_MAX: usize = 3;
+
+/// Both, in the order in which a task's policies are kept.
+const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
+
+/// What one rule of a task has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleCount {
+    /// Which policy it is of.
+    pub direction: Direction,
+    /// Its name.
+    pub rule: String,
+    /// Whether it lets packets pass.
+    pub allows: bool,
+    /// Packets that met it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Packets and bytes.
+pub(super) type Sum = (u64, u64);
+
+/// What rules of a task met under its earlier policies, by direction and hash of the name. None is here that its
+/// present policies do not have.
+pub(super) type Carried = BTreeMap<(u8, u64), Sum>;
+
+/// What rules' own counters say, by policy and number.
+type Own = HashMap<(u32, u32), Sum>;
+
+/// What rules met, by direction and number.
+pub(super) type Counted = HashMap<(u8, u32), Sum>;
+
+/// The policies of a task by number and by the hashes of their rules' names, ingress and egress, and what was
+/// carried over to them.
+#[derive(Debug)]
+pub(super) struct Past<'a> {
+    pub(super) numbers: [u32; 2],
+    pub(super) names: [&'a [u64]; 2],
+    pub(super) carried: &'a Carried,
+}
+
+impl Policy {
+    /// What the rules of `task` have counted, those of the same name in its earlier policies included; those that met
+    /// nothing are left out. `traffic` looks up what each CPU keeps of the task's traffic: counts of the rules met last
+    /// are there.
+    pub(in crate::bpf) fn counts(
+        &self,
+        task: CgroupId,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> io::Result<Vec<RuleCount>> {
+        for _ in 0..READ_AGAIN_MAX {
+            let (fenced, is_changing) = self.fenced(task);
+            let Some(fenced) = fenced else {
+                return Ok(Vec::new());
+            };
+            if is_changing {
+                break;
+            }
+            let counts = self.counts_of(task, &fenced, &traffic)?;
+            let (now, is_changing) = self.fenced(task);
+            if !is_changing && now.is_some_and(|now| Arc::ptr_eq(&now, &fenced)) {
+                return Ok(counts);
+            }
+        }
+        // Whoever changes them comes first, and then nobody changes them.
+        let _no_change = self.locked();
+        match self.fenced(task) {
+            (Some(fenced), _) => self.counts_of(task, &fenced, &traffic),
+            (None, _) => Ok(Vec::new()),
+        }
+    }
+
+    fn counts_of(
+        &self,
+        task: CgroupId,
+        fenced: &Fenced,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> io::Result<Vec<RuleCount>> {
+        let past = fenced.past();
+        let counted = self.counted(task, &past, traffic)?;
+        let mut carried = fenced.carried.clone();
+        let mut counts = Vec::new();
+        for (direction, rules) in DIRECTIONS.into_iter().zip(&fenced.rules) {
+            let of_policy = named(&rules.compiled).zip(rules.names.iter().copied());
+            let of_nobody = built_in(direction).map(|it| (it, name_hash(it.1)));
+            for ((number, rule, allows), name) in of_policy.chain(of_nobody) {
+                let mut sum = Sum::default();
+                let met = counted.get(&(direction as u8, number));
+                // Of two rules of one name the first has what was carried over.
+                let earlier = carried.remove(&(direction as u8, name));
+                for each in met.copied().into_iter().chain(earlier) {
+                    add(&mut sum, each);
+                }
+                let (packets, bytes) = sum;
+                if packets == 0 {
+                    continue;
+                }
+                counts.push(RuleCount {
+                    direction,
+                    rule: rule.to_owned(),
+                    allows,
+                    packets,
+                    bytes,
+                });
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Counts, before policies change, of the rules that are met at this moment: a program that meets a rule of another
+    /// policy forgets what it had not added to theirs.
+    pub(super) fn floor(
+        &self,
+        task: CgroupId,
+        before: &Past<'_>,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> Counted {
+        let counted = met_now(traffic).and_then(|met| {
+            let rules: BTreeSet<_> = met
+                .iter()
+                .flatten()
+                .map(|it| (it.policy, it.rule))
+                .collect();
+            let own = self.look_up(task, rules.into_iter())?;
+            Ok(merged(before.numbers, &own, &met))
+        });
+        counted.unwrap_or_else(|error| {
+            tracing::warn!(%error, "counts of rules that are met while a policy changes are not kept");
+            Counted::new()
+        })
+    }
+
+    /// What rules of `after` met under the policies `before`, which no packet meets any more, and earlier. It is never
+    /// less than `floor`, which was read of them before.
+    pub(super) fn carry(
+        &self,
+        task: CgroupId,
+        before: &Past<'_>,
+        after: &Past<'_>,
+        floor: &Counted,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> Carried {
+        let counted = self.counted(task, before, traffic);
+        let mut sums = match counted {
+            Ok(counted) => by_name(before, &counted),
+            Err(error) => {
+                tracing::warn!(%error, "counts of rules before a policy changed are not kept");
+                Carried::new()
+            }
+        };
+        for (key, floor) in by_name(before, floor) {
+            let sum = sums.entry(key).or_default();
+            *sum = (sum.0.max(floor.0), sum.1.max(floor.1));
+        }
+        let mut carried = Carried::new();
+        for (place, direction) in DIRECTIONS.into_iter().enumerate() {
+            // Of a policy that stays, the counts go on where they are.
+            let stays = before.numbers[place] == after.numbers[place];
+            let from = if stays { before.carried } else { &sums };
+            for (_, name) in rules_of(after.names[place], direction) {
+                let key = (direction as u8, name);
+                carried.extend(from.get(&key).map(|sum| (key, *sum)));
+            }
+        }
+        carried
+    }
+
+    /// Removes what rules of a policy counted for a task that has it no more.
+    pub(super) fn forget_counts(&self, task: CgroupId, policy: u32, rules: usize) {
+        let forgotten = self.entries_of(task, policy, rules).and_then(|keys| {
+            let mut keys = keys.into_iter();
+            keys.try_for_each(|key| self.rules.remove(key).map(drop))
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(%error, "counts of rules that a task has no more are left");
+        }
+    }
+
+    /// The keys that there may be of a task and a policy with so many rules: all of a small one, of a large one those that
+    /// there are.
+    fn entries_of(&self, task: CgroupId, policy: u32, rules: usize) -> io::Result<Vec<RuleKey>> {
+        if rules <= RULES_LOOKED_UP_MAX {
+            let key = |rule| RuleKey { task, policy, rule };
+            return Ok(numbers_of(rules).map(key).collect());
+        }
+        let mut keys = Vec::new();
+        self.rules.visit(usize::MAX, |key, _| {
+            if (key.task, key.policy) == (task, policy) {
+                keys.push(key);
+            }
+        })?;
+        Ok(keys)
+    }
+
+    /// What each rule of the task's policies `past` met.
+    fn counted(
+        &self,
+        task: CgroupId,
+        past: &Past<'_>,
+        traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+    ) -> io::Result<Counted> {
+        let mut met = met_now(&traffic)?;
+        for _ in 0..READ_AGAIN_MAX {
+            let own = self.own(task, past)?;
+            let now = met_now(&traffic)?;
+            if !was_moved(&met, &now) {
+                return Ok(merged(past.numbers, &own, &met));
+            }
+            met = now;
+        }
+        Ok(merged(past.numbers, &self.own(task, past)?, &met))
+    }
+
+    /// The counters of rules of the task's policies, by policy and number.
+    fn own(&self, task: CgroupId, past: &Past<'_>) -> io::Result<Own> {
+        let policies = past.numbers.into_iter().zip(past.names);
+        let rules: usize = past.names.iter().map(|names| names.len()).sum();
+        if rules <= RULES_LOOKED_UP_MAX {
+            let rules = policies.flat_map(|(policy, names)| {
+                numbers_of(names.len()).map(move |rule| (policy, rule))
+            });
+            return self.look_up(task, rules);
+        }
+        let mut own = Own::new();
+        self.rules.visit(usize::MAX, |key, values| {
+            if key.task == task && past.numbers.contains(&key.policy) {
+                let sum = total(values.copied());
+                own.insert((key.policy, key.rule), packets_and_bytes(sum));
+            }
+        })?;
+        Ok(own)
+    }
+
+    fn look_up(&self, task: CgroupId, rules: impl Iterator<Item = (u32, u32)>) -> io::Result<Own> {
+        let mut own = Own::new();
+        for (policy, rule) in rules {
+            if let Some(sum) = self.rules.sum(RuleKey { task, policy, rule })? {
+                own.insert((policy, rule), packets_and_bytes(sum));
+            }
+        }
+        Ok(own)
+    }
+}
+
+/// Adds to rules' own counters what CPUs keep of those that they met last, of the policies with these numbers.
+fn merged(numbers: [u32; 2], own: &Own, met: &[[MetRule; 2]]) -> Counted {
+    let mut counted = Counted::new();
+    for (place, direction) in DIRECTIONS.into_iter().enumerate() {
+        let policy = numbers[place];
+        let own = own.iter().filter(|((of, _), _)| *of == policy);
+        let own = own.map(|((_, rule), sum)| (*rule, *sum));
+        let last = met.iter().map(|each| each[place]);
+        let last = last.filter(|met| met.policy == policy);
+        let last = last.map(|met| (met.rule, (met.packets, met.bytes)));
+        for (rule, sum) in own.chain(last) {
+            add(counted.entry((direction as u8, rule)).or_default(), sum);
+        }
+    }
+    counted
+}
+
+/// What rules of each name met, earlier too.
+fn by_name(past: &Past<'_>, counted: &Counted) -> Carried {
+    let mut sums = past.carried.clone();
+    for (direction, names) in DIRECTIONS.into_iter().zip(past.names) {
+        for (rule, name) in rules_of(names, direction) {
+            if let Some(sum) = counted.get(&(direction as u8, rule)) {
+                add(sums.entry((direction as u8, name)).or_default(), *sum);
+            }
+        }
+    }
+    sums
+}
+
+/// The rules that each CPU met last, ingress and egress.
+fn met_now(
+    traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
+) -> io::Result<Vec<[MetRule; 2]>> {
+    let traffic = traffic()?.unwrap_or_default();
+    Ok(traffic.iter().map(|each| each.met).collect())
+}
+
+/// What a rule's name is known by.
+pub(super) fn name_hash(name: &str) -> u64 {
+    hash([name.as_bytes()])
+}
+
+/// Numbers and hashes of the names of the rules that packets in `direction` can meet, those of no policy included.
+fn rules_of(names: &[u64], direction: Direction) -> impl Iterator<Item = (u32, u64)> {
+    let of_nobody = built_in(direction).map(|(number, rule, _)| (number, name_hash(rule)));
+    (0..).zip(names.iter().copied()).chain(of_nobody)
+}
+
+/// Numbers of the rules that there may be counts of for a policy of so many.
+fn numbers_of(rules: usize) -> impl Iterator<Item = u32> {
+    let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
+    (0..).take(rules).chain(special)
+}
+
+/// Numbers, names and deeds of a policy's rules.
+fn named(compiled: &Compiled) -> impl Iterator<Item = (u32, &str, bool)> {
+    let rules = (0..).zip(&compiled.rules);
+    rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
+}
+
+/// Refusals that are no policy's own, and of which packets they can be. Only who begins an exchange is
+/// told that a port is private.
+fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, bool)> {
+    let private_port = match direction {
+        Direction::Ingress => None,
+        Direction::Egress => Some((Verdict::PRIVATE_PORT, PRIVATE_PORT_RULE, false)),
+    };
+    private_port
+        .into_iter()
+        .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
+}
+
+/// Whether counts of a rule were added to its own between these two looks.
+fn was_moved(before: &[[MetRule; 2]], now: &[[MetRule; 2]]) -> bool {
+    let pairs = before.iter().flatten().zip(now.iter().flatten());
+    pairs
+        .filter(|(before, _)| before.packets != 0)
+        .any(|(before, now)| {
+            (before.policy, before.rule) != (now.policy, now.rule) || now.packets < before.packets
+        })
+}
+
+fn add(sum: &mut Sum, other: Sum) {
+    sum.0 += other.0;
+    sum.1 += other.1;
+}
+
+fn packets_and_bytes(counters: RuleCounters) -> Sum {
+    (counters.packets, counters.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_again_if_a_rule_was_left_meanwhile() {
+        let met = |policy, rule, packets| {
+            let met = MetRule {
+                policy,
+                rule,
+                packets,
+                bytes: 0,
+            };
+            vec![[MetRule::default(), met]]
+        };
+        assert!(!was_moved(&met(1, 2, 3), &met(1, 2, 4)));
+        assert!(!was_moved(&met(0, 0, 0), &met(1, 2, 4)));
+        assert!(was_moved(&met(1, 2, 3), &met(1, 3, 1)));
+        assert!(was_moved(&met(1, 2, 3), &met(1, 2, 1)));
+    }
+
+    /// A rule's own counters, what two CPUs keep of it, and what was carried over to its name.
+    #[test]
+    fn what_a_name_met_is_the_sum_of_all_its_places() {
+        let names = [name_hash("one"), name_hash("two")];
+        let carried = Carried::from([((1, names[1]), (100, 1_000))]);
+        let past = Past {
+            numbers: [7, 8],
+            names: [&[], &names],
+            carried: &carried,
+        };
+        let own = Own::from([((8, 1), (10, 50)), ((7, Verdict::NO_POLICY), (1, 2))]);
+        let met = |policy, rule| MetRule {
+            policy,
+            rule,
+            packets: 1,
+            bytes: 3,
+        };
+        let met = [[met(7, 1), met(8, 1)], [met(9, 1), met(8, 1)]];
+
+        let sums = by_name(&past, &merged(past.numbers, &own, &met));
+
+        let no_policy = name_hash(NO_POLICY_RULE);
+        let expected = [((0, no_policy), (1, 2)), ((1, names[1]), (112, 1_056))];
+        assert_eq!(sums, Carried::from(expected));
+    }
+}
