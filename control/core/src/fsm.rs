@@ -100,7 +100,7 @@ pub enum Command {
     DeregisterJob {
         /// The job.
         key: JobKey,
-        /// Forget it as well.
+        /// Forget it as well. Only in logs of earlier versions: who purges a job proposes [`Self::PurgeJob`].
         purge: bool,
         /// When it was proposed.
         at: Timestamp,

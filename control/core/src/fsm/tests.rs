@@ -372,15 +372,38 @@ fn a_purged_job_is_gone_at_once_and_its_work_stops() {
     cluster.run(job("web").count(2).build());
     let key = JobKey::in_default("web");
 
-    cluster.apply(Command::DeregisterJob {
+    cluster.apply(Command::PurgeJob {
         key: key.clone(),
-        purge: true,
         at: cluster.now,
     });
     assert!(cluster.state.jobs().get(&key).is_none());
     cluster.settle();
 
     assert_eq!(cluster.live("web"), []);
+}
+
+/// Logs of earlier versions have it so.
+#[test]
+fn a_purge_in_an_old_log_does_what_one_of_today_does() {
+    let purged = |purge: fn(JobKey, Timestamp) -> Command| {
+        let mut cluster = Cluster::new();
+        cluster.node(node("n1").build());
+        let mut spec = job("web").build();
+        spec.groups[0].update = Some(UpdateStrategy::default());
+        cluster.run(spec);
+        cluster.apply(purge(JobKey::in_default("web"), cluster.now));
+        cluster.state
+    };
+
+    let old = purged(|key, at| Command::DeregisterJob {
+        key,
+        purge: true,
+        at,
+    });
+    let today = purged(|key, at| Command::PurgeJob { key, at });
+
+    assert_eq!(old.hash(), today.hash());
+    assert!(old.jobs().get(&JobKey::in_default("web")).is_none());
 }
 
 #[test]
