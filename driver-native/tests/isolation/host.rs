@@ -68,7 +68,9 @@ fn named(config: Value, dir: &Path) -> Task {
     resources.memory_mb = 32;
     resources.linux.memory_limit_bytes = 32 << 20;
     resources.linux.cpu_shares = 1_024;
-    resources.linux.cpuset_cgroup = dir.to_str().unwrap().to_owned();
+    dir.to_str()
+        .unwrap()
+        .clone_into(&mut resources.linux.cpuset_cgroup);
     task
 }
 
