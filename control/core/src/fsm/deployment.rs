@@ -286,7 +286,7 @@ fn promote(
 }
 
 /// Gives a deployment up. Where one of the groups that are `to_blame` says so, the job goes back to its last
-/// stable version.
+/// stable version, unless it was stopped meanwhile: to go back would run it again.
 fn fail(
     change: &mut Change<'_>,
     deployment: &Deployment,
@@ -300,7 +300,8 @@ fn fail(
     let row = change.state.jobs.row(&deployment.job).map(Arc::clone);
     let target = row
         .as_deref()
-        .filter(|row| reverts && row.job.current.version == deployment.job_version)
+        .filter(|row| reverts && !row.job.stop)
+        .filter(|row| row.job.current.version == deployment.job_version)
         .map(last_stable);
     let (description, back_to) = match target {
         None => (why.to_owned(), None),

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
@@ -5,6 +6,7 @@ use muster_domain::fixture::{job, node};
 use muster_domain::id::NodeId;
 use muster_domain::job::UpdateStrategy;
 use muster_domain::node::{DrainSpec, Eligibility};
+use muster_domain::resources::CpuMhz;
 
 use super::*;
 use crate::fixture::Cluster;
@@ -223,4 +225,60 @@ fn a_deployment_without_progress_fails() {
         "Failed due to progress deadline"
     );
     assert!(!look(&mut cluster));
+}
+
+/// `web` in its second version, whose instance was placed, after a first that is stable.
+fn with_an_update_that_goes_back() -> (Cluster, Arc<Allocation>) {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let mut spec = job("web").build();
+    spec.groups[0].update = Some(UpdateStrategy {
+        auto_revert: true,
+        progress_deadline: Duration::ZERO,
+        ..UpdateStrategy::default()
+    });
+    cluster.run(spec.clone());
+    let first = cluster.live("web").remove(0);
+    healthy(&mut cluster, &first);
+    cluster.settle();
+    spec.groups[0].tasks[0].resources.cpu = CpuMhz(200);
+    cluster.run(spec);
+    agents_stop(&mut cluster);
+    cluster.settle();
+    let live = cluster.live("web");
+    let second = live.iter().find(|alloc| alloc.id != first.id).unwrap();
+    let second = Arc::clone(second);
+    (cluster, second)
+}
+
+fn version(cluster: &Cluster) -> (u64, bool) {
+    let job = cluster.state.jobs().get(&JobKey::in_default("web"));
+    let job = job.unwrap();
+    (job.current.version, job.stop)
+}
+
+#[test]
+fn a_job_goes_back_when_its_deployment_fails() {
+    let (mut cluster, second) = with_an_update_that_goes_back();
+
+    say(&mut cluster, &second, ClientStatus::Running, Some(false));
+
+    assert_eq!(version(&cluster), (2, false));
+}
+
+#[test]
+fn a_stopped_job_does_not_go_back() {
+    let (mut cluster, second) = with_an_update_that_goes_back();
+    // The evaluation that would end the deployment is not looked at yet.
+    cluster.apply(Command::DeregisterJob {
+        key: JobKey::in_default("web"),
+        purge: false,
+        at: cluster.now,
+    });
+
+    say(&mut cluster, &second, ClientStatus::Running, Some(false));
+
+    assert_eq!(version(&cluster), (1, true));
+    cluster.settle();
+    assert!(cluster.live("web").is_empty());
 }
