@@ -111,10 +111,16 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "task-open",
-        patterns: &[Pattern::Word("openat2"), Pattern::Word("ResolveFlags")],
+        patterns: &[
+            Pattern::Word("openat2"),
+            Pattern::Word("SYS_openat2"),
+            Pattern::Word("ResolveFlags"),
+        ],
         only: &[],
         rooms: &[
             "driver/src/beneath",
+            // Which calls a task may make, by number.
+            "driver-native/src/isolation/seccomp",
             // What a task tries.
             "driver-native/tests/isolation/probe",
         ],
@@ -379,6 +385,11 @@ mod tests {
             [("task-open", 1), ("task-open", 1)]
         );
         assert_eq!(rules("driver/src/beneath.rs", source), []);
+        let by_number = "script.call(step, about, libc::SYS_openat2, args);\n";
+        let view = "driver-native/src/isolation/view.rs";
+        assert_eq!(rules(view, by_number), [("task-open", 1)]);
+        let filter = "driver-native/src/isolation/seccomp.rs";
+        assert_eq!(rules(filter, by_number), []);
     }
 
     #[test]
