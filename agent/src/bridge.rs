@@ -53,6 +53,7 @@ use crate::drivers::networks::DriverNetworkError;
 use crate::facilities::Facilities;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::host_address;
+pub(crate) use files::told;
 use workshop::{Made, Order};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know

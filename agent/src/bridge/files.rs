@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use muster_domain::job::DnsConfig;
+use muster_driver::Dns;
 
 use super::failing;
 
@@ -27,7 +28,7 @@ pub(super) fn write(
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
     let own = resolv_conf();
     let resolv = match dns {
-        Some(dns) => Some(with(own.as_deref().unwrap_or(""), dns)),
+        Some(dns) => Some(told(dns).over(own.as_deref().unwrap_or(""))),
         None => own,
     };
     if let Some(resolv) = resolv {
@@ -68,33 +69,18 @@ fn resolv_conf() -> Option<String> {
     Some(behind.unwrap_or(reachable))
 }
 
-/// The configuration `own` with what `dns` says instead.
-fn with(own: &str, dns: &DnsConfig) -> String {
+/// What a group says, in the words of drivers.
+pub(crate) fn told(dns: &DnsConfig) -> Dns {
     let DnsConfig {
         servers,
         searches,
         options,
     } = dns;
-    let said = |line: &&str| match line.split_whitespace().next() {
-        Some("nameserver") => !servers.is_empty(),
-        Some("search" | "domain") => !searches.is_empty(),
-        Some("options") => !options.is_empty(),
-        Some(_) | None => false,
-    };
-    let mut lines: Vec<String> = own
-        .lines()
-        .filter(|line| !said(line))
-        .map(str::to_owned)
-        .collect();
-    if !searches.is_empty() {
-        lines.push(format!("search {}", searches.join(" ")));
+    Dns {
+        servers: servers.iter().map(ToString::to_string).collect(),
+        searches: searches.clone(),
+        options: options.clone(),
     }
-    lines.extend(servers.iter().map(|server| format!("nameserver {server}")));
-    if !options.is_empty() {
-        lines.push(format!("options {}", options.join(" ")));
-    }
-    lines.push(String::new());
-    lines.join("\n")
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -141,11 +127,11 @@ mod tests {
             options: vec!["ndots:2".to_owned(), "rotate".to_owned()],
         };
 
-        let written = with(own, &dns);
+        let written = told(&dns).over(own);
 
         let expected = "# of the lab\nsearch lab\nnameserver 10.9.0.53\noptions ndots:2 rotate\n";
         assert_eq!(written, expected);
-        assert_eq!(with(own, &DnsConfig::default()), own);
+        assert_eq!(told(&DnsConfig::default()).over(own), own);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
-use muster_domain::job::{DnsConfig, NetworkMode as GroupNetworkMode, Task, TaskGroup};
+use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
@@ -15,7 +15,7 @@ use muster_driver::{
 use super::streams::{Streams, remove_fifos, stream_name};
 use super::{LiveTask, TaskAt, remote, resources, root, store_record, user};
 use crate::allocdir::{AllocDirs, owner_of};
-use crate::bridge::AllocNetwork;
+use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, Learned, TaskConfigError, native};
@@ -541,16 +541,7 @@ fn dns(task: &Task, group: &TaskGroup) -> Option<Dns> {
     if task.driver == native::NAME {
         return None;
     }
-    let DnsConfig {
-        servers,
-        searches,
-        options,
-    } = group.network.as_ref()?.dns.as_ref()?;
-    Some(Dns {
-        servers: servers.iter().map(ToString::to_string).collect(),
-        searches: searches.clone(),
-        options: options.clone(),
-    })
+    Some(bridge::told(group.network.as_ref()?.dns.as_ref()?))
 }
 
 /// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for
