@@ -63,6 +63,7 @@ fn a_host_in_go_drives_the_native_driver() {
         "puts a task into the network that the host made",
         "does what it was configured to do",
         "measures",
+        "gives tasks their name servers",
         "is found by a host that comes back",
         "recovers its tasks after a crash",
         "takes no end that nobody saw for a success",

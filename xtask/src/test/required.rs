@@ -214,6 +214,7 @@ const REQUIRED: &[Required] = &[
     ),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
     guest("limits::memory_limit_kills_and_is_counted", LIMITS),
+    guest("host::a_group_that_the_host_names_limits_its_tasks", LIMITS),
     guest("limits::a_fork_bomb_stops_at_its_limit", LIMITS),
     each_kernel("adoption::this_kernel_takes_every_program"),
     each_kernel("policy::connections_follow_the_policy_of_the_task"),

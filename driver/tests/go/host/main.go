@@ -72,6 +72,7 @@ func main() {
 	h.networks()
 	h.configures()
 	h.measures()
+	h.resolves()
 	h.survives(second)
 	fmt.Println("done")
 }
@@ -277,7 +278,7 @@ func (h *host) destroy(config *pb.TaskConfig) {
 }
 
 // reads returns what the task printed, as soon as it ends with wanted.
-func reads(output *os.File, wanted string) {
+func reads(output *os.File, wanted string) string {
 	text := []byte{}
 	part := make([]byte, 4096)
 	end := time.Now().Add(patience)
@@ -292,6 +293,7 @@ func reads(output *os.File, wanted string) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
+	return string(text)
 }
 
 func (h *host) exits() {
@@ -612,12 +614,61 @@ func (h *host) measures() {
 	say("measures")
 }
 
+// resolves checks that a task asks the name servers that its host says.
+func (h *host) resolves() {
+	config, output := h.task("cat /etc/resolv.conf; echo end", nil)
+	config.Dns = &pb.DNSConfig{Servers: []string{"10.9.0.53"}, Searches: []string{"lab"}}
+	h.run(config)
+	text := reads(output, "end\n")
+	for _, line := range []string{"nameserver 10.9.0.53\n", "search lab\n"} {
+		if !strings.Contains(text, line) {
+			fail("the task's resolv.conf has no %q: %s", line, text)
+		}
+	}
+	h.destroy(config)
+	say("gives tasks their name servers")
+}
+
+// group makes a group of cgroup v2 for a task, as Nomad does; empty where there is none.
+func group(name string) string {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	must("mounts", err)
+	own, err := os.ReadFile("/proc/self/cgroup")
+	must("own group", err)
+	for _, mount := range strings.Split(string(mounts), "\n") {
+		if !strings.Contains(mount, " - cgroup2 ") {
+			continue
+		}
+		for _, line := range strings.Split(string(own), "\n") {
+			if strings.HasPrefix(line, "0::") {
+				dir := filepath.Join(strings.Fields(mount)[4], line[3:], fmt.Sprintf("%s-%d.scope", name, os.Getpid()))
+				if os.Mkdir(dir, 0o755) == nil {
+					return dir
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // survives checks that a host which comes back finds the plugin, and that a plugin which died gets
 // its tasks back.
 func (h *host) survives(client *plugin.Client) {
-	config, handle, output := h.start("echo ready; exec sleep 600")
+	config, output := h.task("setsid sleep 600 & echo ready; exec sleep 600", nil)
+	named := group(config.Name)
+	config.Resources.LinuxResources.CpusetCgroup = named
+	handle := h.run(config)
 	reads(output, "ready\n")
 	before := h.pid(config)
+	if named != "" {
+		procs, err := os.ReadFile(filepath.Join(named, "cgroup.procs"))
+		must("the named group", err)
+		if !strings.Contains("\n"+string(procs), "\n"+before+"\n") {
+			fail("the task %s is not in the group that its host names: %q", before, procs)
+		}
+	}
+	// Nomad keeps no field that it does not know.
+	handle.Config.Cgroup = nil
 	_, reattached := h.launch(client.ReattachConfig())
 	if h.pid(config) != before {
 		fail("the task has another process for a host that came back")
@@ -643,6 +694,9 @@ func (h *host) survives(client *plugin.Client) {
 		fail("the recovered task has another process")
 	}
 	h.destroy(config)
+	if named != "" {
+		must("all of the task is gone from its group", os.Remove(named))
+	}
 	say("recovers its tasks after a crash")
 	h.doubts(next)
 }
