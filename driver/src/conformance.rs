@@ -107,6 +107,12 @@ pub trait Subject: Send + Sync {
         true
     }
 
+    /// A configuration of the driver under which its fingerprint says something else than under the default one, if
+    /// there is any.
+    fn other_settings(&self) -> Option<Value> {
+        None
+    }
+
     /// Waits until the task of [`Self::ignores_signals`] really ignores them.
     fn settled<'a>(&'a self, _config: &'a TaskConfig) -> BoxFuture<'a, ()> {
         async {}.boxed()
@@ -151,6 +157,7 @@ macro_rules! driver_conformance {
             stats_end_with_the_task,
             stats_come_at_the_interval,
             fingerprint_comes_at_once,
+            fingerprint_tells_a_change_at_once,
             schema_is_an_object,
             listed_tasks_are_the_started_ones,
             command_runs_in_the_task,
@@ -764,6 +771,30 @@ pub async fn fingerprint_comes_at_once(subject: &dyn Subject) {
 
     let first = first.expect("the first item comes at once and not at the next look");
     assert!(first.is_some());
+}
+
+/// Nor for what changed: a host learns it from the stream that it has.
+pub async fn fingerprint_tells_a_change_at_once(subject: &dyn Subject) {
+    let Some(settings) = subject.other_settings() else {
+        return;
+    };
+    let driver = subject.driver().await;
+    within("the default", driver.set_config(Value::Null))
+        .await
+        .expect("the default configuration is one");
+    let mut stream = within("fingerprint", driver.fingerprint())
+        .await
+        .expect("a driver has a fingerprint");
+    let before = within("the first item", stream.next()).await;
+
+    within("set", driver.set_config(settings))
+        .await
+        .expect("the other configuration is one");
+    let after = tokio::time::timeout(FIRST_WORD_DEADLINE, stream.next()).await;
+
+    let after = after.expect("a change comes at once and not at the next look");
+    assert!(after.is_some());
+    assert_ne!(after, before);
 }
 
 /// A task's `config` is a block, so its schema is an object.

@@ -164,6 +164,10 @@ impl Subject for Native {
         config
     }
 
+    fn other_settings(&self) -> Option<Value> {
+        Some(json!({"allow_raw": true}))
+    }
+
     fn runs_for(&self, time: Duration) -> Value {
         self.config(json!({"command": "sleep", "args": [time.as_secs_f64().to_string()]}))
     }

@@ -5,7 +5,9 @@ use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use muster_driver::{ExitResult, Retry, StartTaskError, TaskDriver, TaskError};
+use muster_driver_native::limits::FINGERPRINT_INTERVAL;
 use serde_json::json;
 
 use crate::fixture::{
@@ -447,4 +449,18 @@ async fn command_in_an_ended_task_is_refused() {
             task_id: task.id().to_owned()
         }
     );
+}
+
+/// A host that dropped what it heard hears it again.
+#[tokio::test(start_paused = true)]
+async fn a_fingerprint_that_does_not_change_is_repeated() {
+    let driver = allowing_driver().await;
+    let mut fingerprints = driver.fingerprint().await.unwrap();
+    let first = fingerprints.next().await.unwrap();
+    let began = tokio::time::Instant::now();
+
+    let second = fingerprints.next().await.unwrap();
+
+    assert_eq!(second, first);
+    assert_eq!(began.elapsed(), FINGERPRINT_INTERVAL);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::conformance::Subject;
 use crate::mock::{MockDriver, MockHost, MockTask};
@@ -78,6 +78,10 @@ impl Subject for InProcess {
         runs_for(time)
     }
 
+    fn other_settings(&self) -> Option<Value> {
+        Some(other_settings())
+    }
+
     fn exits_with(&self, code: i32) -> Value {
         exits_with(code)
     }
@@ -108,4 +112,9 @@ impl Subject for InProcess {
     fn streams_exec(&self) -> bool {
         true
     }
+}
+
+/// What [`MockDriver`] tells in its fingerprint.
+pub(crate) fn other_settings() -> Value {
+    json!({"description": "set otherwise"})
 }

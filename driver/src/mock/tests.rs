@@ -81,6 +81,19 @@ async fn detached_remote_task_runs_on() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_fingerprint_that_does_not_change_is_repeated() {
+    let driver = MockDriver::new();
+    let mut stream = driver.fingerprint().await.unwrap();
+    let first = stream.next().await.unwrap();
+    let began = Instant::now();
+
+    let second = stream.next().await.unwrap();
+
+    assert_eq!(second, first);
+    assert_eq!(began.elapsed(), FINGERPRINT_INTERVAL);
+}
+
 #[tokio::test]
 async fn health_change_is_streamed() {
     let driver = MockDriver::new();

@@ -77,6 +77,10 @@ impl Subject for OverSocket {
         mock::fixture::runs_for(time)
     }
 
+    fn other_settings(&self) -> Option<Value> {
+        Some(mock::fixture::other_settings())
+    }
+
     fn exits_with(&self, code: i32) -> Value {
         mock::fixture::exits_with(code)
     }
