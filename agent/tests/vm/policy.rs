@@ -408,7 +408,7 @@ fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
     let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let mut rules = vec![there];
     rules.extend((0..RULES).map(|number| {
-        let peer = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
+        let peer = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
         let mut rule = rule(
             PolicyAction::Deny,
             PolicyProtocol::Udp,
@@ -430,7 +430,7 @@ fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
             .collect::<BTreeSet<_>>()
     };
     fence(&node, &bpf, &one);
-    for to in [format!("127.0.0.1:{port}"), "10.0.39.15:9".to_owned()] {
+    for to in [format!("127.0.0.1:{port}"), "127.1.39.15:9".to_owned()] {
         outcome(&mut node, &format!("send-to {to}"));
     }
     let last = format!("r{}", RULES - 1);
