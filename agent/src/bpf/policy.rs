@@ -415,7 +415,7 @@ impl Policy {
         let mut ranges = Vec::new();
         for list in &compiled.lists {
             let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
-            let Some(first) = loaded.room.take(count) else {
+            let Some(first) = self.take_room(loaded, count) else {
                 loaded.room.put_all(&ranges);
                 return Err(FenceError::Full);
             };
@@ -439,6 +439,18 @@ impl Policy {
         loaded.policies.insert(number, entry);
         self.known().rules.insert(number, Arc::clone(&rules));
         Ok((number, rules))
+    }
+
+    /// Where room is lacking only because policies that nobody has are not forgotten yet, waits for that.
+    fn take_room(&self, loaded: &mut Loaded, count: u32) -> Option<u32> {
+        loop {
+            if let Some(first) = loaded.room.take(count) {
+                return Some(first);
+            }
+            let (since, ..) = loaded.retired.front()?;
+            std::thread::sleep(QUARANTINE.saturating_sub(since.elapsed()));
+            self.take_back(loaded, Instant::now());
+        }
     }
 
     fn write(&self, policy: u32, compiled: &Compiled, ranges: &[(u32, u32)]) -> io::Result<()> {

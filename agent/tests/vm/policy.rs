@@ -450,6 +450,27 @@ fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
     assert_eq!(entries, 0, "counts of rules that are gone");
 }
 
+/// Policies that nobody has any more keep their room for a while: who changes large ones faster waits for it.
+#[test]
+fn large_policies_may_change_faster_than_their_room_comes_back() {
+    const RULES: u32 = 20_000;
+    let name = "large_policies_may_change_faster_than_their_room_comes_back";
+    let Some(node) = Node::set_up(name) else {
+        return;
+    };
+    let bpf = node.open();
+
+    for port in 1..=20 {
+        let rules = (0..RULES).map(|number| {
+            let peer = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
+            let protocol = PolicyProtocol::Udp;
+            rule(PolicyAction::Deny, protocol, &peer.to_string(), port)
+        });
+        let rules = direction(PolicyAction::Deny, rules.collect());
+        fence(&node, &bpf, &policies(rules, open()));
+    }
+}
+
 /// Programs of the tree's root run for all below it, whatever somebody further in attaches to be rid of them.
 #[test]
 fn a_program_of_the_tasks_own_does_not_take_our_place() {
