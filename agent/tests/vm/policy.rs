@@ -455,6 +455,10 @@ fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
 fn large_policies_may_change_faster_than_their_room_comes_back() {
     const RULES: u32 = 20_000;
     let name = "large_policies_may_change_faster_than_their_room_comes_back";
+    if std::env::var_os("MUSTER_GUEST").is_some() {
+        crate::support::skipped(name, "an emulated processor does not change them that fast");
+        return;
+    }
     let Some(node) = Node::set_up(name) else {
         return;
     };
