@@ -7,6 +7,7 @@
 //! | file | content |
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/groups.rs` | what the kernel keeps of tasks' groups |
 //! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
@@ -26,6 +27,7 @@ mod btf;
 mod cost;
 mod empty;
 mod exec;
+mod groups;
 mod kernel;
 mod limits;
 mod load;
@@ -48,7 +50,7 @@ use std::{
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -67,8 +69,8 @@ use muster_ebpf_common::{
 };
 
 use crate::bpf::{
-    block::Block, btf::KernelTypes, exec::Exec, map::PinnedMap, nat::Nat, net::Net, oom::Oom,
-    pins::Pins, policy::Policy, sched::Sched, slots::Slots,
+    block::Block, btf::KernelTypes, exec::Exec, groups::Groups, map::PinnedMap, nat::Nat, net::Net,
+    oom::Oom, pins::Pins, policy::Policy, sched::Sched, slots::Slots,
 };
 
 pub use crate::bpf::{
@@ -77,6 +79,7 @@ pub use crate::bpf::{
     cost::{MeasureCostError, ProgramCost, measure_cost},
     empty::EmptyPrograms,
     exec::{ExitRecord, MainProcess},
+    groups::GroupRows,
     load::LoadProgramsError,
     oom::OomRecord,
     pins::remove_pins,
@@ -92,6 +95,7 @@ pub use muster_ebpf_common::{
     LAYOUT,
     block::BlockCounters,
     exec::ExecCounters,
+    group::GroupRow,
     histogram::{BUCKETS, Histogram, bound_ns},
     nat::{GATEWAY, Published, PublishedKey},
     net::NetCounters,
@@ -304,6 +308,7 @@ pub struct Bpf {
     net: Net,
     block: Block,
     oom: Oom,
+    groups: Groups,
     policy: Policy,
     nat: Nat,
     verdicts: PathBuf,
@@ -463,6 +468,11 @@ impl Bpf {
             },
             oom: Oom {
                 entries: PinnedMap::shared(open_map(&maps, "OOM")?),
+            },
+            groups: Groups {
+                rows: PinnedMap::shared(open_map(&maps, "GROUPS")?),
+                walk: Mutex::new(PinnedMap::shared(open_map(&maps, "WALK")?)),
+                program: groups::open_walk_groups(&pins.programs(generation)).map_err(&at)?,
             },
             policy: Policy::open(&maps, count)?,
             nat: Nat::open(&maps, &pins.programs(generation))?,
@@ -837,6 +847,18 @@ impl Bpf {
             }
         })?;
         Ok(tasks)
+    }
+
+    /// What the kernel keeps of the groups of all tasks in one hierarchy, by one walk: `root` is the node's tree in it,
+    /// and `is_v2` tells which it is. Nobody makes or removes a group meanwhile.
+    ///
+    /// Of many groups some may be missing; see [`muster_ebpf_common::limits::GROUPS_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said; [`io::ErrorKind::Unsupported`] where it refused the program.
+    pub fn groups_below(&self, root: &Path, is_v2: bool) -> io::Result<GroupRows> {
+        self.groups.below(root, is_v2)
     }
 
     /// The counters of one task; `None` if it is not registered. CPU time of threads that run at this moment is in

@@ -34,6 +34,7 @@ mod resources;
 mod stats;
 mod task;
 mod tree;
+mod walked;
 
 pub(crate) use cpu::PERIOD_US;
 pub(crate) use cpuset::list as core_list;
@@ -48,6 +49,7 @@ pub use resources::{ApplyLimitError, Drift, Limits, Unenforced};
 pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats, Waits};
 pub use task::{CreateTaskCgroupError, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
+pub use walked::Walked;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
 use crate::bridge::Bridge;
-use crate::cgroup::NodeTree;
+use crate::cgroup::{NodeTree, Walked};
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::disk::Disks;
@@ -107,6 +107,14 @@ impl Facilities {
     /// The eBPF programs, if there are any.
     pub(crate) fn bpf(&self) -> Option<&Bpf> {
         self.bpf.as_ref().ok()
+    }
+
+    /// What one walk finds of all tasks' groups; `None` where the programs cannot walk, and files have to be read.
+    pub(crate) fn walked(&self) -> Option<Walked> {
+        let bpf = self.bpf()?;
+        let walked = self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2));
+        let told = |error: &std::io::Error| tracing::debug!(%error, "groups are read by files");
+        walked.inspect_err(told).ok()
     }
 
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.

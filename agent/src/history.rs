@@ -1,8 +1,8 @@
 //! What the node's tasks used in the last minutes, for people who look at it: a point every [`HISTORY_STEP`].
 //!
-//! A step is one collection of all tasks from the eBPF maps, and of each task five files that are held open: of its
-//! memory, of its quota and of its pressure. Everything else that statistics tell (kinds of memory, processes, the peak) takes
-//! more of them, so it is read when somebody asks and has no history. Points are kept in memory: they go with the agent, and of
+//! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups: of their
+//! memory, quota and pressure. Where it cannot walk these are five files of each task, which are held open. Kinds of memory
+//! are a file in any case, so they are read when somebody asks and have no history. Points are kept in memory: they go with the agent, and of
 //! the time without one nothing is known.
 //!
 //! A point says what was used since the look before it, whatever start of the task it was; of a task that began in
@@ -21,7 +21,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, Totals};
-use crate::cgroup::{Controller, TaskCgroup, Waits};
+use crate::cgroup::{CgroupFileError, Controller, TaskCgroup, Waits, Walked};
 use crate::drivers::usage::is_hidden;
 use crate::facilities::{Facilities, now};
 use crate::history::series::{Counts, Moment, Parts, Reasons, Series};
@@ -46,6 +46,8 @@ const BLOCK: &str = "block";
 
 /// How long a task stood still for want of something.
 const PRESSURE_VALUES: [&str; 3] = ["pressure_cpu", "pressure_memory", "pressure_io"];
+
+const NO_MEMORY: &str = "this machine has no memory controller for tasks";
 
 /// A task, whatever start of it.
 type Key = (AllocId, String);
@@ -112,6 +114,7 @@ impl Histories {
             }
             None => Totals::default(),
         };
+        let walked = facilities.walked();
         let has = |part| {
             let bpf = facilities.bpf();
             bpf.is_some_and(|bpf| !bpf.absent().contains_key(part))
@@ -137,8 +140,7 @@ impl Histories {
                     ..Reasons::default()
                 };
                 // Files are read while others may ask.
-                let waits = waits(&live, &mut absent);
-                let memory_bytes = told_or(memory(&live), &mut absent.memory);
+                let (memory_bytes, waits) = seen(&live, walked.as_ref(), &mut absent);
                 let is_known = self.locked().knows(&key, cgroup_id);
                 Look {
                     cgroup_id,
@@ -201,10 +203,28 @@ fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T
     told.map_err(|reason| *why = Some(reason)).ok()
 }
 
-/// How long a task was kept from running, and why nobody knows.
-fn waits(live: &LiveTask, absent: &mut Reasons) -> Waits {
+/// Bytes of memory charged and how long a task was kept from running, and why nobody knows.
+fn seen(live: &LiveTask, walked: Option<&Walked>, absent: &mut Reasons) -> (Option<u64>, Waits) {
+    let cgroup = live.cgroup.as_ref().zip(walked);
+    if let Some((memory, waits)) = cgroup.and_then(|(cgroup, walked)| cgroup.now_in(walked)) {
+        let memory = memory.ok_or_else(|| NO_MEMORY.into());
+        return (
+            told_or(memory, &mut absent.memory),
+            waits_or(live, Some(Ok(waits)), absent),
+        );
+    }
     let waits = live.cgroup.as_ref().map(TaskCgroup::waits_now);
-    let reason = match waits {
+    let waits = waits_or(live, waits, absent);
+    (told_or(memory(live), &mut absent.memory), waits)
+}
+
+/// What was found, and why not.
+fn waits_or(
+    live: &LiveTask,
+    found: Option<Result<Waits, CgroupFileError>>,
+    absent: &mut Reasons,
+) -> Waits {
+    let reason = match found {
         Some(Ok(waits)) => {
             if waits.throttled_us.is_none() {
                 absent.throttled = Some(untold(live, Controller::Cpu).into());
@@ -235,7 +255,7 @@ fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
     };
     match cgroup.memory_now() {
         Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => Err("this machine has no memory controller for tasks".into()),
+        Ok(None) => Err(NO_MEMORY.into()),
         Err(error) => Err(chain(&error).into()),
     }
 }

@@ -1,7 +1,8 @@
 //! What the node and its tasks use.
 //!
-//! One batch of eBPF look-ups for all tasks, and the files of each task's own cgroup. `/proc` is
-//! read for the machine and for the agent itself, never for a task.
+//! One batch of eBPF look-ups for all tasks, one walk of an eBPF program over their cgroups, and of each the one file that
+//! tells kinds of memory. The files of a cgroup tell the rest of it where the program cannot walk, and where one
+//! allocation is asked for. `/proc` is read for the machine and for the agent itself, never for a task.
 
 mod values;
 
@@ -14,7 +15,7 @@ use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
-use crate::cgroup::{self, Controller, MemoryStats};
+use crate::cgroup::{self, Controller, MemoryStats, Walked};
 use crate::drivers::usage::{Known, is_hidden};
 use crate::facilities::{Facilities, now};
 use crate::fingerprint::{disk_usage, meminfo};
@@ -53,7 +54,7 @@ pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, Stri
             cpu_idle,
             disk_total_bytes: disk.total_bytes,
             disk_available_bytes: disk.available_bytes,
-            allocs: allocs(facilities, running),
+            allocs: allocs(facilities, running, facilities.walked().as_ref()),
             ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
             agent_cpu: own_cpu(&own),
             agent_resident_bytes: own_resident_bytes(&own),
@@ -67,8 +68,7 @@ pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, Stri
 /// A task that has a process, and what was taken of its output.
 type Running = (AllocId, String, Arc<LiveTask>, StreamStats);
 
-/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time: a look is some twelve
-/// files a task.
+/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time.
 async fn aside<T: Send + 'static>(
     facilities: &Arc<Facilities>,
     alloc_id: Option<AllocId>,
@@ -117,11 +117,18 @@ pub(crate) async fn alloc(
     facilities: &Arc<Facilities>,
     alloc_id: AllocId,
 ) -> Result<Option<AllocStats>, String> {
-    let all = aside(facilities, Some(alloc_id), allocs).await;
+    // The files of few tasks tell what is so at this moment.
+    let look = |facilities: &Facilities, running| allocs(facilities, running, None);
+    let all = aside(facilities, Some(alloc_id), look).await;
     all.map(|mut all| all.pop())
 }
 
-fn allocs(facilities: &Facilities, running: Vec<Running>) -> Vec<AllocStats> {
+/// What tasks use: as far as they were `walked` by that, or else by their files.
+fn allocs(
+    facilities: &Facilities,
+    running: Vec<Running>,
+    walked: Option<&Walked>,
+) -> Vec<AllocStats> {
     let nothing = BTreeMap::new();
     let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
     let counters = match &facilities.bpf {
@@ -132,7 +139,7 @@ fn allocs(facilities: &Facilities, running: Vec<Running>) -> Vec<AllocStats> {
     for (alloc_id, name, live, logs) in running {
         let bpf = facilities.bpf();
         let main = bpf.and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten());
-        let mut stats = task(&live, &counters, absent, main.map(|main| main.pid));
+        let mut stats = task(&live, &counters, absent, main.map(|main| main.pid), walked);
         stats.log_bytes = logs.bytes;
         stats.log_dropped_bytes = logs.dropped_bytes;
         stats.log_limited = logs.limited;
@@ -156,6 +163,7 @@ fn task(
     counters: &Result<HashMap<u64, TaskCounters>, String>,
     absent: &BTreeMap<&'static str, String>,
     main: Option<u32>,
+    walked: Option<&Walked>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
     if is_hidden(live) {
@@ -164,13 +172,15 @@ fn task(
         stats.pid = main.unwrap_or_default();
         return stats;
     }
-    let grouped = add_cgroup(&mut stats, live, main);
     let counted = match counters {
         Ok(tasks) => tasks
             .get(&live.record.cgroup_id)
             .ok_or_else(|| NOT_REGISTERED.to_owned()),
         Err(reason) => Err(reason.clone()),
     };
+    // Only eBPF and files tell the CPU time.
+    let walked = walked.filter(|_| counted.is_ok());
+    let grouped = add_cgroup(&mut stats, live, main, walked);
     if let Ok(counters) = counted {
         add_counters(&mut stats, counters, absent);
     }
@@ -241,7 +251,12 @@ pub(crate) fn only_told_by(driver: &str) -> String {
 /// # Errors
 ///
 /// Why they tell nothing.
-fn add_cgroup(stats: &mut TaskStats, live: &LiveTask, main: Option<u32>) -> Result<(), String> {
+fn add_cgroup(
+    stats: &mut TaskStats,
+    live: &LiveTask,
+    main: Option<u32>,
+    walked: Option<&Walked>,
+) -> Result<(), String> {
     let cgroup = live.cgroup.as_ref();
     let cgroup = cgroup.ok_or_else(|| GONE.to_owned())?;
     for limit in cgroup.unenforced() {
@@ -253,7 +268,12 @@ fn add_cgroup(stats: &mut TaskStats, live: &LiveTask, main: Option<u32>) -> Resu
         let pids = cgroup.procs().ok();
         pids.and_then(|pids| pids.first().copied()).unwrap_or(0)
     });
-    let found = cgroup.stats().map_err(|error| chain(&error))?;
+    let found = match walked.map(|walked| cgroup.stats_in(walked)) {
+        Some(Ok(Some(found))) => Ok(found),
+        Some(Err(error)) => Err(error),
+        Some(Ok(None)) | None => cgroup.stats(),
+    };
+    let found = found.map_err(|error| chain(&error))?;
     let cpu = found.cpu.unwrap_or_default();
     stats.cpu = cpu.usage_us.map(Duration::from_micros);
     stats.throttled_periods = cpu.throttled_periods;

@@ -16,6 +16,7 @@ const DEPTH_MAX: usize = 32;
 const MAGIC: u32 = 0xeb9f;
 const HEADER_LEN: usize = 24;
 const TYPE_LEN: usize = 12;
+const ENUMERATOR_LEN: usize = 8;
 
 const KIND_INT: u32 = 1;
 const KIND_ARRAY: u32 = 3;
@@ -182,6 +183,27 @@ impl KernelTypes {
         }
     }
 
+    /// The number that `name` stands for in the enumeration `of`; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadTypesError::Malformed`].
+    pub(super) fn enumerator(&self, of: &str, name: &str) -> Result<Option<u32>, ReadTypesError> {
+        for &at in &self.starts {
+            let header = self.header_at(at)?;
+            if header.kind != KIND_ENUM || !self.is_named(header.name, of) {
+                continue;
+            }
+            for member in 0..header.members {
+                let member_at = at + TYPE_LEN + member * ENUMERATOR_LEN;
+                if self.is_named(self.word(member_at)?, name) {
+                    return self.word(member_at + 4).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// How many arguments `tracepoint` passes to a program; `None` if there is no such tracepoint.
     ///
     /// # Errors
@@ -313,7 +335,7 @@ fn trailer_len(header: Header) -> usize {
         KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,
         KIND_ARRAY => TYPE_LEN,
         KIND_STRUCT | KIND_UNION | KIND_DATASEC | KIND_ENUM64 => header.members * TYPE_LEN,
-        KIND_ENUM | KIND_FUNC_PROTO => header.members * 8,
+        KIND_ENUM | KIND_FUNC_PROTO => header.members * ENUMERATOR_LEN,
         // Pointers, qualifiers, forward declarations, functions, floating point numbers.
         _ => 0,
     }
@@ -416,6 +438,21 @@ mod tests {
             matches!(no_structure, ReadTypesError::NoStructure { .. }),
             "{no_structure}"
         );
+    }
+
+    #[test]
+    fn enumerator_is_found_in_its_enumeration() {
+        let mut builder = Builder::new();
+        let names = ["kinds", "KIND_LOW", "KIND_HIGH", "others"].map(|name| builder.name(name));
+        let [kinds, low, high, others] = names;
+        let types = builder
+            .words(&[others, KIND_ENUM << 24 | 1, 4, high, 9])
+            .words(&[kinds, KIND_ENUM << 24 | 2, 4, low, 0, high, 3])
+            .build();
+
+        assert_eq!(types.enumerator("kinds", "KIND_HIGH").unwrap(), Some(3));
+        assert_eq!(types.enumerator("kinds", "KIND").unwrap(), None);
+        assert_eq!(types.enumerator("kind", "KIND_LOW").unwrap(), None);
     }
 
     #[test]

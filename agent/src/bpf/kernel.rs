@@ -10,6 +10,9 @@ const EXIT_ARGUMENTS_WITH_GROUP_DEAD: usize = 2;
 /// Arguments of `mark_victim` on a kernel that names the thread's structure: older ones pass its id.
 const VICTIM_ARGUMENTS_WITH_THREAD: usize = 2;
 
+const POINTER_BYTES: u64 = size_of::<*const u8>() as u64;
+const LONG_BYTES: u64 = size_of::<libc::c_long>() as u64;
+
 /// Looks the facts up in `types`.
 ///
 /// # Errors
@@ -27,6 +30,11 @@ pub(super) fn facts(
     // Without these only connections and block I/O are not counted: see `load`.
     let sock = sock(types).unwrap_or_default();
     let block = block(types).unwrap_or_default();
+    // What groups cannot tell is read from their files.
+    let cpu = cpu(types).unwrap_or_default();
+    let memory = memory(types).unwrap_or_default();
+    let pids = pids(types).unwrap_or_default();
+    let pressure = pressure(types).unwrap_or_default();
     Ok(Facts {
         task_level: u64::from(task_level),
         generation,
@@ -50,6 +58,23 @@ pub(super) fn facts(
         cgroup_level: types.offset_of("cgroup", "level")?,
         cgroup_ancestors: types.offset_of("cgroup", "ancestors")?,
         cgroup_kn: types.offset_of("cgroup", "kn")?,
+        cgroup_cpu: cpu.cgroup_cpu,
+        cgroup_memory: memory.cgroup_memory,
+        cgroup_pids: pids.cgroup_pids,
+        cgroup_psi: pressure.cgroup_psi,
+        group_periods: cpu.group_periods,
+        group_throttled_periods: cpu.group_throttled_periods,
+        group_throttled_time: cpu.group_throttled_time,
+        memory_usage: memory.memory_usage,
+        memory_watermark: memory.memory_watermark,
+        memory_max: memory.memory_max,
+        memory_swap: memory.memory_swap,
+        memory_kernel: memory.memory_kernel,
+        memory_high_events: memory.memory_high_events,
+        memory_max_events: memory.memory_max_events,
+        memory_oom_kills: memory.memory_oom_kills,
+        pids_counter: pids.pids_counter,
+        psi_total: pressure.psi_total,
         sock_cgroup: sock.0,
         sock_protocol: sock.1,
         sock_has_mark: u64::from(sock_has_mark(types)),
@@ -125,6 +150,105 @@ fn block(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
         blkcg_cgroup: types.offset_of("blkcg", "css")?
             + types.offset_of("cgroup_subsys_state", "cgroup")?,
         ..facts
+    })
+}
+
+/// Where a group keeps its side of a controller, the enumeration's `subsys`; an error if there is no such controller.
+fn side(types: &KernelTypes, subsys: &str) -> Result<u64, ReadTypesError> {
+    let number = types.enumerator("cgroup_subsys_id", subsys)?;
+    let number = number.ok_or_else(|| no_field("cgroup_subsys_id", subsys))?;
+    Ok(types.offset_of("cgroup", "subsys")? + u64::from(number) * POINTER_BYTES)
+}
+
+/// Where a field of a controller's structure is, seen from the group's side of the controller, which it begins with.
+fn in_side(
+    types: &KernelTypes,
+    structure: &str,
+    path: &[(&str, &str)],
+) -> Result<u64, ReadTypesError> {
+    let mut offset = 0;
+    for (structure, field) in path {
+        offset += types.offset_of(structure, field)?;
+    }
+    match types.offset_of(structure, "css")? {
+        0 => Ok(offset),
+        _ => Err(no_field(structure, "css at its begin")),
+    }
+}
+
+fn no_field(structure: &str, field: &str) -> ReadTypesError {
+    ReadTypesError::NoField {
+        structure: structure.to_owned(),
+        field: field.to_owned(),
+    }
+}
+
+fn cpu(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
+    let of = |field| {
+        let path = [("task_group", "cfs_bandwidth"), ("cfs_bandwidth", field)];
+        in_side(types, "task_group", &path)
+    };
+    Ok(Facts {
+        cgroup_cpu: side(types, "cpu_cgrp_id")?,
+        group_periods: of("nr_periods")?,
+        group_throttled_periods: of("nr_throttled")?,
+        group_throttled_time: of("throttled_time")?,
+        ..Facts::default()
+    })
+}
+
+fn memory(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
+    let of = |counter, field| {
+        let path = [("mem_cgroup", counter), ("page_counter", field)];
+        in_side(types, "mem_cgroup", &path)
+    };
+    let events = |event| {
+        let number = types.enumerator("memcg_memory_event", event)?;
+        let number = number.ok_or_else(|| no_field("memcg_memory_event", event))?;
+        let events = in_side(types, "mem_cgroup", &[("mem_cgroup", "memory_events")])?;
+        Ok(events + u64::from(number) * LONG_BYTES)
+    };
+    Ok(Facts {
+        cgroup_memory: side(types, "memory_cgrp_id")?,
+        memory_usage: of("memory", "usage")?,
+        memory_watermark: of("memory", "watermark")?,
+        memory_max: of("memory", "max")?,
+        memory_swap: of("swap", "usage").unwrap_or(0),
+        memory_kernel: of("kmem", "usage").unwrap_or(0),
+        memory_high_events: events("MEMCG_HIGH")?,
+        memory_max_events: events("MEMCG_MAX")?,
+        memory_oom_kills: events("MEMCG_OOM_KILL")?,
+        ..Facts::default()
+    })
+}
+
+fn pids(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
+    Ok(Facts {
+        cgroup_pids: side(types, "pids_cgrp_id")?,
+        pids_counter: in_side(types, "pids_cgroup", &[("pids_cgroup", "counter")])?,
+        ..Facts::default()
+    })
+}
+
+fn pressure(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
+    let order = [
+        ("psi_aggregators", "PSI_AVGS", 0),
+        ("psi_states", "PSI_IO_SOME", 0),
+        ("psi_states", "PSI_IO_FULL", 1),
+        ("psi_states", "PSI_MEM_SOME", 2),
+        ("psi_states", "PSI_MEM_FULL", 3),
+        ("psi_states", "PSI_CPU_SOME", 4),
+        ("psi_states", "PSI_CPU_FULL", 5),
+    ];
+    for (of, name, number) in order {
+        if types.enumerator(of, name)? != Some(number) {
+            return Err(no_field(of, name));
+        }
+    }
+    Ok(Facts {
+        cgroup_psi: types.offset_of("cgroup", "psi")?,
+        psi_total: types.offset_of("psi_group", "total")?,
+        ..Facts::default()
     })
 }
 

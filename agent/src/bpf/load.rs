@@ -12,7 +12,7 @@ use aya::{
     Btf, Ebpf, EbpfError, EbpfLoader,
     pin::PinError,
     programs::{
-        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr,
+        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSockAddr, Iter,
         ProgramError, RawTracePoint, SchedClassifier,
         links::{FdLink, LinkError},
     },
@@ -94,6 +94,9 @@ const SOCKETS: &str = "SOCKETS";
 
 /// The program that is attached nowhere and run by the agent.
 pub(super) const CHARGE_RUNNING: &str = "charge_running";
+
+/// The program that walks over groups when the agent asks.
+pub(super) const WALK_GROUPS: &str = "walk_groups";
 
 /// What [`Absent`] calls waiting for a CPU.
 pub(super) const RUN_DELAY: &str = "run_delay";
@@ -186,7 +189,7 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .chain(CALLS)
         .chain(DEVICES)
         .chain(PARTS.iter().map(|part| part.program))
-        .chain([CHARGE_RUNNING])
+        .chain([CHARGE_RUNNING, WALK_GROUPS])
 }
 
 /// Loads `object`, with the maps that are pinned in `maps` or fresh ones, and pins its programs in
@@ -236,7 +239,8 @@ pub(super) fn load(
         let reason = "this kernel does not say how long threads wait for a CPU: use one built with CONFIG_SCHED_INFO";
         keep_reason(programs, RUN_DELAY, reason)?;
     }
-    pin_charge_running(&mut ebpf, programs)
+    pin_charge_running(&mut ebpf, programs)?;
+    pin_walk_groups(&mut ebpf, &btf, programs)
 }
 
 fn pin_classifier(
@@ -362,6 +366,20 @@ fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgra
     let program: &mut RawTracePoint = program_mut(ebpf, name)?;
     program.load().map_err(|error| refused(name, error))?;
     pin_at(name, programs, |path| program.pin(path))
+}
+
+/// Pins the program that walks over groups, or keeps in its place why it cannot: files tell the same.
+fn pin_walk_groups(ebpf: &mut Ebpf, btf: &Btf, programs: &Path) -> Result<(), LoadProgramsError> {
+    let name = WALK_GROUPS;
+    let program: &mut Iter = program_mut(ebpf, name)?;
+    match program.load("cgroup", btf) {
+        Ok(()) => pin_at(name, programs, |path| program.pin(path)),
+        Err(error) => {
+            let error = refused(name, error);
+            tracing::warn!(%error, "what groups know is read from their files");
+            keep_reason(programs, name, "the kernel refused it")
+        }
+    }
 }
 
 /// Pins `link` under the program's name. The pin is all that is kept of it.

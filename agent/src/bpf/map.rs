@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "bpf(2) takes addresses of buffers")]
 
 use std::{
+    fs::File,
     io,
     marker::PhantomData,
     ops::AddAssign,
@@ -26,6 +27,13 @@ const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_ITER_CREATE: libc::c_long = 33;
+
+/// What a program of iterators is attached as (`BPF_TRACE_ITER`).
+const TRACE_ITER: u32 = 28;
+/// A group and all below it, each before those below it (`BPF_CGROUP_ITER_DESCENDANTS_PRE`).
+const DESCENDANTS_FIRST: u32 = 2;
 
 /// Do not replace an entry (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
@@ -64,6 +72,34 @@ struct ObjectAttr {
     pathname: u64,
     bpf_fd: u32,
     file_flags: u32,
+}
+
+/// The part of `union bpf_attr` for `BPF_LINK_CREATE` of an iterator.
+#[repr(C)]
+#[derive(Default)]
+struct LinkIterAttr {
+    prog_fd: u32,
+    target_fd: u32,
+    attach_type: u32,
+    flags: u32,
+    iter_info: u64,
+    iter_info_len: u32,
+    pad: u32,
+}
+
+/// The part of `union bpf_iter_link_info` for groups.
+#[repr(C)]
+struct CgroupIterInfo {
+    order: u32,
+    cgroup_fd: u32,
+    cgroup_id: u64,
+}
+
+/// The part of `union bpf_attr` for `BPF_ITER_CREATE`.
+#[repr(C)]
+struct IterAttr {
+    link_fd: u32,
+    flags: u32,
 }
 
 /// The part of `union bpf_attr` for `BPF_PROG_TEST_RUN`.
@@ -395,8 +431,12 @@ pub(super) fn open_pinned(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
         ..ObjectAttr::default()
     };
     // SAFETY: the path is a string that ends with a zero and outlives the call.
-    let fd = unsafe { bpf(BPF_OBJ_GET, &mut attr) }?;
-    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    owned(unsafe { bpf(BPF_OBJ_GET, &mut attr) }?)
+}
+
+/// The descriptor that a command answered with.
+fn owned(answer: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = i32::try_from(answer).map_err(io::Error::other)?;
     // SAFETY: the kernel gave this process a fresh descriptor that nothing else owns.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
 }
@@ -411,6 +451,33 @@ pub(super) fn run_on_cpu(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     };
     // SAFETY: the command reads nothing but the attributes here.
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }.map(drop)
+}
+
+/// Runs a program of iterators over the group `root` and all below it. The kernel keeps everybody from making and
+/// removing groups meanwhile.
+pub(super) fn walk_cgroups(program: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+    let over = CgroupIterInfo {
+        order: DESCENDANTS_FIRST,
+        cgroup_fd: raw(root),
+        cgroup_id: 0,
+    };
+    let mut attr = LinkIterAttr {
+        prog_fd: raw(program),
+        attach_type: TRACE_ITER,
+        iter_info: (&raw const over).expose_provenance() as u64,
+        iter_info_len: u32::try_from(size_of_val(&over)).map_err(io::Error::other)?,
+        ..LinkIterAttr::default()
+    };
+    // SAFETY: what is iterated over outlives the call.
+    let link = owned(unsafe { bpf(BPF_LINK_CREATE, &mut attr) }?)?;
+    let mut attr = IterAttr {
+        link_fd: raw(link.as_fd()),
+        flags: 0,
+    };
+    // SAFETY: the command reads nothing but the attributes.
+    let mut iterator = File::from(owned(unsafe { bpf(BPF_ITER_CREATE, &mut attr) }?)?);
+    // The program prints nothing: it has seen everything when the end is read.
+    io::copy(&mut iterator, &mut io::sink()).map(drop)
 }
 
 /// What a program on devices does with `packet` on `device`, and what the packet is then. Nothing is sent.

@@ -12,6 +12,9 @@ use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
 use crate::cgroup::{Controller, Unenforced, oom};
 
+/// What memory is used for.
+pub(crate) const STAT: &str = "memory.stat";
+
 /// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
 const V1_UNLIMITED_BYTES: u64 = 1 << 62;
 
@@ -272,24 +275,64 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
     }
 }
 
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kinds {
+    pub(crate) rss_bytes: Option<u64>,
+    pub(crate) cache_bytes: Option<u64>,
+    /// v1 only: v2 has a file of its own.
+    pub(crate) swap_bytes: Option<u64>,
+    /// v2 only: v1 has a file of its own.
+    pub(crate) kernel_bytes: Option<u64>,
+    pub(crate) major_faults: Option<u64>,
+}
+
+/// What the memory of the group at `at` is used for.
+pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+    at: At,
+) -> Result<Kinds, CgroupFileError> {
+    let text = files.read(at, STAT)?;
+    Ok(if at.is_none() {
+        let keys = ["anon", "file", "kernel", "pgmajfault"];
+        let [rss_bytes, cache_bytes, kernel_bytes, major_faults] = file::keyed_all(text, keys);
+        Kinds {
+            rss_bytes,
+            cache_bytes,
+            swap_bytes: None,
+            kernel_bytes,
+            major_faults,
+        }
+    } else {
+        // A group's own pages are counted under the plain name, its children's under `total_`.
+        let keys = ["total_rss", "total_cache", "total_swap", "total_pgmajfault"];
+        let [rss_bytes, cache_bytes, swap_bytes, major_faults] = file::keyed_all(text, keys);
+        Kinds {
+            rss_bytes,
+            cache_bytes,
+            swap_bytes,
+            kernel_bytes: None,
+            major_faults,
+        }
+    })
+}
+
 fn stats_v2<D: Fn(At) -> PathBuf>(
     files: &mut Reader<'_, D>,
     at: At,
 ) -> Result<MemoryStats, CgroupFileError> {
-    let keys = ["anon", "file", "kernel", "pgmajfault"];
-    let [rss_bytes, cache_bytes, kernel_bytes, major_faults] =
-        file::keyed_all(files.read(at, "memory.stat")?, keys);
+    let kinds = kinds(files, at)?;
     let events = files.read(at, "memory.events")?;
     let [high_events, max_events, oom_kills] = file::keyed_all(events, ["high", "max", "oom_kill"]);
     Ok(MemoryStats {
         current_bytes: files.number(at, current_name(true))?,
         peak_bytes: files.number_if_any(at, peak_name(true))?,
         limit_bytes: files.limit(at, "memory.max")?,
-        rss_bytes,
-        cache_bytes,
+        rss_bytes: kinds.rss_bytes,
+        cache_bytes: kinds.cache_bytes,
         swap_bytes: files.number_if_any(at, "memory.swap.current")?,
-        kernel_bytes,
-        major_faults,
+        kernel_bytes: kinds.kernel_bytes,
+        major_faults: kinds.major_faults,
         high_events,
         max_events,
         oom_kills: oom_kills.unwrap_or(0),
@@ -300,24 +343,26 @@ fn stats_v1<D: Fn(At) -> PathBuf>(
     files: &mut Reader<'_, D>,
     at: At,
 ) -> Result<MemoryStats, CgroupFileError> {
-    // A group's own pages are counted under the plain name, its children's under `total_`.
-    let keys = ["total_rss", "total_cache", "total_swap", "total_pgmajfault"];
-    let [rss_bytes, cache_bytes, swap_bytes, major_faults] =
-        file::keyed_all(files.read(at, "memory.stat")?, keys);
+    let kinds = kinds(files, at)?;
     let limit = files.limit(at, "memory.limit_in_bytes")?;
     Ok(MemoryStats {
         current_bytes: files.number(at, current_name(false))?,
         peak_bytes: files.number_if_any(at, peak_name(false))?,
         limit_bytes: limit.filter(|limit| is_limit(*limit)),
-        rss_bytes,
-        cache_bytes,
-        swap_bytes,
+        rss_bytes: kinds.rss_bytes,
+        cache_bytes: kinds.cache_bytes,
+        swap_bytes: kinds.swap_bytes,
         kernel_bytes: files.number_if_any(at, "memory.kmem.usage_in_bytes")?,
-        major_faults,
+        major_faults: kinds.major_faults,
         high_events: None,
         max_events: None,
         oom_kills: oom::kills_v1(files, at)?,
     })
+}
+
+/// Whether the v2 group `dir` counts what of its memory is swapped out.
+pub(crate) fn counts_swap(dir: &Path) -> bool {
+    dir.join("memory.swap.current").exists()
 }
 
 /// The most it ever used. v2 tells since Linux 5.19.

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use muster_domain::resources::IoLimits;
+use muster_ebpf_common::group::GroupRow;
 
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::held::{At, HeldFiles, Reader};
@@ -19,8 +20,8 @@ use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
     ApplyLimitError, Controller, Drift, KillError, Limits, NodeTree, NodeTreeError, TaskName,
-    TaskStats, Unenforced, Waits, cpu, cpuset, freeze, io as disks, kill, memory, note, pids,
-    pressure,
+    TaskStats, Unenforced, Waits, Walked, cpu, cpuset, freeze, io as disks, kill, memory, note,
+    pids, pressure, walked,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -59,12 +60,22 @@ pub struct TaskCgroup {
     dir: Arc<Path>,
     /// It had a group of the cpuset controller when it was opened.
     has_cpuset: bool,
+    /// The ids of its groups in v1, once somebody asked.
+    v1_ids: OnceLock<Box<[(Controller, u64)]>>,
     /// What is read again and again.
     files: HeldFiles,
     /// What was last asked for its disks; held while it is written.
     io: Mutex<IoLimits>,
     /// What this task misses beyond what every task of the node does.
     unenforced: Vec<Unenforced>,
+}
+
+/// What a walk found of one task.
+struct Rows<'a> {
+    v2: &'a GroupRow,
+    cpu: Option<&'a GroupRow>,
+    memory: Option<&'a GroupRow>,
+    pids: Option<&'a GroupRow>,
 }
 
 /// Why a task's groups could not be made or opened.
@@ -216,6 +227,7 @@ impl TaskCgroup {
             tree: tree.clone(),
             name,
             id,
+            v1_ids: OnceLock::new(),
             files: HeldFiles::new(),
             io: Mutex::default(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
@@ -470,6 +482,78 @@ impl TaskCgroup {
                 .transpose()?,
             pressure: pressure::stats(&mut files),
         })
+    }
+
+    /// The same from what a walk found, and the file of memory's kinds; `None` if the walk did not find it all. The CPU
+    /// time that eBPF counts is not among it.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn stats_in(&self, walked: &Walked) -> Result<Option<TaskStats>, CgroupFileError> {
+        let Some(rows) = self.rows_in(walked) else {
+            return Ok(None);
+        };
+        let memory = match (rows.memory, self.at(Controller::Memory)) {
+            (Some(row), Some(at)) => {
+                self.files.asked(std::time::Instant::now());
+                let kinds = memory::kinds(&mut self.reader(), at)?;
+                walked.memory(row, at, &kinds)
+            }
+            _ => None,
+        };
+        Ok(Some(TaskStats {
+            cpu: Some(rows.cpu.and_then(walked::cpu).unwrap_or_default()),
+            memory,
+            pids: rows.pids.and_then(walked::pids),
+            pressure: walked::pressure(rows.v2),
+        }))
+    }
+
+    /// Bytes of memory charged and how long it was kept from running, from what a walk found; `None` if it did not find
+    /// it all. It is called all the time, and closes what [`Self::stats_in`] opened and nobody needs any more.
+    pub fn now_in(&self, walked: &Walked) -> Option<(Option<u64>, Waits)> {
+        let rows = self.rows_in(walked)?;
+        self.files.let_go(&[], std::time::Instant::now());
+        let waits = Waits {
+            throttled_us: rows
+                .cpu
+                .and_then(walked::cpu)
+                .and_then(|cpu| cpu.throttled_us),
+            pressure: walked::pressure(rows.v2),
+        };
+        Some((rows.memory.and_then(walked::memory_bytes), waits))
+    }
+
+    /// Its rows: a controller's is `None` where it is not to be had.
+    fn rows_in<'a>(&self, walked: &'a Walked) -> Option<Rows<'a>> {
+        let of = |controller| match self.at(controller) {
+            Some(at) => walked.row(at, self.id_in(at)?).map(Some),
+            None => Some(None),
+        };
+        Some(Rows {
+            v2: walked.row(None, self.id)?,
+            cpu: of(Controller::Cpu)?,
+            memory: of(Controller::Memory)?,
+            pids: of(Controller::Pids)?,
+        })
+    }
+
+    /// The id of its group at `at`.
+    fn id_in(&self, at: At) -> Option<u64> {
+        let Some(wanted) = at else {
+            return Some(self.id);
+        };
+        let ids = self.v1_ids.get_or_init(|| {
+            let groups = self.groups().into_iter().filter(|(_, group)| !group.v2);
+            let ids = groups.filter_map(|(controller, group)| {
+                let metadata = std::fs::metadata(group.dir).ok()?;
+                Some((controller, metadata.ino()))
+            });
+            ids.collect()
+        });
+        let mut ids = ids.iter();
+        ids.find_map(|(controller, id)| (*controller == wanted).then_some(*id))
     }
 
     fn reader(&self) -> Reader<'_, impl Fn(At) -> PathBuf> {

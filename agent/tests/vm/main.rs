@@ -13,6 +13,8 @@ mod disk;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
+mod groups;
+#[cfg(test)]
 #[path = "../packet/ipv6.rs"]
 mod ipv6;
 #[cfg(test)]

@@ -53,6 +53,40 @@ pub struct Facts {
     pub cgroup_ancestors: u64,
     /// `cgroup.kn`: the directory.
     pub cgroup_kn: u64,
+    /// Where a `cgroup` has its side of the cpu controller (`subsys`); 0 if this kernel has none.
+    pub cgroup_cpu: u64,
+    /// The same of the memory controller.
+    pub cgroup_memory: u64,
+    /// The same of the pids controller.
+    pub cgroup_pids: u64,
+    /// `cgroup.psi`: pressure; 0 if this kernel keeps none.
+    pub cgroup_psi: u64,
+    /// `task_group.cfs_bandwidth.nr_periods`, of 32 bits.
+    pub group_periods: u64,
+    /// `task_group.cfs_bandwidth.nr_throttled`, of 32 bits.
+    pub group_throttled_periods: u64,
+    /// `task_group.cfs_bandwidth.throttled_time`, in nanoseconds.
+    pub group_throttled_time: u64,
+    /// `mem_cgroup.memory.usage`, in pages.
+    pub memory_usage: u64,
+    /// `mem_cgroup.memory.watermark`.
+    pub memory_watermark: u64,
+    /// `mem_cgroup.memory.max`.
+    pub memory_max: u64,
+    /// `mem_cgroup.swap.usage`; 0 if this kernel does not count it.
+    pub memory_swap: u64,
+    /// `mem_cgroup.kmem.usage`; 0 if this kernel does not count it apart.
+    pub memory_kernel: u64,
+    /// `mem_cgroup.memory_events`, of `MEMCG_HIGH`.
+    pub memory_high_events: u64,
+    /// The same of `MEMCG_MAX`.
+    pub memory_max_events: u64,
+    /// The same of `MEMCG_OOM_KILL`.
+    pub memory_oom_kills: u64,
+    /// `pids_cgroup.counter`.
+    pub pids_counter: u64,
+    /// `psi_group.total`: what averages are made of.
+    pub psi_total: u64,
     /// `sock.sk_cgrp_data.cgroup`: the v2 cgroup of who made the socket.
     pub sock_cgroup: u64,
     /// `sock.sk_protocol`, of 16 bits.
@@ -84,78 +118,12 @@ impl Facts {
     /// The same as words, in the order of the fields.
     #[must_use]
     pub fn words(&self) -> [u64; FACTS_WORDS] {
-        let Self {
-            task_level,
-            generation,
-            exit_says_group_dead,
-            victim_is_thread,
-            task_pid,
-            task_tgid,
-            task_comm,
-            task_exit_code,
-            task_start_boottime,
-            task_group_leader,
-            task_signal,
-            task_sched_info,
-            task_exec_start,
-            task_cgroups,
-            signal_live,
-            signal_flags,
-            signal_group_exit_code,
-            css_set_dfl_cgrp,
-            cgroup_level,
-            cgroup_ancestors,
-            cgroup_kn,
-            sock_cgroup,
-            sock_protocol,
-            sock_has_mark,
-            io_is_v2,
-            request_bio,
-            request_data_len,
-            request_cmd_flags,
-            bio_blkg,
-            blkg_blkcg,
-            blkcg_cgroup,
-            kernfs_node_id,
-        } = *self;
-        [
-            task_level,
-            generation,
-            exit_says_group_dead,
-            victim_is_thread,
-            task_pid,
-            task_tgid,
-            task_comm,
-            task_exit_code,
-            task_start_boottime,
-            task_group_leader,
-            task_signal,
-            task_sched_info,
-            task_exec_start,
-            task_cgroups,
-            signal_live,
-            signal_flags,
-            signal_group_exit_code,
-            css_set_dfl_cgrp,
-            cgroup_level,
-            cgroup_ancestors,
-            cgroup_kn,
-            sock_cgroup,
-            sock_protocol,
-            sock_has_mark,
-            io_is_v2,
-            request_bio,
-            request_data_len,
-            request_cmd_flags,
-            bio_blkg,
-            blkg_blkcg,
-            blkcg_cgroup,
-            kernfs_node_id,
-        ]
+        // SAFETY: the structure is words of 64 bits, `repr(C)`.
+        unsafe { core::mem::transmute::<Self, [u64; FACTS_WORDS]>(*self) }
     }
 }
 
-// SAFETY: 32 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 49 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -178,6 +146,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 32);
+        assert_eq!(FACTS_WORDS, 49);
     }
 }

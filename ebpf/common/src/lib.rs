@@ -14,6 +14,7 @@
 //! | `rate.rs` | how fast |
 //! | `nat.rs` | networks of allocations and published ports |
 //! | `oom.rs` | processes killed for want of memory |
+//! | `group.rs` | what the kernel keeps of a control group |
 //! | `histogram.rs` | how long things took |
 //! | `kernel.rs` | offsets of kernel structures, filled in at load |
 //! | `limits.rs` | how many entries each map holds |
@@ -28,6 +29,7 @@
 
 pub mod block;
 pub mod exec;
+pub mod group;
 pub mod histogram;
 pub mod kernel;
 pub mod limits;
@@ -39,7 +41,7 @@ pub mod rate;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 7;
+pub const LAYOUT: u32 = 8;
 
 /// What stands for a slot where a task has none.
 pub const NO_SLOT: u64 = u64::MAX;

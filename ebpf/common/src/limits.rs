@@ -79,3 +79,13 @@ pub const PUBLISHED_MAX: u32 = 65_536;
 ///
 /// The one unused longest is forgotten when it is full; its answers then do not reach the client.
 pub const PASSAGES_MAX: u32 = 131_072;
+
+/// Groups of tasks that one walk over them tells (1.3 MiB).
+///
+/// As many as the tasks we plan for on a node. The files of one beyond are read, as if there were no walk.
+pub const GROUPS_MAX: u32 = 8_192;
+
+/// Groups that one walk comes to, those that tasks make below their own included.
+///
+/// A walk keeps everybody from making and removing groups, a quarter of a microsecond for each that it comes to.
+pub const GROUPS_VISITED_MAX: u32 = 32_768;

@@ -27,6 +27,8 @@ mod block;
 #[cfg(target_arch = "bpf")]
 mod exec;
 #[cfg(target_arch = "bpf")]
+mod group;
+#[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod nat;

@@ -5,9 +5,11 @@
 //! (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`. Everybody collects some times in a row and then it is another's
 //! turn, so that one collection in each finds the caches as the others left them; what that one takes is `cold_us_per_task`.
 //!
-//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; and `files_us_per_task`, the five files
-//! of each task that a step of the history reads besides (memory, quota, pressure), kept open. `full_us_per_task` is what `muster top` asks for, against the same
-//! rivals, which learn less: everything in the maps and some twelve files of each task's groups, kept open.
+//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; `walk_us_per_task`, the walk over the
+//! tasks' groups that a step of the history takes besides (memory, quota, pressure), and `files_us_per_task`, the five files
+//! of each task that it reads where no program walks, kept open. `full_us_per_task` is what `muster top` asks for, against the same
+//! rivals, which learn less: everything in the maps, a walk, and of each task the file of memory's kinds, kept open.
+//! `by_files_us_per_task` is the same where no program walks: some twelve files of each task's groups.
 
 mod rivals;
 
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
-use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup};
+use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup, Walked};
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 
 use crate::cgroup::Cgroup;
@@ -120,6 +122,8 @@ impl Node {
         let mut ours = || all_there(bpf.collect_totals(count)?.len());
         let mut all = || all_there(bpf.collect()?.len());
         let mut full = || all_there(self.full(bpf)?);
+        let mut by_files = || all_there(self.by_files(bpf)?);
+        let mut walk = || all_there(self.walk(bpf)?);
         let mut step = || step.read();
         let mut held = || held.read();
         let mut opened = || opened.read();
@@ -139,6 +143,10 @@ impl Node {
             );
             let full = Spent::on(times.div_ceil(RIVALS_PART), &mut full)?;
             tally.ours(&told(FULL), "µs", full.each());
+            let by_files = Spent::on(times.div_ceil(RIVALS_PART), &mut by_files)?;
+            tally.ours(&told("by_files_us_per_task"), "µs", by_files.each());
+            let walk = Spent::on(times, &mut walk)?;
+            tally.ours(&told("walk_us_per_task"), "µs", walk.each());
             let step = Spent::on(times, &mut step)?;
             tally.ours(&told("files_us_per_task"), "µs", step.each());
             let rivals: [(&str, &mut Collect<'_>); 3] =
@@ -157,12 +165,36 @@ impl Node {
     /// Everything that is known of each task, as the agent reads it when somebody asks.
     fn full(&self, bpf: &Bpf) -> anyhow::Result<usize> {
         let counted = bpf.collect()?;
+        let walked = self.walked(bpf)?;
+        let mut tasks = 0;
+        for task in &self.cgroups {
+            let stats = task.stats_in(&walked)?.context("the walk came to it")?;
+            std::hint::black_box((stats, bpf.main_of(task.id())?));
+            tasks += usize::from(counted.contains_key(&task.id()));
+        }
+        Ok(tasks)
+    }
+
+    /// The same by files alone.
+    fn by_files(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        let counted = bpf.collect()?;
         let mut tasks = 0;
         for task in &self.cgroups {
             std::hint::black_box((task.stats()?, bpf.main_of(task.id())?));
             tasks += usize::from(counted.contains_key(&task.id()));
         }
         Ok(tasks)
+    }
+
+    /// What a step of the history learns of groups.
+    fn walk(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        let walked = self.walked(bpf)?;
+        let found = self.cgroups.iter().filter_map(|task| task.now_in(&walked));
+        Ok(found.map(std::hint::black_box).count())
+    }
+
+    fn walked(&self, bpf: &Bpf) -> io::Result<Walked> {
+        self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2))
     }
 
     /// Ends the processes and removes everything.

@@ -1,0 +1,73 @@
+//! What the kernel keeps of all tasks' groups, by one walk over each hierarchy.
+
+use std::{
+    collections::HashMap,
+    ffi::CString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use muster_ebpf_common::{
+    CgroupId,
+    group::{GroupRow, GroupWalk},
+};
+
+use crate::bpf::{
+    IdHash,
+    load::WALK_GROUPS,
+    map::{PinnedMap, open_pinned, walk_cgroups},
+};
+
+/// What was found of tasks' groups in one hierarchy, by their ids in it.
+pub type GroupRows = HashMap<CgroupId, GroupRow, IdHash>;
+
+/// The maps of the stem `group`, and its program.
+#[derive(Debug)]
+pub(super) struct Groups {
+    pub(super) rows: PinnedMap<u32, GroupRow>,
+    /// Where the walk is. Who walks has it.
+    pub(super) walk: Mutex<PinnedMap<u32, GroupWalk>>,
+    /// `None` where the kernel refused it.
+    pub(super) program: Option<OwnedFd>,
+}
+
+impl Groups {
+    /// Walks over the groups below `root`; `is_v2` tells of which hierarchy they are.
+    pub(super) fn below(&self, root: &Path, is_v2: bool) -> io::Result<GroupRows> {
+        let program = self.program.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let root = File::open(root)?;
+        let walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = GroupWalk {
+            own_kills: u32::from(!is_v2),
+            ..GroupWalk::default()
+        };
+        walk.set_all(0, begin)?;
+        walk_cgroups(program.as_fd(), root.as_fd())?;
+        let walked = super::first(walk.lookup(0)?);
+        if walked.cut != 0 {
+            tracing::debug!(visited = walked.visited, "more groups than one walk tells");
+        }
+        let found = walked.rows as usize;
+        let mut rows = GroupRows::with_capacity_and_hasher(found, IdHash::default());
+        self.rows.visit(found, |_, values| {
+            rows.extend(values.map(|row| (row.group, *row)));
+        })?;
+        Ok(rows)
+    }
+}
+
+/// Opens the program that walks, from the directory of one load; `None` where the kernel refused it.
+pub(super) fn open_walk_groups(programs: &Path) -> io::Result<Option<OwnedFd>> {
+    let path = programs.join(WALK_GROUPS);
+    if path.is_symlink() {
+        return Ok(None);
+    }
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
+    open_pinned(&path).map(Some)
+}
