@@ -6,8 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs` | a stem of `ebpf/programs` each, as read here |
-//! | `bpf/groups.rs` | what the kernel keeps of tasks' groups |
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs`, `group.rs` | a stem of `ebpf/programs` each, as read here |
 //! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
@@ -27,7 +26,7 @@ mod btf;
 mod cost;
 mod empty;
 mod exec;
-mod groups;
+mod group;
 mod kernel;
 mod limits;
 mod load;
@@ -69,7 +68,7 @@ use muster_ebpf_common::{
 };
 
 use crate::bpf::{
-    block::Block, btf::KernelTypes, exec::Exec, groups::Groups, map::PinnedMap, nat::Nat, net::Net,
+    block::Block, btf::KernelTypes, exec::Exec, group::Groups, map::PinnedMap, nat::Nat, net::Net,
     oom::Oom, pins::Pins, policy::Policy, sched::Sched, slots::Slots,
 };
 
@@ -79,7 +78,7 @@ pub use crate::bpf::{
     cost::{MeasureCostError, ProgramCost, measure_cost},
     empty::EmptyPrograms,
     exec::{ExitRecord, MainProcess},
-    groups::GroupRows,
+    group::GroupRows,
     load::LoadProgramsError,
     oom::OomRecord,
     pins::remove_pins,
@@ -472,7 +471,7 @@ impl Bpf {
             groups: Groups {
                 rows: PinnedMap::shared(open_map(&maps, "GROUPS")?),
                 walk: Mutex::new(PinnedMap::shared(open_map(&maps, "WALK")?)),
-                program: groups::open_walk_groups(&pins.programs(generation)).map_err(&at)?,
+                program: group::open_walk_groups(&pins.programs(generation)).map_err(&at)?,
             },
             policy: Policy::open(&maps, count)?,
             nat: Nat::open(&maps, &pins.programs(generation))?,

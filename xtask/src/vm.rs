@@ -46,7 +46,7 @@ const GUEST_FILTERS: [(&str, &str); 1] = [(
 /// by our own numbers.
 const EBPF_TESTS: (&str, &str) = (
     "vm",
-    "adoption:: block:: exec:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps",
+    "adoption:: block:: exec:: group:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps",
 );
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.

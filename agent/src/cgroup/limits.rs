@@ -41,9 +41,9 @@ pub(crate) const PIDS_KEPT_MAX: u64 = 4_096;
 /// Where the kernel has few, this part of them at most: an eighth.
 pub(crate) const PIDS_KEPT_PART: u64 = 8;
 
-/// Files of tasks' groups that the agent holds open: the kernel keeps some 5 KiB for each, so 80 MiB at the most. They
-/// are all that 1 000 tasks have, or what the histories of 3 000 need; twice as many would cost more memory than the
-/// time they save is worth.
+/// Files of tasks' groups that the agent holds open: the kernel keeps some 5 KiB for each, so 80 MiB at the most. Of a task
+/// that is walked to it is one; where no program walks they are all that 1 000 tasks have, or what the histories of
+/// 3 000 need, and twice as many would cost more memory than the time they save is worth.
 pub(crate) const FILES_HELD_MAX: usize = 16_384;
 /// Where a process may have few descriptors, this part of them: a quarter. The rest is for output of tasks, three a task.
 pub(crate) const FILES_HELD_PART: u64 = 4;

@@ -13,7 +13,7 @@ mod disk;
 #[cfg(test)]
 mod exec;
 #[cfg(test)]
-mod groups;
+mod group;
 #[cfg(test)]
 #[path = "../packet/ipv6.rs"]
 mod ipv6;
