@@ -44,7 +44,7 @@ impl Groups {
         let root = File::open(root)?;
         let walk = self.walk.lock().unwrap_or_else(PoisonError::into_inner);
         let begin = GroupWalk {
-            own_kills: u32::from(!is_v2),
+            is_v2: u32::from(is_v2),
             ..GroupWalk::default()
         };
         walk.set_all(0, begin)?;

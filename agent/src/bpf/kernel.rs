@@ -1,6 +1,6 @@
 //! Facts about the running kernel that the programs are told at load.
 
-use muster_ebpf_common::kernel::Facts;
+use muster_ebpf_common::{group::MEMORY_EVENTS, kernel::Facts};
 
 use crate::bpf::btf::{KernelTypes, ReadTypesError};
 
@@ -11,7 +11,6 @@ const EXIT_ARGUMENTS_WITH_GROUP_DEAD: usize = 2;
 const VICTIM_ARGUMENTS_WITH_THREAD: usize = 2;
 
 const POINTER_BYTES: u64 = size_of::<*const u8>() as u64;
-const LONG_BYTES: u64 = size_of::<libc::c_long>() as u64;
 
 /// Looks the facts up in `types`.
 ///
@@ -63,16 +62,13 @@ pub(super) fn facts(
         cgroup_pids: pids.cgroup_pids,
         cgroup_psi: pressure.cgroup_psi,
         group_periods: cpu.group_periods,
-        group_throttled_periods: cpu.group_throttled_periods,
         group_throttled_time: cpu.group_throttled_time,
         memory_usage: memory.memory_usage,
         memory_watermark: memory.memory_watermark,
         memory_max: memory.memory_max,
         memory_swap: memory.memory_swap,
         memory_kernel: memory.memory_kernel,
-        memory_high_events: memory.memory_high_events,
-        memory_max_events: memory.memory_max_events,
-        memory_oom_kills: memory.memory_oom_kills,
+        memory_events: memory.memory_events,
         pids_counter: pids.pids_counter,
         psi_total: pressure.psi_total,
         sock_cgroup: sock.0,
@@ -188,10 +184,13 @@ fn cpu(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
         let path = [("task_group", "cfs_bandwidth"), ("cfs_bandwidth", field)];
         in_side(types, "task_group", &path)
     };
+    let group_periods = of("nr_periods")?;
+    if of("nr_throttled")? != group_periods + 4 {
+        return Err(no_field("cfs_bandwidth", "nr_throttled behind nr_periods"));
+    }
     Ok(Facts {
         cgroup_cpu: side(types, "cpu_cgrp_id")?,
-        group_periods: of("nr_periods")?,
-        group_throttled_periods: of("nr_throttled")?,
+        group_periods,
         group_throttled_time: of("throttled_time")?,
         ..Facts::default()
     })
@@ -202,12 +201,11 @@ fn memory(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
         let path = [("mem_cgroup", counter), ("page_counter", field)];
         in_side(types, "mem_cgroup", &path)
     };
-    let events = |event| {
-        let number = types.enumerator("memcg_memory_event", event)?;
-        let number = number.ok_or_else(|| no_field("memcg_memory_event", event))?;
-        let events = in_side(types, "mem_cgroup", &[("mem_cgroup", "memory_events")])?;
-        Ok(events + u64::from(number) * LONG_BYTES)
-    };
+    for (event, number) in MEMORY_EVENTS {
+        if types.enumerator("memcg_memory_event", event)? != Some(number) {
+            return Err(no_field("memcg_memory_event", event));
+        }
+    }
     Ok(Facts {
         cgroup_memory: side(types, "memory_cgrp_id")?,
         memory_usage: of("memory", "usage")?,
@@ -215,9 +213,7 @@ fn memory(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
         memory_max: of("memory", "max")?,
         memory_swap: of("swap", "usage").unwrap_or(0),
         memory_kernel: of("kmem", "usage").unwrap_or(0),
-        memory_high_events: events("MEMCG_HIGH")?,
-        memory_max_events: events("MEMCG_MAX")?,
-        memory_oom_kills: events("MEMCG_OOM_KILL")?,
+        memory_events: in_side(types, "mem_cgroup", &[("mem_cgroup", "memory_events")])?,
         ..Facts::default()
     })
 }

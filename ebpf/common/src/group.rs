@@ -8,6 +8,10 @@ pub const TASK_DEPTH: u32 = 2;
 /// Kinds of pressure in [`GroupRow::pressure_ns`], in the kernel's order.
 pub const PRESSURES: usize = 6;
 
+/// Events of memory that are read, with the numbers that the kernel gives them.
+pub const MEMORY_EVENTS: [(&str, u32); 3] =
+    [("MEMCG_HIGH", 1), ("MEMCG_MAX", 2), ("MEMCG_OOM_KILL", 4)];
+
 /// Where a walk is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -20,8 +24,8 @@ pub struct GroupWalk {
     pub level: u32,
     /// Whether it ended early, for want of rows or for too many groups: 0 or 1.
     pub cut: u32,
-    /// Whether each group's out-of-memory kills are its own alone (v1): 0 or 1. Set by the agent.
-    pub own_kills: u32,
+    /// Whether the hierarchy is the v2 one: 0 or 1. Set by the agent.
+    pub is_v2: u32,
     /// Nothing.
     pub pad: u32,
 }

@@ -61,10 +61,8 @@ pub struct Facts {
     pub cgroup_pids: u64,
     /// `cgroup.psi`: pressure; 0 if this kernel keeps none.
     pub cgroup_psi: u64,
-    /// `task_group.cfs_bandwidth.nr_periods`, of 32 bits.
+    /// `task_group.cfs_bandwidth.nr_periods`, of 32 bits, and behind it `nr_throttled`.
     pub group_periods: u64,
-    /// `task_group.cfs_bandwidth.nr_throttled`, of 32 bits.
-    pub group_throttled_periods: u64,
     /// `task_group.cfs_bandwidth.throttled_time`, in nanoseconds.
     pub group_throttled_time: u64,
     /// `mem_cgroup.memory.usage`, in pages.
@@ -77,12 +75,8 @@ pub struct Facts {
     pub memory_swap: u64,
     /// `mem_cgroup.kmem.usage`; 0 if this kernel does not count it apart.
     pub memory_kernel: u64,
-    /// `mem_cgroup.memory_events`, of `MEMCG_HIGH`.
-    pub memory_high_events: u64,
-    /// The same of `MEMCG_MAX`.
-    pub memory_max_events: u64,
-    /// The same of `MEMCG_OOM_KILL`.
-    pub memory_oom_kills: u64,
+    /// `mem_cgroup.memory_events`, by [`MEMORY_EVENTS`](crate::group::MEMORY_EVENTS).
+    pub memory_events: u64,
     /// `pids_cgroup.counter`.
     pub pids_counter: u64,
     /// `psi_group.total`: what averages are made of.
@@ -123,7 +117,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 49 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 46 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -146,6 +140,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 49);
+        assert_eq!(FACTS_WORDS, 46);
     }
 }

@@ -52,7 +52,7 @@ extern "C" fn walk_groups(context: *mut c_void) -> i32 {
 fn step(cgroup: KernelPtr) -> Option<i32> {
     // SAFETY: one walk at a time, which the agent sees to, and the map is there for ever.
     let walk = unsafe { &mut *WALK.get_ptr_mut(0)? };
-    let level: u32 = cgroup.read(fact!(cgroup_level))?;
+    let level: u32 = cgroup.field(fact!(cgroup_level));
     if walk.visited == 0 {
         walk.level = level + TASK_DEPTH;
     }
@@ -64,13 +64,14 @@ fn step(cgroup: KernelPtr) -> Option<i32> {
     if level < walk.level {
         return Some(ON);
     }
+    let is_v2 = walk.is_v2 != 0;
     if level > walk.level {
-        // Below the task whose row is the last.
-        if walk.own_kills != 0
+        // Below the task whose row is the last. In v2 its own count has these.
+        if !is_v2
             && let Some(row) = GROUPS.get_ptr_mut(walk.rows.wrapping_sub(1))
             && let Some(memory) = part(cgroup, fact!(cgroup_memory))
         {
-            let kills: u64 = memory.read(fact!(memory_oom_kills))?;
+            let [.., kills] = memory_events(memory)?;
             // SAFETY: as of the walk.
             unsafe { (*row).oom_kills += kills };
         }
@@ -81,56 +82,66 @@ fn step(cgroup: KernelPtr) -> Option<i32> {
         return Some(END);
     };
     // SAFETY: as of the walk.
-    fill(unsafe { &mut *row }, cgroup)?;
+    fill(unsafe { &mut *row }, cgroup, is_v2)?;
     walk.rows += 1;
     Some(ON)
 }
 
 /// A controller's side of a group.
+///
+/// The verifier knows the group's fields, so they need no helper; what is in such a side it does not.
 #[inline(always)]
 fn part(cgroup: KernelPtr, offset: u64) -> Option<KernelPtr> {
     if offset == 0 {
         return None;
     }
-    cgroup.follow(offset)
+    let part = cgroup.structure(offset);
+    (part.address() != 0).then_some(part)
+}
+
+/// Times held back, times at the limit, and kills.
+#[inline(always)]
+fn memory_events(memory: KernelPtr) -> Option<[u64; 3]> {
+    let [_, high, max, _, kills] = memory.read::<[u64; 5]>(fact!(memory_events))?;
+    Some([high, max, kills])
 }
 
 #[inline(always)]
-fn fill(row: &mut GroupRow, cgroup: KernelPtr) -> Option<()> {
+fn fill(row: &mut GroupRow, cgroup: KernelPtr, is_v2: bool) -> Option<()> {
     row.group = cgroup
-        .follow(fact!(cgroup_kn))?
-        .read(fact!(kernfs_node_id))?;
-    row.has = 0;
+        .structure(fact!(cgroup_kn))
+        .field(fact!(kernfs_node_id));
+    let mut has = 0;
     if let Some(memory) = part(cgroup, fact!(cgroup_memory)) {
-        row.has |= HAS_MEMORY;
+        has |= HAS_MEMORY;
         row.memory_pages = memory.read(fact!(memory_usage))?;
         row.memory_peak_pages = memory.read(fact!(memory_watermark))?;
         row.memory_limit_pages = memory.read(fact!(memory_max))?;
-        if fact!(memory_swap) != 0 {
-            row.has |= HAS_SWAP;
+        if is_v2 && fact!(memory_swap) != 0 {
+            has |= HAS_SWAP;
             row.swap_pages = memory.read(fact!(memory_swap))?;
         }
-        if fact!(memory_kernel) != 0 {
-            row.has |= HAS_KERNEL;
+        if !is_v2 && fact!(memory_kernel) != 0 {
+            has |= HAS_KERNEL;
             row.kernel_pages = memory.read(fact!(memory_kernel))?;
         }
-        row.high_events = memory.read(fact!(memory_high_events))?;
-        row.max_events = memory.read(fact!(memory_max_events))?;
-        row.oom_kills = memory.read(fact!(memory_oom_kills))?;
+        [row.high_events, row.max_events, row.oom_kills] = memory_events(memory)?;
     }
     if let Some(pids) = part(cgroup, fact!(cgroup_pids)) {
-        row.has |= HAS_PIDS;
+        has |= HAS_PIDS;
         row.pids = pids.read(fact!(pids_counter))?;
     }
     if let Some(cpu) = part(cgroup, fact!(cgroup_cpu)) {
-        row.has |= HAS_CPU;
-        row.periods = u64::from(cpu.read::<u32>(fact!(group_periods))?);
-        row.throttled_periods = u64::from(cpu.read::<u32>(fact!(group_throttled_periods))?);
+        has |= HAS_CPU;
+        let [periods, throttled] = cpu.read::<[u32; 2]>(fact!(group_periods))?;
+        row.periods = u64::from(periods);
+        row.throttled_periods = u64::from(throttled);
         row.throttled_ns = cpu.read(fact!(group_throttled_time))?;
     }
     if let Some(pressure) = part(cgroup, fact!(cgroup_psi)) {
-        row.has |= HAS_PRESSURE;
+        has |= HAS_PRESSURE;
         row.pressure_ns = pressure.read::<[u64; PRESSURES]>(fact!(psi_total))?;
     }
+    row.has = has;
     Some(())
 }
