@@ -437,6 +437,28 @@ impl Bpf {
         })
     }
 
+    /// Attaches the programs that count once more, and they count too.
+    #[cfg(test)]
+    fn attach_twin(config: &BpfConfig) -> Result<(), OpenBpfError> {
+        let object = object::embedded().ok_or(OpenBpfError::NoObject)?;
+        let (cgroup, cgroup_id) = open_cgroup(&config.cgroup_dir)?;
+        let generation = generation(object, LAYOUT, config.task_level, cgroup_id);
+        let types = KernelTypes::of_running_kernel()?;
+        let facts = kernel::facts(&types, config.task_level, generation)?;
+        let pins = Pins::below(&config.pin_dir, LAYOUT).map_err(|source| OpenBpfError::Pins {
+            path: config.pin_dir.clone(),
+            source,
+        })?;
+        let programs = pins.programs(generation.wrapping_add(1));
+        Ok(load::load(
+            object,
+            &facts,
+            &cgroup,
+            &pins.maps(),
+            &programs,
+        )?)
+    }
+
     fn open_maps(
         pins: &Pins,
         generation: u64,

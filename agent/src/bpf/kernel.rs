@@ -44,6 +44,7 @@ pub(super) fn facts(
         task_comm: types.offset_of("task_struct", "comm")?,
         task_exit_code: types.offset_of("task_struct", "exit_code")?,
         task_start_boottime: types.offset_of("task_struct", "start_boottime")?,
+        task_self_exec_id: types.offset_of("task_struct", "self_exec_id")?,
         task_group_leader: types.offset_of("task_struct", "group_leader")?,
         task_signal: types.offset_of("task_struct", "signal")?,
         task_sched_info: task_sched_info(types)?,

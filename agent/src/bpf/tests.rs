@@ -19,6 +19,8 @@ use muster_domain::fixture;
 
 use node::{CHILD_VAR, Node, poll};
 
+use super::{Bpf, ExecCounters};
+
 /// Runs on the first thread before `main`: tests have threads of their own.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -60,6 +62,26 @@ fn exit_is_that_of_the_last_thread() {
     assert_eq!(node.exit(&bpf).wait_status, 7 << 8);
     assert_eq!(status.code(), Some(7));
     assert_eq!(node.counters(&bpf).exec.exits, 1);
+}
+
+/// As at the moment at which one load takes over from another, but for as long as it takes: both count.
+#[test]
+fn what_two_loads_see_of_a_process_is_counted_once() {
+    let Some(mut node) = Node::set_up("what_two_loads_see_of_a_process_is_counted_once") else {
+        return;
+    };
+    let bpf = node.open();
+    Bpf::attach_twin(&node.config()).unwrap();
+
+    node.start("spawn 100");
+    node.wait();
+
+    let counted = ExecCounters {
+        forks: 100,
+        execs: 101,
+        exits: 101,
+    };
+    assert_eq!(node.counters(&bpf).exec, counted);
 }
 
 /// Between two looks at the map the policies change: what was counted before goes on under the next one, and is told once.

@@ -45,6 +45,33 @@ pub struct ProcessName {
 // SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for ProcessName {}
 
+/// Events of processes that are counted once, by place in the table of those that were counted last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Event {
+    /// A process was born.
+    Fork = 0,
+    /// A program was started.
+    Exec = 1,
+    /// A process ended.
+    Exit = 2,
+}
+
+impl Event {
+    /// How many there are.
+    pub const COUNT: u32 = 3;
+}
+
+/// Which event of its kind it is: no two have the same name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct EventName {
+    /// Whose it is; of a fork the child.
+    pub process: ProcessName,
+    /// Which program of the process it starts, as the kernel counts them; 0 of a fork or an end.
+    pub program: u64,
+}
+
 /// How a task's main process ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -88,6 +115,7 @@ mod tests {
     fn values_have_no_padding() {
         assert_eq!(size_of::<ExecCounters>(), 24);
         assert_eq!(size_of::<ProcessName>(), 16);
+        assert_eq!(size_of::<EventName>(), 24);
         assert_eq!(size_of::<ExitEntry>(), 32);
         assert_eq!(offset_of!(ExitEntry, wait_status), 24);
     }

@@ -28,6 +28,8 @@ pub struct Facts {
     pub task_exit_code: u64,
     /// `task_struct.start_boottime`: nanoseconds since boot.
     pub task_start_boottime: u64,
+    /// `task_struct.self_exec_id`: how many programs the process and those that it is descended from have started.
+    pub task_self_exec_id: u64,
     /// `task_struct.group_leader`: the process's first thread.
     pub task_group_leader: u64,
     /// `task_struct.signal`: what the threads of a process share.
@@ -117,7 +119,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 46 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 47 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]
@@ -140,6 +142,6 @@ mod tests {
         assert_eq!(words[offset_of!(Facts, task_level) / 8], 3);
         assert_eq!(words[offset_of!(Facts, generation) / 8], 7);
         assert_eq!(words[offset_of!(Facts, kernfs_node_id) / 8], 96);
-        assert_eq!(FACTS_WORDS, 46);
+        assert_eq!(FACTS_WORDS, 47);
     }
 }

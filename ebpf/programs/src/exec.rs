@@ -4,17 +4,20 @@
 //! of its last thread, whichever that is: a first thread that leaves earlier is not the end, and a
 //! thread that executes a program and takes the process over is not one either. What is recorded
 //! is what `wait` would report. A main process that left its cgroup is not recorded.
+//!
+//! Where two loads are attached, each is asked about the same event before its CPU goes on. The older may have counted it when
+//! the other becomes the one that counts, so each CPU remembers what was counted last there, for both.
 
 use aya_ebpf::{
     bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST},
     helpers::bpf_ktime_get_boot_ns,
     macros::{btf_tracepoint, map},
-    maps::{HashMap, LruHashMap, PerCpuHashMap},
+    maps::{HashMap, LruHashMap, PerCpuArray, PerCpuHashMap},
     programs::BtfTracePointContext,
 };
 use muster_ebpf_common::{
     CgroupId, Lost,
-    exec::{ExecCounters, ExitEntry, ProcessName, wait_status},
+    exec::{Event, EventName, ExecCounters, ExitEntry, ProcessName, wait_status},
     limits::{ENDING_MAX, TASKS_MAX},
 };
 
@@ -40,6 +43,10 @@ static EXITS: HashMap<CgroupId, ExitEntry> = HashMap::pinned(TASKS_MAX, 0);
 #[map]
 static ENDING: LruHashMap<ProcessName, u64> = LruHashMap::pinned(ENDING_MAX, 0);
 
+/// What was counted last, by [`Event`].
+#[map]
+static COUNTED: PerCpuArray<EventName> = PerCpuArray::pinned(Event::COUNT, 0);
+
 /// Counts a process born in a task. A child may be born in another cgroup than its parent's.
 #[btf_tracepoint(function = "sched_process_fork")]
 fn sched_process_fork(ctx: BtfTracePointContext) -> i32 {
@@ -57,9 +64,26 @@ fn count_fork(child: KernelPtr) -> Option<()> {
         return None;
     }
     let counters = EXEC.get_ptr_mut(child.task()?)?;
-    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
-    unsafe { (*counters).forks += 1 };
+    let process = process_name(child)?;
+    if is_first(Event::Fork, process, 0) {
+        // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+        unsafe { (*counters).forks += 1 };
+    }
     Some(())
+}
+
+/// Whether no load has counted the event; from now on one has.
+#[inline(always)]
+fn is_first(event: Event, process: ProcessName, program: u64) -> bool {
+    let Some(last) = COUNTED.get_ptr_mut(event as u32) else {
+        return true;
+    };
+    // SAFETY: the place is this CPU's own and lives as long as the map.
+    let last = unsafe { &mut *last };
+    let name = EventName { process, program };
+    let is_first = *last != name;
+    *last = name;
+    is_first
 }
 
 /// Counts a program that was started, and makes the task's first one its main process.
@@ -75,12 +99,14 @@ fn sched_process_exec(ctx: BtfTracePointContext) -> i32 {
 fn count_exec(thread: KernelPtr) -> Option<()> {
     let task = current_task()?;
     let counters = EXEC.get_ptr_mut(task)?;
-    // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
-    unsafe { (*counters).execs += 1 };
+    let process = process_name(thread)?;
+    if is_first(Event::Exec, process, thread.read(fact!(task_self_exec_id))?) {
+        // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
+        unsafe { (*counters).execs += 1 };
+    }
     if MAIN.get_ptr(task).is_some() {
         return Some(());
     }
-    let process = process_name(thread)?;
     // Two processes may come here at once; the map lets one in and tells the other so.
     if let Err(error) = MAIN.insert(task, process, u64::from(BPF_NOEXIST))
         && error != EEXIST
@@ -136,6 +162,8 @@ fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
         }
         // Several threads can find that none is live: the first of them speaks for the process.
         ENDING.insert(process, 1, u64::from(BPF_NOEXIST)).ok()?;
+    } else if !is_first(Event::Exit, process, 0) {
+        return None;
     }
     // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
     unsafe { (*counters).exits += 1 };

@@ -20,6 +20,7 @@ static FACTS: Facts = Facts {
     task_comm: 0,
     task_exit_code: 0,
     task_start_boottime: 0,
+    task_self_exec_id: 0,
     task_group_leader: 0,
     task_signal: 0,
     task_sched_info: 0,

@@ -6,7 +6,10 @@
 //! ledger are the exceptions, and what they cannot record is counted in `LOST`.
 //!
 //! Two loads of the programs can be attached at once while an agent replaces an older one. `ACTIVE`
-//! names the one that counts, so the change happens in one instant and nothing counts twice.
+//! names the one that counts, so the change happens in one instant. An event can be under way at that instant, seen by the
+//! older while it still counted and by the other after. What is counted in steps from a mark in the maps (time, waits,
+//! requests to disks) counts once even so, and so does what happens to a process, for which `exec` keeps a mark of its own.
+//! A context switch, a packet or a connection has none: of these, one on each CPU can be counted by both.
 //!
 //! On other targets than eBPF this is an empty program: the rules that can be tested without a
 //! kernel are in `muster-ebpf-common`.
