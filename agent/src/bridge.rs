@@ -200,12 +200,11 @@ pub(crate) struct NodeNetwork {
 
 impl NodeNetwork {
     pub(crate) fn new(node_id: NodeId, subnet: Ipv4Net) -> Self {
-        let hash = hash([&node_id.0[..]]);
+        let (table, handle) = marks(node_id);
         Self {
             subnet,
-            table: format!("muster-{}", node_id.short()),
-            // Zero would be any.
-            handle: u32::try_from(hash >> 33).unwrap_or_default().max(1),
+            table,
+            handle,
             node_id,
         }
     }
@@ -217,11 +216,20 @@ impl NodeNetwork {
         let digits = format!("{hash:016x}");
         format!("{}{}", masquerade::DOOR_PREFIX, &digits[..NAME_DIGITS])
     }
+}
 
-    /// Removes the node's programs from devices and its rule. Says whether there was any.
-    pub(crate) fn undo(&self) -> io::Result<bool> {
-        workshop::undo(self)
-    }
+/// The table and the handle by which what is a node's own is found again, whatever addresses it was told.
+fn marks(node_id: NodeId) -> (String, u32) {
+    let hash = hash([&node_id.0[..]]);
+    let table = format!("muster-{}", node_id.short());
+    // Zero would be any.
+    (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
+}
+
+/// Removes a node's programs from devices and its rule. Says whether there was a rule.
+pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
+    let (table, handle) = marks(node_id);
+    workshop::undo(&table, handle)
 }
 
 /// The network of one allocation.
@@ -547,8 +555,8 @@ impl Bridge {
         if !self.used.load(Ordering::Relaxed) {
             return;
         }
-        let node = self.node.clone();
-        let undone = tokio::task::spawn_blocking(move || node.undo()).await;
+        let node_id = self.node.node_id;
+        let undone = tokio::task::spawn_blocking(move || undo(node_id)).await;
         if let Err(error) = undone.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             tracing::warn!(%error, "what networks of allocations left on the machine stays; `muster agent clean` removes it");
         }

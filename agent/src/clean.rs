@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 use crate::allocdir::DataDir;
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
-use crate::bridge::{DEFAULT_SUBNET, NodeNetwork};
+use crate::bridge;
 use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
 use crate::drivers::{native, plugin};
 use crate::node::recorded_tree;
@@ -187,7 +187,7 @@ fn remove_network(data: &DataDir, removed: &mut Vec<String>) -> Result<(), Clean
     let Some(node_id) = known_node_id(data.root()) else {
         return Ok(());
     };
-    let undone = NodeNetwork::new(node_id, DEFAULT_SUBNET).undo();
+    let undone = bridge::undo(node_id);
     if undone.map_err(CleanError::Network)? {
         removed.push("the rule and the programs of networks of allocations".to_owned());
     }

@@ -234,6 +234,6 @@ impl Drop for Networks {
                 drop(removed.blocking_recv());
             }
         }
-        drop(self.node.undo());
+        drop(super::undo(self.node.node_id));
     }
 }

@@ -490,13 +490,13 @@ fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
     inside.add_default_route(device, gateway)
 }
 
-/// Detaches a node's programs from the machine's devices and removes its rule. Says whether there was any.
-pub(super) fn undo(node: &NodeNetwork) -> io::Result<bool> {
-    let removed = masquerade::remove(&node.table)?;
+/// Detaches the programs with `handle` from the machine's devices and removes the rule in `table`. Says whether there was one.
+pub(super) fn undo(table: &str, handle: u32) -> io::Result<bool> {
+    let removed = masquerade::remove(table)?;
     let mut netlink = Netlink::open()?;
     for device in netlink.devices()? {
         for place in [INWARD, OUTWARD] {
-            netlink.detach(device.index, place, node.handle)?;
+            netlink.detach(device.index, place, handle)?;
         }
     }
     Ok(removed)

@@ -1,5 +1,7 @@
 //! Groups with a network of their own, on a machine that is a network namespace of the test's.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -16,7 +18,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::dev::dev_with;
-use crate::support::{Left, ask, job_file, skipped, stderr, stdout, until};
+use crate::support::{Left, agent, ask, job_file, muster, server, skipped, stderr, stdout, until};
 
 /// The machine's address on its one wire.
 const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -349,6 +351,127 @@ fn networks_outlive_the_agent_and_end_with_their_allocations() {
         }
         drop(left);
     });
+}
+
+/// The agent has other addresses than the usual ones: what is its own on the machine is told by the node, whose id stands in
+/// its data directory, and by no configuration.
+#[test]
+fn what_a_killed_agent_left_of_networks_is_removed() {
+    let name = "what_a_killed_agent_left_of_networks_is_removed";
+    with_machine(name, |_client| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_server, address) = server(dir.path());
+        let config = dir.path().join("agent.hcl");
+        let text = "client {\n  bridge_network_subnet = \"10.77.0.0/24\"\n}\n";
+        std::fs::write(&config, text).unwrap();
+        let data = dir.path().join("n");
+        let args = [OsStr::new("--config"), config.as_os_str()];
+        let mut process = agent(dir.path(), &address, ("n", "native"), &args);
+        let left = Left(data.clone());
+        let instances = run_job(dir.path(), &address);
+        let node = json(&address, &["node", "status", "n"]);
+        let node_id = node["Node"]["ID"].as_str().unwrap();
+        let clean = |args: &[&str]| {
+            let mut clean = muster();
+            clean.args(["agent", "clean", "--data-dir"]).arg(&data);
+            clean.args(args).output().unwrap()
+        };
+
+        process.end(Signal::SIGKILL);
+        let refused = clean(&[]);
+        let before = traces(node_id, &data);
+        let cleaned = clean(&["--force"]);
+
+        assert_eq!(refused.status.code(), Some(1), "{}", stdout(&refused));
+        let said = stderr(&refused);
+        assert!(said.contains("2 tasks run"), "{said}");
+        let kinds: Vec<_> = before.keys().copied().collect();
+        assert_eq!(kinds, TRACES, "{before:?}");
+        for instance in &instances {
+            let route = before["routes"].iter();
+            let is_its = |route: &&String| route.starts_with(&instance.inside.to_string());
+            assert_eq!(route.filter(is_its).count(), 1, "{before:?}");
+        }
+        assert_eq!(cleaned.status.code(), Some(0), "{}", stderr(&cleaned));
+        // The kernel takes namespaces down when it has time.
+        let after = traces(node_id, &data);
+        let is_late = |kind: &&str| ["doors", "routes"].contains(kind);
+        assert!(after.keys().all(is_late), "{after:?}");
+        until("the doors to go", || {
+            traces(node_id, &data).is_empty().then_some(())
+        });
+        assert_eq!(stdout(&clean(&[])), "nothing was left\n");
+        drop(left);
+    });
+}
+
+/// What an agent leaves on a machine where it had networks for allocations, by kind.
+const TRACES: [&str; 8] = [
+    "cgroups",
+    "doors",
+    "files",
+    "pins",
+    "processes",
+    "programs",
+    "routes",
+    "rules",
+];
+
+/// What is there of a node whose agent had its data in `data`. A namespace that anybody still had open would keep its end of
+/// a pair of devices, and so the door.
+fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
+    let tree = format!("muster-{}", &node_id[..8]);
+    let find = |dir: &Path, args: &[&str]| {
+        // Others make and remove directories meanwhile, of which it complains.
+        let found = Command::new("find").arg(dir).args(args).output().unwrap();
+        stdout(&found)
+    };
+    let programs = ["lo", "up0"].map(|device| {
+        let at = |place| run("tc", &["filter", "show", "dev", device, place]);
+        at("ingress") + &at("egress")
+    });
+    let pins =
+        [Path::new("/sys/fs/bpf"), &data.join("bpf")].map(|mount| find(mount, &["-name", node_id]));
+    let devices = run("ip", &["-o", "link"]);
+    let doors = devices.lines().filter(|line| line.contains(": mu-"));
+    let routes = run("ip", &["route"]);
+    let routes = routes.lines().filter(|line| line.contains(" dev mu-"));
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let hierarchies = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind) = (fields.next()?, fields.next()?);
+        kind.starts_with("cgroup").then_some(Path::new(place))
+    });
+    let group = ["-type", "d", "-name", &tree];
+    let cgroups: Vec<_> = hierarchies.map(|place| find(place, &group)).collect();
+    let special = ["-type", "p", "-o", "-type", "s"];
+    let all = [
+        ("cgroups", cgroups.concat()),
+        ("doors", doors.collect::<Vec<_>>().join("\n")),
+        ("files", find(data, &special)),
+        ("pins", pins.concat()),
+        ("processes", processes(&tree)),
+        ("programs", programs.concat()),
+        ("routes", routes.collect::<Vec<_>>().join("\n")),
+        ("rules", run("nft", &["list", "ruleset"])),
+    ];
+    let lines = |text: String| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let all = all.into_iter().map(|(kind, text)| (kind, lines(text)));
+    all.filter(|(_, found)| !found.is_empty()).collect()
+}
+
+/// The command lines of processes in a tree of cgroups. One that has ended and waits to be asked how has none.
+fn processes(tree: &str) -> String {
+    let mut found = String::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |file| std::fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        let command = read("cmdline").replace(['\0', '\n'], " ");
+        if !command.is_empty() && read("cgroup").contains(&format!("/{tree}/")) {
+            found.push_str(&command);
+            found.push('\n');
+        }
+    }
+    found
 }
 
 /// What a task may send, in bits a second.

@@ -14,7 +14,7 @@ use muster_driver::fixture::skipped;
 use super::*;
 use crate::bpf::tests::node::{Node, poll};
 use crate::bpf::{Bpf, BpfConfig};
-use crate::bridge::{Bridge, Ground, files};
+use crate::bridge::{Bridge, Ground, files, undo};
 
 /// The door that is made.
 const DOOR: &str = "mu-0123456789ab";
@@ -52,7 +52,7 @@ fn on_a_machine(test: &'static str, body: impl FnOnce(&Node, &Bpf) + Send) {
                 return;
             }
         }
-        workshop.node.undo().unwrap();
+        undo(workshop.node.node_id).unwrap();
         body(&node, &bpf);
     };
     std::thread::scope(|scope| {
@@ -106,9 +106,9 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
                 assert_eq!(inode(OWN_NAMESPACE), machine, "step {step}");
                 let free = std::iter::from_fn(|| workshop.pool.take()).count();
                 assert_eq!(free, 13, "step {step}: an address is not given back");
-                workshop.node.undo().unwrap();
+                undo(workshop.node.node_id).unwrap();
                 assert!(
-                    !workshop.node.undo().unwrap(),
+                    !undo(workshop.node.node_id).unwrap(),
                     "step {step}: a rule is left"
                 );
                 if !has_failed {
@@ -195,7 +195,7 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
                 // The door, three ports of two protocols, the files' directory and at least one of them.
                 assert!(step > 9, "{step} steps");
             }
-            bridge.node.undo().unwrap();
+            undo(bridge.node.node_id).unwrap();
         },
     );
 }
@@ -249,9 +249,9 @@ fn an_agent_that_dies_at_any_step_leaves_no_network() {
                 );
                 no_door_is_left(step);
                 let workshop = workshop(bpf);
-                workshop.node.undo().unwrap();
+                undo(workshop.node.node_id).unwrap();
                 assert!(
-                    !workshop.node.undo().unwrap(),
+                    !undo(workshop.node.node_id).unwrap(),
                     "step {step}: a rule is left"
                 );
                 if !has_died {
