@@ -32,10 +32,12 @@ impl ProgramCost {
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureCostError {
     /// The kernel does not measure.
-    #[error("have the kernel measure eBPF programs: run this as root")]
+    #[error(
+        "what eBPF programs cost cannot be measured: run this as root with CAP_SYS_ADMIN, on Linux 5.8 or newer"
+    )]
     Enable(#[source] io::Error),
     /// What it measured could not be read.
-    #[error("read what the kernel measured of eBPF programs")]
+    #[error("what the kernel measured of eBPF programs cannot be read")]
     Read(#[source] io::Error),
 }
 
@@ -102,11 +104,19 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
     Ok(totals)
 }
 
-/// The name under which we know the program: the kernel keeps its first fifteen bytes.
+/// The name under which we know the program.
 fn our_name(program: &ProgramInfo) -> Option<&'static str> {
-    let kept = program.name_as_str()?;
-    let is_it = |name: &&'static str| name.get(..15).unwrap_or(name) == kept;
-    load::pin_names().chain(empty::NAMES).find(is_it)
+    let found = program.name_as_str()?;
+    names().find(|name| kept(name) == found)
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    load::pin_names().chain(empty::NAMES)
+}
+
+/// What the kernel keeps of a program's name (`BPF_OBJ_NAME_LEN`, an end included).
+fn kept(name: &str) -> &str {
+    name.get(..15).unwrap_or(name)
 }
 
 /// Runs and nanoseconds in what `/proc/self/fdinfo` says of a program.
@@ -215,6 +225,15 @@ mod tests {
     fn measures_for_an_hour() {
         if env::var(CHILD_VAR).as_deref() == Ok("measure") {
             measure_cost(Duration::from_hours(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_of_names_tells_programs_apart() {
+        let mut seen = std::collections::BTreeSet::new();
+
+        for name in names() {
+            assert!(seen.insert(kept(name)), "{name}");
         }
     }
 

@@ -22,16 +22,17 @@ use thiserror::Error;
 
 use crate::bpf::{limits::VERIFIER_LOG_LINES_MAX, nat};
 
-/// Programs on tracepoints; each has its tracepoint's name.
-const TRACEPOINTS: [&str; 5] = [
-    "sched_switch",
-    "sched_process_fork",
-    "sched_process_exec",
-    "sched_process_exit",
-    "mark_victim",
+/// Programs on tracepoints, and which. The kernel keeps the first fifteen bytes of a program's name, by which they are told
+/// apart when it is asked what they cost.
+const TRACEPOINTS: [(&str, &str); 5] = [
+    ("sched_switch", "sched_switch"),
+    ("process_fork", "sched_process_fork"),
+    ("process_exec", "sched_process_exec"),
+    ("process_exit", "sched_process_exit"),
+    ("mark_victim", "mark_victim"),
 ];
 
-/// A program on a tracepoint that counts a part of the rest; without it that part is absent.
+/// A program on the tracepoint of its name that counts a part of the rest; without it that part is absent.
 #[derive(Clone, Copy)]
 struct Part {
     program: &'static str,
@@ -185,6 +186,7 @@ pub enum LoadProgramsError {
 pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
     TRACEPOINTS
         .into_iter()
+        .map(|(program, _)| program)
         .chain(PACKETS.into_iter().map(|(program, _)| program))
         .chain(CALLS)
         .chain(DEVICES)
@@ -217,8 +219,8 @@ pub(super) fn load(
         .load(object)
         .map_err(LoadProgramsError::Object)?;
 
-    for program in TRACEPOINTS {
-        let link = attach_tracepoint(&mut ebpf, program, &btf)?;
+    for (program, tracepoint) in TRACEPOINTS {
+        let link = attach_tracepoint(&mut ebpf, program, tracepoint, &btf)?;
         pin_link(link, program, programs)?;
     }
     for (program, direction) in PACKETS {
@@ -277,7 +279,7 @@ fn load_part(
         program, can, lack, ..
     } = part;
     let attached = if can(facts) {
-        attach_tracepoint(ebpf, program, btf).map_err(|error| {
+        attach_tracepoint(ebpf, program, program, btf).map_err(|error| {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             let text = error.to_string();
             // What the verifier said is for whoever builds programs.
@@ -305,11 +307,12 @@ fn keep_reason(programs: &Path, part: &str, reason: &str) -> Result<(), LoadProg
 fn attach_tracepoint(
     ebpf: &mut Ebpf,
     name: &'static str,
+    tracepoint: &str,
     btf: &Btf,
 ) -> Result<FdLink, LoadProgramsError> {
     let program: &mut BtfTracePoint = program_mut(ebpf, name)?;
     program
-        .load(name, btf)
+        .load(tracepoint, btf)
         .map_err(|error| refused(name, error))?;
     program
         .attach()

@@ -239,7 +239,7 @@ fn incomplete_load_is_made_whole() {
         .map(|entry| entry.unwrap().path())
         .find(|path| path.to_string_lossy().contains("programs-"))
         .unwrap();
-    fs::remove_file(programs.join("sched_process_exit")).unwrap();
+    fs::remove_file(programs.join("process_exit")).unwrap();
     drop(bpf);
 
     let bpf = Bpf::open(&node.config()).unwrap();

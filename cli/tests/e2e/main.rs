@@ -7,6 +7,8 @@ mod deployment;
 #[cfg(test)]
 mod dev;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod exec;
 #[cfg(test)]
 mod gap;

@@ -49,7 +49,7 @@ static COUNTED: PerCpuArray<EventName> = PerCpuArray::pinned(Event::COUNT, 0);
 
 /// Counts a process born in a task. A child may be born in another cgroup than its parent's.
 #[btf_tracepoint(function = "sched_process_fork")]
-fn sched_process_fork(ctx: BtfTracePointContext) -> i32 {
+fn process_fork(ctx: BtfTracePointContext) -> i32 {
     if is_active() {
         let _ = count_fork(KernelPtr::new(ctx.arg(1)));
     }
@@ -88,7 +88,7 @@ fn is_first(event: Event, process: ProcessName, program: u64) -> bool {
 
 /// Counts a program that was started, and makes the task's first one its main process.
 #[btf_tracepoint(function = "sched_process_exec")]
-fn sched_process_exec(ctx: BtfTracePointContext) -> i32 {
+fn process_exec(ctx: BtfTracePointContext) -> i32 {
     if is_active() {
         let _ = count_exec(KernelPtr::new(ctx.arg(0)));
     }
@@ -121,7 +121,7 @@ const EEXIST: i32 = -17;
 
 /// Counts a process that ended; if it was the main one, writes how.
 #[btf_tracepoint(function = "sched_process_exit")]
-fn sched_process_exit(ctx: BtfTracePointContext) -> i32 {
+fn process_exit(ctx: BtfTracePointContext) -> i32 {
     if !is_active() {
         return 0;
     }
