@@ -205,7 +205,7 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskAt { desired, at };
-            let told = task::fence_again(&facilities, &task, live.record.cgroup_id);
+            let told = task::fence_again(&facilities, &task, live.record.cgroup_id, live.reach);
             self.tell(at, told);
         }
     }

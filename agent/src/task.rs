@@ -26,7 +26,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{Task, TaskGroup};
 use muster_domain::resources::HeldCores;
-use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle};
+use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle, TaskReach};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -152,6 +152,8 @@ pub(crate) struct LiveTask {
     pub(crate) leaving: CancellationToken,
     /// What its driver says that it uses.
     pub(crate) usage: DriverUsage,
+    /// How far it gets without a network policy, where this node can enforce none.
+    pub(crate) reach: TaskReach,
 }
 
 impl LiveTask {
@@ -325,7 +327,7 @@ pub(crate) async fn find(
                 }
                 end::Known::ToRunner
             } else {
-                end::Known::No
+                end::Known::No(told)
             };
             attend(&facilities, &task, &live, known, &inputs).await;
         }

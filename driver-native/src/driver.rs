@@ -11,8 +11,8 @@ use muster_driver::{
     Attribute, Capabilities, DriverError, ExecInputStream, ExecOutputStream, ExecRequest,
     ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs,
     NetworkMode, PluginInfo, RecoverTaskError, Retry, Spec, StartTaskError, StartedTask,
-    TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream, TaskHandle, TaskState,
-    TaskStatsStream, TaskStatus, WithoutHost,
+    TaskConfig, TaskDriver, TaskError, TaskEvent, TaskEventStream, TaskHandle, TaskReach,
+    TaskState, TaskStatsStream, TaskStatus, WithoutHost,
 };
 use nix::unistd::geteuid;
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -21,7 +21,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use crate::absence::{self, Absence};
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
-use crate::isolation::Confinement;
+use crate::isolation::{self, Confinement};
 use crate::node::{Ability, Node, chain};
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
@@ -612,6 +612,21 @@ impl TaskDriver for NativeDriver {
             let mut handles = handles.collect::<Result<Vec<TaskHandle>, DriverError>>()?;
             handles.sort_by(|a, b| a.config.id.cmp(&b.config.id));
             Ok(handles)
+        }
+        .boxed()
+    }
+
+    fn task_reach(&self, config: TaskConfig) -> BoxFuture<'_, Result<TaskReach, DriverError>> {
+        async move {
+            let native = NativeConfig::read(&config.config).map_err(StartProcessError::from);
+            let reach =
+                native.and_then(|native| isolation::reach(&config, &native).map_err(Into::into));
+            reach.map_err(|error| DriverError::Failed {
+                message: error
+                    .into_start_error_of_task(&config.task_name)
+                    .to_string(),
+                retry: Retry::Never,
+            })
         }
         .boxed()
     }

@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use muster_driver::{NetworkMode, TaskConfig};
+use muster_driver::{NetworkMode, TaskConfig, TaskReach};
 use thiserror::Error;
 
 use crate::config::{ConfigError, Level, NativeConfig, Network};
@@ -234,6 +234,39 @@ pub(crate) fn network(
     config: &TaskConfig,
     native: &NativeConfig,
 ) -> Result<TaskNetwork, IsolationError> {
+    match chosen(config, native)? {
+        Chosen::Host => Ok(TaskNetwork::Host),
+        Chosen::Empty => Ok(TaskNetwork::Empty),
+        Chosen::Joined(path) => match File::open(path) {
+            Ok(namespace) => Ok(TaskNetwork::Joined(namespace.into())),
+            Err(source) => Err(IsolationError::NetworkNamespace {
+                path: path.to_owned(),
+                source,
+            }),
+        },
+    }
+}
+
+/// How far the task gets where no host holds it to a policy.
+pub(crate) fn reach(
+    config: &TaskConfig,
+    native: &NativeConfig,
+) -> Result<TaskReach, IsolationError> {
+    Ok(match (chosen(config, native)?, native.isolation) {
+        (_, Level::Raw) => TaskReach::Machine,
+        (Chosen::Empty, Level::Contained | Level::Strict) => TaskReach::Itself,
+        (Chosen::Host | Chosen::Joined(_), Level::Contained | Level::Strict) => TaskReach::Network,
+    })
+}
+
+/// A [`TaskNetwork`] of which nothing is open.
+enum Chosen<'a> {
+    Host,
+    Empty,
+    Joined(&'a str),
+}
+
+fn chosen<'a>(config: &'a TaskConfig, native: &NativeConfig) -> Result<Chosen<'a>, IsolationError> {
     let path = config.network.as_ref().map_or("", |given| &given.path);
     let joined = match mode(config) {
         NetworkMode::Group | NetworkMode::Task if !path.is_empty() => Some(path),
@@ -242,18 +275,12 @@ pub(crate) fn network(
     let host = mode(config) == NetworkMode::Host;
     let alone = native.network == Some(Network::None);
     match (native.isolation, joined) {
-        (Level::Raw, None) if host => Ok(TaskNetwork::Host),
+        (Level::Raw, None) if host => Ok(Chosen::Host),
         (Level::Raw, _) => Err(IsolationError::RawInNetwork),
         (Level::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
-        (Level::Contained, Some(path)) if !alone => match File::open(path) {
-            Ok(namespace) => Ok(TaskNetwork::Joined(namespace.into())),
-            Err(source) => Err(IsolationError::NetworkNamespace {
-                path: path.to_owned(),
-                source,
-            }),
-        },
-        (Level::Contained, None) if host && !alone => Ok(TaskNetwork::Host),
-        (Level::Contained | Level::Strict, _) => Ok(TaskNetwork::Empty),
+        (Level::Contained, Some(path)) if !alone => Ok(Chosen::Joined(path)),
+        (Level::Contained, None) if host && !alone => Ok(Chosen::Host),
+        (Level::Contained | Level::Strict, _) => Ok(Chosen::Empty),
     }
 }
 

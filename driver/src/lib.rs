@@ -49,7 +49,9 @@ pub use crate::error::{
 pub use crate::event::TaskEvent;
 pub use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult, TerminalSize};
 pub use crate::host::{Core, HostInfo, Topology};
-pub use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride};
+pub use crate::network::{
+    CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride, TaskReach,
+};
 pub use crate::schema::{ConfigFault, Schema, SchemaError, Spec, without_nulls};
 pub use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, TaskUsage};
 pub use crate::task::{

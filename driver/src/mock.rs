@@ -22,7 +22,7 @@ use crate::error::{DriverError, RecoverTaskError, Retry, StartTaskError, TaskErr
 use crate::event::TaskEvent;
 use crate::exec::{ExecRequest, ExecResult};
 use crate::limits;
-use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride};
+use crate::network::{CreatedNetwork, NetworkIsolation, NetworkMode, NetworkOverride, TaskReach};
 use crate::schema::{Spec, without_nulls};
 use crate::stats::{CpuField, CpuUsage, TaskStats, TaskUsage};
 use crate::task::{ExitResult, StartedTask, TaskConfig, TaskHandle, TaskState, TaskStatus};
@@ -301,6 +301,8 @@ pub struct MockDriver {
     remote: bool,
     fs_isolation: FsIsolation,
     takes_output: bool,
+    /// How far its tasks get; it does not say if `None`.
+    reach: Option<TaskReach>,
     handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
@@ -328,6 +330,7 @@ impl MockDriver {
             remote: false,
             fs_isolation: FsIsolation::None,
             takes_output: false,
+            reach: None,
             handle_version: HANDLE_VERSION,
             networks: None,
             tasks: Mutex::default(),
@@ -367,6 +370,13 @@ impl MockDriver {
     #[must_use]
     pub fn taking_output(mut self) -> Self {
         self.takes_output = true;
+        self
+    }
+
+    /// A driver that says how far its tasks get.
+    #[must_use]
+    pub fn reaching(mut self, reach: TaskReach) -> Self {
+        self.reach = Some(reach);
         self
     }
 
@@ -818,6 +828,11 @@ impl TaskDriver for MockDriver {
             Ok(handles)
         }
         .boxed()
+    }
+
+    fn task_reach(&self, _config: TaskConfig) -> BoxFuture<'_, Result<TaskReach, DriverError>> {
+        let reach = self.reach;
+        async move { reach.ok_or_else(|| DriverError::unsupported("TaskReach")) }.boxed()
     }
 
     fn signal_task<'a>(

@@ -40,6 +40,18 @@ pub struct CreatedNetwork {
     pub created: bool,
 }
 
+/// How far a task gets where no host holds it to a network policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskReach {
+    /// Whatever the machine's network, or its allocation's, leads to.
+    #[default]
+    Network,
+    /// Nothing: it has no network but loopback of its own.
+    Itself,
+    /// It is not isolated: where its node allows that, it may be root, and then no policy holds it anyway.
+    Machine,
+}
+
 /// Where a task is reached when its driver put it on a network of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOverride {

@@ -19,7 +19,7 @@ use crate::capabilities::{Capabilities, Fingerprint, PluginInfo};
 use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::event::TaskEvent;
 use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
-use crate::network::{CreatedNetwork, NetworkIsolation};
+use crate::network::{CreatedNetwork, NetworkIsolation, TaskReach};
 use crate::schema::Spec;
 use crate::stats::TaskStats;
 use crate::task::{ExitResult, StartedTask, TaskConfig, TaskHandle, TaskStatus};
@@ -119,6 +119,13 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     /// lost its records finds its tasks again; Nomad's protocol has nothing like it.
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
         async { Err(DriverError::unsupported("ListTasks")) }.boxed()
+    }
+
+    /// How far a task of this configuration gets where nothing holds it to a network policy; nothing is started. Asked by
+    /// a host that cannot enforce any. Of a driver without an answer it takes the worst: tasks that reach what the
+    /// machine's network leads to, and could be held. Nomad's protocol has nothing like it.
+    fn task_reach(&self, _config: TaskConfig) -> BoxFuture<'_, Result<TaskReach, DriverError>> {
+        async { Err(DriverError::unsupported("TaskReach")) }.boxed()
     }
 
     /// Sends a signal to the task's main process.

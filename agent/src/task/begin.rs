@@ -9,11 +9,11 @@ use muster_domain::node::NodeResources;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
     NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
-    TaskResources, WithoutHost,
+    TaskReach, TaskResources, WithoutHost,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, remote, resources, root, store_record, user};
+use super::{LiveTask, TaskAt, fence, remote, resources, root, store_record, user};
 use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
@@ -117,13 +117,16 @@ async fn begin_isolated(
     {
         notes.push(format!("the task is not counted by eBPF: {error}"));
     }
-    match super::fence::fence(facilities, task, cgroup.id()) {
-        Ok(note) => notes.extend(note),
-        Err(reason) => {
-            undo(facilities, task, &cgroup).await;
-            return Err(StartFailure::fatal(reason));
+    let reach = match fenced(facilities, task, &slot, &config, cgroup.id()).await {
+        Ok((reach, note)) => {
+            notes.extend(note);
+            reach
         }
-    }
+        Err(failure) => {
+            undo(facilities, task, &cgroup).await;
+            return Err(failure);
+        }
+    };
     let begins = attempt == 0 && take.is_none();
     match start(facilities, task, &slot, config, take, &cgroup, begins).await {
         Ok((started, streams)) => {
@@ -151,6 +154,7 @@ async fn begin_isolated(
                 elsewhere,
                 leaving: CancellationToken::new(),
                 usage,
+                reach,
             };
             Ok((live, notes.join("; ")))
         }
@@ -159,6 +163,19 @@ async fn begin_isolated(
             Err(failure)
         }
     }
+}
+
+/// Puts the task behind its policy. Answers with how far it gets without one, and what an operator should know.
+async fn fenced(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+    config: &TaskConfig,
+    cgroup_id: u64,
+) -> Result<(TaskReach, Option<String>), StartFailure> {
+    let reach = fence::reach(facilities, slot, config).await?;
+    let note = fence::fence(facilities, task, cgroup_id, reach);
+    Ok((reach, note.map_err(StartFailure::fatal)?))
 }
 
 /// Where a driver that put the task on a network of its own says that it is reached, for the task's history.

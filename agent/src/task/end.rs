@@ -24,10 +24,10 @@ use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
 use crate::store::{Ended, TaskRecord};
 
 /// Who knows that the task runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Nobody yet: whether it runs is for the driver to say.
-    No,
+    /// Nobody yet: whether it runs is for the driver to say, and then this is what an operator should know of it.
+    No(Vec<String>),
     /// Its runner; the driver has to recover it.
     ToRunner,
     /// Runner and driver.
@@ -190,13 +190,16 @@ async fn wait(
             match driver.recover_task(live.handle()).await {
                 Ok(()) => {
                     pause = RETRY_PAUSE;
-                    if known == Known::No {
+                    if let Known::No(told) = std::mem::replace(&mut known, Known::ToRunner) {
                         // A task without a process of ours, or one that has just ended.
                         let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
                         if let Some(handle) = elsewhere {
                             inputs.send(TaskInput::RunsElsewhere { handle }).await;
                         }
                         inputs.send(TaskInput::Recovered).await;
+                        for message in told {
+                            inputs.send(TaskInput::Told { message }).await;
+                        }
                     }
                 }
                 Err(RecoverTaskError::Gone { .. }) => {

@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_agent_core::policy::{self, NodePolicy};
-use muster_domain::job::{NetworkMode, NetworkPolicy, TaskGroup};
+use muster_domain::job::{NetworkPolicy, TaskGroup};
+use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
+use super::begin::{StartFailure, decoded, ready};
 use super::{TaskAt, chain};
 use crate::bpf::Bpf;
 use crate::bridge;
-use crate::drivers::native;
+use crate::drivers::DriverSlot;
 use crate::facilities::Facilities;
 use crate::store::Loaded;
 
-/// Puts the task with the cgroup `cgroup_id` behind its policy. Answers with what an operator should know.
+/// Puts the task with the cgroup `cgroup_id`, which gets as far as `reach` without one, behind its policy. Answers with what an operator should know.
 ///
 /// # Errors
 ///
@@ -22,11 +24,12 @@ pub(crate) fn fence(
     facilities: &Facilities,
     task: &TaskAt,
     cgroup_id: u64,
+    reach: TaskReach,
 ) -> Result<Option<String>, String> {
     let rules = facilities.network.current();
     let bpf = match &facilities.bpf {
         Ok(bpf) => bpf,
-        Err(reason) => return unfenced(facilities, task, &rules, reason),
+        Err(reason) => return unfenced(facilities, task, &rules, reach, reason),
     };
     fence_with(bpf, task, &rules, cgroup_id)?;
     Ok(None)
@@ -87,12 +90,13 @@ fn unfenced(
     facilities: &Facilities,
     task: &TaskAt,
     rules: &NodePolicy,
+    reach: TaskReach,
     reason: &str,
 ) -> Result<Option<String>, String> {
     let asked = asks(task.group(), task, rules);
-    match Reach::of(task) {
-        Reach::Itself => Ok(None),
-        reach if asked || (reach == Reach::Network && !facilities.allow_unfenced_tasks) => {
+    match reach {
+        TaskReach::Itself => Ok(None),
+        _ if asked || (reach == TaskReach::Network && !facilities.allow_unfenced_tasks) => {
             let what = if asked {
                 "the task's network policy cannot be enforced"
             } else {
@@ -113,41 +117,55 @@ fn unfenced(
                 "{what}: this node has no eBPF programs: {reason}; {way}"
             ))
         }
-        Reach::Network | Reach::Machine => Ok(Some(format!(
+        TaskReach::Network | TaskReach::Machine => Ok(Some(format!(
             "the task is not kept from the node's metadata and control plane: this node has no eBPF programs: {reason}"
         ))),
     }
 }
 
-/// How far a task gets that no policy holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    /// It has no network but loopback of its own.
-    Itself,
-    /// Whatever the machine's network, or its allocation's, leads to.
-    Network,
-    /// It is not isolated: where its node allows that, it may be root, and then no policy holds it anyway.
-    Machine,
+/// How far a task that is to start would get without a policy. Asked only where no programs could hold it.
+///
+/// # Errors
+///
+/// The driver cannot be asked, or takes no such configuration.
+pub(super) async fn reach(
+    facilities: &Facilities,
+    slot: &DriverSlot,
+    config: &TaskConfig,
+) -> Result<TaskReach, StartFailure> {
+    if facilities.bpf.is_ok() {
+        return Ok(TaskReach::default());
+    }
+    ready(slot).await?;
+    let config = TaskConfig {
+        config: decoded(slot, config).await?,
+        ..config.clone()
+    };
+    said_by(slot, config).await
 }
 
-impl Reach {
-    /// Other drivers than the native one may give a task more than its group says.
-    fn of(task: &TaskAt) -> Self {
-        if task.task().driver != native::NAME {
-            return Self::Network;
-        }
-        let config = serde_json::from_str(&task.task().config_json);
-        let config: serde_json::Value = config.unwrap_or_default();
-        let word = |field: &str| config.get(field).and_then(serde_json::Value::as_str);
-        match (word("isolation"), word("network")) {
-            (Some("raw"), _) => Self::Machine,
-            (Some("strict"), _) | (_, Some("none")) => Self::Itself,
-            (_, Some(_)) => Self::Network,
-            (_, None) => match task.group().network.as_ref().map(|it| it.mode) {
-                Some(NetworkMode::None) => Self::Itself,
-                Some(NetworkMode::Host | NetworkMode::Bridge) | None => Self::Network,
-            },
-        }
+/// The same of one that runs, whose driver was given `config`.
+pub(super) async fn reach_of_running(
+    facilities: &Facilities,
+    slot: &DriverSlot,
+    config: TaskConfig,
+) -> Result<TaskReach, StartFailure> {
+    if facilities.bpf.is_ok() {
+        return Ok(TaskReach::default());
+    }
+    ready(slot).await?;
+    said_by(slot, config).await
+}
+
+async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, StartFailure> {
+    match slot.driver.task_reach(config).await {
+        Ok(reach) => Ok(reach),
+        // It may give a task more than its group says.
+        Err(DriverError::Unsupported { .. }) => Ok(TaskReach::Network),
+        Err(error) => Err(match error.retry() {
+            Retry::Later => StartFailure::retryable(chain(&error)),
+            Retry::Never | Retry::ElsewhereNow => StartFailure::fatal(chain(&error)),
+        }),
     }
 }
 
@@ -170,8 +188,9 @@ pub(crate) fn fence_again(
     facilities: &Facilities,
     task: &TaskAt,
     cgroup_id: u64,
+    reach: TaskReach,
 ) -> Option<String> {
-    let reason = fence(facilities, task, cgroup_id).err()?;
+    let reason = fence(facilities, task, cgroup_id, reach).err()?;
     tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
         "a running task keeps the network policy it has");
     Some(format!(

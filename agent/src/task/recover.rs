@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
-use muster_driver::{DriverError, TaskHandle};
+use muster_driver::{DriverError, TaskHandle, TaskReach};
 use muster_wire::codec;
 use tokio_util::sync::CancellationToken;
 
-use super::fence::fence_again;
+use super::fence::{self, fence_again};
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
 use super::{LiveTask, TaskAt, end, user};
@@ -213,13 +213,14 @@ async fn live(
     };
     task.hold_cores(facilities);
     user::claim(facilities, task, &record).await;
+    let streams = reopen_streams(facilities, task).await;
+    let reach = reach(facilities, &slot, &record).await;
     // After a reboot the number may be another group's.
     let mut told = Vec::new();
     if record.boot_id == facilities.boot_id {
-        told.extend(fence_again(facilities, task, record.cgroup_id));
+        told.extend(fence_again(facilities, task, record.cgroup_id, reach));
         told.extend(watch_again(facilities, cgroup.as_ref()));
     }
-    let streams = reopen_streams(facilities, task).await;
     let live = LiveTask {
         slot,
         record,
@@ -228,8 +229,24 @@ async fn live(
         elsewhere: None,
         leaving: CancellationToken::new(),
         usage: DriverUsage::default(),
+        reach,
     };
     Found::Live(Box::new(live), told)
+}
+
+/// How far a task that runs gets without a policy. Where its driver does not say, the worst is told of.
+async fn reach(facilities: &Facilities, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
+    // On the heap: hardly any node has to ask.
+    let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
+    let asked = Box::pin(fence::reach_of_running(facilities, slot, handle.config)).await;
+    asked.unwrap_or_else(|failure| {
+        tracing::warn!(
+            task_id = record.task_id,
+            reason = failure.reason,
+            "how far a running task gets without a network policy is not known"
+        );
+        TaskReach::default()
+    })
 }
 
 /// Has eBPF count a task that it does not know, and says what an operator should know of that.

@@ -12,6 +12,8 @@ use muster_domain::job::{
     DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction, PolicyProtocol,
     PolicyRule, PortRange,
 };
+use muster_driver::mock::{MockDriver, MockHost, MockTask};
+use muster_driver::{TaskDriver, TaskReach};
 use muster_wire::rpc::{LogStream, NodeReply, NodeRequest, ToAgent};
 use serde_json::json;
 
@@ -356,6 +358,22 @@ fn placed(name: u32, mode: NetworkMode, isolation: &str) -> AllocBuilder {
     })
 }
 
+/// Has no agent of `machine` load programs, if that can be had here.
+fn without_programs(test: &str, machine: &Machine) -> bool {
+    if ensure_bpffs(&machine.data()).is_ok_and(|dir| !dir.starts_with(machine.data())) {
+        skipped(
+            test,
+            "the system has a bpffs, so programs load; run: cargo xtask vm",
+        );
+        return false;
+    }
+    muster_agent::bpf::unmount_bpffs(&machine.data()).unwrap();
+    // Where the agent would mount one.
+    std::fs::create_dir_all(machine.data()).unwrap();
+    std::fs::write(machine.data().join("bpf"), "").unwrap();
+    true
+}
+
 /// Whatever a task without a network asks for, it has nothing that could be kept from anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
@@ -364,17 +382,9 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
         return;
     }
     let machine = Machine::new();
-    if ensure_bpffs(&machine.data()).is_ok_and(|dir| !dir.starts_with(machine.data())) {
-        skipped(
-            name,
-            "the system has a bpffs, so programs load; run: cargo xtask vm",
-        );
+    if !without_programs(name, &machine) {
         return;
     }
-    muster_agent::bpf::unmount_bpffs(&machine.data()).unwrap();
-    // Where the agent would mount one.
-    std::fs::create_dir_all(machine.data()).unwrap();
-    std::fs::write(machine.data().join("bpf"), "").unwrap();
     let server = machine.server();
     let agent = machine.agent(&server).await;
 
@@ -427,6 +437,105 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
         "{:?}",
         task.events
     );
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// An agent with drivers that are not ours: one says nothing of how far its tasks get, the others do.
+async fn agent_with_mocks(
+    machine: &Machine,
+    server: &FakeServer,
+    host: &MockHost,
+    allow_unfenced_tasks: bool,
+) -> Agent {
+    let mut config = machine.config(server);
+    config.driver_command.clear();
+    config.allow_unfenced_tasks = allow_unfenced_tasks;
+    let mock = || MockDriver::on(host.clone());
+    let drivers = [
+        ("silent", mock()),
+        ("lonely", mock().reaching(TaskReach::Itself)),
+        ("open", mock().reaching(TaskReach::Machine)),
+    ];
+    let named = drivers.map(|(name, driver)| -> (String, Arc<dyn TaskDriver>) {
+        (name.to_owned(), Arc::new(driver))
+    });
+    config.drivers = named.into();
+    Agent::start(config).await.unwrap()
+}
+
+/// What a driver says of its tasks counts as it does for ours; one that says nothing may have tasks that get far.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_driver_may_say_that_its_tasks_need_no_program() {
+    let name = "any_driver_may_say_that_its_tasks_need_no_program";
+    if !privileged(name) {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    if !without_programs(name, &machine) {
+        return;
+    }
+    let server = machine.server();
+    let agent = agent_with_mocks(&machine, &server, &host, false).await;
+
+    let brief = MockTask::exits(Duration::from_millis(20), 0).to_config();
+    for (number, driver, status, refused, noted) in [
+        (1, "silent", ClientStatus::Failed, 1, 0),
+        (2, "lonely", ClientStatus::Complete, 0, 0),
+        (3, "open", ClientStatus::Complete, 0, 1),
+    ] {
+        let alloc = batch(number, "").driver(driver, &brief);
+        let alloc_id = server.place(alloc.build()).await;
+        let task = server.status(alloc_id, status).await;
+        let said = (
+            times(&task, "no eBPF programs: ") - noted,
+            times(&task, "is not kept from"),
+        );
+        assert_eq!(said, (refused, noted), "{driver}: {:?}", task.events);
+    }
+    let asking =
+        |number| batch(number, "").with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
+    let open = server.place(asking(4).driver("open", &brief).build()).await;
+    let task = server.status(open, ClientStatus::Failed).await;
+    assert_eq!(times(&task, "policy cannot be enforced"), 1, "{task:?}");
+    let lonely = asking(5).driver("lonely", &brief).build();
+    let lonely = server.place(lonely).await;
+    server.status(lonely, ClientStatus::Complete).await;
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// An agent that finds them asks again, and tells of those that it would not have started.
+#[tokio::test(flavor = "multi_thread")]
+async fn how_far_tasks_get_is_asked_again_by_the_next_agent() {
+    let name = "how_far_tasks_get_is_asked_again_by_the_next_agent";
+    if !privileged(name) {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    if !without_programs(name, &machine) {
+        return;
+    }
+    let server = machine.server();
+    let agent = agent_with_mocks(&machine, &server, &host, true).await;
+    let forever = MockTask::forever().to_config();
+    let mut placed = Vec::new();
+    for (number, driver) in [(1, "silent"), (2, "lonely")] {
+        let alloc = service(number, "").driver(driver, &forever);
+        let alloc_id = server.place(alloc.build()).await;
+        server.status(alloc_id, ClientStatus::Running).await;
+        placed.push(alloc_id);
+    }
+    agent.shutdown(Leave::KeepTasks).await;
+
+    let agent = agent_with_mocks(&machine, &server, &host, false).await;
+
+    let keeps = "keeps the network policy that it has";
+    let told = |task: &TaskState, _| times(task, keeps) > 0;
+    server.reported(placed[0], "told of it", told).await;
+    let found = |task: &TaskState, _| times(task, "found running") > 0;
+    server.reported(placed[1], "found", found).await;
+    server.stop(placed[1]).await;
+    let task = server.status(placed[1], ClientStatus::Complete).await;
+    assert_eq!(times(&task, keeps), 0, "{:?}", task.events);
     agent.shutdown(Leave::StopTasks).await;
 }
 

@@ -230,3 +230,39 @@ fn raw_in_a_network_of_its_own_is_told_so() {
     assert!(said.contains("mode \"bridge\""), "{said}");
     assert!(said.contains("use \"contained\""), "{said}");
 }
+
+/// What it says of a configuration is what that would get, or why it would get nothing.
+#[test]
+fn how_far_a_task_gets_is_said_of_its_configuration() {
+    let of = |group: Option<(NetworkMode, &str)>, config: Value| {
+        let mut task = task("");
+        task.network = group.map(|(mode, path)| muster_driver::NetworkIsolation {
+            mode,
+            path: path.to_owned(),
+            ..muster_driver::NetworkIsolation::default()
+        });
+        reach(&task, &native(config)).map_err(|error| error.to_string())
+    };
+    let (none, group) = (
+        Some((NetworkMode::None, "")),
+        Some((NetworkMode::Group, "/proc/self/ns/none")),
+    );
+
+    assert_eq!(of(None, json!({})), Ok(TaskReach::Network));
+    assert_eq!(of(group, json!({})), Ok(TaskReach::Network));
+    assert_eq!(of(None, json!({"network": "host"})), Ok(TaskReach::Network));
+    assert_eq!(of(none, json!({})), Ok(TaskReach::Itself));
+    assert_eq!(of(group, json!({"network": "none"})), Ok(TaskReach::Itself));
+    assert_eq!(
+        of(None, json!({"isolation": "strict"})),
+        Ok(TaskReach::Itself)
+    );
+    assert_eq!(
+        of(None, json!({"isolation": "raw"})),
+        Ok(TaskReach::Machine)
+    );
+    for isolation in ["raw", "strict"] {
+        let refused = of(group, json!({"isolation": isolation})).unwrap_err();
+        assert!(refused.contains("`config.isolation`"), "{refused}");
+    }
+}

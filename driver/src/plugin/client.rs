@@ -26,7 +26,7 @@ use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult};
 use crate::host::HostInfo;
 use crate::limits;
-use crate::network::{CreatedNetwork, NetworkIsolation};
+use crate::network::{CreatedNetwork, NetworkIsolation, TaskReach};
 use crate::plugin::convert::{self, protocol};
 use crate::plugin::ends::Ends;
 use crate::plugin::output::Lines;
@@ -728,6 +728,21 @@ impl TaskDriver for Client {
                 handles.push(convert::handle_from_proto(handle)?);
             }
             Ok(handles)
+        }
+        .boxed()
+    }
+
+    fn task_reach(&self, config: TaskConfig) -> BoxFuture<'_, Result<TaskReach, DriverError>> {
+        async move {
+            let request = muster::TaskReachRequest {
+                task: Some(convert::task_config_to_proto(&config)?),
+            };
+            let mut client = self.muster();
+            let call = client.task_reach(request);
+            let answer = self
+                .driver_call("TaskReach", limits::CALL_DEADLINE, call)
+                .await?;
+            Ok(convert::reach_from_proto(answer))
         }
         .boxed()
     }

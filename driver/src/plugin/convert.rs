@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::error::DriverError;
 use crate::event::TaskEvent;
-use crate::network::{NetworkIsolation, NetworkMode, NetworkOverride};
-use crate::plugin::proto::drivers;
+use crate::network::{NetworkIsolation, NetworkMode, NetworkOverride, TaskReach};
+use crate::plugin::proto::{drivers, muster};
 use crate::schema::whole;
 use crate::task::{ActionsEnd, ExitResult, TaskHandle, TaskState, TaskStatus};
 
@@ -144,6 +144,28 @@ fn network_mode_from_proto(mode: i32) -> Result<NetworkMode, DriverError> {
         Err(_) => Err(protocol(format!(
             "network isolation mode {mode} is not known"
         ))),
+    }
+}
+
+pub(crate) fn reach_to_proto(reach: TaskReach) -> muster::TaskReachResponse {
+    use muster::task_reach_response::Reach;
+    let reach = match reach {
+        TaskReach::Network => Reach::Network,
+        TaskReach::Itself => Reach::Itself,
+        TaskReach::Machine => Reach::Machine,
+    };
+    muster::TaskReachResponse {
+        reach: reach.into(),
+    }
+}
+
+/// An answer that is not known is none: the host takes the worst.
+pub(crate) fn reach_from_proto(message: muster::TaskReachResponse) -> TaskReach {
+    use muster::task_reach_response::Reach;
+    match Reach::try_from(message.reach) {
+        Ok(Reach::Network) | Err(_) => TaskReach::Network,
+        Ok(Reach::Itself) => TaskReach::Itself,
+        Ok(Reach::Machine) => TaskReach::Machine,
     }
 }
 

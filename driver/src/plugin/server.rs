@@ -539,6 +539,21 @@ impl MusterDriver for Served {
         ))
     }
 
+    async fn task_reach(
+        &self,
+        request: Request<muster::TaskReachRequest>,
+    ) -> Result<Response<muster::TaskReachResponse>, Status> {
+        let config = request
+            .into_inner()
+            .task
+            .ok_or_else(|| driver_status(protocol("TaskReach without a task")))?;
+        let mut config = convert::task_config_from_proto(config).map_err(driver_status)?;
+        config.config = without_nulls(config.config);
+        let reach = self.driver.task_reach(config).await;
+        let reach = reach.map_err(driver_status)?;
+        Ok(Response::new(convert::reach_to_proto(reach)))
+    }
+
     async fn ends(
         &self,
         request: Request<Streaming<muster::EndsRequest>>,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Client, serve};
 use crate::conformance::Subject;
 use crate::mock::{self, MockDriver, MockHost, MockTask};
-use crate::{DriverError, Health, Retry, TaskConfig, TaskDriver, TaskError};
+use crate::{DriverError, Health, Retry, TaskConfig, TaskDriver, TaskError, TaskReach};
 
 mod go;
 
@@ -252,6 +252,29 @@ async fn missing_function_is_unsupported() {
     let network = client.create_network("a", "host").await;
 
     assert_eq!(network, Err(DriverError::unsupported("CreateNetwork")));
+}
+
+/// A driver that does not say how far a task gets has no such function; one that does is heard.
+#[tokio::test]
+async fn how_far_a_task_gets_is_said_over_the_protocol() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut said = Vec::new();
+    for (name, driver) in [
+        ("silent", MockDriver::new()),
+        ("network", MockDriver::new().reaching(TaskReach::Network)),
+        ("itself", MockDriver::new().reaching(TaskReach::Itself)),
+        ("machine", MockDriver::new().reaching(TaskReach::Machine)),
+    ] {
+        let path = dir.path().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let _serving = tokio::spawn(serve(Arc::new(driver), listener, CancellationToken::new()));
+        let client = Client::new("mock", &path);
+        said.push(client.task_reach(forever("a/t/00000001")).await);
+    }
+
+    let silent = DriverError::unsupported("TaskReach");
+    let reaches = [TaskReach::Network, TaskReach::Itself, TaskReach::Machine].map(Ok);
+    assert_eq!(said, [[Err(silent)].as_slice(), &reaches].concat());
 }
 
 /// A caller that hangs up in the middle of a start leaves a whole task, not half of one.

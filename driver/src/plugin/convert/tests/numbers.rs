@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use crate::plugin::proto::{base, drivers, hclspec, structs};
+use crate::plugin::proto::{base, drivers, hclspec, muster, structs};
 
 /// A text field.
 fn text(number: u8, value: &str) -> Vec<u8> {
@@ -464,4 +464,22 @@ fn distances_that_are_no_square_are_not_sent() {
 
         assert_eq!(said.driver.unwrap().topology.unwrap().distances, None);
     }
+}
+
+/// An answer that a later driver may give is none.
+#[test]
+fn how_far_a_task_gets_is_a_number_of_its_own() {
+    let reach = |value| {
+        let answer: muster::TaskReachResponse = read(&[number(1, value)]);
+        crate::plugin::convert::reach_from_proto(answer)
+    };
+
+    assert_eq!(reach(1), crate::TaskReach::Itself);
+    assert_eq!(reach(2), crate::TaskReach::Machine);
+    assert_eq!(reach(3), crate::TaskReach::Network);
+    let silent = muster::TaskReachResponse::default();
+    assert_eq!(
+        crate::plugin::convert::reach_from_proto(silent),
+        crate::TaskReach::Network
+    );
 }
