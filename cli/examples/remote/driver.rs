@@ -122,7 +122,11 @@ impl Remote {
     }
 
     async fn recover(&self, handle: TaskHandle) -> Result<(), RecoverTaskError> {
-        let task_id = handle.config.id;
+        let TaskConfig {
+            id: task_id,
+            alloc_id,
+            ..
+        } = handle.config;
         if handle.version != HANDLE_VERSION {
             return Err(RecoverTaskError::HandleVersion {
                 found: handle.version,
@@ -144,7 +148,7 @@ impl Remote {
                 reason: format!("{} has no task {}", place.host, place.number),
             });
         }
-        place.note("recover").await?;
+        place.note(&format!("recover for {alloc_id} of")).await?;
         self.insert(&task_id, place);
         Ok(())
     }
