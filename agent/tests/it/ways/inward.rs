@@ -1,6 +1,6 @@
-//! The ways into a task: each is tried from outside the machine, from the machine and from another allocation, in every
-//! mode of the task's network, while its policy lets everything in and then nothing, and compared with
-//! `testdata/ways-in.md`.
+//! The ways into a task: each is tried from outside the machine, from the machine, from another allocation and from one of
+//! another agent of the machine, in every mode of the task's network, while its policy lets everything in and then
+//! nothing, and compared with `testdata/ways-in.md`.
 //!
 //! The task is the same under both policies, which the cluster changes while it runs. Sockets that were made elsewhere
 //! and messages to a raw socket are in `tests/vm/ways.rs`.
@@ -51,6 +51,7 @@ enum Caller {
     Outside,
     Machine,
     Alloc,
+    OtherAgent,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -134,6 +135,13 @@ const WAYS: &[Way] = &[
     way("allocation: TCP to the task's address", Caller::Alloc, Kind::Tcp, To::Inside, DECLARED),
     way("allocation: TCP there, private port", Caller::Alloc, Kind::Tcp, To::Inside, PRIVATE),
     way("allocation: UDP there, private port", Caller::Alloc, Kind::Udp, To::Inside, PRIVATE),
+    way("other agent: TCP to a declared port", Caller::OtherAgent, Kind::Tcp, V4, DECLARED),
+    way("other agent: UDP to a declared port", Caller::OtherAgent, Kind::Udp, V4, DECLARED),
+    way("other agent: TCP to a private port", Caller::OtherAgent, Kind::Tcp, V4, PRIVATE),
+    way("other agent: UDP to a private port", Caller::OtherAgent, Kind::Udp, V4, PRIVATE),
+    way("other agent: TCP to the task's address", Caller::OtherAgent, Kind::Tcp, To::Inside, DECLARED),
+    way("other agent: TCP there, private port", Caller::OtherAgent, Kind::Tcp, To::Inside, PRIVATE),
+    way("other agent: UDP there, private port", Caller::OtherAgent, Kind::Udp, To::Inside, PRIVATE),
     way("answer to the task's own TCP", Caller::Alloc, Kind::Tcp, BEYOND, OUTSIDE),
     way("answer to the task's own UDP", Caller::Alloc, Kind::Udp, BEYOND, OUTSIDE),
     way("answer to it in fragments", Caller::Alloc, Kind::Fragments, BEYOND, OUTSIDE),
@@ -158,6 +166,11 @@ fn every_way_in_has_the_verdict_of_the_table() {
         let machine = Machine::new();
         let server = machine.server();
         let agent = Agent::start(config(&machine, &server)).await.unwrap();
+        let other_machine = Machine::new();
+        let other_server = other_machine.server();
+        let other_agent = Agent::start(config(&other_machine, &other_server));
+        let other_agent = other_agent.await.unwrap();
+        let servers = [&server, &other_server];
         // Refusals are not saved on, and whoever is outside knows the way to allocations' own addresses.
         for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
             std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap();
@@ -169,16 +182,19 @@ fn every_way_in_has_the_verdict_of_the_table() {
         let mut columns = Vec::new();
 
         for (at, mode) in (0..).zip(MODES) {
-            columns.push(column(&server, &outside, at, mode).await);
+            columns.push(column(servers, &outside, at, mode).await);
         }
 
         agent.shutdown(Leave::StopTasks).await;
+        other_agent.shutdown(Leave::StopTasks).await;
         compare(&columns);
     });
 }
 
-/// The verdict on each way into a task with a network of this mode.
-async fn column(server: &FakeServer, outside: &Outside, at: u32, mode: NetworkMode) -> Words {
+/// The verdict on each way into a task with a network of this mode. The servers are that of its agent and that of the
+/// other one.
+async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, mode: NetworkMode) -> Words {
+    let [server, _] = servers;
     let index = u64::from(at) * 2 + 1_000;
     server
         .say_to_agent(ingress(index, PolicyAction::Allow))
@@ -187,7 +203,7 @@ async fn column(server: &FakeServer, outside: &Outside, at: u32, mode: NetworkMo
     let inside = ready(server, called).await;
     let published = SocketAddr::from((MACHINE, DECLARED));
     let mut held = outside.there(|| TcpStream::connect_timeout(&published, SILENCE));
-    let mut open = words(server, outside, (at * 10 + 1, mode), inside).await;
+    let mut open = words(servers, outside, (at * 10 + 1, mode), inside).await;
     open.insert(OPEN.to_owned(), held_word(&mut held));
 
     server
@@ -197,7 +213,7 @@ async fn column(server: &FakeServer, outside: &Outside, at: u32, mode: NetworkMo
         (outside.there(|| call(Kind::Udp, published)) != "in").then_some(())
     })
     .await;
-    let mut closed = words(server, outside, (at * 10 + 2, mode), inside).await;
+    let mut closed = words(servers, outside, (at * 10 + 2, mode), inside).await;
     closed.insert(OPEN.to_owned(), held_word(&mut held));
 
     server.stop(called).await;
@@ -280,7 +296,7 @@ async fn ready(server: &FakeServer, alloc_id: AllocId) -> IpAddr {
 
 /// What comes of each way at this moment.
 async fn words(
-    server: &FakeServer,
+    servers: [&FakeServer; 2],
     outside: &Outside,
     (name, mode): (u32, NetworkMode),
     inside: IpAddr,
@@ -302,19 +318,27 @@ async fn words(
     };
     let mut words = outside.there(|| take(&calls(Caller::Outside)));
     words.extend(take(&calls(Caller::Machine)));
-    let alloc = task(batch(name, ""), mode, "caller_entry", &calls(Caller::Alloc));
+    for (server, caller) in servers.into_iter().zip([Caller::Alloc, Caller::OtherAgent]) {
+        let alloc = task(batch(name, ""), mode, "caller_entry", &calls(caller));
+        words.extend(told(server, alloc).await);
+    }
+    words
+}
+
+/// What a task says that calls.
+async fn told(server: &FakeServer, alloc: AllocBuilder) -> Words {
     let alloc_id = server.place(alloc.build()).await;
     let ended = |_: &TaskState, status: ClientStatus| {
         [ClientStatus::Complete, ClientStatus::Failed].contains(&status)
     };
-    let task = { server }.reported(alloc_id, "the end", ended).await;
+    let task = server.reported(alloc_id, "the end", ended).await;
     let log = server.log(alloc_id, LogStream::Stdout).await;
     assert!(!task.failed, "{:?}\n{log}", task.events);
     let told = log
         .lines()
         .filter_map(|line| line.strip_prefix(MARK)?.split_once('='));
-    words.extend(told.map(|(name, word)| (name.to_owned(), word.to_owned())));
-    words
+    told.map(|(name, word)| (name.to_owned(), word.to_owned()))
+        .collect()
 }
 
 /// All at once: most of the time is waiting for nothing.
