@@ -147,12 +147,6 @@ pub const EVALS_IN_FLIGHT_MAX: usize = 64;
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
 /// Jobs, and entries full of one-off tasks, for which one go of a worker thread finds places before they are recorded.
 pub const PLACES_PER_WORKER_RUN_MAX: usize = 32;
-/// Pause between two looks at deployments and drains, however much happens: a look costs some microseconds for each
-/// instance of the jobs concerned, and nobody notices a fifth of a second in a step that waits for health.
-pub const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-/// How often drains are looked at though nothing was heard: the end of an instance that was told to stop is no news
-/// to anybody else.
-pub const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
 /// How often duties look at the clock when nothing happens.
 pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
 /// Requests to the leader's duties waiting, such as a forced collection.

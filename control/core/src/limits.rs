@@ -101,3 +101,12 @@ pub const INATTENTION_MAX: Duration = Duration::from_secs(2);
 /// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows; an eighth of what
 /// a collection removes in one entry, and a tenth of it would make ten times the entries.
 pub const ONE_OFF_CHANGES_MAX: usize = 256;
+/// Pause between two looks at deployments and drains, however much happens: a look costs some microseconds for each
+/// instance of the jobs concerned, and nobody notices a fifth of a second in a step that waits for health.
+pub const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// How often drains are looked at though nothing was heard: the end of an instance that was told to stop is no news
+/// to anybody else.
+pub const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
+/// Pause before deployments and drains are looked at again when what a look gave could not be written: a leader that lost
+/// its office hears of it sooner, and a full disk has no room again in less.
+pub const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -7,6 +7,8 @@
 //! while enough others are healthy; those of batch jobs are waited for; those of system jobs leave last. At the
 //! deadline everything that is left goes at once. The drain is complete when the last of them has really ended.
 
+mod timing;
+
 use std::collections::BTreeMap;
 
 use muster_domain::alloc::{DesiredStatus, Transition};
@@ -17,6 +19,8 @@ use muster_domain::node::{Drain, Node};
 
 use crate::fsm::{Command, DeploymentChange, is_late, next_deadline};
 use crate::state::{AllocView, State};
+
+pub use timing::Watcher;
 
 /// What to propose now, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
