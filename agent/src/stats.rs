@@ -297,6 +297,7 @@ fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
         limit_bytes,
         rss_bytes,
         cache_bytes,
+        shmem_bytes,
         swap_bytes,
         kernel_bytes,
         major_faults,
@@ -310,6 +311,7 @@ fn add_memory(stats: &mut TaskStats, memory: MemoryStats) {
     stats.memory_limit_bytes = limit_bytes;
     stats.memory_anon_bytes = rss_bytes;
     stats.memory_file_bytes = cache_bytes;
+    stats.memory_shmem_bytes = shmem_bytes;
     stats.memory_swap_bytes = swap_bytes;
     stats.memory_kernel_bytes = kernel_bytes;
     stats.major_faults = major_faults;

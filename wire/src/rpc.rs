@@ -596,8 +596,10 @@ pub struct TaskStats {
     pub memory_limit_bytes: Option<u64>,
     /// Bytes of anonymous memory, from the cgroup.
     pub memory_anon_bytes: Option<u64>,
-    /// Bytes of page cache, from the cgroup.
+    /// Bytes of page cache, those of `memory_shmem_bytes` included; from the cgroup.
     pub memory_file_bytes: Option<u64>,
+    /// Bytes of page cache that no disk has, as in tmpfs; from the cgroup.
+    pub memory_shmem_bytes: Option<u64>,
     /// Bytes swapped out, from the cgroup.
     pub memory_swap_bytes: Option<u64>,
     /// Bytes the kernel needs for the task, from the cgroup.

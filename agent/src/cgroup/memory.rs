@@ -280,6 +280,7 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
 pub(crate) struct Kinds {
     pub(crate) rss_bytes: Option<u64>,
     pub(crate) cache_bytes: Option<u64>,
+    pub(crate) shmem_bytes: Option<u64>,
     /// v1 only: v2 has a file of its own.
     pub(crate) swap_bytes: Option<u64>,
     /// v2 only: v1 has a file of its own.
@@ -293,27 +294,34 @@ pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
     at: At,
 ) -> Result<Kinds, CgroupFileError> {
     let text = files.read(at, STAT)?;
-    Ok(if at.is_none() {
-        let keys = ["anon", "file", "kernel", "pgmajfault"];
-        let [rss_bytes, cache_bytes, kernel_bytes, major_faults] = file::keyed_all(text, keys);
-        Kinds {
-            rss_bytes,
-            cache_bytes,
-            swap_bytes: None,
-            kernel_bytes,
-            major_faults,
-        }
+    let keys = if at.is_none() {
+        ["anon", "file", "shmem", "", "kernel", "pgmajfault"]
     } else {
         // A group's own pages are counted under the plain name, its children's under `total_`.
-        let keys = ["total_rss", "total_cache", "total_swap", "total_pgmajfault"];
-        let [rss_bytes, cache_bytes, swap_bytes, major_faults] = file::keyed_all(text, keys);
-        Kinds {
-            rss_bytes,
-            cache_bytes,
-            swap_bytes,
-            kernel_bytes: None,
-            major_faults,
-        }
+        [
+            "total_rss",
+            "total_cache",
+            "total_shmem",
+            "total_swap",
+            "",
+            "total_pgmajfault",
+        ]
+    };
+    let [
+        rss_bytes,
+        cache_bytes,
+        shmem_bytes,
+        swap_bytes,
+        kernel_bytes,
+        major_faults,
+    ] = file::keyed_all(text, keys);
+    Ok(Kinds {
+        rss_bytes,
+        cache_bytes,
+        shmem_bytes,
+        swap_bytes,
+        kernel_bytes,
+        major_faults,
     })
 }
 
@@ -330,6 +338,7 @@ fn stats_v2<D: Fn(At) -> PathBuf>(
         limit_bytes: files.limit(at, "memory.max")?,
         rss_bytes: kinds.rss_bytes,
         cache_bytes: kinds.cache_bytes,
+        shmem_bytes: kinds.shmem_bytes,
         swap_bytes: files.number_if_any(at, "memory.swap.current")?,
         kernel_bytes: kinds.kernel_bytes,
         major_faults: kinds.major_faults,
@@ -351,6 +360,7 @@ fn stats_v1<D: Fn(At) -> PathBuf>(
         limit_bytes: limit.filter(|limit| is_limit(*limit)),
         rss_bytes: kinds.rss_bytes,
         cache_bytes: kinds.cache_bytes,
+        shmem_bytes: kinds.shmem_bytes,
         swap_bytes: kinds.swap_bytes,
         kernel_bytes: files.number_if_any(at, "memory.kmem.usage_in_bytes")?,
         major_faults: kinds.major_faults,

@@ -28,8 +28,10 @@ pub struct MemoryStats {
     pub limit_bytes: Option<u64>,
     /// Anonymous memory.
     pub rss_bytes: Option<u64>,
-    /// Page cache.
+    /// Page cache, [`shmem_bytes`](Self::shmem_bytes) included.
     pub cache_bytes: Option<u64>,
+    /// Of the page cache what no disk has: tmpfs and memory that processes share.
+    pub shmem_bytes: Option<u64>,
     /// Swap.
     pub swap_bytes: Option<u64>,
     /// What the kernel needs for the group: stacks, tables of pages, socket buffers. Linux 5.18, or v1.

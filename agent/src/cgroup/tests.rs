@@ -405,6 +405,26 @@ fn task_over_its_memory_is_killed_and_counted() {
     );
 }
 
+/// A file in memory stays charged to who wrote it, as long as it is there.
+#[test]
+fn files_on_no_disk_are_told_among_the_cache() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    if !fixture.has(Controller::Memory) {
+        return;
+    }
+    let task = fixture.task(&Limits::default());
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    let write = format!("head -c 4m /dev/zero > '{}'", file.path().display());
+
+    Shell::spawn_in(&task, &write).wait();
+
+    let memory = task.stats().unwrap().memory.unwrap();
+    assert_eq!(memory.shmem_bytes, Some(4 * MIB), "{memory:?}");
+    assert!(memory.cache_bytes >= memory.shmem_bytes, "{memory:?}");
+}
+
 #[tokio::test]
 async fn oom_of_a_nested_group_survives_its_removal() {
     let Some(fixture) = Fixture::new() else {

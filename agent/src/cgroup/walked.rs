@@ -79,6 +79,7 @@ impl Walked {
             limit_bytes: Some(bytes(row.memory_limit_pages)).filter(|max| memory::is_limit(*max)),
             rss_bytes: kinds.rss_bytes,
             cache_bytes: kinds.cache_bytes,
+            shmem_bytes: kinds.shmem_bytes,
             swap_bytes: swap.or(kinds.swap_bytes),
             kernel_bytes: kernel.or(kinds.kernel_bytes),
             major_faults: kinds.major_faults,

@@ -22,7 +22,7 @@ type Value = (&'static str, Source, bool);
 
 /// Every value that may be absent.
 #[expect(clippy::too_many_lines, reason = "a table, a row a value")]
-fn values(stats: &TaskStats) -> [Value; 38] {
+fn values(stats: &TaskStats) -> [Value; 39] {
     let TaskStats {
         cpu,
         context_switches,
@@ -34,6 +34,7 @@ fn values(stats: &TaskStats) -> [Value; 38] {
         memory_limit_bytes,
         memory_anon_bytes,
         memory_file_bytes,
+        memory_shmem_bytes,
         memory_swap_bytes,
         memory_kernel_bytes,
         memory_high_events,
@@ -115,6 +116,11 @@ fn values(stats: &TaskStats) -> [Value; 38] {
             "memory_file_bytes",
             Source::Cgroup(Controller::Memory),
             memory_file_bytes.is_some(),
+        ),
+        (
+            "memory_shmem_bytes",
+            Source::Cgroup(Controller::Memory),
+            memory_shmem_bytes.is_some(),
         ),
         (
             "memory_swap_bytes",

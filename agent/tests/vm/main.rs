@@ -20,6 +20,8 @@ mod ipv6;
 #[cfg(test)]
 mod limits;
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod nat;
 #[cfg(test)]
 mod net;

@@ -182,6 +182,11 @@ const FAMILIES: &[Family<TaskStats>] = &[
         number(task.memory_file_bytes)
     }),
     gauge(
+        "muster_task_memory_shmem_bytes",
+        "Page cache that no disk has, as in tmpfs.",
+        |task| number(task.memory_shmem_bytes),
+    ),
+    gauge(
         "muster_task_memory_swap_bytes",
         "Memory swapped out.",
         |task| number(task.memory_swap_bytes),

@@ -285,7 +285,10 @@ pub struct TaskCounters {
     pub memory_peak_bytes: Option<u64>,
     pub memory_limit_bytes: Option<u64>,
     pub memory_anon_bytes: Option<u64>,
+    /// Page cache, `memory_shmem_bytes` included.
     pub memory_file_bytes: Option<u64>,
+    /// Page cache that no disk has, as in tmpfs.
+    pub memory_shmem_bytes: Option<u64>,
     pub memory_swap_bytes: Option<u64>,
     pub memory_kernel_bytes: Option<u64>,
     pub memory_high_events: Option<u64>,
@@ -454,6 +457,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             memory_limit_bytes,
             memory_anon_bytes,
             memory_file_bytes,
+            memory_shmem_bytes,
             memory_swap_bytes,
             memory_kernel_bytes,
             memory_high_events,
@@ -500,6 +504,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
             memory_limit_bytes: *memory_limit_bytes,
             memory_anon_bytes: *memory_anon_bytes,
             memory_file_bytes: *memory_file_bytes,
+            memory_shmem_bytes: *memory_shmem_bytes,
             memory_swap_bytes: *memory_swap_bytes,
             memory_kernel_bytes: *memory_kernel_bytes,
             memory_high_events: *memory_high_events,

@@ -151,6 +151,7 @@ const RULES: &[Rule] = &[
             "agent/src/ring",
             "agent/src/sys",
             "agent/src/bpf",
+            "agent/tests/vm/memory",
             "driver/src/mount",
             "driver-native/src/spawn",
             "driver-native/init/",
