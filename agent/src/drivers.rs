@@ -21,7 +21,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use muster_domain::node::{DriverInfo, limits_in_place};
 use muster_driver::{
-    Attribute, Capabilities, DriverError, Fingerprint, Health, Schema, TaskDriver, without_nulls,
+    Attribute, Capabilities, DriverError, Fingerprint, FsIsolation, Health, Schema, TaskDriver,
+    without_nulls,
 };
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
@@ -213,7 +214,7 @@ pub(crate) async fn follow_fingerprint(
                 while let Some(Some(fingerprint)) = stop.run_until_cancelled(stream.next()).await {
                     pause = DRIVER_PAUSE_MIN;
                     let mut info = info(fingerprint);
-                    note_limits(&name, &slot, &mut info).await;
+                    note_learned(&name, &slot, &mut info).await;
                     publish(&health, &name, info);
                 }
             }
@@ -232,15 +233,32 @@ pub(crate) async fn follow_fingerprint(
     }
 }
 
-/// Says whether the limits of the driver's tasks can change while they run, which is so where the agent sets them. The
-/// driver's own word is not asked for.
-async fn note_limits(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
+/// Says what follows for the node from what the driver can do, whatever its fingerprint says: whether the limits of its
+/// tasks can change while they run, which is so where the agent sets them, and whether it can have tasks at all.
+async fn note_learned(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
     let learned = slot.learned().await.ok();
+    let capabilities = learned.as_ref().map(|learned| &learned.capabilities);
     let attribute = limits_in_place(name);
-    if learned.is_some_and(|learned| learned.capabilities.joins_cgroup) {
+    if capabilities.is_some_and(|it| it.joins_cgroup) {
         info.attributes.insert(attribute, "1".to_owned());
     } else {
         info.attributes.remove(&attribute);
+    }
+    if let Some(reason) = capabilities.and_then(|it| unserved(name, it)) {
+        info.healthy = false;
+        info.description = reason;
+    }
+}
+
+/// Why no task of the driver can run here, if that is so.
+pub(crate) fn unserved(name: &str, capabilities: &Capabilities) -> Option<String> {
+    match capabilities.fs_isolation {
+        // Nomad has FIFOs there. One kind of such a driver would fail, another make them itself and wait for a reader
+        // for ever.
+        FsIsolation::Unveil => Some(format!(
+            "driver `{name}` isolates file systems by `unveil`: drivers of that kind (exec2) open a task's output in `logs` of its allocation's shared directory, whatever place they are told, and this agent has it where no task can write; take another driver for its tasks, such as `native` with isolation = \"contained\""
+        )),
+        FsIsolation::None | FsIsolation::Chroot | FsIsolation::Image => None,
     }
 }
 

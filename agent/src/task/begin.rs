@@ -18,7 +18,7 @@ use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::drivers::usage::DriverUsage;
-use crate::drivers::{DriverSlot, Learned, TaskConfigError, native};
+use crate::drivers::{DriverSlot, Learned, TaskConfigError, native, unserved};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
@@ -544,12 +544,16 @@ fn task_config(
 }
 
 /// How the task's driver isolates file systems. The native one is told of the host's paths, and shows them where the
-/// level that the task asks for has them.
+/// level that the task asks for has them. One whose tasks cannot run here has none.
 async fn fs_isolation(slot: &DriverSlot, task: &TaskAt) -> Result<FsIsolation, StartFailure> {
     if task.task().driver == native::NAME {
         return Ok(FsIsolation::None);
     }
-    Ok(learned(slot).await?.capabilities.fs_isolation)
+    let learned = learned(slot).await?;
+    match unserved(&task.task().driver, &learned.capabilities) {
+        Some(reason) => Err(StartFailure::fatal(reason)),
+        None => Ok(learned.capabilities.fs_isolation),
+    }
 }
 
 /// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muster_agent::ChrootEnv;
 use muster_agent::node::{Agent, Leave};
-use muster_domain::alloc::{ClientStatus, TaskEventKind, TaskNetwork, TaskState};
+use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind, TaskNetwork, TaskState};
 use muster_domain::id::AllocId;
 use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, LogConfig, NetworkMode};
 use muster_domain::resources::Holding;
@@ -102,6 +102,38 @@ async fn a_task_without_a_process_is_recovered() {
     assert_eq!(host.running(), 1);
     second.shutdown(Leave::StopTasks).await;
     assert_eq!(host.running(), 0);
+}
+
+/// It is told before anything is placed, and by the start of what is placed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_has_its_own_place_for_output_gets_no_tasks() {
+    if !privileged("a_driver_that_has_its_own_place_for_output_gets_no_tasks") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    let driver = MockDriver::on(host.clone()).isolating(FsIsolation::Unveil);
+    config.drivers = vec![("exec2".to_owned(), Arc::new(driver))];
+    let agent = Agent::start(config).await.unwrap();
+    let node = server
+        .node(|node| node.drivers.get("exec2").is_some_and(|it| it.detected))
+        .await;
+
+    let alloc = service(1, "").driver("exec2", &MockTask::forever().to_config());
+    let alloc_id = server.place(alloc.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let said = &node.drivers["exec2"];
+    assert!(!said.healthy, "{said:?}");
+    for words in ["driver `exec2`", "`logs`", "take another driver"] {
+        assert!(said.description.contains(words), "{said:?}");
+        let told = |event: &TaskEvent| event.message.contains(words);
+        assert!(task.events.iter().any(told), "{words}: {task:?}");
+    }
+    assert_eq!((task.restarts, host.running()), (0, 0));
+    agent.shutdown(Leave::StopTasks).await;
 }
 
 /// A driver in the agent's process tells in the same way, and its words make a history.
