@@ -75,7 +75,9 @@ pub(super) fn schedule(
     for (name, work) in &mut work {
         // Only what was there before can be mended.
         if !is_new {
-            mend(state, job, &eval.job, name, work);
+            let left_out = mend(state, job, &eval.job, name, work);
+            await_fewer(&mut plan, name, left_out);
+            replace_apart(state, &eval.job, name, work);
         }
         if is_placed_one_off(state, &eval.job) {
             work.place.clear();
@@ -160,13 +162,13 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
 
 /// Mends what Nomad's decisions leave to the next evaluation, which need not come: where a deployment stands still
 /// it replaces one that failed twice and one that was lost not at all; and it replaces what failed though the group
-/// has enough without.
-fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut GroupWork) {
+/// has enough without. Says how many are placed less for that.
+fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut GroupWork) -> usize {
     let Some(group) = job.and_then(|job| job.current.spec.group(name)) else {
-        return;
+        return 0;
     };
     if work.place.is_empty() && work.stop.is_empty() {
-        return;
+        return 0;
     }
     let mut replaced: BTreeSet<AllocId> = BTreeSet::new();
     work.place
@@ -231,6 +233,22 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     work.go_on_without(left_out.len());
     name_apart(state, key, name, work);
     follow_the_lost(state, key, name, work);
+    left_out.len()
+}
+
+/// Has a deployment that begins wait for `number` instances less; without any there is none.
+fn await_fewer(plan: &mut Plan, name: &str, number: usize) {
+    let Some(new) = plan.new_deployment.as_mut().filter(|_| number > 0) else {
+        return;
+    };
+    let fewer = u32::try_from(number).unwrap_or(u32::MAX);
+    if let Some(group) = new.groups.iter_mut().find(|group| group.name == name) {
+        group.desired_total = group.desired_total.saturating_sub(fewer);
+    }
+    new.groups.retain(|group| group.desired_total > 0);
+    if new.groups.is_empty() {
+        plan.new_deployment = None;
+    }
 }
 
 /// Whether one that took the place of `alloc` runs, or will be replaced itself.
@@ -291,6 +309,37 @@ fn name_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
             taken.insert(place.name_index);
         }
     }
+}
+
+/// Gives replacements by a newer version names that nobody has. Two instances have one name where a version that is
+/// over half way has its promoted canary beside an instance that it would have replaced by another of that name.
+fn replace_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+    if work.destructive.is_empty() {
+        return;
+    }
+    let stopped = work.stop.iter().map(|stop| stop.alloc_id);
+    let going: BTreeSet<AllocId> = stopped.chain(work.destructive.iter().copied()).collect();
+    // One that has ended and waits for its replacement keeps its name for that.
+    let has_name = |alloc: AllocView<'_>| {
+        !alloc.is_terminal() || (!alloc.server_terminal() && alloc.next().is_none())
+    };
+    let staying = state.allocs().of_job(key).filter(|alloc| {
+        alloc.group().name == name && !alloc.canary() && !going.contains(&alloc.id())
+    });
+    let mut taken: BTreeSet<u32> = staying
+        .filter(|alloc| has_name(*alloc))
+        .map(AllocView::name_index)
+        .collect();
+    taken.extend(work.place.iter().map(|place| place.name_index));
+    let mut nameless = Vec::new();
+    for alloc_id in &work.destructive {
+        let alloc = state.allocs().get(alloc_id);
+        if alloc.is_some_and(|alloc| !taken.insert(alloc.name_index())) {
+            nameless.push(*alloc_id);
+        }
+    }
+    let mut free = (0..u32::MAX).filter(|index| !taken.contains(index));
+    work.renamed = nameless.into_iter().zip(&mut free).collect();
 }
 
 /// Whether an instance that is to go elsewhere goes even if there is no place for it: somebody asked for that, or
@@ -468,8 +517,12 @@ impl<'s> Placer<'s> {
             } else {
                 &[]
             };
+            let replaced = destructive
+                .iter()
+                .map(|id| (*id, work.renamed.get(id).copied()));
+            let replaced: Vec<_> = replaced.collect();
             let (runs, missed, how) =
-                self.place_version(&version, group, group_at, places, destructive, plan);
+                self.place_version(&version, group, group_at, places, &replaced, plan);
             if placed.placements.is_empty() {
                 placed.placements = runs;
             } else {
@@ -526,7 +579,7 @@ impl<'s> Placer<'s> {
         group: &TaskGroup,
         group_at: u16,
         places: Vec<Placement>,
-        destructive: &[AllocId],
+        destructive: &[Replaced],
         plan: &mut Plan,
     ) -> (Vec<PlacementRun>, u32, Metrics) {
         let spec = &version.spec;
@@ -631,6 +684,9 @@ impl Chooser<'_> {
     }
 }
 
+/// An instance that is replaced, and the number of its replacement if that is another.
+type Replaced = (AllocId, Option<u32>);
+
 /// How places were chosen, and why there were no more.
 struct Metrics {
     at_start: PlacementMetrics,
@@ -660,8 +716,8 @@ impl Placing<'_, '_, '_> {
     }
 
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
-    fn replace(&mut self, destructive: &[AllocId], plan: &mut Plan) {
-        for alloc_id in destructive {
+    fn replace(&mut self, destructive: &[Replaced], plan: &mut Plan) {
+        for (alloc_id, name_index) in destructive {
             let stop = PlannedStop {
                 alloc_id: *alloc_id,
                 description: reconciler::UPDATING.to_owned(),
@@ -672,14 +728,15 @@ impl Placing<'_, '_, '_> {
                 previous: Some(*alloc_id),
                 ..PlacementDetail::default()
             };
-            self.place_instead(stop, detail, &[], plan);
+            self.place_instead(stop, *name_index, detail, &[], plan);
         }
     }
 
-    /// Places one instance in the place of one that is stopped then.
+    /// Places one instance in the place of one that is stopped then, with its name unless another is given.
     fn place_instead(
         &mut self,
         stop: PlannedStop,
+        name_index: Option<u32>,
         detail: PlacementDetail,
         avoid: &[NodeId],
         plan: &mut Plan,
@@ -688,7 +745,7 @@ impl Placing<'_, '_, '_> {
             self.failed += 1;
             return;
         };
-        let name_index = old.name_index();
+        let name_index = name_index.unwrap_or(old.name_index());
         let number = self.placer.fleet.give_back(old);
         if let Some(number) = number {
             self.chooser.stopped(&self.placer.fleet, number, true);
@@ -841,7 +898,7 @@ impl Placing<'_, '_, '_> {
                     client_status: None,
                     follow_up: None,
                 };
-                self.place_instead(stop, detail, &avoid, plan);
+                self.place_instead(stop, None, detail, &avoid, plan);
             }
             Some(_) | None => {
                 self.place_one(place.name_index, detail, &avoid);

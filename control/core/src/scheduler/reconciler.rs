@@ -104,6 +104,8 @@ pub(super) struct NewDeployment {
 pub(super) struct GroupWork {
     pub(super) place: Vec<Placement>,
     pub(super) destructive: Vec<AllocId>,
+    /// Of those, the ones whose replacement gets another number.
+    pub(super) renamed: BTreeMap<AllocId, u32>,
     /// To be replaced, too, but not now: that would be more at a time than is allowed.
     pub(super) held_back: Vec<AllocId>,
     /// How many more are placed than may be replaced at a time.

@@ -6,6 +6,7 @@
 )]
 
 mod alike;
+mod canaries;
 mod disconnect;
 mod laws;
 pub(super) mod life;

@@ -204,7 +204,6 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             &canaries,
             &lost_later,
         );
-        self.work.counts.stop += count(stopped.len());
         untainted.retain(|id, _| !stopped.contains(id));
 
         let (in_place, destructive) = self.updates(&untainted);
@@ -480,6 +479,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             .collect();
         let mut surplus = (rest.len() + migrate.len()).saturating_sub(self.spec.count as usize);
         if surplus == 0 {
+            self.work.counts.stop += count(stopped.len());
             return stopped;
         }
         rest.retain(|instance| !instance.is_terminal());
@@ -524,6 +524,13 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         for instance in rest.iter().rev() {
             take(instance, &mut surplus);
         }
+        self.work.counts.stop += count(stopped.len());
+        // What has ended already is not stopped, but a deployment must not wait for its successor.
+        let ended = by_name(untainted).into_iter().rev();
+        let ended = ended.filter(|instance| instance.is_terminal() && !self.input.batch);
+        let ended: Vec<AllocId> = ended.take(surplus).map(|instance| instance.id).collect();
+        self.work.counts.ignore += count(ended.len());
+        stopped.extend(ended);
         stopped
     }
 

@@ -1,0 +1,103 @@
+//! Deployments, canaries and the names of instances.
+
+use std::time::Duration;
+
+use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::fixture::{job, node};
+use muster_domain::job::{JobSpec, UpdateStrategy};
+
+use crate::fixture::Cluster;
+use crate::fsm::{Command, DeploymentChange};
+
+fn web(count: u32, cpu_mhz: u32, canary: u32) -> JobSpec {
+    let mut spec = job("web").count(count).cpu_mhz(cpu_mhz).build();
+    spec.groups[0].update = Some(UpdateStrategy {
+        max_parallel: 1,
+        canary,
+        ..UpdateStrategy::default()
+    });
+    spec
+}
+
+fn healthy(cluster: &mut Cluster) {
+    let live = cluster.live("web");
+    for alloc in live.iter().filter(|alloc| alloc.healthy.is_none()) {
+        say(cluster, alloc, ClientStatus::Running, true);
+    }
+    cluster.settle();
+}
+
+fn say(cluster: &mut Cluster, alloc: &Allocation, client_status: ClientStatus, is_healthy: bool) {
+    let report = AllocReport {
+        alloc_id: alloc.id,
+        client_status,
+        client_description: String::new(),
+        task_states: Vec::new(),
+        healthy: Some(is_healthy),
+        end: None,
+        remote: Vec::new(),
+    };
+    cluster.apply(Command::ReportAllocs {
+        node_id: alloc.node_id,
+        reports: vec![report],
+        at: cluster.now,
+    });
+}
+
+fn promote(cluster: &mut Cluster) {
+    let active = cluster.state.deployments().active();
+    let ids: Vec<_> = active.map(|row| row.id).collect();
+    for id in ids {
+        cluster.apply(Command::ChangeDeployment {
+            id,
+            change: DeploymentChange::Promote(None),
+            at: cluster.now,
+        });
+    }
+    cluster.settle();
+}
+
+fn numbers(cluster: &Cluster) -> Vec<u32> {
+    let live = cluster.live("web");
+    let mut numbers: Vec<u32> = live.iter().map(|alloc| alloc.name_index).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Two canaries have the names of both older instances, one of which is wanted still: it goes on with a free name.
+#[test]
+fn an_instance_whose_name_a_promoted_canary_has_is_replaced_by_one_of_another_name() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(2, 100, 0));
+    healthy(&mut cluster);
+    healthy(&mut cluster);
+
+    cluster.run(web(3, 200, 2));
+    assert_eq!(numbers(&cluster), [0, 0, 1, 1]);
+    healthy(&mut cluster);
+    promote(&mut cluster);
+
+    assert_eq!(numbers(&cluster), [0, 1, 2]);
+}
+
+/// Its instance has failed and would be replaced later, if one were wanted still.
+#[test]
+fn a_deployment_does_not_wait_for_what_has_failed_and_is_wanted_no_more() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    let alloc = cluster.live("web").remove(0);
+    say(&mut cluster, &alloc, ClientStatus::Failed, true);
+    cluster.settle();
+
+    cluster.run(web(0, 100, 0));
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+
+    // When its replacement is due.
+    cluster.advance(Duration::from_mins(5));
+    cluster.settle();
+    assert_eq!(cluster.live("web").len(), 0);
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+}
