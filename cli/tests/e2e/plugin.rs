@@ -8,7 +8,7 @@ use muster_driver::go::{self, BuildGoError};
 use tempfile::TempDir;
 
 use crate::support::{
-    Left, Process, ask, job_file, muster, server, skipped, stderr, stdout, until,
+    Left, Process, ask, job_file, muster, needs_programs, server, skipped, stderr, stdout, until,
 };
 
 /// A program in Go; `None` where the test cannot run, which was said then.
@@ -141,6 +141,9 @@ job "talk" {
 #[test]
 fn a_job_runs_with_a_driver_that_a_file_configures() {
     let name = "a_job_runs_with_a_driver_that_a_file_configures";
+    if !needs_programs(name) {
+        return;
+    }
     let Some(driver) = in_go(name, "driver") else {
         return;
     };
@@ -224,6 +227,9 @@ job "measured" {
 #[test]
 fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
     let name = "what_a_driver_tells_of_its_tasks_is_shown_as_any_other";
+    if !needs_programs(name) {
+        return;
+    }
     let Some(driver) = in_go(name, "driver") else {
         return;
     };

@@ -10,13 +10,17 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Left, Process, agent, ask, began, job_file, server_with, skipped, stderr, stdout, until,
+    Left, Process, agent, ask, began, job_file, needs_programs, server_with, skipped, stderr,
+    stdout, until,
 };
 
 /// The driver and its host, which `cli/examples/remote` is. `None` where it cannot be built, which was said then.
 fn program(name: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "agents and drivers need root");
+        return None;
+    }
+    if !needs_programs(name) {
         return None;
     }
     let built = Command::new(env!("CARGO"))
