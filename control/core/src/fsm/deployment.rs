@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use muster_domain::alloc::ClientStatus;
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
@@ -67,7 +68,8 @@ pub(super) fn begin(change: &mut Change<'_>, version: &JobVersion, new: &NewDepl
     });
 }
 
-/// What a plan says of a deployment. One that was successful makes its version stable.
+/// What a plan says of a deployment. One that was successful makes its version stable. What has failed of it after it was
+/// healthy was nobody's to replace until then: the job is looked at for that.
 pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
     let Some(old) = change.state.deployments.get(&update.id).map(Arc::clone) else {
         return;
@@ -82,7 +84,20 @@ pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
     });
     if update.status == DeploymentStatus::Successful {
         job::mark_stable(change, &old.job, old.job_version, true);
+        if has_failed_since(change.state, &old) {
+            look_at(change, &old);
+        }
     }
+}
+
+fn has_failed_since(state: &State, deployment: &Deployment) -> bool {
+    let mut allocs = state.allocs.of_job(&deployment.job);
+    allocs.any(|alloc| {
+        alloc.deployment() == Some(deployment.id)
+            && alloc.client_status() == ClientStatus::Failed
+            && !alloc.server_terminal()
+            && alloc.next().is_none()
+    })
 }
 
 /// Counts `count` instances that were placed, or moved over, for the group `name`.

@@ -101,3 +101,27 @@ fn a_deployment_does_not_wait_for_what_has_failed_and_is_wanted_no_more() {
     assert_eq!(cluster.live("web").len(), 0);
     assert_eq!(cluster.state.deployments().active().count(), 0);
 }
+
+/// While the deployment was under way nobody could replace it.
+#[test]
+fn what_fails_in_a_deployment_after_it_was_healthy_is_replaced_when_that_is_over() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(2, 100, 0));
+    let [first, second] = &cluster.live("web")[..] else {
+        panic!("two were wanted");
+    };
+    say(&mut cluster, first, ClientStatus::Running, true);
+    cluster.settle();
+    say(&mut cluster, first, ClientStatus::Failed, true);
+    cluster.settle();
+    assert_eq!(cluster.state.deployments().active().count(), 1);
+
+    say(&mut cluster, second, ClientStatus::Running, true);
+    cluster.settle();
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+    cluster.advance(Duration::from_mins(5));
+    cluster.settle();
+
+    assert_eq!(numbers(&cluster), [0, 1]);
+}
