@@ -472,7 +472,7 @@ fn may_promote(
 pub(crate) fn is_late(deployment: &Deployment, group: &DeploymentGroup, now: Timestamp) -> bool {
     let waits_for_people =
         group.desired_canaries > 0 && !group.promoted && group.healthy >= group.desired_canaries;
-    let is_done = group.healthy >= group.desired_total && !waits_for_people;
+    let is_done = group.healthy >= group.desired_total.max(group.desired_canaries);
     deployment.status == DeploymentStatus::Running
         && group.require_progress_by > Timestamp(0)
         && group.require_progress_by <= now

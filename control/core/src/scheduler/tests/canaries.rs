@@ -8,6 +8,7 @@ use muster_domain::job::{JobSpec, UpdateStrategy};
 
 use crate::fixture::Cluster;
 use crate::fsm::{Command, DeploymentChange};
+use crate::watch;
 
 fn web(count: u32, cpu_mhz: u32, canary: u32) -> JobSpec {
     let mut spec = job("web").count(count).cpu_mhz(cpu_mhz).build();
@@ -124,4 +125,25 @@ fn what_fails_in_a_deployment_after_it_was_healthy_is_replaced_when_that_is_over
     cluster.settle();
 
     assert_eq!(numbers(&cluster), [0, 1]);
+}
+
+#[test]
+fn a_deployment_of_more_canaries_than_instances_misses_its_deadline_too() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    cluster.run(web(1, 200, 2));
+    let live = cluster.live("web");
+    let canary = live.iter().find(|alloc| alloc.canary).unwrap();
+    say(&mut cluster, canary, ClientStatus::Running, true);
+    cluster.settle();
+
+    cluster.advance(Duration::from_mins(11));
+
+    let due = watch::due(&cluster.state, cluster.now).commands;
+    assert!(
+        matches!(due[..], [Command::ChangeDeployment { .. }]),
+        "{due:?}"
+    );
 }
