@@ -727,7 +727,7 @@ impl Bpf {
     /// # Errors
     ///
     /// What the kernel said.
-    pub fn policy_entries(&self) -> io::Result<[(&'static str, usize); 6]> {
+    pub fn policy_entries(&self) -> io::Result<[(&'static str, usize); 8]> {
         self.policy.entries()
     }
 

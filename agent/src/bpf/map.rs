@@ -181,20 +181,10 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
     pub(super) fn insert_zero(&self, key: K) -> io::Result<bool> {
         let zeros = vec![0; self.value_words()];
-        let mut attempt = 1;
-        loop {
-            match self.update(key, &zeros, NO_EXIST) {
-                Ok(()) => return Ok(true),
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(false),
-                Err(error)
-                    if error.raw_os_error() == Some(libc::ENOMEM)
-                        && attempt < INSERT_ATTEMPTS_MAX =>
-                {
-                    attempt += 1;
-                    thread::sleep(INSERT_WAIT);
-                }
-                Err(error) => return Err(error),
-            }
+        match with_memory(|| self.update(key, &zeros, NO_EXIST)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -348,15 +338,18 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
             // SAFETY: the slot is at least as long as a `V`, and words are aligned for it.
             unsafe { slot.as_mut_ptr().cast::<V>().write(*value) };
         }
-        let mut attr = BatchAttr {
-            keys: keys.as_ptr().expose_provenance() as u64,
-            values: values.as_ptr().expose_provenance() as u64,
-            count: u32::try_from(entries.len()).map_err(io::Error::other)?,
-            map_fd: raw(self.fd()),
-            ..BatchAttr::default()
-        };
-        // SAFETY: the buffers hold `count` keys and values, and outlive the call.
-        unsafe { bpf(BPF_MAP_UPDATE_BATCH, &mut attr) }.map(drop)
+        let count = u32::try_from(entries.len()).map_err(io::Error::other)?;
+        with_memory(|| {
+            let mut attr = BatchAttr {
+                keys: keys.as_ptr().expose_provenance() as u64,
+                values: values.as_ptr().expose_provenance() as u64,
+                count,
+                map_fd: raw(self.fd()),
+                ..BatchAttr::default()
+            };
+            // SAFETY: the buffers hold `count` keys and values, and outlive the call.
+            unsafe { bpf(BPF_MAP_UPDATE_BATCH, &mut attr) }.map(drop)
+        })
     }
 
     fn update(&self, key: K, words: &[u64], flags: u64) -> io::Result<()> {
@@ -518,6 +511,17 @@ pub(super) fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>)
         total += value;
     }
     total
+}
+
+/// Waits while the kernel says that it has no memory, in bounds.
+fn with_memory(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for _ in 1..INSERT_ATTEMPTS_MAX {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => thread::sleep(INSERT_WAIT),
+            made => return made,
+        }
+    }
+    attempt()
 }
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {

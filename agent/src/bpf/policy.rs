@@ -4,9 +4,12 @@
 //! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
 //! can still be reading it: one that read the fence before it was changed may look addresses up after.
 //!
+//! What rules counted goes on under the task's next policies, and under the next agent (`kept.rs`).
+//!
 //! One change comes after the other. Readers wait for none, but of the counts of the task whose policies change (`counts.rs`).
 
 mod counts;
+mod kept;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -40,6 +43,7 @@ use crate::bpf::{
 };
 
 use counts::{Carried, Past, name_hash};
+use kept::{Earlier, Kept};
 
 pub use counts::RuleCount;
 
@@ -72,6 +76,7 @@ pub(super) struct Policy {
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
     rates: PinnedMap<CgroupId, Rates>,
+    kept: Kept,
     /// At [`CHANGES`], how often the policies of a task were changed.
     active: PinnedMap<u32, u64>,
     /// Whoever changes a policy holds it all the while.
@@ -94,6 +99,8 @@ struct Loaded {
     /// Policies that nobody has, which programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, Entry)>,
     room: Room,
+    /// Of the agent before, as far as this one has not taken it over.
+    earlier: Earlier,
 }
 
 /// What readers ask for.
@@ -160,6 +167,7 @@ impl Policy {
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
             rates: PinnedMap::shared(open_map(maps, "RATES")?),
+            kept: Kept::open(maps)?,
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
             known: Mutex::default(),
@@ -172,6 +180,7 @@ impl Policy {
         let policies4 = self.leaves4.keys()?.into_iter().map(|key| key.place.policy);
         let policies6 = self.leaves6.keys()?.into_iter().map(|key| key.place.policy);
         loaded.last = policies4.chain(policies6).max().unwrap_or(0);
+        loaded.earlier = self.kept.take_up()?;
         self.find_room(&mut loaded)
     }
 
@@ -221,6 +230,8 @@ impl Policy {
                 self.ports.remove(key)?;
             }
         }
+        let is_gone = |task| !has_policies(&task) && !alive.contains(&task);
+        self.kept.sweep(&mut loaded.earlier, &known, is_gone)?;
         self.find_room(&mut loaded)
     }
 
@@ -234,6 +245,7 @@ impl Policy {
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), FenceError> {
         let mut loaded = self.locked();
+        let left = first(self.fence.lookup(task)?).map(|fence| [fence.ingress, fence.egress]);
         let (ingress, ingress_rules) = self.load(&mut loaded, &policies.ingress)?;
         let (egress, egress_rules) = match self.load(&mut loaded, &policies.egress) {
             Ok(egress) => egress,
@@ -261,8 +273,13 @@ impl Policy {
             ports: ports.clone(),
             carried: Carried::new(),
         };
-        let changed = before.as_ref().filter(|before| before.numbers != numbers);
-        let _changing = changed.map(|_| self.changing(task));
+        let past = match (&before, left) {
+            (Some(before), _) => Some(before.past()),
+            (None, Some(left)) => Some(loaded.earlier.past(task, left)),
+            (None, None) => None,
+        };
+        let changed = past.filter(|past| past.numbers != numbers);
+        let _changing = changed.as_ref().map(|_| self.changing(task));
         let no_ports = BTreeSet::new();
         let ports_before = before.as_ref().map_or(&no_ports, |before| &before.ports);
         let mut floor = None;
@@ -271,7 +288,8 @@ impl Policy {
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| {
                 // What is met from here on until the fence is another may be forgotten.
-                floor = changed.map(|before| self.floor(task, &before.past(), &traffic));
+                let changed = changed.as_ref();
+                floor = changed.map(|past| self.floor(task, past, &traffic));
                 self.set_fence(task, fence)
             });
         if let Err(error) = made {
@@ -279,8 +297,10 @@ impl Policy {
             release(&mut loaded, egress);
             return Err(no_room(error));
         }
-        if let (Some(before), Some(floor)) = (changed, floor) {
-            fenced.carried = self.carry(task, &before.past(), &fenced.past(), &floor, &traffic);
+        if let (Some(past), Some(floor)) = (changed, floor) {
+            fenced.carried = self.carry(task, &past, &fenced.past(), &floor, &traffic);
+            self.kept.carry(task, past.carried, &fenced.carried);
+            loaded.earlier.forget(task);
         } else if let Some(before) = &before {
             fenced.carried.clone_from(&before.carried);
         }
@@ -342,9 +362,12 @@ impl Policy {
         let mut loaded = self.locked();
         self.fence.remove(task)?;
         self.rates.remove(task)?;
+        let earlier = loaded.earlier.forget(task);
+        self.kept.forget(task, &earlier);
         let Some(before) = self.known().tasks.remove(&task) else {
             return Ok(());
         };
+        self.kept.forget(task, &before.carried);
         self.set_ports(task, &before.ports, &BTreeSet::new())?;
         for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
             self.forget_counts(task, policy, rules.names.len());
@@ -354,7 +377,8 @@ impl Policy {
     }
 
     /// How many entries each table has in which tasks and their policies are.
-    pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 6]> {
+    pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 8]> {
+        let [names, carried] = self.kept.entries()?;
         Ok([
             ("FENCE", self.fence.keys()?.len()),
             ("RATES", self.rates.keys()?.len()),
@@ -362,6 +386,8 @@ impl Policy {
             ("LEAVES4", self.leaves4.keys()?.len()),
             ("LEAVES6", self.leaves6.keys()?.len()),
             ("RULES", self.rules.keys()?.len()),
+            ("NAMES", names),
+            ("CARRIED", carried),
         ])
     }
 
@@ -430,6 +456,7 @@ impl Policy {
             return Err(no_room(error));
         }
         let rules = Arc::new(Rules::of(compiled.clone()));
+        self.kept.name(number, &rules.names);
         loaded.numbers.insert(Arc::clone(&rules.compiled), number);
         let entry = Entry {
             rules: Arc::clone(&rules),
@@ -504,6 +531,7 @@ impl Policy {
         {
             self.known().rules.remove(&number);
             self.unwrite(number, &entry.rules.compiled);
+            self.kept.unname(number, entry.rules.names.len());
             loaded.room.put_all(&entry.ranges);
         }
     }

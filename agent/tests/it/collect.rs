@@ -664,7 +664,7 @@ async fn neither_programs_nor_files_know_of_a_collected_allocation() {
     assert_eq!(known(), [true, true, false]);
     let of_policies = || BTreeMap::from(bpf.policy_entries().unwrap());
     let fenced = of_policies();
-    for table in ["FENCE", "RATES", "LEAVES4", "LEAVES6"] {
+    for table in ["FENCE", "RATES", "LEAVES4", "LEAVES6", "NAMES"] {
         assert!(fenced[table] > 0, "{table}: {fenced:?}");
     }
     let named = alloc_id.to_string();

@@ -50,9 +50,13 @@ fn talker_entry() {
 
 /// A task that talks to `peer`.
 fn talker(name: u32, peer: SocketAddr) -> AllocBuilder {
+    task_of("talker_entry", name, peer)
+}
+
+fn task_of(entry: &str, name: u32, peer: SocketAddr) -> AllocBuilder {
     let config = json!({
         "command": std::env::current_exe().unwrap(),
-        "args": ["--ignored", "--exact", "--nocapture", "rules::talker_entry"],
+        "args": ["--ignored", "--exact", "--nocapture", format!("rules::{entry}")],
     });
     let alloc = service(name, "").driver("native", &config).raw();
     alloc.with(|spec, _| {
@@ -154,6 +158,62 @@ async fn a_task_that_the_programs_do_not_know_is_fenced_and_counted_again() {
     let report = server.report(alloc_id).unwrap();
     assert_eq!(times(&report.task_states[0], told), 0, "{report:?}");
     agent.end().await;
+}
+
+/// How many datagrams [`burst_entry`] sends each time.
+const BURST: u64 = 100;
+
+/// Not a test: sends to one address, and again whenever something comes.
+#[test]
+#[ignore = "run by the other tests as their task"]
+fn burst_entry() {
+    let Ok(peer) = std::env::var(VARIABLE) else {
+        return;
+    };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    println!("\nat {}", socket.local_addr().unwrap());
+    loop {
+        for _ in 0..BURST {
+            drop(socket.send_to(b"hello", &peer));
+        }
+        socket.recv(&mut [0]).unwrap();
+    }
+}
+
+/// The agent is killed and says nothing to the next one, twice: the second time what was counted before is told, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_count_on_when_the_agent_is_killed() {
+    if !privileged("rules_count_on_when_the_agent_is_killed") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let mut agent = machine.killable_agent(&server);
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let alloc = task_of("burst_entry", 1, peer.local_addr().unwrap());
+    let mut policy = closed();
+    policy.egress.rules = vec![datagrams("no-datagrams", PolicyAction::Deny)];
+    let alloc = alloc.with(|spec, _| spec.groups[0].tasks[0].policy = Some(policy));
+    let alloc_id = server.place(alloc.build()).await;
+    let place = eventually("the task's address", async || {
+        let log = server.log(alloc_id, LogStream::Stdout).await;
+        let place = log.lines().find_map(|line| line.strip_prefix("at "))?;
+        place.parse::<SocketAddr>().ok()
+    })
+    .await;
+
+    for refused in (1..=3).map(|bursts| bursts * BURST) {
+        eventually("all that was refused", async || {
+            let counted = refused_by(&server, alloc_id, "no-datagrams").await;
+            (counted == refused).then_some(())
+        })
+        .await;
+        agent.kill();
+        agent = machine.killable_agent(&server);
+        // Not from the peer: what the task sends there would be an answer.
+        let another = UdpSocket::bind("127.0.0.1:0").unwrap();
+        another.send_to(b"a", place).unwrap();
+    }
 }
 
 fn datagrams(name: &str, action: PolicyAction) -> PolicyRule {

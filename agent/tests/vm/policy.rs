@@ -3,7 +3,7 @@
 //! A task is a process that enters its cgroup and then opens sockets; the other side is this test, another
 //! task of the same allocation, or another allocation's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Instant;
 
@@ -392,6 +392,52 @@ fn counts_of_a_rule_outlive_a_change_of_policy() {
     assert_eq!(count(), (0, 0));
     fence(&node, &bpf, &one);
     assert!(count().0 < before.0);
+}
+
+/// Nobody tells the first agent that it ends. The second one's policy has the rule in another place, and the third has to
+/// know what both counted.
+#[test]
+fn the_next_agent_counts_on() {
+    let Some(mut node) = Node::set_up("the_next_agent_counts_on") else {
+        return;
+    };
+    let heard = UdpSocket::bind((V4, 0)).unwrap();
+    let port = heard.local_addr().unwrap().port();
+    let kept = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
+    let beside = rule(PolicyAction::Deny, PolicyProtocol::Tcp, "192.0.2.1", 80);
+    let one = policies(direction(PolicyAction::Deny, vec![kept.clone()]), open());
+    let other = policies(direction(PolicyAction::Deny, vec![beside, kept]), open());
+    let task = node.task();
+    let counts = |bpf: &Bpf| {
+        let counts = bpf.rule_counts(task).unwrap().into_iter();
+        let counts = counts.filter(|it| it.direction == Direction::Egress);
+        counts
+            .map(|it| (it.rule, it.packets))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let expected = |allowed, refused| {
+        let of = |(rule, packets): (&str, u64)| (rule.to_owned(), packets);
+        BTreeMap::from([("allow-udp", allowed), ("default", refused)].map(of))
+    };
+
+    for (sent, policies) in (1..).zip([&one, &other, &one]) {
+        let bpf = node.open();
+        fence(&node, &bpf, policies);
+        outcome(&mut node, &format!("send-to 127.0.0.1:{port}"));
+        outcome(&mut node, "send-to 127.0.0.1:9");
+        assert_eq!(counts(&bpf), expected(sent, sent));
+        bpf.sweep_policies(&BTreeSet::from([task])).unwrap();
+        assert_eq!(counts(&bpf), expected(sent, sent));
+    }
+
+    let bpf = node.open();
+    let of_rules = || {
+        let entries = BTreeMap::from(bpf.policy_entries().unwrap());
+        ["RULES", "NAMES", "CARRIED"].map(|table| entries[table])
+    };
+    assert!(of_rules().iter().all(|entries| *entries > 0));
+    bpf.sweep_policies(&BTreeSet::new()).unwrap();
+    assert_eq!(of_rules(), [0; 3]);
 }
 
 /// The rules of such a policy are too many to be looked up one by one. Those that met something are the first and the last.

@@ -65,6 +65,17 @@ pub const PORTS_MAX: u32 = 65_536;
 /// Rules of all tasks that met a packet. What finds no room is counted as [`crate::Lost::Rule`].
 pub const RULES_MAX: u32 = 65_536;
 
+/// Names of rules of all policies together, for the next agent.
+///
+/// As many as prefixes: most rules name one. What finds no room counts anew with the next agent. Entries are allocated when they are
+/// made; the buckets are 2 MiB.
+pub const NAMES_MAX: u32 = LEAVES_MAX;
+
+/// Rules of all tasks that counted under earlier policies, for the next agent: as many as count under present ones.
+///
+/// What finds no room is forgotten with the agent.
+pub const CARRIED_MAX: u32 = RULES_MAX;
+
 /// Bytes of verdicts that wait for the agent. What finds no room is counted as
 /// [`crate::Lost::Verdict`].
 pub const VERDICTS_BYTES: u32 = 256 * 1_024;

@@ -326,6 +326,38 @@ pub struct RuleKey {
     pub rule: u32,
 }
 
+/// A rule, to which the agent keeps what its name is known by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct NameKey {
+    /// The policy.
+    pub policy: u32,
+    /// The rule's number in it.
+    pub rule: u32,
+}
+
+/// What is carried over to a rule of the next policy by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct CarriedKey {
+    /// The task.
+    pub task: CgroupId,
+    /// What the rule's name is known by.
+    pub name: u64,
+    /// The [`Direction`] of its policy.
+    pub direction: u64,
+}
+
+/// What a rule of one task counted under earlier policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CarriedCounters {
+    /// Packets that met it.
+    pub packets: u64,
+    /// Their bytes, IP headers included.
+    pub bytes: u64,
+}
+
 /// What one CPU counted for one rule of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -541,6 +573,12 @@ unsafe impl Plain for Interval {}
 unsafe impl Plain for PortKey {}
 // SAFETY: 8, 4 and 4 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for RuleKey {}
+// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for NameKey {}
+// SAFETY: three times 8 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for CarriedKey {}
+// SAFETY: two times 8 bytes, `repr(C)`, nothing between them.
+unsafe impl Plain for CarriedCounters {}
 // SAFETY: three times 8 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for RuleCounters {}
 // SAFETY: 56 bytes with what is left over named, `repr(C)`.
@@ -558,6 +596,9 @@ mod tests {
         assert_eq!(size_of::<FlowKey>(), 32);
         assert_eq!(size_of::<SocketState>(), 40 + 2 * 88);
         assert_eq!(size_of::<RuleKey>(), 16);
+        assert_eq!(size_of::<NameKey>(), 8);
+        assert_eq!(size_of::<CarriedKey>(), 24);
+        assert_eq!(size_of::<CarriedCounters>(), 16);
         assert_eq!(size_of::<VerdictEvent>(), 56);
     }
 

@@ -29,13 +29,15 @@ use core::{arch::asm, ffi::c_void};
 use muster_ebpf_common::{
     CgroupId, Lost,
     limits::{
-        FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, PORTS_MAX, RULES_MAX, TASKS_MAX, VERDICTS_BYTES,
+        CARRIED_MAX, FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, NAMES_MAX, PORTS_MAX, RULES_MAX,
+        TASKS_MAX, VERDICTS_BYTES,
     },
     net::{MetRule, tcp_state},
     policy::{
-        Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey, Interval, KEPT_TICKS,
-        KeptDatagram, Leaf, NO_RULE, POLICY_BITS, PeerMark, Place4, Place6, PortKey, RuleCounters,
-        RuleKey, SocketState, TELL_EVERY_NS, Verdict, VerdictEvent, mapped, search, socket,
+        CarriedCounters, CarriedKey, Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey,
+        Interval, KEPT_TICKS, KeptDatagram, Leaf, NO_RULE, NameKey, POLICY_BITS, PeerMark, Place4,
+        Place6, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS, Verdict, VerdictEvent,
+        mapped, search, socket,
     },
 };
 
@@ -72,6 +74,15 @@ static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALL
 #[map]
 static RULES: PerCpuHashMap<RuleKey, RuleCounters> =
     PerCpuHashMap::pinned(RULES_MAX, BPF_F_NO_PREALLOC);
+
+/// What rules' names are known by: for the next agent, and read by no program.
+#[map]
+static NAMES: HashMap<NameKey, u64> = HashMap::pinned(NAMES_MAX, BPF_F_NO_PREALLOC);
+
+/// What rules counted under earlier policies: for the next agent, too.
+#[map]
+static CARRIED: HashMap<CarriedKey, CarriedCounters> =
+    HashMap::pinned(CARRIED_MAX, BPF_F_NO_PREALLOC);
 
 /// What the agent is told.
 #[map]

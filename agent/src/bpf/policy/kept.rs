@@ -1,0 +1,177 @@
+//! What the next agent needs to count on: rules' names, and what was carried over to them. The programs read neither.
+//!
+//! Where it cannot be written, counts begin anew with the next agent, and nothing else comes of it. A task's counts are
+//! short of what its rules met before, too, if the agent is killed in the middle of a change of its policies.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
+
+use muster_ebpf_common::{
+    CgroupId,
+    limits::NAMES_MAX,
+    policy::{CarriedCounters, CarriedKey, NameKey},
+};
+
+use super::counts::{Carried, Past};
+use crate::bpf::{OpenBpfError, limits::BATCH_WRITTEN, map::PinnedMap, open_map};
+
+/// The two maps.
+#[derive(Debug)]
+pub(super) struct Kept {
+    names: PinnedMap<NameKey, u64>,
+    carried: PinnedMap<CarriedKey, CarriedCounters>,
+}
+
+/// What an earlier agent left of tasks that have no policies of this one yet.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    /// Hashes of rules' names by policy; 0 where there is none.
+    names: BTreeMap<u32, Vec<u64>>,
+    carried: BTreeMap<CgroupId, Carried>,
+}
+
+impl Earlier {
+    /// What the task had whose policies have these numbers.
+    pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> Past<'_> {
+        static NOTHING: Carried = Carried::new();
+        Past {
+            numbers,
+            names: numbers.map(|number| self.names.get(&number).map_or(&[][..], Vec::as_slice)),
+            carried: self.carried.get(&task).unwrap_or(&NOTHING),
+        }
+    }
+
+    /// The task has policies of this agent, or is gone.
+    pub(super) fn forget(&mut self, task: CgroupId) -> Carried {
+        self.carried.remove(&task).unwrap_or_default()
+    }
+
+    fn retain(&mut self, policies: &BTreeSet<u32>, is_gone: impl Fn(CgroupId) -> bool) {
+        self.names.retain(|policy, _| policies.contains(policy));
+        self.carried.retain(|task, _| !is_gone(*task));
+    }
+}
+
+impl Kept {
+    pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
+        Ok(Self {
+            names: PinnedMap::shared(open_map(maps, "NAMES")?),
+            carried: PinnedMap::shared(open_map(maps, "CARRIED")?),
+        })
+    }
+
+    /// Reads what an earlier agent wrote.
+    pub(super) fn take_up(&self) -> io::Result<Earlier> {
+        let mut earlier = Earlier::default();
+        self.names.visit(usize::MAX, |key, values| {
+            let names = earlier.names.entry(key.policy).or_default();
+            if key.rule < NAMES_MAX {
+                let at = key.rule as usize;
+                names.resize(names.len().max(at + 1), 0);
+                names[at] = values.copied().next().unwrap_or_default();
+            }
+        })?;
+        self.carried.visit(usize::MAX, |key, values| {
+            let of_task = earlier.carried.entry(key.task).or_default();
+            let direction = u8::try_from(key.direction).ok();
+            let counters = values.copied().next();
+            if let (Some(direction), Some(it)) = (direction, counters) {
+                of_task.insert((direction, key.name), (it.packets, it.bytes));
+            }
+        })?;
+        Ok(earlier)
+    }
+
+    /// Says what a policy's rules are called.
+    pub(super) fn name(&self, policy: u32, names: &[u64]) {
+        let key = |rule| NameKey { policy, rule };
+        let named: Vec<_> = (0..).map(key).zip(names.iter().copied()).collect();
+        let mut written = named.chunks(BATCH_WRITTEN);
+        if let Err(error) = written.try_for_each(|some| self.names.set_many(some)) {
+            tracing::warn!(%error, policy, "counts of a policy's rules will begin anew with the next agent");
+        }
+    }
+
+    /// Forgets a policy that had so many rules.
+    pub(super) fn unname(&self, policy: u32, rules: usize) {
+        let mut keys = (0..).take(rules).map(|rule| NameKey { policy, rule });
+        if let Err(error) = keys.try_for_each(|key| self.names.remove(key).map(drop)) {
+            tracing::warn!(%error, policy, "names of rules of a policy that nobody has are left");
+        }
+    }
+
+    /// Writes what is carried over to the task's rules, in place of what was before.
+    pub(super) fn carry(&self, task: CgroupId, before: &Carried, after: &Carried) {
+        let entry = |(name, sum): (&(u8, u64), &(u64, u64))| {
+            let (packets, bytes) = *sum;
+            (carried_key(task, *name), CarriedCounters { packets, bytes })
+        };
+        let differing = after
+            .iter()
+            .filter(|(name, sum)| before.get(name) != Some(sum));
+        let written: Vec<_> = differing.map(entry).collect();
+        let mut written = written.chunks(BATCH_WRITTEN);
+        if let Err(error) = written.try_for_each(|some| self.carried.set_many(some)) {
+            tracing::warn!(%error, task, "what a task's rules have counted will be less with the next agent");
+        }
+        let gone = before.keys().filter(|name| !after.contains_key(name));
+        self.remove(task, gone);
+    }
+
+    /// Removes what was carried over to the rules of a task that is gone.
+    pub(super) fn forget(&self, task: CgroupId, carried: &Carried) {
+        self.remove(task, carried.keys());
+    }
+
+    fn remove<'a>(&self, task: CgroupId, names: impl Iterator<Item = &'a (u8, u64)>) {
+        let mut keys = names.map(|name| carried_key(task, *name));
+        if let Err(error) = keys.try_for_each(|key| self.carried.remove(key).map(drop)) {
+            tracing::warn!(%error, task, "counts of rules that a task has no more are left");
+        }
+    }
+
+    /// Removes what is neither of these policies nor of a task that there is, here and in `earlier`.
+    pub(super) fn sweep(
+        &self,
+        earlier: &mut Earlier,
+        policies: &BTreeSet<u32>,
+        is_gone: impl Fn(CgroupId) -> bool,
+    ) -> io::Result<()> {
+        let mut stale = Vec::new();
+        self.names.visit(usize::MAX, |key, _| {
+            if !policies.contains(&key.policy) {
+                stale.push(key);
+            }
+        })?;
+        for key in stale {
+            self.names.remove(key)?;
+        }
+        let mut stale = Vec::new();
+        self.carried.visit(usize::MAX, |key, _| {
+            if is_gone(key.task) {
+                stale.push(key);
+            }
+        })?;
+        for key in stale {
+            self.carried.remove(key)?;
+        }
+        earlier.retain(policies, is_gone);
+        Ok(())
+    }
+
+    /// How many names and how many sums there are.
+    pub(super) fn entries(&self) -> io::Result<[usize; 2]> {
+        Ok([self.names.keys()?.len(), self.carried.keys()?.len()])
+    }
+}
+
+fn carried_key(task: CgroupId, (direction, name): (u8, u64)) -> CarriedKey {
+    CarriedKey {
+        task,
+        name,
+        direction: u64::from(direction),
+    }
+}
