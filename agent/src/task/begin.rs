@@ -429,15 +429,16 @@ async fn with_driver(
     cgroup_id: u64,
 ) -> Result<StartedTask, StartFailure> {
     ready(slot).await?;
-    let joins = config.network.as_ref().map(|network| network.mode) == Some(NetworkMode::Group);
-    if joins || !config.mounts.is_empty() {
+    let mode = config.network.as_ref().map(|network| network.mode);
+    if mode.is_some() || !config.mounts.is_empty() {
         let learned = slot.learned().await;
         let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
         let modes = &learned.capabilities.network_modes;
-        if joins && !modes.contains(&NetworkMode::Group) {
-            return Err(StartFailure::fatal(
-                "the task's driver cannot put tasks into a network of their group's: use network mode `host`, or take another driver",
-            ));
+        if let Some(mode) = mode
+            && mode != NetworkMode::Host
+            && !modes.contains(&mode)
+        {
+            return Err(StartFailure::fatal(no_such_network(mode)));
         }
         let mounts = !config.mounts.is_empty();
         if mounts && learned.capabilities.mount_configs == MountConfigs::None {
@@ -471,6 +472,17 @@ async fn with_driver(
             Err(StartFailure::retryable(chain(&error)))
         }
     }
+}
+
+/// Why a driver cannot have a task whose group has `mode`.
+fn no_such_network(mode: NetworkMode) -> String {
+    let what = match mode {
+        NetworkMode::None => "keep tasks from every network, as their group's mode `none` says",
+        NetworkMode::Host | NetworkMode::Group | NetworkMode::Task => {
+            "put tasks into a network of their group's"
+        }
+    };
+    format!("the task's driver cannot {what}: use network mode `host`, or take another driver")
 }
 
 async fn undo(facilities: &Facilities, task: &TaskAt, cgroup: &TaskCgroup) {

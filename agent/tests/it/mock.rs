@@ -104,6 +104,35 @@ async fn a_task_without_a_process_is_recovered() {
     assert_eq!(host.running(), 0);
 }
 
+/// Whoever asks for no network, or for one of the group's, does not get the machine's from a driver that has no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
+    if !privileged("a_driver_starts_nothing_in_a_network_that_it_does_not_have") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent(&machine, &server, &host).await;
+    let config = MockTask::forever().to_config();
+
+    let alloc = service(1, "").driver("mock", &config).with(|spec, _| {
+        spec.groups[0].network = Some(GroupNetwork {
+            mode: NetworkMode::None,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+        });
+    });
+    let alloc_id = server.place(alloc.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let reason = "cannot keep tasks from every network";
+    let said = |event: &TaskEvent| event.message.contains(reason);
+    assert!(task.events.iter().any(said), "{task:?}");
+    assert_eq!((task.restarts, host.running()), (0, 0));
+    agent.shutdown(Leave::StopTasks).await;
+}
+
 /// It is told before anything is placed, and by the start of what is placed all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_has_its_own_place_for_output_gets_no_tasks() {
