@@ -26,8 +26,11 @@ use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privi
 /// What every way comes to, for people and for this test.
 const TABLE: &str = include_str!("../../testdata/ways-out.md");
 
-/// Levels of isolation in the network modes that they go with, in the order of the table's columns.
-const PLACES: [(&str, NetworkMode); 6] = [
+/// A level of isolation in a network mode.
+type Place = (&'static str, NetworkMode);
+
+/// Levels of isolation in the network modes that they go with, in the order of the tables' columns.
+const PLACES: [Place; 6] = [
     ("raw", NetworkMode::Host),
     ("contained", NetworkMode::Host),
     ("contained", NetworkMode::None),
@@ -137,13 +140,8 @@ fn config(machine: &Machine, server: &FakeServer) -> AgentConfig {
     config
 }
 
-/// A task that tries every way.
-fn task(
-    name: u32,
-    (level, mode): (&str, NetworkMode),
-    action: PolicyAction,
-    reach: &Reach,
-) -> AllocBuilder {
+/// What the driver is told, so that this program runs `entry` at this level.
+fn native(level: &str, entry: &str) -> serde_json::Value {
     let this = std::env::current_exe().unwrap();
     let raw = level == "raw";
     let program = if raw {
@@ -153,12 +151,23 @@ fn task(
     };
     let mut native = json!({
         "command": program,
-        "args": ["--ignored", "--exact", "--nocapture", "ways::tried::probe_entry"],
+        "args": ["--ignored", "--exact", "--nocapture", entry],
         "isolation": level,
     });
     if !raw {
         native["mount"] = json!([{"source": this, "target": PROGRAM}]);
     }
+    native
+}
+
+/// A task that tries every way.
+fn task(
+    name: u32,
+    (level, mode): (&str, NetworkMode),
+    action: PolicyAction,
+    reach: &Reach,
+) -> AllocBuilder {
+    let native = native(level, "ways::tried::probe_entry");
     batch(name, "").driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
         group.network = Some(GroupNetwork {

@@ -1,6 +1,6 @@
 //! The ways into a task: each is tried from outside the machine, from the machine, from another allocation and from one of
-//! another agent of the machine, in every mode of the task's network, while its policy lets everything in and then
-//! nothing, and compared with `testdata/ways-in.md`.
+//! another agent of the machine, in every mode of the task's network and at every level of its isolation, while its policy
+//! lets everything in and then nothing, and compared with `testdata/ways-in.md`.
 //!
 //! The task is the same under both policies, which the cluster changes while it runs. Sockets that were made elsewhere
 //! and messages to a raw socket are in `tests/vm/ways.rs`.
@@ -20,18 +20,14 @@ use muster_domain::job::{
 };
 use muster_wire::rpc::{LogStream, ToAgent};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::machine::{CLIENT, CLIENT6, MACHINE, MACHINE6, Outside, ip, with_machine};
-use super::tried::PROGRAM;
-use super::{Words, config, row};
+use super::{PLACES, Place, Words, config, native, row};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
 
 /// What every way comes to, for people and for this test.
 const TABLE: &str = include_str!("../../../testdata/ways-in.md");
-/// The modes, in the order of the table's columns.
-const MODES: [NetworkMode; 3] = [NetworkMode::Host, NetworkMode::None, NetworkMode::Bridge];
 
 /// Set in tasks: what to call. The task that is called has nothing in it.
 const VARIABLE: &str = "MUSTER_IT_WAYS_IN";
@@ -181,8 +177,8 @@ fn every_way_in_has_the_verdict_of_the_table() {
         });
         let mut columns = Vec::new();
 
-        for (at, mode) in (0..).zip(MODES) {
-            columns.push(column(servers, &outside, at, mode).await);
+        for (at, place) in (0..).zip(PLACES) {
+            columns.push(column(servers, &outside, at, place).await);
         }
 
         agent.shutdown(Leave::StopTasks).await;
@@ -191,19 +187,19 @@ fn every_way_in_has_the_verdict_of_the_table() {
     });
 }
 
-/// The verdict on each way into a task with a network of this mode. The servers are that of its agent and that of the
+/// The verdict on each way into a task of this level and network. The servers are that of its agent and that of the
 /// other one.
-async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, mode: NetworkMode) -> Words {
+async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, place: Place) -> Words {
     let [server, _] = servers;
     let index = u64::from(at) * 2 + 1_000;
     server
         .say_to_agent(ingress(index, PolicyAction::Allow))
         .await;
-    let called = server.place(called(at * 10, mode).build()).await;
+    let called = server.place(called(at * 10, place).build()).await;
     let inside = ready(server, called).await;
     let published = SocketAddr::from((MACHINE, DECLARED));
     let mut held = outside.there(|| TcpStream::connect_timeout(&published, SILENCE));
-    let mut open = words(servers, outside, (at * 10 + 1, mode), inside).await;
+    let mut open = words(servers, outside, (at * 10 + 1, place), inside).await;
     open.insert(OPEN.to_owned(), held_word(&mut held));
 
     server
@@ -213,7 +209,7 @@ async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, mode: Net
         (outside.there(|| call(Kind::Udp, published)) != "in").then_some(())
     })
     .await;
-    let mut closed = words(servers, outside, (at * 10 + 2, mode), inside).await;
+    let mut closed = words(servers, outside, (at * 10 + 2, place), inside).await;
     closed.insert(OPEN.to_owned(), held_word(&mut held));
 
     server.stop(called).await;
@@ -244,14 +240,9 @@ fn ingress(index: u64, action: PolicyAction) -> ToAgent {
     }
 }
 
-/// A contained task of this program in such a network.
-fn task(alloc: AllocBuilder, mode: NetworkMode, entry: &str, calls: &[Call]) -> AllocBuilder {
-    let native = json!({
-        "command": PROGRAM,
-        "args": ["--ignored", "--exact", "--nocapture", format!("ways::inward::{entry}")],
-        "isolation": "contained",
-        "mount": [{"source": std::env::current_exe().unwrap(), "target": PROGRAM}],
-    });
+/// A task of this program in such a place.
+fn task(alloc: AllocBuilder, (level, mode): Place, entry: &str, calls: &[Call]) -> AllocBuilder {
+    let native = native(level, &format!("ways::inward::{entry}"));
     alloc.driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
         group.network = Some(GroupNetwork {
@@ -266,9 +257,9 @@ fn task(alloc: AllocBuilder, mode: NetworkMode, entry: &str, calls: &[Call]) -> 
 }
 
 /// The task that is called.
-fn called(name: u32, mode: NetworkMode) -> AllocBuilder {
-    let alloc = task(service(name, ""), mode, "called_entry", &[]);
-    if mode == NetworkMode::None {
+fn called(name: u32, place: Place) -> AllocBuilder {
+    let alloc = task(service(name, ""), place, "called_entry", &[]);
+    if place.1 == NetworkMode::None {
         return alloc;
     }
     let alloc = alloc.port("web", DECLARED);
@@ -298,7 +289,7 @@ async fn ready(server: &FakeServer, alloc_id: AllocId) -> IpAddr {
 async fn words(
     servers: [&FakeServer; 2],
     outside: &Outside,
-    (name, mode): (u32, NetworkMode),
+    (name, place): (u32, Place),
     inside: IpAddr,
 ) -> Words {
     let calls = |caller| -> Vec<Call> {
@@ -319,7 +310,7 @@ async fn words(
     let mut words = outside.there(|| take(&calls(Caller::Outside)));
     words.extend(take(&calls(Caller::Machine)));
     for (server, caller) in servers.into_iter().zip([Caller::Alloc, Caller::OtherAgent]) {
-        let alloc = task(batch(name, ""), mode, "caller_entry", &calls(caller));
+        let alloc = task(batch(name, ""), place, "caller_entry", &calls(caller));
         words.extend(told(server, alloc).await);
     }
     words
