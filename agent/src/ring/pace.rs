@@ -77,9 +77,9 @@ mod tests {
     fn pause_grows_while_lines_keep_coming() {
         let mut pace = Pace::new(MIB);
 
-        let pauses = [1_000, 1, 2, 4, 8, 16, 32, 64, 80].map(|since| pace.drained(128, ms(since)));
+        let pauses = [1_000, 1, 2, 4, 8, 16, 32, 64, 90].map(|since| pace.drained(128, ms(since)));
 
-        let expected = [1, 2, 4, 8, 16, 32, 64, 80, 80].map(|pause| Next::Pause(ms(pause)));
+        let expected = [1, 2, 4, 8, 16, 32, 64, 90, 90].map(|pause| Next::Pause(ms(pause)));
         assert_eq!(pauses, expected);
     }
 

@@ -8,6 +8,8 @@
 //!
 //! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices
 //! ([`bare`]), and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses is seen.
+//! Files that were counted are emptied and stay until the end: on ext4 new ones are made slowly, some 100 µs each, for seconds after
+//! thousands were removed, and whoever comes next would be charged for it.
 
 mod bare;
 mod cat;
@@ -15,6 +17,7 @@ mod delay;
 mod lines;
 mod writer;
 
+use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -22,6 +25,8 @@ use anyhow::ensure;
 use futures::future::try_join_all;
 use muster_agent::logs::{Fifo, LogDir, RotateLimits};
 use muster_agent::ring::{Engine, EngineChoice, LogRing, OnFull, RingConfig, StreamSpec, Transfer};
+
+use tempfile::TempDir;
 
 use crate::harness::{Context, CpuClock, Metric, Tally};
 use cat::Cats;
@@ -58,6 +63,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         warm_up: WARM_UP_LINES,
     };
     let mut tally = Tally::default();
+    let mut left = Vec::new();
     for _ in 0..context.rounds() {
         for fifos in [1, 64, 1_000] {
             let load = Load {
@@ -66,14 +72,20 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
                 pace: Duration::ZERO,
                 warm_up: 0,
             };
-            round(context, load, &fifos.to_string(), &mut tally)?;
+            left.extend(round(context, load, &fifos.to_string(), &mut tally)?);
         }
-        round(context, paced, "paced_1000", &mut tally)?;
+        left.extend(round(context, paced, "paced_1000", &mut tally)?);
     }
     Ok(tally.finish())
 }
 
-fn round(context: &Context, load: Load, case: &str, tally: &mut Tally) -> anyhow::Result<()> {
+/// Everybody's turn; says which directories are left.
+fn round(
+    context: &Context,
+    load: Load,
+    case: &str,
+    tally: &mut Tally,
+) -> anyhow::Result<[TempDir; 5]> {
     let ours = Place::new(context, load)?.with_ring(EngineChoice::Auto)?;
     let epoll = Place::new(context, load)?.with_ring(EngineChoice::Epoll)?;
     let bare = Place::new(context, load)?.bare(bare::Move::ReadWrite)?;
@@ -82,12 +94,17 @@ fn round(context: &Context, load: Load, case: &str, tally: &mut Tally) -> anyhow
     for (name, unit, value) in ours.values(load, case) {
         tally.ours(&name, unit, value);
     }
-    for (rival, drained) in [(BARE, bare), (SPLICE, splice), (CAT, cat), (EPOLL, epoll)] {
+    for (rival, drained) in [
+        (BARE, &bare),
+        (SPLICE, &splice),
+        (CAT, &cat),
+        (EPOLL, &epoll),
+    ] {
         for (name, unit, value) in drained.values(load, case) {
             tally.rival(&name, unit, rival, value);
         }
     }
-    Ok(())
+    Ok([ours, epoll, bare, splice, cat].map(|drained| drained.dir))
 }
 
 /// What draining a load took.
@@ -97,6 +114,8 @@ struct Drained {
     lost: u64,
     /// From a paced line's write to the file, at the 99th of a hundred.
     delay: Option<Duration>,
+    /// Where the files are, which are empty.
+    dir: TempDir,
 }
 
 impl Drained {
@@ -170,7 +189,7 @@ impl Clocks {
 /// FIFOs and log files of one load.
 struct Place {
     load: Load,
-    dir: tempfile::TempDir,
+    dir: TempDir,
     fifos: Vec<Fifo>,
 }
 
@@ -273,17 +292,25 @@ impl Place {
             cats.restart()
         })?;
         let cpu = cats.finish()?;
-        self.judge((begun.elapsed(), cpu, delay), self.load.bytes())
+        let bytes = self.load.bytes();
+        self.judge((begun.elapsed(), cpu, delay), bytes)
     }
 
     fn judge(
-        &self,
+        self,
         (wall, cpu, delay): (Duration, Duration, Option<Duration>),
         bytes: u64,
     ) -> anyhow::Result<Drained> {
         let missing = self.load.bytes().saturating_sub(bytes) / lines::LINE_BYTES;
         let broken = lines::lost(&self.logs(), self.load)?;
+        for file in fs::read_dir(self.logs())? {
+            OpenOptions::new()
+                .write(true)
+                .truncate(true)
+                .open(file?.path())?;
+        }
         Ok(Drained {
+            dir: self.dir,
             wall,
             cpu,
             lost: missing.max(broken),
