@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, Allocation, ClientStatus, RemoteHandle};
+use muster_domain::deployment::DeploymentStatus;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
 use muster_domain::job::JobSpec;
 use muster_domain::node::{NodeSpec, NodeStatus};
@@ -14,7 +15,36 @@ use crate::applier;
 use crate::broker::{Broker, BrokerConfig};
 use crate::fsm::{self, Applied, Command, Effect, EvalUpdate, Response};
 use crate::scheduler::{self, ScheduleOutcome, Scheduler};
-use crate::state::{State, check};
+use crate::state::{JobRow, State, check};
+
+/// Puts back what `before` has of deployments under way and `after` has not: as if their jobs had gone without them.
+pub fn leave_deployments(before: &State, after: &mut State) {
+    for row in before.deployments().active() {
+        if after.deployments().get(&row.id).is_none() {
+            after.put_deployment((**row).clone());
+        }
+    }
+}
+
+/// Runs jobs again that were stopped when a deployment of theirs failed that would have them go back.
+pub fn revive_jobs(before: &State, after: &mut State) {
+    for row in before.deployments().active() {
+        let reverts = row.groups.iter().any(|group| group.auto_revert);
+        let now = after.deployments().get(&row.id).map(|now| now.status);
+        let job = after.jobs.row(&row.job).map(Arc::clone);
+        if let Some(old) = job.filter(|old| old.job.stop)
+            && reverts
+            && now == Some(DeploymentStatus::Failed)
+        {
+            let mut job = (*old.job).clone();
+            job.stop = false;
+            after.jobs.put(JobRow {
+                job: Arc::new(job),
+                ..(*old).clone()
+            });
+        }
+    }
+}
 
 /// A leader without its shell.
 #[derive(Debug, Default)]

@@ -343,6 +343,9 @@ impl Host {
         };
         match runner.core.handle_update(&desired, env.now) {
             Ok(()) => {
+                if runner.desired.deployment != desired.deployment {
+                    agent.outbox.ask_anew(alloc_id);
+                }
                 runner.desired = desired.clone();
                 self.store_desired(&desired, env);
             }

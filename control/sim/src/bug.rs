@@ -34,11 +34,15 @@ pub enum Bug {
     HalfCollection,
     /// Ages are reckoned by the clock of deadlines, not by that of rows.
     OtherClock,
+    /// A job goes without its deployments.
+    LeftDeployments,
+    /// A job that was stopped goes back, and runs, when its deployment fails.
+    RevivedJob,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::CommitWithoutQuorum,
         Self::AckBeforeSync,
         Self::VoteForgotten,
@@ -52,6 +56,8 @@ impl Bug {
         Self::KeyIgnored,
         Self::HalfCollection,
         Self::OtherClock,
+        Self::LeftDeployments,
+        Self::RevivedJob,
     ];
 
     /// The word used on the command line.
@@ -71,6 +77,8 @@ impl Bug {
             Self::KeyIgnored => "key-ignored",
             Self::HalfCollection => "half-collection",
             Self::OtherClock => "other-clock",
+            Self::LeftDeployments => "left-deployments",
+            Self::RevivedJob => "revived-job",
         }
     }
 

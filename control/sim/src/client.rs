@@ -1,10 +1,12 @@
 //! Users: programs that register, update and stop jobs, and read. Each has one request under way at a
 //! time, asks again under the same key when no answer comes, and asks another server each time.
 
-use muster_control_core::fsm::{NewOneOff, OneOffChange, OneOffStep};
+use std::time::Duration;
+
+use muster_control_core::fsm::{DeploymentChange, NewOneOff, OneOffChange, OneOffStep};
 use muster_domain::fixture;
-use muster_domain::id::{JobKey, NodeId, Timestamp, WriteKey};
-use muster_domain::job::{JobSpec, JobType};
+use muster_domain::id::{DeploymentId, JobKey, NodeId, Timestamp, WriteKey};
+use muster_domain::job::{JobSpec, JobType, UpdateStrategy};
 use muster_domain::node::Eligibility;
 
 use crate::dice::Dice;
@@ -28,6 +30,8 @@ pub struct Client {
     at: usize,
     next: u64,
     request: Option<Request>,
+    /// Under way when it read last.
+    deployments: Vec<DeploymentId>,
 }
 
 impl Client {
@@ -38,6 +42,7 @@ impl Client {
             at,
             next: 0,
             request: None,
+            deployments: Vec::new(),
         }
     }
 
@@ -111,8 +116,9 @@ impl Client {
                 self.request = None;
                 env.after(10, 4_000, Event::Client(client));
             }
-            (Ask::ReadLinearizable, Answer::Read { index }) => {
+            (Ask::ReadLinearizable, Answer::Read { index, deployments }) => {
                 env.oracle.read(request.floor, index);
+                self.deployments = deployments;
                 self.request = None;
                 env.after(5, 400, Event::Client(client));
             }
@@ -131,7 +137,8 @@ impl Client {
         if dice.chance(60) {
             return Ask::ReadLinearizable;
         }
-        let wish = match dice.below(28) {
+        let deployment = dice.pick(&self.deployments).copied();
+        let wish = match dice.below(34) {
             0..=9 => Wish::Register(Box::new(job(dice))),
             10..=12 => Wish::Deregister {
                 key: some_job(dice),
@@ -141,6 +148,7 @@ impl Client {
             20..=22 => Wish::Desire(Box::new(task(dice))),
             23..=25 => Wish::Task(step(dice)),
             26..=27 => return Ask::Collect,
+            28..=33 if let Some(id) = deployment => Wish::Deployment(id, change(dice)),
             _ => Wish::SetEligibility {
                 node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
                 eligibility: if dice.chance(75) {
@@ -172,6 +180,16 @@ fn task(dice: &mut Dice) -> NewOneOff {
         guid: guid(dice),
         domain: "apps".to_owned(),
         definition,
+    }
+}
+
+/// Promoted are those that wait for it; of others that is refused.
+fn change(dice: &mut Dice) -> DeploymentChange {
+    match dice.below(10) {
+        0 => DeploymentChange::Fail,
+        1 => DeploymentChange::Pause,
+        2..=3 => DeploymentChange::Resume,
+        _ => DeploymentChange::Promote(None),
     }
 }
 
@@ -228,6 +246,33 @@ fn job(dice: &mut Dice) -> JobSpec {
     for group in &mut spec.groups {
         group.restart.attempts = dice.between(0, 2);
         group.restart.delay = dice.millis(500, 8_000);
+        if kind == JobType::Service && dice.chance(60) {
+            group.update = Some(update(dice));
+        }
     }
     spec
+}
+
+/// Step by step, so fast that a deployment has time to end before the job's next version.
+fn update(dice: &mut Dice) -> UpdateStrategy {
+    let healthy_deadline = dice.millis(4_000, 12_000);
+    let canary = if dice.chance(40) {
+        dice.between(1, 2)
+    } else {
+        0
+    };
+    UpdateStrategy {
+        max_parallel: dice.between(1, 3),
+        min_healthy_time: dice.millis(100, 3_000),
+        healthy_deadline,
+        progress_deadline: if dice.chance(30) {
+            Duration::ZERO
+        } else {
+            healthy_deadline + dice.millis(1_000, 15_000)
+        },
+        auto_revert: dice.chance(60),
+        auto_promote: canary > 0 && dice.chance(30),
+        canary,
+        ..UpdateStrategy::default()
+    }
 }

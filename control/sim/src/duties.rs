@@ -1,4 +1,4 @@
-//! The leader's duties: broker, applier, heartbeats, collection, begun again from the state by each leader.
+//! The leader's duties: broker, applier, heartbeats, collection, deployments, begun again from the state by each leader.
 //!
 //! Stands for `control/src/leader`, around the same cores.
 
@@ -14,6 +14,7 @@ use muster_control_core::gc::{Collector, GcConfig};
 use muster_control_core::heartbeat::{Beat, HeartbeatConfig, Heartbeats};
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
+use muster_control_core::watch::{self, Watcher};
 use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
@@ -35,6 +36,8 @@ pub enum Purpose {
     Garbage(Box<Command>),
     /// Time has changed one-off tasks.
     Converge,
+    /// Time has changed deployments.
+    Watch,
     /// Callbacks are to be made.
     Claim(Vec<Arc<OneOff>>, Timestamp),
     /// Callbacks were made.
@@ -55,6 +58,16 @@ enum Garbage {
     Propose(Command),
     /// What was asked for is over.
     Tell(Waiter),
+}
+
+/// Deployments on which time has passed.
+#[derive(Debug)]
+struct Watch {
+    watcher: Watcher,
+    /// What it found, but for the one that is on its way.
+    found: VecDeque<Command>,
+    /// One is on its way.
+    writing: bool,
 }
 
 /// Callbacks of one-off tasks.
@@ -87,6 +100,7 @@ pub struct Duties {
     /// Those whose collections are over.
     collected: Vec<Waiter>,
     converging: bool,
+    watch: Watch,
     callbacks: Callbacks,
     looked_at: Timestamp,
 }
@@ -123,6 +137,11 @@ impl Duties {
             collecting: false,
             collected: Vec::new(),
             converging: false,
+            watch: Watch {
+                watcher: Watcher::new(env.now),
+                found: VecDeque::new(),
+                writing: false,
+            },
             callbacks: Callbacks::default(),
             looked_at: env.now,
         };
@@ -143,8 +162,11 @@ impl Duties {
         self.waiting.clear();
         // The next interval finds the same garbage; who waits for it asks again.
         self.garbage.clear();
+        self.watch.found.clear();
+        self.watch.watcher.handle_failure(now);
         // Answers to what is under way do not come any more.
         (self.applying, self.collecting, self.converging) = (false, false, false);
+        self.watch.writing = false;
         (self.callbacks.claiming, self.callbacks.writing) = (false, false);
         self.busy = 0;
         self.broker.lead(state, now);
@@ -153,6 +175,9 @@ impl Duties {
 
     /// An entry was applied.
     pub fn handle_effects(&mut self, state: &State, effects: &[Effect], now: Timestamp) {
+        if watch::is_needed(state) {
+            self.watch.watcher.handle_change();
+        }
         for effect in effects {
             match *effect {
                 Effect::EnqueueEval(eval_id) => {
@@ -292,6 +317,12 @@ impl Duties {
         match purpose {
             Purpose::Down(_) => {}
             Purpose::Converge => self.converging = false,
+            Purpose::Watch => {
+                self.watch.writing = false;
+                if self.watch.found.is_empty() {
+                    self.watch.watcher.handle_written();
+                }
+            }
             Purpose::Called => self.callbacks.writing = false,
             Purpose::Claim(rows, until) => {
                 self.callbacks.claiming = false;
@@ -369,6 +400,12 @@ impl Duties {
             self.converging = true;
             return Some((command, Purpose::Converge));
         }
+        if !self.watch.writing
+            && let Some(command) = self.next_watched(state, now, at)
+        {
+            self.watch.writing = true;
+            return Some((command, Purpose::Watch));
+        }
         if !self.callbacks.claiming
             && let Some(claim) = self.claim(state, at)
         {
@@ -411,6 +448,15 @@ impl Duties {
                 None
             }
         }
+    }
+
+    /// What time has made of deployments, one after the other.
+    fn next_watched(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Option<Command> {
+        let watch = &mut self.watch;
+        if watch.found.is_empty() {
+            watch.found = watch.watcher.handle_timeout(state, now, at).into();
+        }
+        watch.found.pop_front()
     }
 
     fn next_slice(&mut self) -> Option<Command> {
@@ -477,8 +523,12 @@ impl Duties {
         let calls = calls.filter(|_| !self.callbacks.writing);
         let ends = calls.map(|call| call.ends);
         let idle = ends.fold(idle, Timestamp::min);
-        [self.broker.poll_timeout(), self.heartbeats.poll_timeout()]
-            .into_iter()
+        let dues = [
+            self.broker.poll_timeout(),
+            self.heartbeats.poll_timeout(),
+            self.watch.watcher.poll_timeout(),
+        ];
+        dues.into_iter()
             .flatten()
             .map(|(at, _)| at)
             .fold(idle, Timestamp::min)

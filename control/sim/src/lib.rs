@@ -105,6 +105,23 @@ pub struct CutShort {
     pub died_alone: u64,
 }
 
+/// Deployments by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rollouts {
+    /// All of them.
+    pub begun: u64,
+    /// Their canaries were promoted.
+    pub promoted: u64,
+    /// Every instance was healthy.
+    pub successful: u64,
+    /// They were given up.
+    pub failed: u64,
+    /// Jobs that went back when they were.
+    pub reverted: u64,
+    /// A newer version or the end of the job made them needless.
+    pub cancelled: u64,
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -122,6 +139,8 @@ pub struct Report {
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
     pub cut_short: CutShort,
+    /// Deployments.
+    pub rollouts: Rollouts,
     /// One-off tasks that began.
     pub one_offs: usize,
     /// One-off tasks placed by the entry that made them.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 
+use muster_control_core::fixture;
 use muster_control_core::fsm::{self, Applied, Command};
 use muster_control_core::snapshot::{self, Record};
 use muster_control_core::state::{State, StateHash, check};
@@ -75,7 +76,19 @@ impl Machine {
             _ => {}
         }
         let bounds = limits::GC_BOUNDS;
-        fsm::apply_within(&mut self.state, LogIndex(index), command, bounds)
+        let is_copied = matches!(bug, Some(Bug::LeftDeployments | Bug::RevivedJob));
+        let before = is_copied.then(|| self.state.clone());
+        let applied = fsm::apply_within(&mut self.state, LogIndex(index), command, bounds);
+        match (bug, before) {
+            (Some(Bug::LeftDeployments), Some(before)) => {
+                fixture::leave_deployments(&before, &mut self.state);
+            }
+            (Some(Bug::RevivedJob), Some(before)) => {
+                fixture::revive_jobs(&before, &mut self.state);
+            }
+            _ => {}
+        }
+        applied
     }
 
     /// Equal for equal states.

@@ -9,7 +9,7 @@
 
 use std::process::ExitCode;
 
-use muster_control_sim::{Bug, CutShort, Report, SimConfig, limits, run};
+use muster_control_sim::{Bug, CutShort, Report, Rollouts, SimConfig, limits, run};
 
 #[derive(Debug)]
 struct Args {
@@ -43,6 +43,7 @@ struct Sum {
     forced: u64,
     slices: u64,
     cut_short: CutShort,
+    rollouts: Rollouts,
     one_offs: usize,
     placed_at_once: u64,
     called: u64,
@@ -63,6 +64,12 @@ impl Sum {
         self.cut_short.unseated += report.cut_short.unseated;
         self.cut_short.died += report.cut_short.died;
         self.cut_short.died_alone += report.cut_short.died_alone;
+        self.rollouts.begun += report.rollouts.begun;
+        self.rollouts.promoted += report.rollouts.promoted;
+        self.rollouts.successful += report.rollouts.successful;
+        self.rollouts.failed += report.rollouts.failed;
+        self.rollouts.reverted += report.rollouts.reverted;
+        self.rollouts.cancelled += report.rollouts.cancelled;
         self.one_offs += report.one_offs;
         self.placed_at_once += report.placed_at_once;
         self.called += report.called;
@@ -148,12 +155,18 @@ fn main() -> ExitCode {
     }
     eprintln!();
     println!(
-        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} collections asked for and made, {} slices after others, {} collections cut short by an election and {} by a crash, {} of the only server, {} writes and {} reads of users; at rest within {} s of virtual time",
+        "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} deployments begun ({} with canaries promoted), {} successful, {} failed, {} jobs gone back, {} cancelled, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} collections asked for and made, {} slices after others, {} collections cut short by an election and {} by a crash, {} of the only server, {} writes and {} reads of users; at rest within {} s of virtual time",
         args.seeds,
         sum.events,
         sum.entries,
         sum.terms,
         sum.placed,
+        sum.rollouts.begun,
+        sum.rollouts.promoted,
+        sum.rollouts.successful,
+        sum.rollouts.failed,
+        sum.rollouts.reverted,
+        sum.rollouts.cancelled,
         sum.one_offs,
         sum.placed_at_once,
         sum.called,

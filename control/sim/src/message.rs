@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Command, NewOneOff, OneOffChange, Response};
-use muster_domain::id::{JobKey, LogIndex, NodeId, WriteKey};
+use muster_control_core::fsm::{Command, DeploymentChange, NewOneOff, OneOffChange, Response};
+use muster_domain::id::{DeploymentId, JobKey, LogIndex, NodeId, WriteKey};
 use muster_domain::job::JobSpec;
 use muster_domain::node::Eligibility;
 use muster_wire::rpc::{FromAgent, ToAgent};
@@ -228,6 +228,8 @@ pub enum Wish {
     },
     /// Look at a job.
     Evaluate(JobKey),
+    /// Do something with a deployment.
+    Deployment(DeploymentId, DeploymentChange),
     /// Let a node take work, or not.
     SetEligibility {
         /// The node.
@@ -255,6 +257,8 @@ pub enum Answer {
     Read {
         /// The newest entry seen.
         index: u64,
+        /// Deployments under way.
+        deployments: Vec<DeploymentId>,
     },
     /// Everything that was over when it was asked for is forgotten.
     Collected,

@@ -5,6 +5,7 @@
 //! the jobs, a few lines long, that must agree with the state.
 
 mod collection;
+mod deployments;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::log::{Entry, Payload, Position};
 use crate::machine::{self, Machine};
 
 pub use collection::Collections;
+pub use deployments::Deployments;
 
 /// A committed entry.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub struct Oracle {
     pub placed: u64,
     /// What is known of collections of garbage.
     pub collections: Collections,
+    /// What is known of deployments.
+    pub deployments: Deployments,
     /// Reads that were held against what was acknowledged.
     pub reads: u64,
     /// What is wrong.
@@ -101,6 +105,7 @@ impl Oracle {
             called: 0,
             placed: 0,
             collections: Collections::default(),
+            deployments: Deployments::default(),
             reads: 0,
             faults: Vec::new(),
         }
@@ -354,8 +359,11 @@ impl Oracle {
                     ends: matches!(spec.job_type, JobType::Batch | JobType::SysBatch),
                 };
                 self.jobs.insert(spec.key(), wanted);
+                if let Response::JobRegistered { version, .. } = applied.response {
+                    self.registered(spec, version);
+                }
             }
-            (Command::DeregisterJob { key, .. }, _) => {
+            (Command::DeregisterJob { key, .. } | Command::PurgeJob { key, .. }, _) => {
                 if let Some(wanted) = self.jobs.get_mut(key) {
                     wanted.stopped = true;
                 }
@@ -369,6 +377,7 @@ impl Oracle {
             }
             _ => {}
         }
+        self.deployments_go_on(applied, machine);
         self.jobs_agree(machine);
     }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use muster_control_core::scheduler;
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::ClientStatus;
+use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::{AllocId, JobKey};
-use muster_domain::job::JobType;
+use muster_domain::id::{AllocId, JobKey, Timestamp};
+use muster_domain::job::{Job, JobType};
 use muster_domain::node::NodeStatus;
 
 use crate::brief;
@@ -31,6 +32,7 @@ pub(crate) fn unrest(world: &World) -> Vec<String> {
         job_is_served(state, key, *wanted, &mut unrest);
     }
     evals_have_ended(state, &mut unrest);
+    deployments_have_ended(state, &mut unrest);
     for host in &world.hosts {
         agent_agrees(state, host, &mut unrest);
     }
@@ -55,7 +57,16 @@ fn servers_agree(world: &World, unrest: &mut Vec<String>) {
     }
 }
 
-/// A service has all its instances, or waits for room that there is not.
+/// The deployment of the job's current version.
+fn deployment_of<'a>(state: &'a State, job: &Job) -> Option<&'a Deployment> {
+    let latest = state.deployments().latest(&job.key())?;
+    let is_of = latest.job_version == job.current.version
+        && latest.job_create_index == job.current.create_index;
+    is_of.then_some(latest)
+}
+
+/// A service has all its instances, or waits for room that there is not. While its deployment waits for somebody it has
+/// canaries beside them, and what is missing stays so; it does as well where the deployment has failed.
 fn job_is_served(state: &State, key: &JobKey, wanted: Wanted, unrest: &mut Vec<String>) {
     let live = state.allocs().live_of_job(key);
     let Some(job) = state.jobs().get(key) else {
@@ -70,12 +81,24 @@ fn job_is_served(state: &State, key: &JobKey, wanted: Wanted, unrest: &mut Vec<S
         // What is done or failed for good counts as well.
         (false, JobType::Batch | JobType::SysBatch) => live.min(wanted.count),
     };
+    let deployment = deployment_of(state, job).filter(|_| !wanted.stopped);
+    let (stands_still, most) = match deployment.map(|row| (row.status, &row.groups)) {
+        Some((DeploymentStatus::Running | DeploymentStatus::Paused, groups)) => {
+            let canaries = groups.iter().map(|group| group.desired_canaries);
+            (true, wanted.count + canaries.sum::<u32>())
+        }
+        Some((DeploymentStatus::Failed, _)) => (true, wanted.count),
+        Some((DeploymentStatus::Successful | DeploymentStatus::Cancelled, _)) | None => {
+            (false, wanted.count)
+        }
+    };
     let blocked = state
         .evals()
         .open_of_job(key)
         .find(|eval| eval.status == EvalStatus::Blocked);
     let queued = blocked.map_or(0, |eval| eval.queued.iter().map(|(_, count)| *count).sum());
-    if live > wanted.count || (live + queued != least && queued == 0) {
+    let is_served = live + queued == least || queued > 0 || stands_still;
+    if live > most || !is_served {
         let rows: Vec<String> = state
             .allocs()
             .of_job(key)
@@ -102,6 +125,53 @@ fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
             unrest.push(format!("{name} waits although there is room"));
         }
     }
+}
+
+/// A deployment under way waits for somebody, or for room that there is not; none is left of a job that is gone.
+fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
+    for row in state.deployments().iter() {
+        if state.jobs().get(&row.job).is_none() {
+            let status = row.status.word();
+            unrest.push(format!(
+                "deployment {} is {status}, and its job {} is gone",
+                row.id, row.job
+            ));
+        }
+    }
+    for row in state.deployments().active() {
+        let mut open = state.evals().open_of_job(&row.job);
+        let has_no_room = open.any(|eval| eval.status == EvalStatus::Blocked);
+        let mut groups = row.groups.iter();
+        let is_owed = row.status == DeploymentStatus::Paused
+            || groups.all(waits_for_people)
+            || has_needless(state, &row.job)
+            || (has_no_room && row.groups.iter().all(has_no_deadline));
+        if !is_owed {
+            unrest.push(format!("a deployment waits for nobody: {row:?}"));
+        }
+    }
+}
+
+/// Canaries that were lost after they were healthy count: nobody but a user ends that.
+fn waits_for_people(group: &DeploymentGroup) -> bool {
+    group.desired_canaries > 0
+        && !group.promoted
+        && !group.auto_promote
+        && group.healthy >= group.desired_canaries
+}
+
+/// Whether an instance has failed that nobody replaces, as none is wanted: Nomad has a deployment wait for it.
+fn has_needless(state: &State, key: &JobKey) -> bool {
+    let mut allocs = state.allocs().of_job(key);
+    allocs.any(|alloc| {
+        alloc.client_status() == ClientStatus::Failed
+            && !alloc.server_terminal()
+            && alloc.next().is_none()
+    })
+}
+
+fn has_no_deadline(group: &DeploymentGroup) -> bool {
+    group.progress_deadline_ns == 0 || group.require_progress_by == Timestamp(0)
 }
 
 /// What an agent runs is what the servers want it to run, and nothing else runs on its machine.

@@ -15,6 +15,7 @@ fn the_first_seeds_come_to_rest() {
     let (mut placed, mut collected, mut one_offs) = (0, 0, 0);
     let (mut placed_at_once, mut called) = (0, 0);
     let (mut forced, mut slices, mut cut_short) = (0, 0, 0);
+    let (mut successful, mut failed, mut reverted, mut promoted) = (0, 0, 0, 0);
     for seed in 1..=20 {
         let report = well(SimConfig::new(seed), &format!("seed {seed}"));
         placed += report.placed;
@@ -24,6 +25,10 @@ fn the_first_seeds_come_to_rest() {
         called += report.called;
         forced += report.forced;
         slices += report.slices;
+        successful += report.rollouts.successful;
+        failed += report.rollouts.failed;
+        reverted += report.rollouts.reverted;
+        promoted += report.rollouts.promoted;
         cut_short += report.cut_short.unseated + report.cut_short.died;
     }
 
@@ -36,6 +41,13 @@ fn the_first_seeds_come_to_rest() {
     );
     assert!(called > 20, "only {called} callbacks were made");
     assert!(forced > 100, "only {forced} collections were asked for");
+    assert!(
+        successful > 20,
+        "only {successful} deployments were successful"
+    );
+    assert!(failed > 20, "only {failed} deployments failed");
+    assert!(reverted > 1, "only {reverted} jobs went back");
+    assert!(promoted > 3, "only {promoted} deployments were promoted");
     assert!(slices > 500, "only {slices} slices followed others");
     assert!(
         cut_short > 10,

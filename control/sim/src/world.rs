@@ -88,6 +88,7 @@ impl World {
             forced: self.env.oracle.collections.forced,
             slices: self.env.oracle.collections.slices,
             cut_short: self.env.oracle.collections.cut_short,
+            rollouts: self.env.oracle.deployments.rollouts,
             one_offs: self.env.oracle.one_offs(),
             placed_at_once: self.env.oracle.placed_at_once,
             called: self.env.oracle.called,

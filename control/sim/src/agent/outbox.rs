@@ -12,6 +12,8 @@ struct Entry {
     /// The newest that was sent in this session, and the message it was in.
     sent: Option<(u64, u64)>,
     acked: u64,
+    /// The control plane has forgotten what it was told.
+    asked_anew: bool,
 }
 
 /// The newest report of each allocation.
@@ -22,8 +24,9 @@ impl Outbox {
     /// Takes a report in; one that says what was said already is dropped.
     pub(super) fn put(&mut self, report: AllocReport) {
         match self.0.get_mut(&report.alloc_id) {
-            Some(entry) if entry.report == report => {}
+            Some(entry) if entry.report == report && !entry.asked_anew => {}
             Some(entry) => {
+                entry.asked_anew = false;
                 entry.report = report;
                 entry.number += 1;
             }
@@ -32,10 +35,18 @@ impl Outbox {
                     number: 1,
                     sent: None,
                     acked: 0,
+                    asked_anew: false,
                     report,
                 };
                 self.0.insert(entry.report.alloc_id, entry);
             }
+        }
+    }
+
+    /// Another deployment asks how the allocation is: the same words are news to the control plane.
+    pub(super) fn ask_anew(&mut self, alloc_id: AllocId) {
+        if let Some(entry) = self.0.get_mut(&alloc_id) {
+            entry.asked_anew = true;
         }
     }
 

@@ -120,11 +120,7 @@ impl Server {
         let at = self.wall(env.now);
         let next = match command {
             Command::Keyed { command, .. } => match command.command() {
-                Command::DeregisterJob {
-                    key,
-                    purge: true,
-                    at,
-                } => Some(Collector::below(key.clone(), *at)),
+                Command::PurgeJob { key, at } => Some(Collector::below(key.clone(), *at)),
                 _ => None,
             },
             other => Collector::next_slice(other, response, at),

@@ -416,7 +416,9 @@ impl Server {
             Reader::Client { client, request } if seen || late => {
                 let index = self.applied;
                 let answer = if seen {
-                    Answer::Read { index }
+                    let active = self.machine.state.deployments().active();
+                    let deployments = active.map(|row| row.id).collect();
+                    Answer::Read { index, deployments }
                 } else {
                     Answer::Unavailable
                 };
@@ -445,12 +447,14 @@ fn command(wish: Wish, at: Timestamp) -> Command {
             at,
             check_index: None,
         },
+        Wish::Deregister { key, purge: true } => Command::PurgeJob { key, at },
         Wish::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
         Wish::Evaluate(key) => Command::EvaluateJob {
             key,
             force_reschedule: false,
             at,
         },
+        Wish::Deployment(id, change) => Command::ChangeDeployment { id, change, at },
         Wish::SetEligibility {
             node_id,
             eligibility,

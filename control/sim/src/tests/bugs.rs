@@ -30,8 +30,8 @@ fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
 }
 
 #[test]
-fn forgotten_vote_is_found_by_seed_86() {
-    found_among(Bug::VoteForgotten, 80..=86);
+fn forgotten_vote_is_found_within_10_seeds() {
+    found_within(Bug::VoteForgotten, 10);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn uncounted_heartbeat_is_found_within_150_seeds() {
 }
 
 #[test]
-fn older_desired_state_is_found_within_5_seeds() {
-    found_within(Bug::OlderDesired, 5);
+fn older_desired_state_is_found_within_15_seeds() {
+    found_within(Bug::OlderDesired, 15);
 }
 
 #[test]
@@ -77,6 +77,16 @@ fn half_a_collection_is_found_within_2_seeds() {
 #[test]
 fn ages_by_another_clock_are_found_within_5_seeds() {
     found_within(Bug::OtherClock, 5);
+}
+
+#[test]
+fn left_deployments_are_found_within_5_seeds() {
+    found_within(Bug::LeftDeployments, 5);
+}
+
+#[test]
+fn a_revived_job_is_found_by_seed_240() {
+    found_among(Bug::RevivedJob, 236..=240);
 }
 
 #[test]
