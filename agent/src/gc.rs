@@ -300,8 +300,8 @@ async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
 pub struct Collected {
     /// Allocations that were destroyed.
     pub freed: u64,
-    /// Files of the trash that were deleted meanwhile.
-    pub files: u64,
+    /// Files and directories of the trash that were deleted meanwhile.
+    pub inodes: u64,
     /// Their bytes on disk.
     pub bytes: u64,
     /// Those that stay, by reason.
@@ -327,7 +327,7 @@ pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Optio
     }
     let after = trash.state().deleted;
     Some(Collected {
-        files: after.files - before.files,
+        inodes: after.inodes() - before.inodes(),
         bytes: after.bytes - before.bytes,
         ..collected
     })
@@ -405,7 +405,7 @@ pub(crate) fn seen(state: GcState, trash: &Trash) -> Seen {
     let counts = trash.counts();
     Seen {
         state,
-        inodes: counts.deleted.files + counts.deleted.dirs,
+        inodes: counts.deleted.inodes(),
         bytes: counts.deleted.bytes,
         delete_failures: counts.failures,
         deleting: counts.deleting,

@@ -100,7 +100,7 @@ fn collection(facilities: &Facilities) -> NodeCollection {
             .last
             .map(|(at, reason)| (at, reason.word().to_owned())),
         deleting: (trash.waiting + trash.deleting) as u64,
-        deleted_files: trash.deleted.files + trash.deleted.dirs,
+        deleted_inodes: trash.deleted.inodes(),
         deleted_bytes: trash.deleted.bytes,
         delete_failures: trash.failures,
         delete_busy: trash.busy,

@@ -88,7 +88,7 @@ fn shown(report: &GcReport) -> String {
                 String::new()
             } else {
                 let bytes = output::bytes(node.bytes);
-                format!(" ({} files, {bytes})", node.files)
+                format!(" ({} inodes, {bytes})", node.inodes)
             };
             format!(
                 "{} allocations {freed}{space}, {}",
@@ -171,7 +171,7 @@ mod tests {
             nodes: vec![GcNode {
                 name: "n1".to_owned(),
                 freed: 2,
-                files: 40,
+                inodes: 40,
                 bytes: 3 << 20,
                 ..GcNode::default()
             }],
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(
             shown(&report),
             "0 B of state, 0 log entries, 0 ms\n\
-             node n1: 2 allocations freed (40 files, 3.0 MiB), none kept\n"
+             node n1: 2 allocations freed (40 inodes, 3.0 MiB), none kept\n"
         );
     }
 }

@@ -335,8 +335,8 @@ pub enum NodeReply {
     Collected {
         /// Allocations destroyed.
         freed: u64,
-        /// Files deleted meanwhile.
-        files: u64,
+        /// Files and directories deleted meanwhile: inodes given back.
+        inodes: u64,
         /// Their bytes on disk.
         bytes: u64,
         /// Allocations that stay, by reason; without those that run.
@@ -496,8 +496,8 @@ pub struct NodeCollection {
     pub last: Option<(Timestamp, String)>,
     /// Destroyed directories whose deletion is not over.
     pub deleting: u64,
-    /// Files and directories deleted.
-    pub deleted_files: u64,
+    /// Files and directories deleted: inodes given back.
+    pub deleted_inodes: u64,
     /// Bytes deleted with them.
     pub deleted_bytes: u64,
     /// Deletions that failed.

@@ -210,7 +210,7 @@ async fn collect(
     };
     let Collected {
         freed,
-        files,
+        inodes,
         bytes,
         kept,
     } = collected;
@@ -218,7 +218,7 @@ async fn collect(
     let kept = kept.filter(|(reason, _)| *reason != KeptReason::Running);
     Ok(NodeReply::Collected {
         freed,
-        files,
+        inodes,
         bytes,
         kept: kept
             .map(|(reason, count)| (reason.word().to_owned(), count))

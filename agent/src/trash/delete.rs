@@ -40,6 +40,11 @@ pub struct Deleted {
 }
 
 impl Deleted {
+    /// Names of whatever kind: an inode each, but for files that have several.
+    pub fn inodes(&self) -> u64 {
+        self.files + self.dirs
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         let Self {
             files,

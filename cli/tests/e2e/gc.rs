@@ -160,7 +160,7 @@ fn a_collection_tells_what_goes_and_what_stays() {
         done["Nodes"][0]["Bytes"].as_u64() >= Some(1 << 20),
         "{done}"
     );
-    assert!(done["Nodes"][0]["Files"].as_u64() > Some(0), "{done}");
+    assert!(done["Nodes"][0]["Inodes"].as_u64() > Some(0), "{done}");
     for line in [
         "jobs                 1 would be freed, 1 would be kept (1 not over)\n",
         "1 allocations would be freed, none would be kept\n",
@@ -169,7 +169,7 @@ fn a_collection_tells_what_goes_and_what_stays() {
     }
     for line in [
         "jobs                 0 freed, 1 kept (1 not over)\n",
-        "0 allocations freed (0 files, 0 B), none kept\n",
+        "0 allocations freed (0 inodes, 0 B), none kept\n",
     ] {
         assert!(again.contains(line), "{again}");
     }

@@ -114,7 +114,7 @@ async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: I
     match answer {
         Ok(NodeReply::Collected {
             freed,
-            files,
+            inodes,
             bytes,
             kept,
         }) => {
@@ -122,7 +122,7 @@ async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: I
             let kept = kept.map(|(reason, count)| KeptShape { reason, count });
             GcNode {
                 freed,
-                files,
+                inodes,
                 bytes,
                 kept: kept.collect(),
                 ..node

@@ -67,9 +67,9 @@ const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
         |node| Some(node.deleting as f64),
     ),
     counter(
-        "muster_node_gc_deleted_files_total",
-        "Files and directories deleted.",
-        |node| Some(node.deleted_files as f64),
+        "muster_node_gc_deleted_inodes_total",
+        "Files and directories deleted: inodes given back.",
+        |node| Some(node.deleted_inodes as f64),
     ),
     counter(
         "muster_node_gc_deleted_bytes_total",

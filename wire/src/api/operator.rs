@@ -334,8 +334,8 @@ pub struct GcNode {
     pub name: String,
     /// Allocations.
     pub freed: u64,
-    /// Files that were deleted meanwhile; 0 of a dry run, as bytes.
-    pub files: u64,
+    /// Files and directories that were deleted meanwhile: inodes given back. 0 of a dry run, as bytes.
+    pub inodes: u64,
     /// Their bytes on disk.
     pub bytes: u64,
     pub kept: Vec<GcKept>,

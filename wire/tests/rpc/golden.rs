@@ -421,7 +421,7 @@ fn questions(golden: &mut String) {
     line(golden, "collect_on_node", &collect);
     let collected = NodeReply::Collected {
         freed: 3,
-        files: 60,
+        inodes: 60,
         bytes: 245_760,
         kept: vec![("not told to the servers yet".to_owned(), 1)],
     };

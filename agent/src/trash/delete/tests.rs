@@ -72,6 +72,7 @@ fn everything_in_a_tree_goes_and_is_counted() {
 
     result.unwrap();
     assert_eq!((deleted.files, deleted.dirs), (4, 3));
+    assert_eq!(deleted.inodes(), 7);
     assert!(deleted.bytes >= 8192, "{deleted:?}");
     assert_eq!(place.left(), Vec::<String>::new());
 }

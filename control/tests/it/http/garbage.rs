@@ -56,7 +56,7 @@ async fn collect(client: &Client, flag: &str, agent: &FakeAgent, freed: u64) -> 
     let path = format!("/v1/system/gc?{flag}=true");
     let reply = [NodeReply::Collected {
         freed,
-        files: 20 * freed,
+        inodes: 20 * freed,
         bytes: 81_920 * freed,
         kept: vec![("running".to_owned(), 1)],
     }];
@@ -130,7 +130,7 @@ async fn a_dry_run_says_what_a_collection_frees() {
     for report in [&dry, &done] {
         assert_eq!(kept(report, "allocations"), live);
         assert_eq!(report["Nodes"][0]["Freed"], 3);
-        assert_eq!(report["Nodes"][0]["Files"], 60);
+        assert_eq!(report["Nodes"][0]["Inodes"], 60);
         assert_eq!(report["Nodes"][0]["Bytes"], 245_760);
         assert_eq!(report["Nodes"][0]["Kept"][0]["Reason"], "running");
         assert_eq!(report["Nodes"][0]["Error"], "");
