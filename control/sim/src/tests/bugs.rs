@@ -30,8 +30,8 @@ fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
 }
 
 #[test]
-fn forgotten_vote_is_found_within_10_seeds() {
-    found_within(Bug::VoteForgotten, 10);
+fn forgotten_vote_is_found_by_seed_8() {
+    found_among(Bug::VoteForgotten, 5..=8);
 }
 
 #[test]
@@ -40,18 +40,18 @@ fn applying_with_a_clock_is_found_within_5_seeds() {
 }
 
 #[test]
-fn lost_effect_is_found_within_40_seeds() {
-    found_within(Bug::LostEffect, 40);
+fn lost_effect_is_found_by_seed_30() {
+    found_among(Bug::LostEffect, 26..=30);
 }
 
 #[test]
-fn double_placement_after_failover_is_found_within_100_seeds() {
-    found_within(Bug::DoublePlacement, 100);
+fn double_placement_after_failover_is_found_by_seed_31() {
+    found_among(Bug::DoublePlacement, 27..=31);
 }
 
 #[test]
-fn stale_read_is_found_within_40_seeds() {
-    found_within(Bug::StaleRead, 40);
+fn stale_read_is_found_by_seed_16() {
+    found_among(Bug::StaleRead, 12..=16);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn uncounted_heartbeat_is_found_within_150_seeds() {
 }
 
 #[test]
-fn older_desired_state_is_found_within_15_seeds() {
-    found_within(Bug::OlderDesired, 15);
+fn older_desired_state_is_found_by_seed_12() {
+    found_among(Bug::OlderDesired, 10..=12);
 }
 
 #[test]
