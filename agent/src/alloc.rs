@@ -205,7 +205,7 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskAt { desired, at };
-            let told = task::fence_again(&facilities, &task, live.record.cgroup_id, live.reach);
+            let told = task::fence_live(&facilities, &task, &live);
             self.tell(at, told);
         }
     }

@@ -40,7 +40,7 @@ use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
-pub(crate) use fence::{fence_again, fence_recorded};
+pub(crate) use fence::{fence_live, fence_recorded};
 pub(crate) use recover::{Unrecorded, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};

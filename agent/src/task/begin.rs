@@ -173,6 +173,7 @@ async fn fenced(
     config: &TaskConfig,
     cgroup_id: u64,
 ) -> Result<(TaskReach, Option<String>), StartFailure> {
+    fence::check_holds(facilities, task, slot).await?;
     let reach = fence::reach(facilities, slot, config).await?;
     let note = fence::fence(facilities, task, cgroup_id, reach);
     Ok((reach, note.map_err(StartFailure::fatal)?))

@@ -7,11 +7,12 @@ use muster_agent_core::policy::{self, NodePolicy};
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
-use super::begin::{StartFailure, decoded, ready};
-use super::{TaskAt, chain};
+use super::begin::{StartFailure, decoded, learned, ready};
+use super::{LiveTask, TaskAt, chain};
 use crate::bpf::Bpf;
 use crate::bridge;
 use crate::drivers::DriverSlot;
+use crate::drivers::usage::is_hidden;
 use crate::facilities::Facilities;
 use crate::store::Loaded;
 
@@ -169,6 +170,30 @@ async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, Sta
     }
 }
 
+/// Whether a policy that the task is asked to have would hold it: the programs judge what is in the agent's cgroups.
+///
+/// # Errors
+///
+/// Its driver puts it elsewhere, or cannot be asked.
+pub(super) async fn check_holds(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+) -> Result<(), StartFailure> {
+    let asked = asks(task.group(), task, &facilities.network.current());
+    if facilities.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
+        return Ok(());
+    }
+    Err(StartFailure::fatal(unheld(task)))
+}
+
+fn unheld(task: &TaskAt) -> String {
+    format!(
+        "the task's network policy (its job's, its node's or its cluster's) cannot be enforced: driver `{}` runs tasks in none of the agent's cgroups; take a driver that does, such as `native`, or take the policy away",
+        task.task().driver
+    )
+}
+
 /// Whether job, node or cluster ask for anything.
 fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
     let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
@@ -182,9 +207,21 @@ fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
     said.into_iter().flatten().any(|policy| *policy != nothing)
 }
 
-/// The same for a task that runs: after its job or the node's rules changed, and for an agent that finds it. What cannot
-/// be loaded leaves the policy that it has, and is what this says.
-pub(crate) fn fence_again(
+/// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.
+pub(crate) fn fence_live(
+    facilities: &Facilities,
+    task: &TaskAt,
+    live: &LiveTask,
+) -> Option<String> {
+    let asked = || asks(task.group(), task, &facilities.network.current());
+    if facilities.bpf.is_ok() && is_hidden(live) && asked() {
+        return Some(unheld(task));
+    }
+    fence_again(facilities, task, live.record.cgroup_id, live.reach)
+}
+
+/// The same for an agent that finds a task. What cannot be loaded leaves the policy that it has, and is what this says.
+pub(super) fn fence_again(
     facilities: &Facilities,
     task: &TaskAt,
     cgroup_id: u64,

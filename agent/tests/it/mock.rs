@@ -8,7 +8,10 @@ use muster_agent::ChrootEnv;
 use muster_agent::node::{Agent, Leave};
 use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind, TaskNetwork, TaskState};
 use muster_domain::id::AllocId;
-use muster_domain::job::{DnsConfig, GroupNetwork, JobSpec, LogConfig, NetworkMode};
+use muster_domain::job::{
+    DirectionPolicy, DnsConfig, GroupNetwork, JobSpec, LogConfig, NetworkMode, NetworkPolicy,
+    PolicyAction,
+};
 use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
 use muster_driver::{Dns, FsIsolation, TaskDriver};
@@ -127,6 +130,36 @@ async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
     let reason = "cannot keep tasks from every network";
+    let said = |event: &TaskEvent| event.message.contains(reason);
+    assert!(task.events.iter().any(said), "{task:?}");
+    assert_eq!((task.restarts, host.running()), (0, 0));
+    agent.shutdown(Leave::StopTasks).await;
+}
+
+/// The programs judge what is in the agent's cgroups, and this driver's tasks are in none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_would_not_hold_starts_nothing() {
+    if !privileged("a_policy_that_would_not_hold_starts_nothing") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let agent = agent(&machine, &server, &host).await;
+    let config = MockTask::forever().to_config();
+
+    let alloc = service(1, "").driver("mock", &config).with(|spec, _| {
+        spec.groups[0].tasks[0].policy = Some(NetworkPolicy {
+            egress: DirectionPolicy {
+                default: Some(PolicyAction::Deny),
+                ..DirectionPolicy::default()
+            },
+            ingress: DirectionPolicy::default(),
+        });
+    });
+    let alloc_id = server.place(alloc.build()).await;
+    let task = server.status(alloc_id, ClientStatus::Failed).await;
+
+    let reason = "runs tasks in none of the agent's cgroups";
     let said = |event: &TaskEvent| event.message.contains(reason);
     assert!(task.events.iter().any(said), "{task:?}");
     assert_eq!((task.restarts, host.running()), (0, 0));

@@ -7,6 +7,9 @@
 //! before the collection, for the same machine without one, and all through it. The rival deletes as many rows from
 //! bare tables: a hash map, and a list for each node.
 //!
+//! One server then carries as much again of services that live on, an instance each, whose other instances were stopped: the dead
+//! go alone there, by the rule of evaluations and not with their jobs (`objects_of_living_jobs`).
+//!
 //! What three servers found is called `_of_three`. Their memory is of all three together, and so is the processor:
 //! each applies everything, where clusters have a machine for each.
 
@@ -66,6 +69,9 @@ const SIZES: [(u32, &str); 2] = [(1, ""), (3, "_of_three")];
 /// What it is compared with.
 const RIVAL: &str = "the same deletions from bare tables";
 
+/// How fast what is dead of living jobs goes.
+const OF_LIVING_JOBS: &str = "objects_of_living_jobs";
+
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let jobs = context.pick(10_000, 500).to_string();
@@ -96,9 +102,13 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 
 fn unit(name: &str) -> &'static str {
     match name {
-        "objects" => "1/s",
+        "objects" | "objects_of_living_jobs" => "1/s",
         "placement_p50" | "placement_p99" | "read_p99" | "heartbeat_p50" | "heartbeat_p99" => "µs",
-        "placement_ms_max" | "slice_ms_mean" | "slice_ms_max" | "read_ms_max"
+        "placement_ms_max"
+        | "slice_ms_mean"
+        | "slice_ms_max"
+        | "slice_ms_max_of_living_jobs"
+        | "read_ms_max"
         | "heartbeat_ms_max" => "ms",
         "memory_ratio" => "of before the load",
         "memory_ratio_to_fresh" => "of a server that was just started",
@@ -171,7 +181,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     tell(&idle, Some("idle"), &mut found);
     // What was placed beside the collection is no part of what it leaves: it is collected too, and what is compared
     // has the same nodes and as many jobs.
-    complete(&control).await?;
+    complete(&control, Which::All).await?;
     client.put("/v1/system/gc", "{}").await?;
     place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
     let after = resident()? as f64;
@@ -185,10 +195,51 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     ] {
         found.push((name.to_owned(), None, value));
     }
+    let mut compared = vec!["objects"];
+    if servers == 1 {
+        beside_living_jobs(&control, &mut client, jobs, &mut found).await?;
+        compared.push(OF_LIVING_JOBS);
+    }
     cluster.shutdown().await;
     let bare = bare_tables(jobs * COUNT);
-    found.push(("objects".to_owned(), Some(RIVAL.to_owned()), bare));
+    for name in compared {
+        found.push((name.to_owned(), Some(RIVAL.to_owned()), bare));
+    }
     Ok(found)
+}
+
+/// Collects what ended of services that live on.
+async fn beside_living_jobs(
+    control: &Control,
+    client: &mut Client,
+    jobs: u32,
+    found: &mut Found,
+) -> anyhow::Result<()> {
+    let job_id = |number| format!("living-{number}");
+    for count in [COUNT, 1] {
+        for number in 0..jobs {
+            register(control, &job_id(number), JobType::Service, count).await?;
+        }
+        for number in 0..jobs {
+            counted(control, &job_id(number), |live| live == count).await?;
+        }
+    }
+    complete(control, Which::Stopped).await?;
+    let earlier = Collected::so_far(client).await?;
+    let begun = Instant::now();
+    client.put("/v1/system/gc", "{}").await?;
+    let took = begun.elapsed();
+    let collected = Collected::so_far(client).await?.since(&earlier);
+    ensure!(
+        collected.objects >= f64::from(jobs * (COUNT - 1)),
+        "only {} were freed of living jobs",
+        collected.objects
+    );
+    let rate = collected.objects / took.as_secs_f64();
+    found.push((OF_LIVING_JOBS.to_owned(), None, rate));
+    let longest = collected.longest * 1e3;
+    found.push(("slice_ms_max_of_living_jobs".to_owned(), None, longest));
+    Ok(())
 }
 
 /// What others felt, meanwhile or, as a rival, without a collection.
@@ -298,8 +349,13 @@ async fn register_nodes(control: &Control) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn register(control: &Control, job_id: &str, count: u32) -> anyhow::Result<()> {
-    let spec = fixture::job(job_id).job_type(JobType::Batch).count(count);
+async fn register(
+    control: &Control,
+    job_id: &str,
+    job_type: JobType,
+    count: u32,
+) -> anyhow::Result<()> {
+    let spec = fixture::job(job_id).job_type(job_type).count(count);
     let mut spec = spec.cpu_mhz(1).memory_mb(1).build();
     spec.groups[0].update = None;
     // Not that of the nodes that send heartbeats.
@@ -317,12 +373,21 @@ async fn register(control: &Control, job_id: &str, count: u32) -> anyhow::Result
 
 /// Waits until `job_id` has `count` allocations.
 async fn placed(control: &Control, job_id: &str, count: u32) -> anyhow::Result<()> {
+    counted(control, job_id, |live| live >= count).await
+}
+
+/// Waits until `job_id` has as many live allocations as `is_enough` says.
+async fn counted(
+    control: &Control,
+    job_id: &str,
+    is_enough: impl Fn(u32) -> bool,
+) -> anyhow::Result<()> {
     let key = JobKey::in_default(job_id);
     let mut applied = control.applied();
     let wait = async {
         loop {
             applied.borrow_and_update();
-            if control.state().allocs().live_of_job(&key) >= count {
+            if is_enough(control.state().allocs().live_of_job(&key)) {
                 return anyhow::Ok(());
             }
             applied.changed().await?;
@@ -340,7 +405,7 @@ async fn place_one(
 ) -> anyhow::Result<()> {
     for number in 0..jobs {
         let job_id = format!("{prefix}-{number}");
-        register(control, &job_id, 1).await?;
+        register(control, &job_id, JobType::Batch, 1).await?;
         placed(control, &job_id, 1).await?;
         tokio::time::sleep(pause).await;
     }
@@ -350,12 +415,12 @@ async fn place_one(
 /// Has jobs placed and every instance of them reported complete.
 async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     for number in 0..jobs {
-        register(control, &format!("dead-{number}"), COUNT).await?;
+        register(control, &format!("dead-{number}"), JobType::Batch, COUNT).await?;
     }
     for number in 0..jobs {
         placed(control, &format!("dead-{number}"), COUNT).await?;
     }
-    complete(control).await
+    complete(control, Which::All).await
 }
 
 /// Carries some load and forgets it.
@@ -366,9 +431,17 @@ async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
     place_one(control, "lived", WARM, GIVEN_BACK / WARM).await
 }
 
-/// Has every instance reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
+/// Of which instances nodes say that they have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those that were told to stop.
+    Stopped,
+}
+
+/// Has instances reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
 /// that is replaced since.
-async fn complete(control: &Control) -> anyhow::Result<()> {
+async fn complete(control: &Control, which: Which) -> anyhow::Result<()> {
     let mut reports: Vec<(NodeId, Vec<AllocReport>)> = Vec::new();
     let mut count = 0;
     let nodes: Vec<NodeId> = {
@@ -376,7 +449,7 @@ async fn complete(control: &Control) -> anyhow::Result<()> {
         state.nodes().iter().map(|node| node.spec.id).collect()
     };
     for node_id in nodes {
-        let of_node = completed(&control.state(), &node_id);
+        let of_node = completed(&control.state(), &node_id, which);
         count += of_node.len();
         reports.push((node_id, of_node));
         if count >= REPORTS {
@@ -395,9 +468,11 @@ async fn complete(control: &Control) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a node says whose instances have all completed.
-fn completed(state: &State, node_id: &NodeId) -> Vec<AllocReport> {
-    let lives = |alloc: &AllocView<'_>| !alloc.client_status().is_terminal();
+/// What a node says whose instances have completed.
+fn completed(state: &State, node_id: &NodeId, which: Which) -> Vec<AllocReport> {
+    let lives = |alloc: &AllocView<'_>| {
+        !alloc.client_status().is_terminal() && (which == Which::All || alloc.server_terminal())
+    };
     state
         .allocs_on(node_id)
         .filter(lives)

@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use muster_control::handle::{Consistency, Control};
 use muster_domain::fixture;
 use muster_domain::id::LogIndex;
+use muster_domain::job::JobType;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -49,7 +50,7 @@ impl Foreground {
             while !stopped.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let job_id = format!("{prefix}-{number}");
-                register(&placer, &job_id, 1).await?;
+                register(&placer, &job_id, JobType::Batch, 1).await?;
                 placed(&placer, &job_id, 1).await?;
                 latencies.add(begun.elapsed());
                 number += 1;
