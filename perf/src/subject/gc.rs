@@ -197,7 +197,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     }
     let mut compared = vec!["objects"];
     if servers == 1 {
-        beside_living_jobs(&control, &mut client, jobs, &mut found).await?;
+        beside_living_jobs(&control, jobs, &mut found).await?;
         compared.push(OF_LIVING_JOBS);
     }
     cluster.shutdown().await;
@@ -209,12 +209,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
 }
 
 /// Collects what ended of services that live on.
-async fn beside_living_jobs(
-    control: &Control,
-    client: &mut Client,
-    jobs: u32,
-    found: &mut Found,
-) -> anyhow::Result<()> {
+async fn beside_living_jobs(control: &Control, jobs: u32, found: &mut Found) -> anyhow::Result<()> {
     let job_id = |number| format!("living-{number}");
     for count in [COUNT, 1] {
         for number in 0..jobs {
@@ -225,11 +220,12 @@ async fn beside_living_jobs(
         }
     }
     complete(control, Which::Stopped).await?;
-    let earlier = Collected::so_far(client).await?;
+    let mut client = Client::connect(control.server_info().http_addr).await?;
+    let earlier = Collected::so_far(&mut client).await?;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
-    let collected = Collected::so_far(client).await?.since(&earlier);
+    let collected = Collected::so_far(&mut client).await?.since(&earlier);
     ensure!(
         collected.objects >= f64::from(jobs * (COUNT - 1)),
         "only {} were freed of living jobs",
