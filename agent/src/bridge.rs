@@ -25,6 +25,7 @@ mod files;
 pub(crate) mod fixture;
 mod masquerade;
 mod netlink;
+mod settings;
 mod workshop;
 
 use std::collections::BTreeMap;

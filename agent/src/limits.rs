@@ -227,6 +227,9 @@ pub(crate) const DRIVER_NETWORK_BYTES_MAX: usize = 8 << 10;
 pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;
 /// Addresses that are tried for one allocation while other agents of the machine have them.
 pub(crate) const BRIDGE_TRIES_MAX: usize = 4_096;
+/// Network namespaces whose settings are written through one proc file system: the last of them waits for some 50 µs, and a
+/// new one is not made all the time.
+pub(crate) const BRIDGE_SETTINGS_MAX: usize = 64;
 /// Time between two looks for devices of the machine that came since.
 pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of an allocation whose network namespaces are looked at when it is taken up again.

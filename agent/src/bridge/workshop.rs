@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::failing;
 use super::masquerade::{self, DOOR_PREFIX};
 use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
+use super::settings::Settings;
 use super::{BridgeError, NodeNetwork};
 use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
 
@@ -105,6 +106,7 @@ struct Workshop {
 struct Machine {
     netlink: Netlink,
     namespace: File,
+    settings: Settings,
     /// Devices that have the programs.
     hooked: BTreeSet<u32>,
     mtu: u32,
@@ -309,6 +311,7 @@ impl Machine {
         Ok(Self {
             netlink,
             namespace,
+            settings: Settings::default(),
             hooked: BTreeSet::new(),
             mtu: MTU,
         })
@@ -378,7 +381,7 @@ impl Machine {
     }
 
     /// A namespace that nobody is in, and the kernel's ear in it.
-    fn fresh_namespace(&self) -> Result<(OwnedFd, Netlink), BridgeError> {
+    fn fresh_namespace(&mut self) -> Result<(OwnedFd, Netlink), BridgeError> {
         let failed = |source: io::Error| BridgeError::kernel("make a network namespace", source);
         failing::step().map_err(failed)?;
         unshare(CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
@@ -386,8 +389,8 @@ impl Machine {
             .map(OwnedFd::from)
             .and_then(|namespace| Ok((namespace, Netlink::open()?)));
         // Every user may have the ports below 1024 there: they are the allocation's alone.
-        let open_ports = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-        let opened = std::fs::write(open_ports, "0");
+        let open_ports = "net/ipv4/ip_unprivileged_port_start";
+        let opened = self.settings.write(open_ports, "0");
         self.come_back();
         if let Err(error) = opened {
             tracing::debug!(%error, "ports below 1024 of an allocation are for root alone");
