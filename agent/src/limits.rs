@@ -235,8 +235,8 @@ pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of an allocation whose network namespaces are looked at when it is taken up again.
 pub(crate) const BRIDGE_PROCESSES_MAX: usize = 64;
 
-/// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 2 µs a task,
-/// and some 11 µs for its files; half would not hurt much, but a drawing of the last minutes has no room for twice as many points.
+/// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 1 µs a task,
+/// and some 4 µs for the walk over groups (11 where files are read); half would not hurt much, but a drawing of the last minutes has no room for twice as many points.
 pub(crate) const HISTORY_STEP: Duration = Duration::from_secs(10);
 /// For how long a point is kept, and what is known of a task after its end.
 pub(crate) const HISTORY_KEPT: Duration = Duration::from_mins(10);

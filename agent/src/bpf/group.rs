@@ -2,13 +2,9 @@
 
 use std::{
     collections::HashMap,
-    ffi::CString,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -68,6 +64,5 @@ pub(super) fn open_walk_groups(programs: &Path) -> io::Result<Option<OwnedFd>> {
     if path.is_symlink() {
         return Ok(None);
     }
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
     open_pinned(&path).map(Some)
 }

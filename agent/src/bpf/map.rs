@@ -6,11 +6,16 @@
 #![expect(unsafe_code, reason = "bpf(2) takes addresses of buffers")]
 
 use std::{
+    ffi::CString,
     fs::File,
     io,
     marker::PhantomData,
     ops::AddAssign,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
     thread,
 };
 
@@ -418,7 +423,8 @@ impl<'a, V: Plain> Iterator for Values<'a, V> {
 }
 
 /// Opens the program or link that is pinned at `path`.
-pub(super) fn open_pinned(path: &std::ffi::CStr) -> io::Result<OwnedFd> {
+pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
     let mut attr = ObjectAttr {
         pathname: path.as_ptr().expose_provenance() as u64,
         ..ObjectAttr::default()

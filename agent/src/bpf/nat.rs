@@ -2,13 +2,9 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::CString,
     io,
     net::Ipv4Addr,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::Arc,
 };
@@ -38,10 +34,7 @@ impl Nat {
     pub(super) fn open(maps: &Path, programs: &Path) -> Result<Self, OpenBpfError> {
         let program = |name| {
             let path = programs.join(name);
-            let opened = CString::new(path.as_os_str().as_bytes())
-                .map_err(io::Error::other)
-                .and_then(|name| open_pinned(&name));
-            opened
+            open_pinned(&path)
                 .map(Arc::new)
                 .map_err(|source| OpenBpfError::Pins { path, source })
         };

@@ -2,10 +2,7 @@
 
 use std::{
     fs, io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
@@ -71,9 +68,7 @@ impl Sched {
 
 /// Opens the program that charges a CPU, from the directory of one load.
 pub(super) fn open_charge_running(programs: &Path) -> io::Result<OwnedFd> {
-    let path = programs.join(CHARGE_RUNNING);
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)?;
-    open_pinned(&path)
+    open_pinned(&programs.join(CHARGE_RUNNING))
 }
 
 /// The numbers of the CPUs the kernel may ever use, in the order of values in per-CPU maps.

@@ -13,7 +13,7 @@ use crate::cgroup::stats::MemoryStats;
 use crate::cgroup::{Controller, Unenforced, oom};
 
 /// What memory is used for.
-pub(crate) const STAT: &str = "memory.stat";
+const STAT: &str = "memory.stat";
 
 /// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
 const V1_UNLIMITED_BYTES: u64 = 1 << 62;
@@ -275,24 +275,12 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
     }
 }
 
-/// What memory is used for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Kinds {
-    pub(crate) rss_bytes: Option<u64>,
-    pub(crate) cache_bytes: Option<u64>,
-    pub(crate) shmem_bytes: Option<u64>,
-    /// v1 only: v2 has a file of its own.
-    pub(crate) swap_bytes: Option<u64>,
-    /// v2 only: v1 has a file of its own.
-    pub(crate) kernel_bytes: Option<u64>,
-    pub(crate) major_faults: Option<u64>,
-}
-
-/// What the memory of the group at `at` is used for.
+/// What the memory of the group at `at` is used for, as one file tells it: the other values are missing. v2 has swap in a
+/// file of its own, v1 the kernel's memory.
 pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
     files: &mut Reader<'_, D>,
     at: At,
-) -> Result<Kinds, CgroupFileError> {
+) -> Result<MemoryStats, CgroupFileError> {
     let text = files.read(at, STAT)?;
     let keys = if at.is_none() {
         ["anon", "file", "shmem", "", "kernel", "pgmajfault"]
@@ -315,13 +303,14 @@ pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
         kernel_bytes,
         major_faults,
     ] = file::keyed_all(text, keys);
-    Ok(Kinds {
+    Ok(MemoryStats {
         rss_bytes,
         cache_bytes,
         shmem_bytes,
         swap_bytes,
         kernel_bytes,
         major_faults,
+        ..MemoryStats::default()
     })
 }
 
@@ -336,15 +325,11 @@ fn stats_v2<D: Fn(At) -> PathBuf>(
         current_bytes: files.number(at, current_name(true))?,
         peak_bytes: files.number_if_any(at, peak_name(true))?,
         limit_bytes: files.limit(at, "memory.max")?,
-        rss_bytes: kinds.rss_bytes,
-        cache_bytes: kinds.cache_bytes,
-        shmem_bytes: kinds.shmem_bytes,
         swap_bytes: files.number_if_any(at, "memory.swap.current")?,
-        kernel_bytes: kinds.kernel_bytes,
-        major_faults: kinds.major_faults,
         high_events,
         max_events,
         oom_kills: oom_kills.unwrap_or(0),
+        ..kinds
     })
 }
 
@@ -358,15 +343,9 @@ fn stats_v1<D: Fn(At) -> PathBuf>(
         current_bytes: files.number(at, current_name(false))?,
         peak_bytes: files.number_if_any(at, peak_name(false))?,
         limit_bytes: limit.filter(|limit| is_limit(*limit)),
-        rss_bytes: kinds.rss_bytes,
-        cache_bytes: kinds.cache_bytes,
-        shmem_bytes: kinds.shmem_bytes,
-        swap_bytes: kinds.swap_bytes,
         kernel_bytes: files.number_if_any(at, "memory.kmem.usage_in_bytes")?,
-        major_faults: kinds.major_faults,
-        high_events: None,
-        max_events: None,
         oom_kills: oom::kills_v1(files, at)?,
+        ..kinds
     })
 }
 

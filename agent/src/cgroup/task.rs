@@ -498,7 +498,7 @@ impl TaskCgroup {
             (Some(row), Some(at)) => {
                 self.files.asked(std::time::Instant::now());
                 let kinds = memory::kinds(&mut self.reader(), at)?;
-                walked.memory(row, at, &kinds)
+                walked.memory(row, at, kinds)
             }
             _ => None,
         };

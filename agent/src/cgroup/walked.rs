@@ -1,4 +1,4 @@
-//! What one walk over a node's groups found: the same as in their files, at a hundredth of the price.
+//! What one walk over a node's groups found: the same as in their files, at some twentieth of the price.
 //!
 //! Kinds of memory are not among it: the kernel sums them up when somebody reads the file. Pressure is as the kernel last
 //! summed it up, which is two seconds ago at most.
@@ -14,7 +14,7 @@ use muster_ebpf_common::group::{
 use crate::bpf::GroupRows;
 use crate::cgroup::NodeTree;
 use crate::cgroup::held::At;
-use crate::cgroup::memory::{self, Kinds};
+use crate::cgroup::memory;
 use crate::cgroup::stats::{CpuStats, MemoryStats, Pressure, PressureStats};
 
 /// What was found of all tasks.
@@ -65,7 +65,7 @@ impl Walked {
     }
 
     /// What the row says of memory that is controlled at `at`, with `kinds`, which a file tells.
-    pub(crate) fn memory(&self, row: &GroupRow, at: At, kinds: &Kinds) -> Option<MemoryStats> {
+    pub(crate) fn memory(&self, row: &GroupRow, at: At, kinds: MemoryStats) -> Option<MemoryStats> {
         if row.has & HAS_MEMORY == 0 {
             return None;
         }
@@ -77,15 +77,12 @@ impl Walked {
             current_bytes: bytes(row.memory_pages),
             peak_bytes: Some(bytes(row.memory_peak_pages)),
             limit_bytes: Some(bytes(row.memory_limit_pages)).filter(|max| memory::is_limit(*max)),
-            rss_bytes: kinds.rss_bytes,
-            cache_bytes: kinds.cache_bytes,
-            shmem_bytes: kinds.shmem_bytes,
             swap_bytes: swap.or(kinds.swap_bytes),
             kernel_bytes: kernel.or(kinds.kernel_bytes),
-            major_faults: kinds.major_faults,
             high_events: is_v2.then_some(row.high_events),
             max_events: is_v2.then_some(row.max_events),
             oom_kills: row.oom_kills,
+            ..kinds
         })
     }
 }
@@ -157,12 +154,12 @@ mod tests {
         }
     }
 
-    fn kinds() -> Kinds {
-        Kinds {
+    fn kinds() -> MemoryStats {
+        MemoryStats {
             rss_bytes: Some(1),
             swap_bytes: Some(2),
             kernel_bytes: Some(3),
-            ..Kinds::default()
+            ..MemoryStats::default()
         }
     }
 
@@ -170,7 +167,7 @@ mod tests {
     fn what_a_group_has_no_controller_for_is_absent() {
         let row = row();
 
-        assert_eq!(Walked::default().memory(&row, None, &kinds()), None);
+        assert_eq!(Walked::default().memory(&row, None, kinds()), None);
         assert_eq!((memory_bytes(&row), pids(&row)), (None, None));
         assert_eq!((cpu(&row), pressure(&row)), (None, None));
     }
@@ -187,9 +184,9 @@ mod tests {
         };
         let page = rustix::param::page_size() as u64;
 
-        let v2 = walked.memory(&row, None, &kinds()).unwrap();
+        let v2 = walked.memory(&row, None, kinds()).unwrap();
         let v1 = walked
-            .memory(&row, Some(Controller::Memory), &kinds())
+            .memory(&row, Some(Controller::Memory), kinds())
             .unwrap();
 
         assert_eq!(
@@ -201,7 +198,7 @@ mod tests {
         assert_eq!((v2.high_events, v2.max_events), (Some(8), Some(9)));
         assert_eq!((v1.swap_bytes, v1.kernel_bytes), (Some(2), Some(6 * page)));
         assert_eq!((v1.high_events, v1.max_events), (None, None));
-        let uncounted = Walked::default().memory(&row, None, &Kinds::default());
+        let uncounted = Walked::default().memory(&row, None, MemoryStats::default());
         assert_eq!(uncounted.unwrap().swap_bytes, None);
     }
 

@@ -107,10 +107,9 @@ async fn a_task_without_a_process_is_recovered() {
     assert_eq!(host.running(), 0);
 }
 
-/// Whoever asks for no network, or for one of the group's, does not get the machine's from a driver that has no other.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
-    if !privileged("a_driver_starts_nothing_in_a_network_that_it_does_not_have") {
+/// A task of the driver's whose job was changed so is not started, and says why.
+async fn is_refused(name: &str, change: impl FnOnce(&mut JobSpec), reason: &str) {
+    if !privileged(name) {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -118,36 +117,36 @@ async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
     let agent = agent(&machine, &server, &host).await;
     let config = MockTask::forever().to_config();
 
-    let alloc = service(1, "").driver("mock", &config).with(|spec, _| {
-        spec.groups[0].network = Some(GroupNetwork {
-            mode: NetworkMode::None,
-            ports: Vec::new(),
-            policy: None,
-            dns: None,
-        });
-    });
+    let alloc = service(1, "").driver("mock", &config);
+    let alloc = alloc.with(|spec, _| change(spec));
     let alloc_id = server.place(alloc.build()).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let reason = "cannot keep tasks from every network";
     let said = |event: &TaskEvent| event.message.contains(reason);
     assert!(task.events.iter().any(said), "{task:?}");
     assert_eq!((task.restarts, host.running()), (0, 0));
     agent.shutdown(Leave::StopTasks).await;
 }
 
+/// Whoever asks for no network, or for one of the group's, does not get the machine's from a driver that has no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
+    let none = |spec: &mut JobSpec| {
+        spec.groups[0].network = Some(GroupNetwork {
+            mode: NetworkMode::None,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+        });
+    };
+    let name = "a_driver_starts_nothing_in_a_network_that_it_does_not_have";
+    is_refused(name, none, "cannot keep tasks from every network").await;
+}
+
 /// The programs judge what is in the agent's cgroups, and this driver's tasks are in none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_that_would_not_hold_starts_nothing() {
-    if !privileged("a_policy_that_would_not_hold_starts_nothing") {
-        return;
-    }
-    let (machine, host) = (Machine::new(), MockHost::new());
-    let server = machine.server();
-    let agent = agent(&machine, &server, &host).await;
-    let config = MockTask::forever().to_config();
-
-    let alloc = service(1, "").driver("mock", &config).with(|spec, _| {
+    let closed = |spec: &mut JobSpec| {
         spec.groups[0].tasks[0].policy = Some(NetworkPolicy {
             egress: DirectionPolicy {
                 default: Some(PolicyAction::Deny),
@@ -155,15 +154,9 @@ async fn a_policy_that_would_not_hold_starts_nothing() {
             },
             ingress: DirectionPolicy::default(),
         });
-    });
-    let alloc_id = server.place(alloc.build()).await;
-    let task = server.status(alloc_id, ClientStatus::Failed).await;
-
-    let reason = "runs tasks in none of the agent's cgroups";
-    let said = |event: &TaskEvent| event.message.contains(reason);
-    assert!(task.events.iter().any(said), "{task:?}");
-    assert_eq!((task.restarts, host.running()), (0, 0));
-    agent.shutdown(Leave::StopTasks).await;
+    };
+    let name = "a_policy_that_would_not_hold_starts_nothing";
+    is_refused(name, closed, "runs tasks in none of the agent's cgroups").await;
 }
 
 /// It is told before anything is placed, and by the start of what is placed all the same.

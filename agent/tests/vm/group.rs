@@ -17,11 +17,13 @@ struct Programs {
 }
 
 impl Programs {
-    fn load(test: &str, tree: &NodeTree) -> Option<Self> {
+    /// With a tree of the test's own, or said why not.
+    fn with_tree(test: &str) -> Option<(NodeTree, Self)> {
         if !Bpf::object_present() {
             skipped(test, "no eBPF object; run: cargo xtask build-ebpf");
             return None;
         }
+        let tree = tree(test, &[])?;
         let dir = tempfile::tempdir().unwrap();
         let config = BpfConfig {
             pin_dir: ensure_bpffs(dir.path()).unwrap().join("muster-test"),
@@ -29,7 +31,7 @@ impl Programs {
             task_level: tree.task_level().unwrap(),
         };
         let bpf = Bpf::open(&config).unwrap();
-        Some(Self { bpf, config, dir })
+        Some((tree, Self { bpf, config, dir }))
     }
 
     /// What a walk finds of the task; CPU time is not in it.
@@ -61,11 +63,7 @@ fn by_files(task: &TaskCgroup) -> TaskStats {
 #[tokio::test]
 async fn a_walk_finds_what_files_tell() {
     const NAME: &str = "a_walk_finds_what_files_tell";
-    let Some(tree) = tree(NAME, &[]) else {
-        return;
-    };
-    let Some(programs) = Programs::load(NAME, &tree) else {
-        tree.remove().await.unwrap();
+    let Some((tree, programs)) = Programs::with_tree(NAME) else {
         return;
     };
     let limits = Limits {
@@ -117,11 +115,7 @@ async fn a_walk_finds_what_files_tell() {
 #[tokio::test]
 async fn kills_in_a_task_s_own_groups_are_the_task_s() {
     const NAME: &str = "kills_in_a_task_s_own_groups_are_the_task_s";
-    let Some(tree) = tree(NAME, &[]) else {
-        return;
-    };
-    let Some(programs) = Programs::load(NAME, &tree) else {
-        tree.remove().await.unwrap();
+    let Some((tree, programs)) = Programs::with_tree(NAME) else {
         return;
     };
     let limits = Limits {

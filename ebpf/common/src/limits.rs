@@ -98,5 +98,5 @@ pub const GROUPS_MAX: u32 = 8_192;
 
 /// Groups that one walk comes to, those that tasks make below their own included.
 ///
-/// A walk keeps everybody from making and removing groups, a quarter of a microsecond for each that it comes to.
+/// A walk keeps everybody from making and removing groups, about half a microsecond for each that it comes to.
 pub const GROUPS_VISITED_MAX: u32 = 32_768;

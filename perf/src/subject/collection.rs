@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
-use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup, Walked};
+use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup, TaskStats, Walked};
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 
 use crate::cgroup::Cgroup;
@@ -164,23 +164,27 @@ impl Node {
 
     /// Everything that is known of each task, as the agent reads it when somebody asks.
     fn full(&self, bpf: &Bpf) -> anyhow::Result<usize> {
-        let counted = bpf.collect()?;
         let walked = self.walked(bpf)?;
-        let mut tasks = 0;
-        for task in &self.cgroups {
-            let stats = task.stats_in(&walked)?.context("the walk came to it")?;
-            std::hint::black_box((stats, bpf.main_of(task.id())?));
-            tasks += usize::from(counted.contains_key(&task.id()));
-        }
-        Ok(tasks)
+        self.all_by(bpf, |task| {
+            task.stats_in(&walked)?.context("the walk came to it")
+        })
     }
 
     /// The same by files alone.
     fn by_files(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        self.all_by(bpf, |task| Ok(task.stats()?))
+    }
+
+    /// Everything in the maps, and what `stats` finds of each task's groups.
+    fn all_by(
+        &self,
+        bpf: &Bpf,
+        stats: impl Fn(&TaskCgroup) -> anyhow::Result<TaskStats>,
+    ) -> anyhow::Result<usize> {
         let counted = bpf.collect()?;
         let mut tasks = 0;
         for task in &self.cgroups {
-            std::hint::black_box((task.stats()?, bpf.main_of(task.id())?));
+            std::hint::black_box((stats(task)?, bpf.main_of(task.id())?));
             tasks += usize::from(counted.contains_key(&task.id()));
         }
         Ok(tasks)
