@@ -87,7 +87,7 @@ fn build(packages: &[&str]) -> anyhow::Result<Vec<Artifact>> {
     let mut cargo = shell::cargo();
     cargo.args(["test", "--quiet", "--lib", "--no-run"]);
     cargo.args(packages.iter().flat_map(|package| ["--package", package]));
-    artifact::build(&mut cargo)
+    Ok(artifact::build(&mut cargo)?.artifacts)
 }
 
 /// Runs the tests of `binary` whose name has `test` in it, with `paths` in `MUSTER_CASES`.

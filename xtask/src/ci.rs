@@ -1,13 +1,12 @@
 //! `cargo xtask ci`: the whole gate. It writes nothing outside the target folder.
 //!
-//! Each step runs whatever became of the one before, so that one run tells all there is to mend.
+//! Each step runs even if another failed, so that one run names all faults. The checks of the source run beside the
+//! tests, which mostly wait.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::bail;
-
-use crate::{shell, sim, test, tidy};
+use crate::test::Check;
+use crate::{compiler, shell, test, tidy};
 
 /// What to leave out.
 #[derive(Debug, clap::Args)]
@@ -15,67 +14,87 @@ pub(crate) struct Options {
     /// Leave out the tests: `cargo xtask test` runs them
     #[arg(long)]
     no_test: bool,
+    /// Run every repetition of the tests, which takes hours
+    #[arg(long, conflicts_with = "no_test")]
+    long: bool,
 }
 
-#[derive(Debug)]
-struct Step {
-    name: &'static str,
-    what: Result<(), anyhow::Error>,
-    duration: Duration,
+/// Checks that take seconds.
+const FIRST: [Check; 2] = [
+    Check {
+        name: "format",
+        command: "cargo xtask fix",
+        run: format,
+    },
+    Check {
+        name: "tidy",
+        command: "cargo xtask tidy",
+        run: tidy::run,
+    },
+];
+
+/// Checks that run beside the tests. Clippy compiles the tests, so the lints are no step of their own.
+const BESIDE: [Check; 2] = [
+    Check {
+        name: "documents",
+        command: "cargo xtask ci --no-test",
+        run: compiler::documents,
+    },
+    ADVISORIES,
+];
+
+/// The checks in place of [`BESIDE`] when nothing is compiled for tests.
+const WITHOUT_TESTS: [Check; 3] = [
+    Check {
+        name: "lints",
+        command: "cargo clippy --workspace --all-targets -- -D warnings",
+        run: lints,
+    },
+    Check {
+        name: "documents",
+        command: "cargo xtask ci --no-test",
+        run: documents,
+    },
+    ADVISORIES,
+];
+
+const ADVISORIES: Check = Check {
+    name: "advisories",
+    command: "cargo deny check",
+    run: advisories,
+};
+
+/// The `ci` command. The exit status and the summary name the failures.
+///
+/// # Errors
+///
+/// When the tests could not be started.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    if options.no_test {
+        return Ok(checks());
+    }
+    test::run_gate(
+        &test::Options::everything(options.long),
+        true,
+        &FIRST,
+        &BESIDE,
+    )
 }
 
-/// The `ci` command. What failed is in the exit status and the summary.
-pub(crate) fn run(options: &Options) -> ExitCode {
-    let mut steps = vec![
-        step("format", format),
-        step("lints", lints),
-        step("tidy", tidy::run),
-        step("documents", documents),
-    ];
-    if shell::find_program("cargo-deny").is_some() {
-        steps.push(step("advisories", advisories));
+/// The checks alone, one after the other.
+fn checks() -> ExitCode {
+    let mut failed = false;
+    for Check { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
+        println!("── {name}");
+        if let Err(error) = run() {
+            failed = true;
+            println!("  FAILED {name}: {error:#}; repeat: {command}");
+        }
     }
-    if !options.no_test {
-        steps.push(step("simulator", sim::ci));
-        steps.push(step("tests", tests));
-    }
-
-    println!("\nmuster ci");
-    for Step {
-        name,
-        what,
-        duration,
-    } in &steps
-    {
-        let outcome = what
-            .as_ref()
-            .map_or_else(|error| format!("FAILED: {error:#}"), |()| "ok".into());
-        println!("  {name:12} {:>10}  {outcome}", shell::seconds(*duration));
-    }
-    if !steps.iter().any(|step| step.name == "advisories") {
-        println!(
-            "  advisories      skipped  cargo-deny is not installed; run: cargo install cargo-deny"
-        );
-    }
-    let failed = steps.iter().any(|step| step.what.is_err());
     if failed {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
-    }
-}
-
-fn step(name: &'static str, run: fn() -> anyhow::Result<()>) -> Step {
-    println!("── {name}");
-    let started = Instant::now();
-    let what = run();
-    if let Err(error) = &what {
-        eprintln!("error: {error:#}");
-    }
-    Step {
-        name,
-        what,
-        duration: started.elapsed(),
     }
 }
 
@@ -113,12 +132,11 @@ fn documents() -> anyhow::Result<()> {
 }
 
 fn advisories() -> anyhow::Result<()> {
-    shell::run(shell::cargo().args(["deny", "check"]))
-}
-
-fn tests() -> anyhow::Result<()> {
-    if test::run(&test::Options::default())? != ExitCode::SUCCESS {
-        bail!("a test failed, see above");
+    if shell::find_program("cargo-deny").is_none() {
+        println!(
+            "  advisories skipped: cargo-deny is not installed; run: cargo install cargo-deny"
+        );
+        return Ok(());
     }
-    Ok(())
+    shell::run(shell::cargo().args(["deny", "check"]))
 }

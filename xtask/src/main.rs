@@ -5,8 +5,8 @@
 //! - [`demo`] shows the system on this machine; [`perf`] measures it
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
-//! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents. It never writes to the
-//!   tree; [`fix`] and [`bless`] do
+//! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It never
+//!   writes to the tree; [`fix`] and [`bless`] do
 //! - [`shell`] starts other programs for all of them
 //!
 //! Nothing here is part of the product: no crate depends on this one, and it on none of ours.
@@ -19,6 +19,7 @@
 mod bless;
 mod cases;
 mod ci;
+mod compiler;
 mod demo;
 mod ebpf;
 mod fix;
@@ -79,6 +80,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(failure) = compiler::become_compiler() {
+        return failure;
+    }
     let result = match Cli::parse().command {
         None => Cli::command()
             .print_help()
@@ -103,7 +107,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Cases(options) => return cases::run(&options),
         Command::Perf(options) => perf::run(&options)?,
         Command::Tidy => tidy::run()?,
-        Command::Ci(options) => return Ok(ci::run(&options)),
+        Command::Ci(options) => return ci::run(&options),
         Command::Fix => fix::run()?,
         Command::Bless(options) => bless::run(&options)?,
     }

@@ -1,6 +1,7 @@
 //! Starting other programs: where the tree is, a clean `cargo`, output that is shown and read.
 
 pub(crate) mod artifact;
+pub(crate) mod usage;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -52,15 +53,51 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// A processor's scheduling of a program, below that of the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// A fifth of the share of an ordinary program that competes with it (sched(7): nice 7).
+    Low,
+    /// Only what others leave (sched(7): `SCHED_IDLE`).
+    Idle,
+}
+
+/// `command`, with its folder and variables, at a lower `priority`; unchanged where the program for it is missing.
+pub(crate) fn lowered(command: Command, priority: Priority) -> Command {
+    let (program, arguments): (_, &[&str]) = match priority {
+        Priority::Low => ("nice", &["-n", "7"]),
+        Priority::Idle => ("chrt", &["--idle", "0"]),
+    };
+    let Some(program) = find_program(program) else {
+        return command;
+    };
+    let mut lowered = Command::new(program);
+    lowered
+        .args(arguments)
+        .arg(command.get_program())
+        .args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        lowered.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => lowered.env(name, value),
+            None => lowered.env_remove(name),
+        };
+    }
+    lowered
+}
+
 /// Runs `command` with this program's input and output.
 ///
 /// # Errors
 ///
 /// When it cannot be started or does not exit with 0; the message repeats the command.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command
-        .status()
+    let mut child = command
+        .spawn()
         .with_context(|| format!("cannot start {}", display(command)))?;
+    let status = usage::wait(&mut child)?;
     if !status.success() {
         bail!("{} ended with {status}", display(command));
     }
@@ -106,9 +143,7 @@ pub(crate) fn lines(
     // The command keeps the writing ends until it is given others; the reader would never end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     copy(reader, &mut std::io::sink(), on_line)?;
-    child
-        .wait()
-        .with_context(|| format!("cannot wait for {}", display(command)))
+    usage::wait(&mut child)
 }
 
 /// Copies `reader` to `output` as it comes, and hands each whole line to `on_line`.

@@ -9,24 +9,34 @@
 //! shows nothing of a test that passes, and knows no "skipped".
 
 mod guest;
+mod host;
 mod output;
 mod report;
 mod required;
+mod timing;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
 
 use crate::shell::artifact::{self, Artifact};
-use crate::{ebpf, setup, shell};
-use output::{Output, Run};
+use crate::{compiler, ebpf, setup, shell, sim, vm};
+use guest::Guest;
+use output::Run;
 use report::{Report, Skip};
+use timing::{Started, Timing};
 
-/// Minutes after which the tests of T0 and T1 are ended when nobody watches. They take 21 on two
-/// cores; the rest is for a slow machine.
-const HOST_MINUTES_MAX: u32 = 45;
+/// A check that needs only the source: it runs beside the tests, on what they leave of the processors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Check {
+    pub(crate) name: &'static str,
+    /// The command that repeats it.
+    pub(crate) command: &'static str,
+    pub(crate) run: fn() -> anyhow::Result<()>,
+}
 
 /// What to leave out.
 #[derive(Debug, Default, clap::Args)]
@@ -47,6 +57,9 @@ pub(crate) struct Options {
     /// Test these packages only
     #[arg(long = "package", short, value_name = "PACKAGE")]
     packages: Vec<String>,
+    /// Run every repetition: more deaths of agents and leaders, 10 000 seeds, all tests in all guests
+    #[arg(long, conflicts_with = "quick")]
+    long: bool,
     /// Fail when anything was skipped
     #[arg(long, conflicts_with_all = ["no_vm", "no_demo", "quick", "packages"])]
     require_all: bool,
@@ -58,49 +71,293 @@ pub(crate) struct Options {
 ///
 /// When the tests could not be started. What failed is in the exit status and the summary.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    run_gate(options, false, &[], &[])
+}
+
+impl Options {
+    /// Everything; in a long run with all repetitions.
+    pub(crate) fn everything(long: bool) -> Self {
+        Self {
+            long,
+            ..Self::default()
+        }
+    }
+}
+
+/// Runs the checks `first`, then the tests with the checks `beside` them; with `lints`, clippy compiles them.
+///
+/// # Errors
+///
+/// When the tests could not be started.
+pub(crate) fn run_gate(
+    options: &Options,
+    lints: bool,
+    first: &[Check],
+    beside: &[Check],
+) -> anyhow::Result<ExitCode> {
     println!("muster test · T0 in process, T1 this machine, T2 QEMU guest, T3 demo");
     let folder = shell::target_dir().join("test-report");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut report = Report::default();
-    prepare(options, &mut report);
-
-    match build(options) {
-        Ok(artifacts) => {
-            let host = host(options, &artifacts, &folder)?;
-            let guests = guest::run(options, &artifacts, &folder, &mut report)?;
-            let whole = guests.iter().find(|guest| !guest.ebpf);
-            let whole = whole.map(|guest| &guest.run);
-            report.add_host(&host, &artifacts, whole);
-            if options.packages.is_empty() {
-                required::check(&mut report, &host, &guests);
-            }
-            for guest in &guests {
-                report.add_guest(guest, &host);
-            }
-            run_demo(options, &mut report);
-        }
-        Err(error) => report.fail(
-            "build",
-            &format!("{error:#}"),
-            "cargo test --workspace --no-run",
-        ),
+    let all = Gate {
+        options,
+        lints,
+        folder: &folder,
+        report: Mutex::default(),
+        timing: Mutex::default(),
+    };
+    for check in first {
+        all.check(*check);
     }
-    print!("{}", report.summary(&folder));
-    Ok(report.exit_code(options.require_all))
+    match all.prepare_and_build() {
+        Ok(artifacts) => {
+            all.timing()
+                .add_crates(timing::crates_of_last_build(&shell::target_dir()));
+            all.everything(&artifacts, beside)?;
+        }
+        Err(error) => {
+            all.report().fail(
+                "build",
+                &format!("{error:#}"),
+                "cargo test --workspace --no-run",
+            );
+            for check in beside {
+                all.check(*check);
+            }
+        }
+    }
+    all.finish()
 }
 
-/// Installs what is missing and builds the eBPF object. Without them most tests can run, and those
-/// that cannot say so.
-fn prepare(options: &Options, report: &mut Report) {
-    if options.quick {
-        report.skip(Skip::new(
-            "setup, build-ebpf",
-            "--quick",
-            "cargo xtask setup && cargo xtask build-ebpf",
-        ));
-        return;
+/// A run of the gate: what its threads share.
+struct Gate<'a> {
+    options: &'a Options,
+    /// Whether clippy compiles, so that one build gives programs and lints.
+    lints: bool,
+    folder: &'a Path,
+    report: Mutex<Report>,
+    timing: Mutex<Timing>,
+}
+
+impl Gate<'_> {
+    fn report(&self) -> std::sync::MutexGuard<'_, Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn timing(&self) -> std::sync::MutexGuard<'_, Timing> {
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` and records its times.
+    fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
+        let step = Started::new(name);
+        let result = work();
+        self.timing().end(step);
+        result
+    }
+
+    fn check(&self, check: Check) {
+        if let Err(error) = self.step(check.name, check.run) {
+            let what = format!("{error:#}");
+            self.report().fail(check.name, &what, check.command);
+        }
+    }
+
+    /// Installs packages beside the compilation, which needs only a C compiler and make.
+    fn prepare_and_build(&self) -> anyhow::Result<Vec<Artifact>> {
+        let build = || self.step("build", || self.build_tests());
+        if shell::find_program("cc").is_none() || shell::find_program("make").is_none() {
+            self.prepare();
+            return build();
+        }
+        std::thread::scope(|scope| {
+            let prepared = scope.spawn(|| self.prepare());
+            let built = build();
+            prepared.join().expect("a step reports its errors");
+            built
+        })
+    }
+
+    /// Builds every test and program but the simulator's, which have a profile of their own.
+    fn build_tests(&self) -> anyhow::Result<Vec<Artifact>> {
+        let mut cargo = self.cargo_with_lints()?;
+        cargo.args(["build", "--all-targets", "--timings"]);
+        if self.options.packages.is_empty() {
+            cargo.args(["--workspace", "--exclude", sim::PROGRAM]);
+        }
+        let packages = self.options.packages.iter();
+        cargo.args(packages.flat_map(|package| ["--package", package]));
+        self.build(cargo)
+    }
+
+    /// A cargo that compiles; for the gate with clippy as the compiler, which checks and compiles in one go.
+    fn cargo_with_lints(&self) -> anyhow::Result<Command> {
+        let mut cargo = shell::cargo();
+        if self.lints {
+            compiler::lint_and_record(&mut cargo)?;
+        }
+        Ok(cargo)
+    }
+
+    /// Runs a build; in the gate, each warning is a failure.
+    fn build(&self, mut cargo: Command) -> anyhow::Result<Vec<Artifact>> {
+        let built = artifact::build(&mut cargo)?;
+        if self.lints && built.warnings > 0 {
+            self.report().fail(
+                "lints",
+                &format!("{} warnings, see above", built.warnings),
+                "cargo clippy --workspace --all-targets -- -D warnings",
+            );
+        }
+        Ok(built.artifacts)
+    }
+
+    /// Installs missing programs and builds the eBPF object. Without them most tests can run, and
+    /// the others say so.
+    fn prepare(&self) {
+        if self.options.quick {
+            self.report().skip(Skip::new(
+                "setup, build-ebpf",
+                "--quick",
+                "cargo xtask setup && cargo xtask build-ebpf",
+            ));
+            return;
+        }
+        let mut report = Report::default();
+        self.step("setup and eBPF object", || prepare(&mut report));
+        self.report().merge(report);
+    }
+
+    /// All tiers at once, and the checks `beside` them.
+    fn everything(&self, artifacts: &[Artifact], beside: &[Check]) -> anyhow::Result<()> {
+        let (host, guests, simulator) = std::thread::scope(|scope| {
+            let guests = scope.spawn(|| self.guests(artifacts));
+            let demo = scope.spawn(|| self.demo(artifacts));
+            let simulator = scope.spawn(|| self.simulator());
+            let checks = scope.spawn(|| beside.iter().for_each(|check| self.check(*check)));
+            let host = self.step("host tests", || {
+                host::run(artifacts, self.folder, &self.timing, self.options.long)
+            });
+            for thread in [demo, checks] {
+                thread.join().expect("a step returns its errors");
+            }
+            let simulator = simulator.join().expect("a step returns its errors");
+            (
+                host,
+                guests.join().expect("a step returns its errors"),
+                simulator,
+            )
+        });
+        let (mut host, guests, simulator) = (host?, guests?, simulator?);
+        let mut artifacts = artifacts.to_vec();
+        if let Some((run, of_simulator)) = simulator {
+            host.merge(run);
+            artifacts.extend(of_simulator);
+        }
+        let whole = guests.iter().find(|guest| !guest.ebpf);
+        let mut report = self.report();
+        report.add_host(&host, &artifacts, whole.map(|guest| &guest.run));
+        if self.options.packages.is_empty() {
+            required::check(&mut report, &host, &guests);
+        }
+        for guest in &guests {
+            report.add_guest(guest, &host);
+        }
+        Ok(())
+    }
+
+    /// T2.
+    fn guests(&self, artifacts: &[Artifact]) -> anyhow::Result<Vec<Guest>> {
+        let mut report = Report::default();
+        let guests = self.step("guests", || {
+            guest::run(
+                self.options,
+                artifacts,
+                self.folder,
+                &mut report,
+                &self.timing,
+            )
+        });
+        self.report().merge(report);
+        guests
+    }
+
+    /// The simulated cluster, part of T0: the tests of the simulator, then its seeds. It has a build profile of its own.
+    fn simulator(&self) -> anyhow::Result<Option<(Run, Vec<Artifact>)>> {
+        const COMMAND: &str = "cargo xtask sim --seeds 200";
+        let packages = &self.options.packages;
+        if !packages.is_empty() && !packages.iter().any(|package| package == sim::PROGRAM) {
+            return Ok(None);
+        }
+        let built = self.step("simulator, build", || {
+            let mut cargo = self.cargo_with_lints()?;
+            sim::build_arguments(&mut cargo);
+            self.build(shell::lowered(cargo, shell::Priority::Idle))
+        });
+        let artifacts = match built {
+            Ok(artifacts) => artifacts,
+            Err(error) => {
+                let what = format!("{error:#}");
+                self.report().fail("simulator, build", &what, COMMAND);
+                return Ok(None);
+            }
+        };
+        let long = self.options.long;
+        let run = self.step("simulator, tests", || {
+            host::run(&artifacts, self.folder, &self.timing, long)
+        })?;
+        let program = artifacts.iter().find(|artifact| sim::is_program(artifact));
+        let program = program.context("cargo did not name the simulator's program")?;
+        let started = Instant::now();
+        let result = self.step("simulator, seeds", || sim::gate(&program.executable, long));
+        let mut report = self.report();
+        report.add_simulator(result.as_ref().ok().copied(), started.elapsed());
+        if let Err(error) = result {
+            report.name_failure("simulator", &format!("{error:#}"), COMMAND);
+        }
+        Ok(Some((run, artifacts)))
+    }
+
+    /// T3.
+    fn demo(&self, artifacts: &[Artifact]) {
+        const COMMAND: &str = "cargo xtask demo";
+        let options = self.options;
+        if options.quick || options.no_demo || !options.packages.is_empty() {
+            let reason = match (options.quick, options.no_demo) {
+                (true, _) => "--quick",
+                (false, true) => "--no-demo",
+                (false, false) => "--package",
+            };
+            self.report().skip(Skip::new("T3 demo", reason, COMMAND));
+            return;
+        }
+        let started = Instant::now();
+        let result = self.step("demo", || demo(artifacts, self.folder));
+        let mut report = self.report();
+        report.add_demo(result.is_ok(), started.elapsed());
+        if let Err(error) = result {
+            report.name_failure("demo", &format!("{error:#}"), COMMAND);
+        }
+    }
+
+    /// Prints the tables and the summary, writes them to the report's folder, returns the exit status.
+    fn finish(self) -> anyhow::Result<ExitCode> {
+        let report = self.report.into_inner();
+        let report = report.unwrap_or_else(PoisonError::into_inner);
+        let timing = self.timing.into_inner();
+        let timing = timing.unwrap_or_else(PoisonError::into_inner);
+        timing.write(self.folder)?;
+        let summary = report.summary(self.folder);
+        let file = self.folder.join("summary.txt");
+        std::fs::write(&file, &summary)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        print!("{}{summary}", timing.tables());
+        Ok(report.exit_code(self.options.require_all))
+    }
+}
+
+/// Installs missing programs, downloads the guests' kernels and builds the eBPF object.
+fn prepare(report: &mut Report) {
     let installed = setup::run(&setup::Options {
         check: false,
         yes: true,
@@ -111,6 +368,9 @@ fn prepare(options: &Options, report: &mut Report) {
             &format!("{error:#}"),
             "cargo xtask setup",
         ));
+    }
+    if let Err(error) = vm::prepare() {
+        println!("  guests: {error:#}");
     }
     match (ebpf::build(), installed) {
         (Ok(_), _) => {}
@@ -132,104 +392,24 @@ fn prepare(options: &Options, report: &mut Report) {
     }
 }
 
-/// Builds every test and program, and returns them.
-fn build(options: &Options) -> anyhow::Result<Vec<Artifact>> {
-    let started = Instant::now();
-    let artifacts = artifact::build(cargo_test(options).arg("--no-run"))?;
-    println!("  built in {}", shell::seconds(started.elapsed()));
-    Ok(artifacts)
-}
-
-fn cargo_test(options: &Options) -> Command {
-    let mut cargo = shell::cargo();
-    cargo.arg("test");
-    if options.packages.is_empty() {
-        cargo.arg("--workspace");
-    }
-    cargo.args(
-        options
-            .packages
-            .iter()
-            .flat_map(|package| ["--package", package]),
-    );
-    cargo
-}
-
-/// T0 and T1.
-fn host(options: &Options, artifacts: &[Artifact], folder: &Path) -> anyhow::Result<Run> {
-    let skip_file = folder.join("skipped-host");
-    remove_if_exists(&skip_file)?;
-    let mut command = bounded(cargo_test(options));
-    command.arg("--no-fail-fast");
-    command.env("MUSTER_SKIP_FILE", &skip_file);
-    command
-        .env_remove("UPDATE_EXPECT")
-        .env_remove("MUSTER_BLESS");
-
-    let mut output = Output::new(folder.join("host.log"), artifacts)?;
-    let status = shell::lines(&mut command, &mut |line| output.line(line))?;
-    let mut run = output.finish(status.success())?;
-    let skipped = std::fs::read_to_string(&skip_file).unwrap_or_default();
-    run.skipped.extend(skipped.lines().map(str::to_owned));
-    Ok(run)
-}
-
-/// `cargo` with a time limit on it and on all it starts. Not at a terminal, where somebody can
-/// end it: `timeout` would keep the terminal's interrupt from reaching the tests.
-fn bounded(cargo: Command) -> Command {
-    if std::io::IsTerminal::is_terminal(&std::io::stdout())
-        || shell::find_program("timeout").is_none()
-    {
-        return cargo;
-    }
-    let mut command = Command::new("timeout");
-    command
-        .args(["--kill-after=10s", &format!("{HOST_MINUTES_MAX}m")])
-        .arg(cargo.get_program())
-        .args(cargo.get_args());
-    command.current_dir(shell::root());
-    for (name, value) in cargo.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    command
-}
-
-/// T3.
-fn run_demo(options: &Options, report: &mut Report) {
-    const COMMAND: &str = "cargo xtask demo";
-    if options.quick || options.no_demo {
-        let reason = if options.quick {
-            "--quick"
-        } else {
-            "--no-demo"
-        };
-        report.skip(Skip::new("T3 demo", reason, COMMAND));
-        return;
-    }
-    let started = Instant::now();
-    let result = demo();
-    report.add_demo(result.is_ok(), started.elapsed());
-    if let Err(error) = result {
-        report.name_failure("demo", &format!("{error:#}"), COMMAND);
-    }
-}
-
-/// Runs the demo as a program of its own: away from the terminal it waits for nobody.
-fn demo() -> anyhow::Result<()> {
+/// Runs the demo as a program of its own: away from the terminal it waits for no input.
+fn demo(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<()> {
+    let muster = artifacts
+        .iter()
+        .find(|artifact| vm::is_muster(artifact))
+        .context("`muster` was not built")?;
+    let log = folder.join("demo.log");
+    let mut text = String::new();
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    let status = shell::lines(command.arg("demo"), &mut |line| println!("{line}"))?;
-    anyhow::ensure!(status.success(), "it ended with {status}");
-    Ok(())
-}
-
-fn remove_if_exists(path: &PathBuf) -> anyhow::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
+    command.args(["demo", "--binary"]).arg(&muster.executable);
+    let status = shell::lines(&mut command, &mut |line| {
+        text.push_str(line);
+        text.push('\n');
+    })?;
+    std::fs::write(&log, &text).with_context(|| format!("cannot write {}", log.display()))?;
+    if !status.success() {
+        print!("{text}");
+        anyhow::bail!("the demo ended with {status}");
     }
+    Ok(())
 }

@@ -95,6 +95,9 @@ pub(crate) struct Options {
     /// How long the guest may say nothing before it is ended
     #[arg(skip)]
     pub(crate) silence: Option<Duration>,
+    /// Whether tests of this machine run at the same time.
+    #[arg(skip)]
+    pub(crate) beside_tests: bool,
 }
 
 impl Default for Options {
@@ -112,6 +115,7 @@ impl Default for Options {
             refresh: false,
             keep_initrd: false,
             silence: None,
+            beside_tests: false,
         }
     }
 }
@@ -209,7 +213,7 @@ pub(crate) fn guest(
         binaries
     };
     let script = script(&options.command, binaries, options.ebpf);
-    let work = WorkDir::new(&cache, "guest")?;
+    let work = WorkDir::new(&cache, &format!("guest-{}", options.kernel))?;
     let initrd = work.path.join("initrd.cpio");
     let runs_tests = options.command.is_empty();
     initramfs::write(&initrd, &kernel, binaries, &script, runs_tests)?;
@@ -228,6 +232,7 @@ pub(crate) fn guest(
         cpus: options.cpus,
         deadline: Duration::from_secs(options.timeout),
         silence: options.silence,
+        beside_tests: options.beside_tests,
     };
     eprintln!(
         "guest   Linux {} under {}, {} MiB",
@@ -236,6 +241,24 @@ pub(crate) fn guest(
         options.memory
     );
     qemu::run(&guest, console, on_line)
+}
+
+/// Downloads the kernels and learns how guests run here, so that guests that start at once find both.
+///
+/// # Errors
+///
+/// When a kernel cannot be had. The guest that needs it reports the same reason.
+pub(crate) fn prepare() -> anyhow::Result<()> {
+    if let Some(reason) = missing() {
+        anyhow::bail!(reason);
+    }
+    let cache = shell::target_dir().join("vm");
+    std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    for series in SERIES {
+        let kernel = kernel::fetch(&cache, series, false)?;
+        qemu::acceleration(&cache, &kernel, false)?;
+    }
+    Ok(())
 }
 
 /// The binaries for the guest among `built`.
@@ -253,7 +276,7 @@ fn choose_ebpf(binaries: &[Artifact]) -> Vec<Artifact> {
     binaries.iter().filter(needed).cloned().collect()
 }
 
-fn is_muster(artifact: &Artifact) -> bool {
+pub(crate) fn is_muster(artifact: &Artifact) -> bool {
     !artifact.is_test && artifact.package == "muster-cli" && artifact.target == "muster"
 }
 
@@ -275,6 +298,7 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
             kind: "bin".into(),
             is_test: false,
             executable: executable.clone(),
+            folder: shell::root().join("cli"),
         };
         return Ok(if executable.is_file() {
             vec![muster]
@@ -290,7 +314,7 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
         let mut cargo = shell::cargo();
         // Some tests start the program.
         cargo.args(["build", "--workspace", "--bin", "muster", "--test", target]);
-        return Ok(choose(&artifact::build(&mut cargo)?));
+        return Ok(choose(&artifact::build(&mut cargo)?.artifacts));
     }
     // With a test among the targets, cargo resolves features as `cargo test --workspace` does, so
     // that both share what they build.
@@ -303,12 +327,12 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
             eprintln!("guest   no test `{target}` in {package}: left out");
         }
     }
-    let mut chosen = choose(&artifact::build(&mut cargo)?);
+    let mut chosen = choose(&artifact::build(&mut cargo)?.artifacts);
     if options.release {
         chosen.retain(|artifact| !is_muster(artifact));
         let mut cargo = shell::cargo();
         cargo.args(["build", "--release", "--bin", "muster"]);
-        chosen.extend(choose(&artifact::build(&mut cargo)?));
+        chosen.extend(choose(&artifact::build(&mut cargo)?.artifacts));
     }
     Ok(chosen)
 }
@@ -327,7 +351,9 @@ fn script(command: &[String], binaries: &[Artifact], ebpf: bool) -> String {
         let words: Vec<String> = command.iter().map(|word| shell::quote(word)).collect();
         return format!("exec {}\n", words.join(" "));
     }
-    let mut script = String::from("status=0\nexport MUSTER_SKIP_FILE=/run/skipped\n");
+    // libtest reports the time of a test only where unstable options are allowed.
+    let mut script =
+        String::from("status=0\nexport MUSTER_SKIP_FILE=/run/skipped RUSTC_BOOTSTRAP=1\n");
     for test in binaries.iter().filter(|artifact| artifact.is_test) {
         let path = initramfs::guest_path(test);
         let filters = if ebpf { &[EBPF_TESTS] } else { &GUEST_FILTERS };
@@ -336,7 +362,8 @@ fn script(command: &[String], binaries: &[Artifact], ebpf: bool) -> String {
         // `cargo xtask test` reads the line, to name a failure by the binary it is in.
         writeln!(
             script,
-            "echo '     Running {path}'\n{path} {filter} --test-threads=1 || status=101"
+            "echo '     Running {path}'\n{path} {filter} --test-threads=1 \
+             -Z unstable-options --report-time || status=101"
         )
         .expect("a string takes any text");
     }
@@ -402,6 +429,7 @@ mod tests {
             kind: "test".into(),
             is_test: true,
             executable: "/t/vm-1".into(),
+            folder: "/s/agent".into(),
         }
     }
 
@@ -417,7 +445,9 @@ mod tests {
         let script = script(&[], &[test_binary()], false);
 
         assert!(
-            script.contains("/tests/muster-agent/vm  --test-threads=1 || status=101"),
+            script.contains(
+                "/tests/muster-agent/vm  --test-threads=1 -Z unstable-options --report-time || status=101"
+            ),
             "{script}"
         );
         assert!(script.ends_with("exit $status\n"), "{script}");

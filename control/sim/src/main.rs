@@ -37,6 +37,7 @@ impl Args {
 /// What many seeds came to.
 #[derive(Debug, Default)]
 struct Sum {
+    seeds: u64,
     entries: u64,
     placed: u64,
     collected: u64,
@@ -56,6 +57,7 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, report: &Report) {
+        self.seeds += 1;
         self.entries += report.entries;
         self.placed += report.placed;
         self.collected += report.collected;
@@ -156,7 +158,7 @@ fn main() -> ExitCode {
     eprintln!();
     println!(
         "{} seeds: {} events, {} entries, {} elections, {} instances placed, {} deployments begun ({} with canaries promoted), {} successful, {} failed, {} jobs gone back, {} cancelled, {} one-off tasks begun, {} placed as they were made, {} callbacks, {} objects collected, {} collections asked for and made, {} slices after others, {} collections cut short by an election and {} by a crash, {} of the only server, {} writes and {} reads of users; at rest within {} s of virtual time",
-        args.seeds,
+        sum.seeds,
         sum.events,
         sum.entries,
         sum.terms,

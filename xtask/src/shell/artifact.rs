@@ -1,10 +1,13 @@
 //! What cargo built: the test binaries and programs, read from its messages.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+
+use super::usage;
 
 /// A program that cargo made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(crate) struct Artifact {
     pub(crate) is_test: bool,
     /// The program.
     pub(crate) executable: PathBuf,
+    /// The package's folder, in which cargo starts its tests.
+    pub(crate) folder: PathBuf,
 }
 
 impl Artifact {
@@ -40,6 +45,14 @@ struct Message {
     target: Option<Target>,
     profile: Option<Profile>,
     executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    message: Option<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -53,31 +66,55 @@ struct Profile {
     test: bool,
 }
 
-/// Runs a `cargo build` or `cargo test --no-run` and returns the programs it made. What the
-/// compiler has to say is shown as ever.
+/// The result of a build.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Built {
+    pub(crate) artifacts: Vec<Artifact>,
+    /// Warnings of the compiler about packages of this workspace.
+    pub(crate) warnings: usize,
+}
+
+/// Runs a `cargo build` or `cargo test --no-run`, shows the compiler's messages and returns the programs.
 ///
 /// # Errors
 ///
 /// When the build fails.
-pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<Vec<Artifact>> {
-    cargo.arg("--message-format=json-render-diagnostics");
-    let output = cargo
+pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<Built> {
+    cargo.arg("--message-format=json");
+    let mut child = cargo
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
-        .output()
+        .spawn()
         .with_context(|| format!("cannot start {}", super::display(cargo)))?;
-    if !output.status.success() {
-        bail!("{} ended with {}", super::display(cargo), output.status);
+    let mut messages = String::new();
+    let mut stdout = child.stdout.take().context("cargo's output is a pipe")?;
+    stdout
+        .read_to_string(&mut messages)
+        .context("cannot read cargo's messages")?;
+    let status = usage::wait(&mut child)?;
+    let built = parse(&messages, &mut |rendered| eprint!("{rendered}"));
+    if !status.success() {
+        bail!("{} ended with {status}", super::display(cargo));
     }
-    Ok(parse(&String::from_utf8_lossy(&output.stdout)))
+    Ok(built)
 }
 
-/// Reads cargo's messages, one JSON object a line; lines that are none are a build script's.
-fn parse(messages: &str) -> Vec<Artifact> {
-    messages
-        .lines()
-        .filter_map(|line| artifact(serde_json::from_str(line).ok()?))
-        .collect()
+/// Reads cargo's messages, one JSON object a line, and gives each text of the compiler to `show`. A build script may
+/// print other lines.
+fn parse(messages: &str, show: &mut dyn FnMut(&str)) -> Built {
+    let mut built = Built::default();
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<Message>(line) else {
+            continue;
+        };
+        if let Some(diagnostic) = &message.message {
+            show(diagnostic.rendered.as_deref().unwrap_or_default());
+            built.warnings += usize::from(diagnostic.level == "warning");
+        }
+        built.artifacts.extend(artifact(message));
+    }
+    built
 }
 
 fn artifact(message: Message) -> Option<Artifact> {
@@ -91,6 +128,7 @@ fn artifact(message: Message) -> Option<Artifact> {
         kind: target.kind.into_iter().next()?,
         is_test: message.profile?.test,
         executable: message.executable?,
+        folder: message.manifest_path?.parent()?.to_path_buf(),
     })
 }
 
@@ -112,6 +150,7 @@ mod tests {
     fn programs_are_read_from_messages() {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","package_id":"path+file:///s/agent#muster-agent@0.1.0","#,
+            r#""manifest_path":"/s/agent/Cargo.toml","#,
             r#""target":{"name":"vm","kind":["test"]},"profile":{"test":true},"executable":"/t/vm-1"}"#,
             "\n",
             r#"{"reason":"compiler-artifact","package_id":"path+file:///s/agent#muster-agent@0.1.0","#,
@@ -120,7 +159,7 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
         );
 
-        let artifacts = parse(messages);
+        let Built { artifacts, .. } = parse(messages, &mut |_| ());
 
         let expected = Artifact {
             package: "muster-agent".into(),
@@ -128,9 +167,25 @@ mod tests {
             kind: "test".into(),
             is_test: true,
             executable: "/t/vm-1".into(),
+            folder: "/s/agent".into(),
         };
         assert_eq!(artifacts, [expected]);
         assert_eq!(artifacts[0].selector(), "-p muster-agent --test vm");
+    }
+
+    #[test]
+    fn warnings_are_counted_and_shown() {
+        let messages = concat!(
+            r#"{"reason":"compiler-message","message":{"level":"warning","rendered":"unused x"}}"#,
+            "\n",
+            r#"{"reason":"compiler-message","message":{"level":"failure-note","rendered":"see E1"}}"#,
+        );
+        let mut shown = String::new();
+
+        let built = parse(messages, &mut |text| shown.push_str(text));
+
+        assert_eq!(built.warnings, 1);
+        assert_eq!(shown, "unused xsee E1");
     }
 
     #[test]

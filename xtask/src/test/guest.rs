@@ -4,12 +4,15 @@
 //! ours and Linux's for longer than that, so it is run once.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Options;
 use super::output::{Output, Run};
 use super::report::{Report, Skip};
+use super::timing::{BinaryTime, Started, Timing};
 use crate::shell::artifact::Artifact;
+use crate::shell::usage;
 use crate::vm;
 
 /// What a guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
@@ -19,6 +22,12 @@ const STOOD_STILL: &str = "soft lockup";
 /// How long a guest may say nothing. Each test says when it begins and ends; all 44 of the binary that takes longest
 /// took three minutes together.
 const SILENCE_MAX: Duration = Duration::from_mins(5);
+
+/// Memory of a guest with what QEMU adds, in MiB: `vm::Options::memory` is 2 048.
+const GUEST_MIB: usize = 2_304;
+
+/// Memory that the tests of this machine need beside the guests, in MiB. The largest is a server with many jobs.
+const OWN_TESTS_MIB: usize = 4_096;
 
 /// What was run in a guest.
 #[derive(Debug)]
@@ -65,13 +74,15 @@ enum Attempt {
     Unavailable,
 }
 
-/// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the others.
-/// None where it was skipped; the report says why.
+/// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the others;
+/// in a long run, all tests under each. The guests run at once where memory allows. The result is empty where T2 was
+/// skipped; the report says why.
 pub(super) fn run(
     options: &Options,
     artifacts: &[Artifact],
     folder: &Path,
     report: &mut Report,
+    timing: &Mutex<Timing>,
 ) -> anyhow::Result<Vec<Guest>> {
     let binaries = vm::choose(artifacts);
     let reason = if options.quick {
@@ -87,26 +98,83 @@ pub(super) fn run(
         report.skip(Skip::new("T2 guest", reason, "cargo xtask vm"));
         return Ok(Vec::new());
     }
+    let one = |guest: Guest| {
+        let mut report = Report::default();
+        let attempt = attempt(&guest, &binaries, artifacts, folder, &mut report, timing);
+        (guest, attempt, report)
+    };
+    let planned: Vec<Guest> = vm::SERIES
+        .into_iter()
+        .enumerate()
+        .map(|(number, series)| Guest::new(series, number > 0 && !options.long))
+        .collect();
+    let finished: Vec<_> = if room_for(planned.len()) {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = planned
+                .into_iter()
+                .map(|guest| scope.spawn(|| (one(guest), usage::cpu_time())))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| {
+                    let (finished, cpu) = thread.join().expect("a guest's thread returns errors");
+                    usage::add_cpu_time(cpu);
+                    finished
+                })
+                .collect()
+        })
+    } else {
+        planned.into_iter().map(one).collect()
+    };
     let mut guests = Vec::new();
-    let mut ebpf = false;
-    for series in vm::SERIES {
-        let mut guest = Guest::new(series, ebpf);
-        match attempt(&guest, &binaries, artifacts, folder, report)? {
-            Attempt::Ran(run) => {
-                guest.run = run;
-                guests.push(guest);
-            }
-            Attempt::Failed => {}
-            // The next one takes its place.
-            Attempt::Unavailable => continue,
+    for (mut guest, attempt, of_guest) in finished {
+        report.merge(of_guest);
+        if let Attempt::Ran(run) = attempt? {
+            guest.run = run;
+            guests.push(guest);
         }
-        ebpf = true;
     }
     Ok(guests)
 }
 
+/// Whether this machine has memory for so many guests beside its own tests.
+fn room_for(guests: usize) -> bool {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<usize>().ok());
+    available.is_some_and(|kib| kib / 1024 >= guests * GUEST_MIB + OWN_TESTS_MIB)
+}
+
 /// Runs one guest, and another in its place if its machine hung.
 fn attempt(
+    guest: &Guest,
+    binaries: &[Artifact],
+    artifacts: &[Artifact],
+    folder: &Path,
+    report: &mut Report,
+    timing: &Mutex<Timing>,
+) -> anyhow::Result<Attempt> {
+    let step = Started::new(&guest.name());
+    let attempt = attempt_untimed(guest, binaries, artifacts, folder, report);
+    let mut timing = timing.lock().unwrap_or_else(PoisonError::into_inner);
+    timing.end(step);
+    if let Ok(Attempt::Ran(run)) = &attempt {
+        for binary in &run.binaries {
+            let name = format!("{}: {}", guest.name(), binary.executable);
+            timing.add_binary(BinaryTime {
+                name: name.clone(),
+                wall: binary.duration,
+                cpu: None,
+            });
+            timing.add_tests(&name, binary.times.clone());
+        }
+    }
+    attempt
+}
+
+fn attempt_untimed(
     guest: &Guest,
     binaries: &[Artifact],
     artifacts: &[Artifact],
@@ -169,6 +237,7 @@ fn boot(
         kernel: guest.series.to_owned(),
         ebpf: guest.ebpf,
         silence: Some(SILENCE_MAX),
+        beside_tests: true,
         ..vm::Options::default()
     };
     let outcome = vm::guest(&options, binaries, &mut std::io::sink(), &mut |line| {

@@ -3,9 +3,9 @@
 //! Shown is what somebody waits for: one line for each binary, and all that a failing test has to
 //! say. The whole goes to a log file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{LineWriter, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(crate) struct BinaryRun {
     pub(crate) failures: Vec<String>,
     /// The names of the tests that libtest called slow and that have not ended.
     pub(crate) slow: BTreeSet<String>,
+    /// Wall time of each test that ended, by name.
+    pub(crate) times: BTreeMap<String, Duration>,
     /// Whether it said how it went. One that crashed did not.
     pub(crate) ended: bool,
 }
@@ -45,6 +47,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Takes over the binaries of `other`.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.binaries.extend(other.binaries);
+        self.skipped.extend(other.skipped);
+        self.ignored.extend(other.ignored);
+        self.success &= other.success;
+    }
+
     /// The binaries, each without the tests among those it passed that said they could not run:
     /// libtest counts a test that returned early as passed.
     pub(crate) fn binaries_without_skipped(&self) -> Vec<BinaryRun> {
@@ -120,19 +130,22 @@ fn is_named(test: &str, name: &str) -> bool {
 /// Takes the lines as they come.
 #[derive(Debug)]
 pub(crate) struct Output {
-    log: BufWriter<File>,
+    log: LineWriter<File>,
     artifacts: Vec<Artifact>,
     parser: Parser,
+    /// Lines to show when the binary has ended: several binaries run at once.
+    pending: Vec<String>,
 }
 
 impl Output {
     pub(crate) fn new(log: PathBuf, artifacts: &[Artifact]) -> anyhow::Result<Self> {
         let file = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-        let log = BufWriter::new(file);
+        let log = LineWriter::new(file);
         Ok(Self {
             log,
             artifacts: artifacts.to_vec(),
             parser: Parser::default(),
+            pending: Vec::new(),
         })
     }
 
@@ -142,22 +155,33 @@ impl Output {
         }
         match self.parser.line(line) {
             Line::Hidden => {}
-            Line::Shown => println!("{line}"),
+            Line::Shown => self.pending.push(line.to_owned()),
             Line::Result => {
-                if let Some(run) = self
-                    .parser
-                    .run
-                    .binaries
-                    .last()
-                    .filter(|run| run.passed + run.failed > 0)
-                {
-                    println!("  {}", binary_line(run, &self.artifacts));
+                let last = self.parser.run.binaries.last();
+                if let Some(run) = last.filter(|run| run.passed + run.failed > 0) {
+                    let line = format!("  {}", binary_line(run, &self.artifacts));
+                    self.pending.push(line);
                 }
+                self.show();
             }
         }
     }
 
+    /// Prints the pending lines in one piece.
+    fn show(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut text = self.pending.join("\n");
+        text.push('\n');
+        self.pending.clear();
+        if let Err(error) = std::io::stdout().lock().write_all(text.as_bytes()) {
+            eprintln!("warning: cannot print: {error}");
+        }
+    }
+
     pub(crate) fn finish(mut self, success: bool) -> anyhow::Result<Run> {
+        self.show();
         self.log.flush().context("cannot write the log")?;
         self.parser.run.success = success;
         Ok(self.parser.run)
@@ -261,11 +285,15 @@ impl Parser {
             {
                 binary.slow.insert(name.to_owned());
             }
-            return Line::Shown;
+            return Line::Hidden;
         };
+        let (outcome, time) = split_time(outcome);
         let is_ok = outcome == "ok";
         if let Some(binary) = binary {
             binary.slow.remove(name);
+            if let Some(time) = time {
+                binary.times.insert(name.to_owned(), time);
+            }
             if is_ok {
                 binary.passes.insert(name.to_owned());
             }
@@ -311,6 +339,15 @@ impl Parser {
             binary.ended = true;
         }
     }
+}
+
+/// Splits `ok <1.234s>`, as libtest prints it with `--report-time`.
+fn split_time(outcome: &str) -> (&str, Option<Duration>) {
+    let Some((word, time)) = outcome.split_once(" <") else {
+        return (outcome, None);
+    };
+    let seconds = time.strip_suffix("s>").and_then(|time| time.parse().ok());
+    (word, seconds.map(Duration::from_secs_f64))
 }
 
 /// The executable in `Running unittests src/lib.rs (target/debug/deps/x-1)`, in the guest's
@@ -376,6 +413,7 @@ error: test failed, to rerun pass `-p muster-agent --test it`
             passes: ["job::names_are_checked".to_owned()].into(),
             failures: vec!["job::counts_add_up".into()],
             slow: BTreeSet::new(),
+            times: BTreeMap::new(),
             ended: true,
         };
         assert_eq!(run.binaries[0], first);

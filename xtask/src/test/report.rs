@@ -72,6 +72,35 @@ impl Report {
         self.skips.push(skip);
     }
 
+    /// Takes over the rows of `other`.
+    pub(crate) fn merge(&mut self, other: Self) {
+        let Self {
+            tiers,
+            skips,
+            failures,
+            failed_steps,
+        } = other;
+        self.tiers.extend(tiers);
+        self.skips.extend(skips);
+        self.failures.extend(failures);
+        self.failed_steps += failed_steps;
+    }
+
+    /// The simulated cluster: the count of its seeds, or `None` if it failed.
+    pub(crate) fn add_simulator(&mut self, seeds: Option<u64>, duration: Duration) {
+        let what = seeds.map_or_else(
+            || "simulated cluster".to_owned(),
+            |seeds| format!("simulated cluster, {seeds} seeds"),
+        );
+        self.tiers.push(Tier {
+            name: "T0",
+            what,
+            passed: usize::from(seeds.is_some()),
+            failed: usize::from(seeds.is_none()),
+            duration,
+        });
+    }
+
     /// A step failed.
     pub(crate) fn fail(&mut self, name: &str, what: &str, command: &str) {
         self.failed_steps += 1;
@@ -295,6 +324,7 @@ mod tests {
             kind: kind.into(),
             is_test: true,
             executable: format!("/target/{target}").into(),
+            folder: "/agent".into(),
         };
         vec![artifact("muster_agent", "lib"), artifact("vm", "test")]
     }

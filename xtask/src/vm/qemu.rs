@@ -11,7 +11,7 @@ use anyhow::Context;
 use super::Outcome;
 use super::initramfs;
 use super::kernel::Kernel;
-use crate::shell;
+use crate::shell::{self, usage};
 
 /// How long a guest may take to prove that KVM works. With KVM it boots in about a second; where
 /// KVM is offered but does not work, a guest hangs for ever and this time is lost, once.
@@ -65,6 +65,8 @@ pub(crate) struct Guest<'a> {
     pub(crate) deadline: Duration,
     /// How long it may say nothing.
     pub(crate) silence: Option<Duration>,
+    /// Whether it runs beside tests of this machine, which must not wait for it.
+    pub(crate) beside_tests: bool,
 }
 
 /// The acceleration that works here: KVM only when a guest has booted with it. The answer is kept
@@ -125,6 +127,7 @@ fn probe_kvm(cache: &Path, kernel: &Kernel) -> anyhow::Result<bool> {
         cpus: 2,
         deadline: KVM_PROBE_DEADLINE,
         silence: None,
+        beside_tests: false,
     };
     let outcome = run(&guest, &mut std::io::sink(), &mut |_| ())?;
     Ok(matches!(outcome, Outcome::Ended(42)))
@@ -149,13 +152,17 @@ pub(crate) fn run(
     let output = child.stdout.take().context("QEMU's output is a pipe")?;
     let heard = Mutex::new(Instant::now());
     let (end, exit_status) = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| wait(&mut child, guest, &heard));
+        let watch = scope.spawn(|| {
+            let ended = wait(&mut child, guest, &heard);
+            (ended, usage::cpu_time())
+        });
         let output = Heard {
             reader: output,
             at: &heard,
         };
         let copied = shell::copy(output, console, on_line);
-        let ended = watch.join().expect("the watching thread does not panic");
+        let (ended, cpu) = watch.join().expect("the watching thread does not panic");
+        usage::add_cpu_time(cpu);
         copied.and(ended)
     })?;
     Ok(match end {
@@ -222,7 +229,7 @@ fn wait(
         std::thread::sleep(POLL_INTERVAL);
     };
     child.kill().context("cannot end QEMU")?;
-    Ok((end, child.wait().context("cannot wait for QEMU")?))
+    Ok((end, usage::wait(child)?))
 }
 
 /// The status that the guest has reported: a number and the end of its line.
@@ -267,6 +274,9 @@ fn command(guest: &Guest<'_>) -> Command {
         .arg("-initrd")
         .arg(guest.initrd)
         .args(["-append", KERNEL_ARGUMENTS]);
+    if guest.beside_tests {
+        return shell::lowered(qemu, shell::Priority::Low);
+    }
     qemu
 }
 
@@ -293,6 +303,7 @@ mod tests {
             cpus: 1,
             deadline,
             silence,
+            beside_tests: false,
         };
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let heard = Mutex::new(Instant::now());

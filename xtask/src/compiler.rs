@@ -1,0 +1,209 @@
+//! The gate's compiler: clippy in place of rustc, with a record of each call from which rustdoc is run later.
+//!
+//! `cargo clippy`, `cargo doc` and `cargo build` share nothing: each would compile all dependencies again. Cargo starts
+//! this program for each crate of the workspace (`RUSTC_WORKSPACE_WRAPPER`). It records the arguments and becomes
+//! `clippy-driver`, which checks and compiles in one go. The documents are then checked with the same arguments, so
+//! that they use the libraries of that build.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::shell;
+
+/// The folder of the records. The variable makes this program a compiler.
+const RECORDS_VARIABLE: &str = "MUSTER_XTASK_RECORDS";
+
+/// Options of rustc that rustdoc takes too and needs, each with a value behind it.
+const SHARED_OPTIONS: [&str; 8] = [
+    "--cap-lints",
+    "--cfg",
+    "--check-cfg",
+    "--crate-name",
+    "--crate-type",
+    "--edition",
+    "--extern",
+    "-L",
+];
+
+/// A call of rustc for a library or a program.
+#[derive(Debug, Deserialize, Serialize)]
+struct Call {
+    folder: PathBuf,
+    arguments: Vec<String>,
+    /// The variables that cargo sets for the crate.
+    variables: BTreeMap<String, String>,
+}
+
+/// Makes `cargo` compile the workspace's crates with clippy and record the calls.
+///
+/// # Errors
+///
+/// When the path of this program is unknown or the folder of the records cannot be made.
+pub(crate) fn lint_and_record(cargo: &mut Command) -> anyhow::Result<()> {
+    let records = records_folder();
+    std::fs::create_dir_all(&records)
+        .with_context(|| format!("cannot make {}", records.display()))?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    cargo
+        .env("RUSTC_WORKSPACE_WRAPPER", program)
+        .env(RECORDS_VARIABLE, records);
+    Ok(())
+}
+
+fn records_folder() -> PathBuf {
+    shell::target_dir().join("compiler-calls")
+}
+
+/// Becomes the compiler if cargo started this program as one; returns only if not, or on an error.
+pub(crate) fn become_compiler() -> Option<ExitCode> {
+    let records = std::env::var_os(RECORDS_VARIABLE)?;
+    // Cargo names the compiler first, then its arguments.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(error) = record(Path::new(&records), &words) {
+        eprintln!("error: {error:#}");
+        return Some(ExitCode::FAILURE);
+    }
+    let error = Command::new("clippy-driver")
+        .args(&words)
+        .env_remove(RECORDS_VARIABLE)
+        .exec();
+    eprintln!("error: cannot start clippy-driver: {error}; run: rustup component add clippy");
+    Some(ExitCode::FAILURE)
+}
+
+fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
+    let Some(name) = documented(words) else {
+        return Ok(());
+    };
+    let variables = std::env::vars()
+        .filter(|(name, _)| name.starts_with("CARGO_") || name == "OUT_DIR")
+        .collect();
+    let call = Call {
+        folder: std::env::current_dir().context("cannot read the current folder")?,
+        arguments: words.to_vec(),
+        variables,
+    };
+    let file = records.join(format!("{name}.json"));
+    std::fs::write(&file, serde_json::to_vec(&call)?)
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// A name for the crate that these arguments compile: `muster_agent-lib`. `None` for tests, build scripts and
+/// questions of cargo.
+fn documented(words: &[String]) -> Option<String> {
+    let value = |option: &str| {
+        let mut pairs = words.windows(2);
+        pairs.find_map(|pair| (pair[0] == option).then(|| pair[1].clone()))
+    };
+    let (name, kind) = (value("--crate-name")?, value("--crate-type")?);
+    let excluded = name.starts_with("build_script_")
+        || name == "___"
+        || words.iter().any(|word| word == "--test")
+        || words.iter().any(|word| word.contains("/examples/"));
+    (!excluded).then(|| format!("{name}-{kind}"))
+}
+
+/// Checks the documents of each recorded crate, private items included: a link to a renamed item is an error.
+///
+/// # Errors
+///
+/// When a document is wrong; rustdoc has printed the reasons by then.
+pub(crate) fn documents() -> anyhow::Result<()> {
+    let records = records_folder();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&records)
+        .with_context(|| format!("cannot read {}", records.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    files.sort();
+    anyhow::ensure!(!files.is_empty(), "no call of the compiler is recorded");
+    let mut failures = Vec::new();
+    for file in &files {
+        let text =
+            std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let call: Call = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is damaged; remove it", file.display()))?;
+        let rustdoc = shell::lowered(rustdoc(&call), shell::Priority::Idle);
+        if let Err(error) = shell::run(&mut { rustdoc }) {
+            failures.push(format!("{}: {error:#}", file.display()));
+        }
+    }
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
+    println!("  ok     documents of {} crates", files.len());
+    Ok(())
+}
+
+fn rustdoc(call: &Call) -> Command {
+    let mut command = Command::new("rustdoc");
+    command
+        .args(shared_arguments(&call.arguments))
+        .args(["--document-private-items", "-D", "warnings"])
+        .args(["-A", "rustdoc::private_intra_doc_links"])
+        // Without pages: only the check is wanted.
+        .args(["-Z", "unstable-options", "--check"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .envs(&call.variables)
+        .current_dir(&call.folder);
+    command
+}
+
+/// The arguments of a call of rustc that rustdoc needs. The first word is the compiler.
+fn shared_arguments(words: &[String]) -> Vec<&str> {
+    let mut arguments = Vec::new();
+    let mut words = words.iter().skip(1).map(String::as_str);
+    while let Some(word) = words.next() {
+        let option = word.split_once('=').map_or(word, |(option, _)| option);
+        if SHARED_OPTIONS.contains(&word) {
+            arguments.push(word);
+            arguments.extend(words.next());
+        } else if SHARED_OPTIONS.contains(&option) || is_source(word) {
+            arguments.push(word);
+        }
+    }
+    arguments
+}
+
+fn is_source(word: &str) -> bool {
+    Path::new(word).extension() == Some("rs".as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rustdoc_gets_the_arguments_it_needs() {
+        let call = words(
+            "rustc --crate-name muster_x --edition=2024 x/src/lib.rs --error-format=json --crate-type lib \
+             --emit=dep-info,link -C metadata=1 --cfg feature=\"a\" --out-dir /t -L dependency=/t --extern y=/t/y.rmeta",
+        );
+
+        let arguments = shared_arguments(&call).join(" ");
+
+        assert_eq!(
+            arguments,
+            "--crate-name muster_x --edition=2024 x/src/lib.rs --crate-type lib --cfg feature=\"a\" \
+             -L dependency=/t --extern y=/t/y.rmeta"
+        );
+    }
+
+    #[test]
+    fn only_libraries_and_programs_are_documented() {
+        let library = words("rustc --crate-name muster_x --crate-type lib src/lib.rs");
+        let test = words("rustc --crate-name muster_x --crate-type bin --test src/lib.rs");
+        let script = words("rustc --crate-name build_script_build --crate-type bin build.rs");
+
+        assert_eq!(documented(&library).as_deref(), Some("muster_x-lib"));
+        assert_eq!(documented(&test), None);
+        assert_eq!(documented(&script), None);
+        assert_eq!(documented(&words("rustc -vV")), None);
+    }
+}

@@ -1,0 +1,213 @@
+//! T0 and T1: the test binaries of this machine, several at once.
+//!
+//! `cargo test` runs one binary after the other. Most of ours wait for elections, deadlines and dying processes, so
+//! they run side by side. The longest start first, so that none is left alone at the end.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::output::{Output, Run};
+use super::timing::{BinaryTime, Timing};
+use crate::shell::artifact::Artifact;
+use crate::shell::{self, usage};
+
+/// Minutes after which one binary is ended when nobody watches. The longest takes six on two cores; the rest is
+/// for a slow machine.
+const BINARY_MINUTES_MAX: u32 = 25;
+
+/// The variable that asks tests for all of their repetitions (`cargo xtask test --long`).
+const LONG_VARIABLE: &str = "MUSTER_TEST_LONG";
+
+/// Binaries that run at once. Fewer leave the processors idle; more make tests miss their deadlines.
+const BINARIES_MAX: usize = 4;
+
+/// Test threads of a binary that is not in [`LONGEST`]: one for each processor of the smallest machine we support.
+const THREADS: usize = 2;
+
+/// The binaries that take longest, longest first: package, target, test threads.
+///
+/// Threads were chosen by measurement on two cores: tests that wait get more, tests that compute get fewer.
+const LONGEST: [(&str, &str, usize); 7] = [
+    ("muster-cli", "cluster", 1),
+    ("muster-agent", "it", 4),
+    ("muster-control", "it", 4),
+    ("muster-cli", "e2e", 4),
+    ("muster-driver-native", "it", 4),
+    ("muster-driver-native", "isolation", 2),
+    ("muster-agent", "vm", 2),
+];
+
+/// Runs the test binaries among `artifacts`, writes a log for each into `folder` and returns what they did.
+///
+/// # Errors
+///
+/// When a log cannot be written or a binary cannot be started.
+pub(super) fn run(
+    artifacts: &[Artifact],
+    folder: &Path,
+    timing: &Mutex<Timing>,
+    long: bool,
+) -> anyhow::Result<Run> {
+    // Unique: the simulator's tests run at the same time.
+    let skips = tempfile::NamedTempFile::new_in(folder)?;
+    let skip_file = skips.path().to_path_buf();
+    let logs = folder.join("host");
+    std::fs::create_dir_all(&logs)?;
+
+    let queue: Mutex<VecDeque<&Artifact>> = Mutex::new(in_order(artifacts));
+    let merged = Mutex::new(Run {
+        success: true,
+        ..Run::default()
+    });
+    let cpu = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..BINARIES_MAX)
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(artifact) = pop(&queue) {
+                        let run = run_binary(artifact, artifacts, &logs, &skip_file, timing, long)?;
+                        let mut merged = merged.lock().unwrap_or_else(PoisonError::into_inner);
+                        merged.merge(run);
+                    }
+                    anyhow::Ok(usage::cpu_time())
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker returns its errors"))
+            .sum::<anyhow::Result<Duration>>()
+    })?;
+    usage::add_cpu_time(cpu);
+
+    let mut run = merged.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let skipped = std::fs::read_to_string(&skip_file).unwrap_or_default();
+    run.skipped.extend(skipped.lines().map(str::to_owned));
+    Ok(run)
+}
+
+/// The test binaries, longest first.
+fn in_order(artifacts: &[Artifact]) -> VecDeque<&Artifact> {
+    let mut tests: Vec<&Artifact> = artifacts.iter().filter(|one| one.is_test).collect();
+    tests.sort_by_key(|artifact| position(artifact).unwrap_or(LONGEST.len()));
+    tests.into()
+}
+
+fn position(artifact: &Artifact) -> Option<usize> {
+    LONGEST
+        .iter()
+        .position(|(package, target, _)| artifact.package == *package && artifact.target == *target)
+}
+
+fn threads(artifact: &Artifact) -> usize {
+    position(artifact).map_or(THREADS, |position| LONGEST[position].2)
+}
+
+fn pop<'a>(queue: &Mutex<VecDeque<&'a Artifact>>) -> Option<&'a Artifact> {
+    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+    queue.pop_front()
+}
+
+fn run_binary(
+    artifact: &Artifact,
+    artifacts: &[Artifact],
+    logs: &Path,
+    skip_file: &Path,
+    timing: &Mutex<Timing>,
+    long: bool,
+) -> anyhow::Result<Run> {
+    let name = format!("{}-{}-{}", artifact.package, artifact.kind, artifact.target);
+    let mut output = Output::new(logs.join(format!("{name}.log")), artifacts)?;
+    output.line(&format!("     Running {}", artifact.executable.display()));
+    let (started, cpu_before) = (Instant::now(), usage::cpu_time());
+    let mut command = command(artifact, skip_file, long);
+    let status = shell::lines(&mut command, &mut |line| output.line(line))?;
+    let run = output.finish(status.success())?;
+    let times = run.binaries.iter().flat_map(|binary| binary.times.clone());
+    let mut timing = timing.lock().unwrap_or_else(PoisonError::into_inner);
+    timing.add_binary(BinaryTime {
+        name: artifact.selector(),
+        wall: started.elapsed(),
+        cpu: Some(usage::cpu_time().saturating_sub(cpu_before)),
+    });
+    timing.add_tests(&artifact.selector(), times);
+    Ok(run)
+}
+
+/// The command that runs the tests of `artifact`, in the folder and with the variables that cargo gives them.
+fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
+    let threads = format!("--test-threads={}", threads(artifact));
+    let mut command = bounded(artifact, long);
+    if long {
+        command.env(LONG_VARIABLE, "1");
+    }
+    command
+        .arg(threads)
+        .args(["-Z", "unstable-options", "--report-time"])
+        .current_dir(&artifact.folder)
+        // libtest reports the time of a test only where unstable options are allowed.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_MANIFEST_DIR", &artifact.folder)
+        .env("MUSTER_SKIP_FILE", skip_file)
+        .env_remove("UPDATE_EXPECT")
+        .env_remove("MUSTER_BLESS");
+    command
+}
+
+/// The binary with a time limit on it and on all that it starts. A terminal has no limit: `timeout` would keep
+/// its interrupt from reaching the tests. A long run has none either.
+fn bounded(artifact: &Artifact, long: bool) -> Command {
+    let watched = std::io::IsTerminal::is_terminal(&std::io::stdout());
+    if watched || long || shell::find_program("timeout").is_none() {
+        return Command::new(&artifact.executable);
+    }
+    let mut command = Command::new("timeout");
+    command
+        .args(["--kill-after=10s", &format!("{BINARY_MINUTES_MAX}m")])
+        .arg(&artifact.executable);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(package: &str, target: &str) -> Artifact {
+        Artifact {
+            package: package.into(),
+            target: target.into(),
+            kind: "test".into(),
+            is_test: true,
+            executable: "/target/x".into(),
+            folder: "/x".into(),
+        }
+    }
+
+    #[test]
+    fn the_longest_binaries_start_first() {
+        let artifacts = [
+            artifact("muster-wire", "muster_wire"),
+            artifact("muster-agent", "it"),
+            artifact("muster-cli", "cluster"),
+        ];
+
+        let order: Vec<&str> = in_order(&artifacts)
+            .into_iter()
+            .map(|artifact| artifact.target.as_str())
+            .collect();
+
+        assert_eq!(order, ["cluster", "it", "muster_wire"]);
+    }
+
+    #[test]
+    fn every_long_binary_exists() {
+        for (package, target, _) in LONGEST {
+            let folder = shell::root().join(package.trim_start_matches("muster-"));
+            let main = folder.join("tests").join(target).join("main.rs");
+
+            assert!(main.is_file(), "{package} {target}");
+        }
+    }
+}
