@@ -5,11 +5,13 @@
 //! anything left behind. A number is printed by the code that checks it; the exit status is the sum.
 //!
 //! - [`cluster`] the processes and their API
+//! - [`http`] a client without TLS
 //! - [`checks`] what was promised and what was found
 //! - [`leftovers`] what the kernel still has of a cluster
 
 mod checks;
 mod cluster;
+mod http;
 mod leftovers;
 
 use std::time::{Duration, Instant};
@@ -122,11 +124,7 @@ fn serve(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
         let name = text(&alloc, "Name")?;
         let port = port_of(cluster, &alloc)?;
         let answer = cluster.wait("the web server to answer", |_| {
-            let url = format!("http://127.0.0.1:{port}/");
-            Ok(ureq::get(&url)
-                .call()
-                .ok()
-                .and_then(|mut r| r.body_mut().read_to_string().ok()))
+            Ok(http::get(&format!("127.0.0.1:{port}"), "/").ok())
         })?;
         checks.holds(
             &format!("{name} answers on port {port}"),

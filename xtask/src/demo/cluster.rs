@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::PATIENCE;
+use super::{PATIENCE, http};
 use crate::shell;
 
 /// How often a wait looks.
@@ -77,7 +77,10 @@ impl Cluster {
             let text = fs::read_to_string(data.join("server.json")).unwrap_or_default();
             Ok(serde_json::from_str::<Value>(&text).ok())
         })?;
-        cluster.address = format!("http://{}", info["http"].as_str().unwrap_or_default());
+        info["http"]
+            .as_str()
+            .unwrap_or_default()
+            .clone_into(&mut cluster.address);
         info["quic"]
             .as_str()
             .unwrap_or_default()
@@ -173,8 +176,8 @@ impl Cluster {
 
     /// The answer to `GET path`.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let mut response = ureq::get(format!("{}{path}", self.address)).call()?;
-        Ok(response.body_mut().read_json()?)
+        let body = http::get(&self.address, path)?;
+        serde_json::from_str(&body).with_context(|| format!("the answer to GET {path}"))
     }
 
     /// Allocations of `job` that run and should.
