@@ -126,6 +126,11 @@ const ROWS: &[Row] = &[
         never: &[],
     },
     Row {
+        name: "workspace-hack",
+        uses: &["driver"],
+        never: &[],
+    },
+    Row {
         name: "xtask",
         uses: &[],
         never: &["openraft", "quinn", "tokio"],
