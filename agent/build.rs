@@ -1,46 +1,39 @@
-//! Embeds the eBPF object, if it has been built.
+//! Embeds the eBPF object that `MUSTER_EBPF_EMBED` names, for a binary that is shipped as one file.
 //!
-//! `cargo xtask build-ebpf` leaves it at `target/ebpf/muster-ebpf.o`; `MUSTER_EBPF_OBJECT` names
-//! another one. Without it an empty file is embedded and the agent says that it carries none, so a
-//! plain `cargo build` needs no eBPF toolchain.
+//! Without the variable the object is not an input of the build: the agent reads a file when it starts
+//! (`src/bpf/object.rs`), so that building the object afterwards compiles nothing again.
 
 use std::{
     env, fs, io,
     path::{Path, PathBuf},
 };
 
-const OBJECT_VAR: &str = "MUSTER_EBPF_OBJECT";
+const EMBED_VAR: &str = "MUSTER_EBPF_EMBED";
+
+/// The machine `EM_BPF` in bytes 18 and 19 of an ELF file.
+const EM_BPF: [u8; 2] = [247, 0];
 
 fn main() -> io::Result<()> {
-    println!("cargo::rerun-if-env-changed={OBJECT_VAR}");
-    let object = object_path()?;
-
-    let bytes = match fs::read(&object) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
+    println!("cargo::rerun-if-env-changed={EMBED_VAR}");
+    let bytes = match env::var_os(EMBED_VAR).filter(|path| !path.is_empty()) {
+        Some(path) => object(&PathBuf::from(path))?,
+        None => Vec::new(),
     };
-    fs::write(
-        Path::new(&variable("OUT_DIR")?).join("muster-ebpf.o"),
-        bytes,
-    )
+    let out_dir = env::var_os("OUT_DIR").ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
+    fs::write(Path::new(&out_dir).join("muster-ebpf.o"), bytes)
 }
 
-/// Where the object is, and tells cargo to look there again.
-fn object_path() -> io::Result<PathBuf> {
-    if let Some(object) = env::var_os(OBJECT_VAR) {
-        let object = PathBuf::from(object);
-        println!("cargo::rerun-if-changed={}", object.display());
-        return Ok(object);
+fn object(path: &Path) -> io::Result<Vec<u8>> {
+    println!("cargo::rerun-if-changed={}", path.display());
+    let refuse = |reason: &dyn std::fmt::Display| {
+        let path = path.display();
+        io::Error::other(format!("{EMBED_VAR}={path}: {reason}"))
+    };
+    let bytes = fs::read(path).map_err(|error| refuse(&error))?;
+    if !bytes.starts_with(b"\x7fELF") || bytes.get(18..20) != Some(EM_BPF.as_slice()) {
+        return Err(refuse(
+            &"not an ELF file for the machine BPF; run `cargo xtask build-ebpf`",
+        ));
     }
-    // Cargo takes a file that is not there as changed each time, so it watches the directory,
-    // which is made here if the object was never built.
-    let directory = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("../target/ebpf");
-    fs::create_dir_all(&directory)?;
-    println!("cargo::rerun-if-changed={}", directory.display());
-    Ok(directory.join("muster-ebpf.o"))
-}
-
-fn variable(name: &str) -> io::Result<String> {
-    env::var(name).map_err(|error| io::Error::other(format!("{name}: {error}")))
+    Ok(bytes)
 }

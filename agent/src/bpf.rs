@@ -10,6 +10,7 @@
 //! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
+//! | `bpf/object.rs` | finding and checking the object |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
@@ -80,6 +81,7 @@ pub use crate::bpf::{
     exec::{ExitRecord, MainProcess},
     group::GroupRows,
     load::LoadProgramsError,
+    object::{FindObjectError, OBJECT_FILE, Object, ObjectSource},
     oom::OomRecord,
     pins::remove_pins,
     policy::{FenceError, RuleCount},
@@ -116,11 +118,9 @@ pub struct BpfConfig {
 /// Why the programs could not be brought up or adopted.
 #[derive(Debug, Error)]
 pub enum OpenBpfError {
-    /// This binary was built without the eBPF object.
-    #[error(
-        "find an eBPF object in this binary: run `cargo xtask build-ebpf`, then build Muster again"
-    )]
-    NoObject,
+    /// There is no eBPF object, or it was refused.
+    #[error("find the eBPF object")]
+    NoObject(#[from] &'static FindObjectError),
     /// The process lacks the right to load programs.
     #[error("load eBPF programs: run the agent as root")]
     NotRoot,
@@ -351,14 +351,13 @@ impl Prepared {
 }
 
 impl Bpf {
-    /// Whether this binary carries the programs.
-    pub fn object_present() -> bool {
-        object::embedded().is_some()
-    }
-
-    /// What tells this binary's programs from another's; `None` if it carries none.
-    pub fn object_hash() -> Option<u64> {
-        object::embedded().map(|object| hash([object]))
+    /// The object with the programs. It is looked for once in a process.
+    ///
+    /// # Errors
+    ///
+    /// [`FindObjectError`]; the same at each call.
+    pub fn object() -> Result<&'static Object, &'static FindObjectError> {
+        object::find()
     }
 
     /// Adopts what is pinned below `pin_dir`, and loads and pins what is not; see [`Self::prepare`].
@@ -385,7 +384,7 @@ impl Bpf {
     ///
     /// [`OpenBpfError`]. What was pinned goes on as before.
     pub fn prepare(config: &BpfConfig, layout: u32) -> Result<Prepared, OpenBpfError> {
-        let object = object::embedded().ok_or(OpenBpfError::NoObject)?;
+        let object = object::find()?.bytes();
         if !geteuid().is_root() {
             return Err(OpenBpfError::NotRoot);
         }
@@ -440,7 +439,7 @@ impl Bpf {
     /// Attaches the programs that count once more, and they count too.
     #[cfg(test)]
     fn attach_twin(config: &BpfConfig) -> Result<(), OpenBpfError> {
-        let object = object::embedded().ok_or(OpenBpfError::NoObject)?;
+        let object = object::find()?.bytes();
         let (cgroup, cgroup_id) = open_cgroup(&config.cgroup_dir)?;
         let generation = generation(object, LAYOUT, config.task_level, cgroup_id);
         let types = KernelTypes::of_running_kernel()?;

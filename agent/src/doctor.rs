@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::bpf::{Bpf, SYSTEM_BPFFS, VMLINUX, is_bpffs, own_mount};
+use crate::bpf::{Bpf, FindObjectError, Object, SYSTEM_BPFFS, VMLINUX, is_bpffs, own_mount};
 use crate::cgroup::{CgroupMode, Controller, ControllerMode, Hierarchies};
 use crate::fingerprint::kernel_release;
 use crate::ring::{Engine, LogRing, RingConfig};
@@ -82,7 +82,12 @@ pub fn findings(data_dir: &Path) -> Vec<Finding> {
             "mount -t cgroup2 none DIRECTORY",
         )),
     }
-    findings.extend([ebpf_object(), kernel_types(), bpffs(data_dir), log_engine()]);
+    findings.extend([
+        ebpf_object(Bpf::object()),
+        kernel_types(),
+        bpffs(data_dir),
+        log_engine(),
+    ]);
     findings
 }
 
@@ -163,13 +168,18 @@ fn controller(controller: Controller, mode: ControllerMode) -> Finding {
     }
 }
 
-fn ebpf_object() -> Finding {
-    match Bpf::object_hash() {
-        Some(hash) => Finding::ok("ebpf.object", format!("{hash:016x}")),
-        None => Finding::degraded(
+fn ebpf_object(object: Result<&Object, &FindObjectError>) -> Finding {
+    match object {
+        Ok(object) => Finding::ok(
             "ebpf.object",
-            "this binary carries no eBPF object: no counters, and no exit codes of tasks that end while nobody watches",
-            "cargo xtask build-ebpf, then build again",
+            format!("{:016x}, {}", object.hash(), object.source()),
+        ),
+        Err(error) => Finding::degraded(
+            "ebpf.object",
+            format!(
+                "{error}; without it there are no counters, and exit codes of tasks that end while no agent runs are lost"
+            ),
+            error.fix(),
         ),
     }
 }
@@ -236,6 +246,9 @@ mod tests {
             cgroup_mode(CgroupMode::V1),
             cgroup_mode(CgroupMode::Hybrid),
             controller(Controller::Memory, ControllerMode::Absent),
+            ebpf_object(Err(&FindObjectError::NotFound {
+                searched: vec!["/usr/bin/muster-ebpf.o".into()],
+            })),
         ];
 
         for finding in all {
@@ -244,6 +257,23 @@ mod tests {
                 "{finding:?}"
             );
         }
+    }
+
+    #[test]
+    fn missing_object_names_searched_paths() {
+        let searched = ["/usr/bin/muster-ebpf.o", "/src/target/ebpf/muster-ebpf.o"];
+
+        let finding = ebpf_object(Err(&FindObjectError::NotFound {
+            searched: searched.map(Into::into).into(),
+        }));
+
+        for path in searched {
+            assert!(finding.detail.contains(path), "{finding:?}");
+        }
+        assert!(
+            finding.fix.contains("cargo xtask build-ebpf"),
+            "{finding:?}"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask build-ebpf`: compiles `ebpf/programs` into the object that the agent carries.
+//! `cargo xtask build-ebpf`: compiles `ebpf/programs` into the object that the agent loads.
 //!
 //! The programs need `core` built for the eBPF target, which the workspace's own toolchain cannot
 //! do. A rustup nightly that has `rust-src` can; where there is none, Debian's `rustc-web` with
@@ -7,6 +7,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -55,14 +56,18 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
          `rustup toolchain install nightly --component rust-src`",
     )?;
     let linker = linker().context("bpf-linker not found: run `cargo xtask setup`")?;
-    let target_dir = shell::root().join("target");
-    let build_dir = target_dir.join("ebpf-build");
+    let build_dir = shell::target_dir().join("ebpf-build");
     shell::run(&mut command(&compiler, &linker, &build_dir))?;
 
     let built = build_dir.join(TARGET).join("release").join(PROGRAM);
-    let object = target_dir.join("ebpf").join("muster-ebpf.o");
+    let object = object();
     install(&built, &object)?;
     Ok(object)
+}
+
+/// The file of the object. A program that is in the target folder looks for it there.
+pub(crate) fn object() -> PathBuf {
+    shell::target_dir().join("ebpf").join("muster-ebpf.o")
 }
 
 /// The compiler to use, if there is one.
@@ -202,14 +207,14 @@ fn is_usable(version: &str) -> bool {
         && llvm.is_some_and(|(major, _)| major <= LLVM_MAJOR)
 }
 
-/// Copies the object to its place, if it differs: the agent is built again when the file is newer.
+/// Copies the object to its place, if it differs, in one step: an agent may read it meanwhile.
 fn install(built: &Path, object: &Path) -> anyhow::Result<()> {
     let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
     if !bytes.starts_with(b"\x7fELF") || bytes.get(18..20) != Some(EM_BPF.as_slice()) {
-        bail!("{} is no eBPF object", built.display());
+        bail!("{} is not an eBPF object", built.display());
     }
     match fs::read(object) {
-        Ok(old) if old == bytes => return Ok(()),
+        Ok(old) if old == bytes => return allow_only_owner(object),
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => {
@@ -220,7 +225,16 @@ fn install(built: &Path, object: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
-    fs::write(object, bytes).with_context(|| format!("cannot write {}", object.display()))
+    let scratch = object.with_extension(format!("o.{}", std::process::id()));
+    fs::write(&scratch, bytes).with_context(|| format!("cannot write {}", scratch.display()))?;
+    allow_only_owner(&scratch)?;
+    fs::rename(&scratch, object).with_context(|| format!("cannot write {}", object.display()))
+}
+
+/// Leaves writing to the owner: the agent refuses an object that others may write.
+fn allow_only_owner(path: &Path) -> anyhow::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+        .with_context(|| format!("cannot set the mode of {}", path.display()))
 }
 
 #[cfg(test)]
@@ -279,6 +293,8 @@ mod tests {
         install(&built, &object).unwrap();
 
         assert_eq!(modified(), first);
+        let mode = fs::metadata(&object).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
         fs::write(&built, b"text").unwrap();
         assert!(install(&built, &object).is_err());
         fs::remove_dir_all(&dir).unwrap();

@@ -9,6 +9,20 @@ use std::time::Duration;
 /// itself when the kernel says that one bucket holds more.
 pub(super) const BATCH_ENTRIES: usize = 256;
 
+/// Bytes of an eBPF object that are read.
+///
+/// Ours has about one megabyte with its debug information. The bound keeps a wrong path from filling the memory.
+pub(super) const OBJECT_BYTES_MAX: u64 = 16 << 20;
+
+/// Bytes to which an eBPF object is aligned: the headers of a 64-bit ELF file have fields of eight.
+pub(super) const OBJECT_ALIGNMENT: usize = 8;
+
+/// Directories above a program in which cargo's target directory is looked for.
+///
+/// A test is three levels down (`target/debug/deps`), with a target triple four. One more is for a build directory
+/// inside.
+pub(super) const TARGET_DIR_ANCESTORS_MAX: usize = 5;
+
 /// Lines kept of what the verifier says when it refuses a program: the reason is at the end.
 pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
 

@@ -373,12 +373,7 @@ fn try_bpf(
     tree: &NodeTree,
     fill: &dyn Fn(&Bpf),
 ) -> Result<Bpf, String> {
-    if !Bpf::object_present() {
-        return Err(
-            "this binary carries no eBPF object; run `cargo xtask build-ebpf` and build again"
-                .to_owned(),
-        );
-    }
+    Bpf::object().map_err(|error| format!("{error}; {}", error.fix()))?;
     let task_level = tree.task_level().ok_or(
         "the agent is in a cgroup namespace, where the level of a task's cgroup is not known; start it outside of containers",
     )?;

@@ -42,9 +42,8 @@ impl Parts {
         let mut add = |name: &str, value: String| attributes.insert(name.to_owned(), value);
         match &self.bpf {
             Ok(adoption) => {
-                let hash =
-                    Bpf::object_hash().map_or_else(String::new, |hash| format!("{hash:016x}"));
-                add("ebpf.object", hash);
+                let hash = Bpf::object().map(|object| format!("{:016x}", object.hash()));
+                add("ebpf.object", hash.unwrap_or_default());
                 add("ebpf.adoption", format!("{adoption:?}").to_lowercase());
             }
             Err(reason) => {

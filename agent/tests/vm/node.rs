@@ -259,8 +259,8 @@ pub(crate) fn assert_close(counted: Duration, kernel: Duration, slack: Duration)
 
 /// What this machine lacks.
 fn missing() -> Option<&'static str> {
-    if !Bpf::object_present() {
-        Some("this build carries no eBPF object: cargo xtask build-ebpf")
+    if Bpf::object().is_err() {
+        Some("no eBPF object; run: cargo xtask build-ebpf")
     } else if !nix::unistd::geteuid().is_root() {
         Some("not root")
     } else if !Path::new("/sys/kernel/btf/vmlinux").exists() {

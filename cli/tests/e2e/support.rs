@@ -204,12 +204,11 @@ pub(crate) fn needs_root(name: &str) -> bool {
     is_root
 }
 
-/// Whether the binary carries the programs without which no task that has a network is started; says so if not.
+/// Whether agents have the eBPF programs, without which they refuse tasks that have a network; says so if not.
 pub(crate) fn needs_programs(name: &str) -> bool {
-    let is_there = muster_agent::bpf::Bpf::object_present();
-    if !is_there {
-        let reason = "this build carries no eBPF object, so that its agents refuse tasks that have a network; run: cargo xtask build-ebpf";
-        skipped(name, reason);
+    let object = muster_agent::bpf::Bpf::object();
+    if let Err(error) = object {
+        skipped(name, &format!("{error}; {}", error.fix()));
     }
-    is_there
+    object.is_ok()
 }

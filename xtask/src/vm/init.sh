@@ -11,6 +11,7 @@ if [ -z "$MUSTER_GUEST" ]; then
     cd /mnt || exit 1
     mount -o move . /
     export MUSTER_GUEST=1 MUSTER_BIN=/usr/bin/muster MUSTER_JUDGES=/judges RUST_BACKTRACE=1
+    [ -e usr/lib/muster/muster-ebpf.o ] && export MUSTER_EBPF_OBJECT=/usr/lib/muster/muster-ebpf.o
     exec chroot . /init
 fi
 

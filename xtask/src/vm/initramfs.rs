@@ -10,11 +10,15 @@ use anyhow::{Context, bail};
 
 use super::cpio::Archive;
 use super::kernel::{Kernel, MODULES};
+use crate::ebpf;
 use crate::judges;
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
 const INIT: &str = include_str!("init.sh");
+
+/// Where the eBPF object is in the guest. `init.sh` names it to all programs.
+const OBJECT: &str = "usr/lib/muster/muster-ebpf.o";
 
 /// Empty folders: what the first process mounts on, and what programs expect.
 const DIRECTORIES: [&str; 12] = [
@@ -73,6 +77,12 @@ pub(crate) fn write(
         libraries.extend(shared_libraries(&artifact.executable)?);
         let source = strip(&artifact.executable, &stripped);
         tree.program(guest_path(artifact).trim_start_matches('/'), &source)?;
+    }
+    let object = ebpf::object();
+    if object.is_file() {
+        let content =
+            std::fs::read(&object).with_context(|| format!("cannot read {}", object.display()))?;
+        tree.file(OBJECT, 0o644, &content)?;
     }
     for name in PROGRAMS {
         if let Some(program) = shell::find_program(name) {
@@ -239,6 +249,11 @@ mod tests {
     #[test]
     fn missing_library_is_an_error() {
         assert!(parse_ldd("\tlibz.so.1 => not found\n").is_err());
+    }
+
+    #[test]
+    fn first_process_names_the_object() {
+        assert!(INIT.contains(&format!("MUSTER_EBPF_OBJECT=/{OBJECT}\n")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use muster_agent::bpf::{Bpf, OBJECT_FILE, ObjectSource};
 use muster_agent::node::{Agent, AgentConfig, Leave};
 use muster_control::server::Server;
 use muster_link::tls::{Identity, Role};
@@ -50,6 +51,12 @@ impl NodeProcess {
         let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
         // A copy, so that agent and driver share the program's pages with each other and not with what measures.
         fs::copy(std::env::current_exe()?, data_dir.path().join("muster"))?;
+        // The copy looks for its eBPF object beside itself.
+        if let Ok(object) = Bpf::object()
+            && let ObjectSource::File(path) = object.source()
+        {
+            fs::copy(path, data_dir.path().join(OBJECT_FILE))?;
+        }
         let agent = agent(data_dir.path(), server, name)?;
         let name = name.to_owned();
         Ok(Self {
