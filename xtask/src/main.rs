@@ -7,7 +7,7 @@
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
 //! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It never
 //!   writes to the tree; [`fix`] and [`bless`] do
-//! - [`shell`] starts other programs for all of them
+//! - [`shell`] starts other programs for all of them; [`steps`] tells how long their parts take
 //!
 //! Nothing here is part of the product: no crate depends on this one, and it on none of ours.
 #![expect(
@@ -28,6 +28,7 @@ mod perf;
 mod setup;
 mod shell;
 mod sim;
+mod steps;
 mod test;
 mod tidy;
 mod vm;
@@ -48,6 +49,9 @@ struct Cli {
 enum Command {
     /// Find what building and testing needs, and install what is missing
     Setup {
+        /// Leave out what only other commands need
+        #[arg(long = "for", value_name = "SCOPE", default_value = "tests")]
+        scope: setup::Scope,
         /// Only name what is missing, install nothing
         #[arg(long)]
         check: bool,
@@ -55,7 +59,7 @@ enum Command {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Build the eBPF object that the agent carries
+    /// Build the eBPF object that the agent loads
     BuildEbpf,
     /// Start a cluster on this machine, run a job, break things, clean up
     Demo(demo::Options),
@@ -98,7 +102,9 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Setup { check, yes } => setup::run(&setup::Options { check, yes })?,
+        Command::Setup { scope, check, yes } => {
+            setup::prepare(scope, &setup::Options { check, yes })?;
+        }
         Command::BuildEbpf => println!("{}", ebpf::build()?.display()),
         Command::Demo(options) => demo::run(&options)?,
         Command::Test(options) => return test::run(&options),

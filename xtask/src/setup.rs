@@ -2,8 +2,7 @@
 //! installs what is missing from Debian's packages and crates.io.
 //!
 //! What is there is found by its files and by starting it, so a machine that is not Debian, or has
-//! something from elsewhere, is served too. Nothing here is needed to build Muster without its
-//! eBPF programs.
+//! something from elsewhere, is served too. A [`Scope`] leaves out what a command does not need.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{ebpf, judges, shell};
+use crate::{ebpf, judges, shell, steps};
 
 /// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
 const BPF_LINKER_VERSION: &str = "0.13.0";
@@ -30,17 +29,69 @@ pub(crate) struct Options {
     pub(crate) yes: bool,
 }
 
+/// What the machine is prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scope {
+    /// Building Muster with its eBPF programs: `cargo xtask demo`
+    Demo,
+    /// Building the eBPF programs: `cargo xtask build-ebpf`
+    Ebpf,
+    /// Everything: `cargo xtask test`
+    Tests,
+}
+
+impl Scope {
+    fn includes(self, purpose: Purpose) -> bool {
+        match self {
+            Self::Demo => matches!(
+                purpose,
+                Purpose::Compile | Purpose::Allocator | Purpose::Ebpf
+            ),
+            Self::Ebpf => matches!(purpose, Purpose::Compile | Purpose::Ebpf),
+            Self::Tests => true,
+        }
+    }
+
+    /// The command that prepares for it.
+    fn command(self) -> &'static str {
+        match self {
+            Self::Demo => "cargo xtask setup --for demo",
+            Self::Ebpf => "cargo xtask setup --for ebpf",
+            Self::Tests => "cargo xtask setup",
+        }
+    }
+}
+
+/// What a need is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Compile,
+    Allocator,
+    Ebpf,
+    Tests,
+    Guest,
+}
+
+impl std::fmt::Display for Purpose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Compile => "building",
+            Self::Allocator => "building the allocator",
+            Self::Ebpf => "building the eBPF programs",
+            Self::Tests => "tests",
+            Self::Guest => "tests in a guest (cargo xtask vm)",
+        })
+    }
+}
+
 /// Something that is needed, and where Debian has it.
 struct Need {
     name: &'static str,
-    purpose: &'static str,
+    purpose: Purpose,
     packages: &'static [&'static str],
     present: fn() -> bool,
 }
 
-const EBPF: &str = "building the eBPF programs";
-const GUEST: &str = "tests in a guest (cargo xtask vm)";
-const TESTS: &str = "tests";
 const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
@@ -48,50 +99,50 @@ const LINKER: &str = "bpf-linker";
 const NEEDS: [Need; 15] = [
     Need {
         name: "a C compiler",
-        purpose: "building",
+        purpose: Purpose::Compile,
         packages: &["gcc", "libc6-dev"],
         present: || has("cc"),
     },
     Need {
         name: "make",
-        purpose: "building the allocator",
+        purpose: Purpose::Allocator,
         packages: &["make"],
         present: || has("make"),
     },
     Need {
         name: "a compiler for eBPF",
-        purpose: EBPF,
+        purpose: Purpose::Ebpf,
         packages: &["rustc-web", "cargo-web", "rust-web-src"],
         present: || ebpf::compiler().is_some(),
     },
     Need {
         name: "what bpf-linker is built with",
-        purpose: EBPF,
+        purpose: Purpose::Ebpf,
         // g++ for the library that LLVM is linked with, not for itself.
         packages: &["llvm-22-dev", "libzstd-dev", "g++"],
         present: || ebpf::linker().is_some() || can_build_linker(),
     },
     Need {
         name: "ip",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &["iproute2"],
         present: || has("ip"),
     },
     Need {
         name: "strace",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &["strace"],
         present: || has("strace"),
     },
     Need {
         name: "nft",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &["nftables"],
         present: || has("nft"),
     },
     Need {
         name: "Go and the library of Nomad's plugins",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &[
             "golang-go",
             "golang-github-hashicorp-go-plugin-dev",
@@ -104,55 +155,64 @@ const NEEDS: [Need; 15] = [
     },
     Need {
         name: "programs that isolated tasks have to run",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &["nodejs", "openjdk-17-jdk-headless"],
         present: || has("node") && has("java"),
     },
     Need {
         name: "what the judges of isolation are made with",
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &judges::PACKAGES,
         present: || judges::present() || judges::can_be_made(),
     },
     Need {
         name: JUDGES,
-        purpose: TESTS,
+        purpose: Purpose::Tests,
         packages: &[],
         present: judges::present,
     },
     Need {
         name: "qemu-system-x86_64",
-        purpose: GUEST,
+        purpose: Purpose::Guest,
         packages: &["qemu-system-x86"],
         present: || !cfg!(target_arch = "x86_64") || has("qemu-system-x86_64"),
     },
     Need {
         name: "a busybox that needs no library",
-        purpose: GUEST,
+        purpose: Purpose::Guest,
         packages: &["busybox-static"],
         present: static_busybox,
     },
     Need {
         name: "stress-ng",
-        purpose: GUEST,
+        purpose: Purpose::Guest,
         packages: &["stress-ng"],
         present: || has("stress-ng"),
     },
     Need {
         name: LINKER,
-        purpose: EBPF,
+        purpose: Purpose::Ebpf,
         packages: &[],
         present: || ebpf::linker().is_some(),
     },
 ];
 
-/// Installs what is missing, or names it.
+/// Installs what is missing for everything, or names it.
+///
+/// # Errors
+///
+/// As [`prepare`].
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    prepare(Scope::Tests, options)
+}
+
+/// Installs what is missing for `scope`, or names it.
 ///
 /// # Errors
 ///
 /// When something is missing in the end, or with `check`; the message names what, and how to get it.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let missing = missing();
+pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
+    let missing = missing(scope);
     if missing.is_empty() {
         println!("setup: nothing is missing");
         return Ok(());
@@ -166,35 +226,58 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         );
     }
     if options.check {
-        bail!("{} missing: run `cargo xtask setup`", things(missing.len()));
+        bail!(
+            "{} missing: run `{}`",
+            things(missing.len()),
+            scope.command()
+        );
     }
     if !(options.yes || confirmed()?) {
         bail!("nothing was installed");
     }
-
-    let mut problems = Vec::new();
-    if let Err(error) = install_packages(&missing) {
-        problems.push(format!("{error:#}"));
-    }
-    if ebpf::linker().is_none() {
-        if can_build_linker() {
-            install_linker().unwrap_or_else(|error| problems.push(format!("{error:#}")));
-        } else {
-            problems.push(format!(
-                "bpf-linker was not built: it needs LLVM {} with its headers, zstd's and g++",
-                ebpf::LLVM_MAJOR
-            ));
-        }
-    }
-    if !judges::present() && judges::can_be_made() {
-        judges::make().unwrap_or_else(|error| problems.push(format!("{error:#}")));
-    }
-    report(&self::missing(), &problems)
+    install(scope, &missing)
 }
 
-/// What is not there.
-fn missing() -> Vec<&'static Need> {
-    NEEDS.iter().filter(|need| !(need.present)()).collect()
+/// Whether a C compiler and make are here, with which Muster itself can be compiled.
+pub(crate) fn can_compile() -> bool {
+    NEEDS
+        .iter()
+        .filter(|need| matches!(need.purpose, Purpose::Compile | Purpose::Allocator))
+        .all(|need| (need.present)())
+}
+
+fn install(scope: Scope, missing: &[&Need]) -> anyhow::Result<()> {
+    let mut problems = Vec::new();
+    let mut note = |result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            problems.push(format!("{error:#}"));
+        }
+    };
+    if missing.iter().any(|need| !need.packages.is_empty()) {
+        note(steps::run("install packages", || install_packages(missing)));
+    }
+    if ebpf::linker().is_none() {
+        note(if can_build_linker() {
+            steps::run("build bpf-linker", install_linker)
+        } else {
+            Err(anyhow::anyhow!(
+                "bpf-linker was not built: it needs LLVM {} with its headers, zstd's and g++",
+                ebpf::LLVM_MAJOR
+            ))
+        });
+    }
+    if scope.includes(Purpose::Tests) && !judges::present() && judges::can_be_made() {
+        note(steps::run("make the judges of isolation", judges::make));
+    }
+    report(&self::missing(scope), &problems)
+}
+
+/// What is not there of what `scope` needs.
+fn missing(scope: Scope) -> Vec<&'static Need> {
+    NEEDS
+        .iter()
+        .filter(|need| scope.includes(need.purpose) && !(need.present)())
+        .collect()
 }
 
 /// Says what became of it.
@@ -209,7 +292,7 @@ fn report(missing: &[&Need], problems: &[String]) -> anyhow::Result<()> {
         message.push_str("; ");
         message.push_str(problem);
     }
-    if missing.iter().any(|need| need.purpose == EBPF) {
+    if missing.iter().any(|need| need.purpose == Purpose::Ebpf) {
         message.push_str(
             "; Muster builds without its eBPF programs, and says so when it runs. \
              Another way to a compiler for them is \
@@ -234,7 +317,7 @@ fn install_packages(needs: &[&Need]) -> anyhow::Result<()> {
         bail!("this is not Debian: install what its packages hold: {names}");
     }
     if !is_root()? {
-        bail!("not root: run `sudo apt-get install {names}`, then `cargo xtask setup` again");
+        bail!("not root: run `sudo apt-get install {names}`, then this command again");
     }
     let mut absent = without_candidate(&wanted)?;
     if !absent.is_empty() {
@@ -301,20 +384,17 @@ fn candidates(policy: &str) -> BTreeSet<&str> {
     available
 }
 
-/// Builds bpf-linker from crates.io.
+/// Builds bpf-linker from crates.io, without optimization and debug information: its work is done by LLVM, which is
+/// built already, and compiling it is what a newcomer waits for. Quiet, since it runs beside another build.
 fn install_linker() -> anyhow::Result<()> {
     let feature = format!("llvm-{}", ebpf::LLVM_MAJOR);
     shell::run(
         shell::cargo()
-            .args([
-                "install",
-                "bpf-linker",
-                "--version",
-                BPF_LINKER_VERSION,
-                "--locked",
-            ])
+            .args(["install", "bpf-linker", "--version", BPF_LINKER_VERSION])
+            .args(["--locked", "--quiet", "--debug"])
             .args(["--no-default-features", "--features", &feature])
             .env("LLVM_PREFIX", llvm_prefix())
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env_remove("CARGO_TARGET_DIR"),
     )
 }
@@ -419,8 +499,37 @@ mod tests {
     }
 
     #[test]
+    fn demo_needs_no_tools_of_tests() {
+        let packages: Vec<&str> = NEEDS
+            .iter()
+            .filter(|need| Scope::Demo.includes(need.purpose))
+            .flat_map(|need| need.packages)
+            .copied()
+            .collect();
+
+        assert!(packages.contains(&"gcc") && packages.contains(&"llvm-22-dev"));
+        for package in [
+            "golang-go",
+            "nodejs",
+            "qemu-system-x86",
+            "procenv",
+            "strace",
+        ] {
+            assert!(!packages.contains(&package), "{package}");
+        }
+    }
+
+    #[test]
+    fn tests_need_everything() {
+        assert!(NEEDS.iter().all(|need| Scope::Tests.includes(need.purpose)));
+    }
+
+    #[test]
     fn what_is_still_missing_is_said_with_the_way_out() {
-        let need = NEEDS.iter().find(|need| need.purpose == EBPF).unwrap();
+        let need = NEEDS
+            .iter()
+            .find(|need| need.purpose == Purpose::Ebpf)
+            .unwrap();
 
         let error = report(&[need], &["no network".to_owned()])
             .unwrap_err()
