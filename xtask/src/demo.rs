@@ -14,12 +14,14 @@ mod cluster;
 mod http;
 mod leftovers;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::{ebpf, setup, shell};
+use crate::setup::Scope;
+use crate::{ebpf, setup, shell, steps};
 use checks::Checks;
 use cluster::Cluster;
 
@@ -40,18 +42,11 @@ const PATIENCE: Duration = Duration::from_mins(1);
 ///
 /// When something it shows is not as it must be.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    setup::run(&setup::Options {
-        check: false,
-        yes: true,
-    })?;
-    if let Err(error) = ebpf::build() {
-        println!("  the eBPF object cannot be built here, so counters will be absent: {error:#}");
-    }
-    shell::run(shell::cargo().args(["build", "--release", "--package", "muster-cli"]))?;
+    build()?;
 
     let mut checks = Checks::default();
     println!("\nmuster demo · one server, one agent, this machine only (127.0.0.1)\n");
-    let mut cluster = Cluster::start()?;
+    let mut cluster = Cluster::start(&program())?;
     let outcome = show(&mut cluster, &mut checks);
     if options.keep && outcome.is_ok() {
         cluster.keep();
@@ -63,7 +58,70 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     outcome?;
     cleaned?;
-    checks.verdict()
+    checks.verdict()?;
+    print_next_steps();
+    Ok(())
+}
+
+/// The program that is shown: the one that the tests start, so that nothing is compiled for the demo alone.
+fn program() -> PathBuf {
+    shell::target_dir().join("debug/muster")
+}
+
+/// Builds the program and, beside it, the eBPF object with what that needs.
+fn build() -> anyhow::Result<()> {
+    if !setup::can_compile() {
+        install()?;
+    }
+    std::thread::scope(|scope| {
+        let ebpf = scope.spawn(|| {
+            install()?;
+            if let Err(error) = steps::run("build the eBPF object", ebpf::build) {
+                println!(
+                    "  the eBPF object cannot be built here, so counters will be absent: {error:#}"
+                );
+            }
+            anyhow::Ok(())
+        });
+        let built = steps::run("build muster", build_muster);
+        let ebpf = ebpf
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // Both are told: the error of one does not explain the other.
+        if let (Err(error), Err(_)) = (&ebpf, &built) {
+            println!("  {error:#}");
+        }
+        built.and(ebpf)
+    })
+}
+
+fn install() -> anyhow::Result<()> {
+    setup::prepare(
+        Scope::Demo,
+        &setup::Options {
+            check: false,
+            yes: true,
+        },
+    )
+}
+
+/// Builds with the features of the whole workspace, as the tests do, so that both share everything.
+fn build_muster() -> anyhow::Result<()> {
+    shell::run(shell::cargo().args(["build", "--workspace", "--bin", "muster"]))
+}
+
+fn print_next_steps() {
+    let program = program();
+    let program = program.strip_prefix(shell::root()).unwrap_or(&program);
+    let muster = program.display();
+    println!(
+        "\nTo go on by hand, in two terminals in {}:\n  \
+         {muster} dev                          # a server and an agent; Ctrl-C removes everything\n  \
+         {muster} job run examples/web.hcl     # two web servers\n  \
+         {muster} job status web\n\
+         README.md has more. `cargo xtask demo --keep` leaves this cluster up.",
+        shell::root().display()
+    );
 }
 
 fn show(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {

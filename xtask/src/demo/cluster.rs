@@ -38,9 +38,9 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts both, on free ports, with their data in a directory of their own.
-    pub(crate) fn start() -> anyhow::Result<Self> {
-        let muster = shell::target_dir().join("release/muster");
+    /// Starts both as `program`, on free ports, with their data in a directory of their own.
+    pub(crate) fn start(program: &Path) -> anyhow::Result<Self> {
+        let muster = program.to_owned();
         let dir = tempfile::Builder::new().prefix("muster-demo-").tempdir()?;
         let log = File::create(dir.path().join("server.log"))?;
         let data = dir.path().join("server");
