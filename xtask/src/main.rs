@@ -2,7 +2,7 @@
 //!
 //! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
 //! - [`judges`] makes the tools of others that look at a task from inside
-//! - [`demo`] shows the system on this machine; [`perf`] measures it
+//! - [`demo`] shows the system on this machine; [`perf`] measures it; [`dist`] builds what is shipped
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
 //! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It never
@@ -21,6 +21,7 @@ mod cases;
 mod ci;
 mod compiler;
 mod demo;
+mod dist;
 mod ebpf;
 mod fix;
 mod judges;
@@ -61,6 +62,8 @@ enum Command {
     },
     /// Build the eBPF object that the agent loads
     BuildEbpf,
+    /// Build the program that is shipped, with the eBPF object in it and its symbols beside it
+    Dist,
     /// Start a cluster on this machine, run a job, break things, clean up
     Demo(demo::Options),
     /// Run every test this machine can, and name each it cannot
@@ -106,6 +109,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             setup::prepare(scope, &setup::Options { check, yes })?;
         }
         Command::BuildEbpf => println!("{}", ebpf::build()?.display()),
+        Command::Dist => dist::run()?,
         Command::Demo(options) => demo::run(&options)?,
         Command::Test(options) => return test::run(&options),
         Command::Vm(options) => return vm::run(&options),
