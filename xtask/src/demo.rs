@@ -31,6 +31,9 @@ pub(crate) struct Options {
     /// Leave the cluster up at the end.
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Show this program: install and build nothing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
 }
 
 /// How long anything the demo waits for may take: a slow machine, not a slow program.
@@ -42,11 +45,17 @@ const PATIENCE: Duration = Duration::from_mins(1);
 ///
 /// When something it shows is not as it must be.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    build()?;
+    let muster = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            build()?;
+            program()
+        }
+    };
 
     let mut checks = Checks::default();
     println!("\nmuster demo · one server, one agent, this machine only (127.0.0.1)\n");
-    let mut cluster = Cluster::start(&program())?;
+    let mut cluster = Cluster::start(&muster)?;
     let outcome = show(&mut cluster, &mut checks);
     if options.keep && outcome.is_ok() {
         cluster.keep();

@@ -166,7 +166,7 @@ impl Gate<'_> {
     /// Installs packages beside the compilation, which needs only a C compiler and make.
     fn prepare_and_build(&self) -> anyhow::Result<Vec<Artifact>> {
         let build = || self.step("build", || self.build_tests());
-        if shell::find_program("cc").is_none() || shell::find_program("make").is_none() {
+        if !setup::can_compile() {
             self.prepare();
             return build();
         }
@@ -401,7 +401,7 @@ fn demo(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<()> {
     let log = folder.join("demo.log");
     let mut text = String::new();
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(["demo", "--binary"]).arg(&muster.executable);
+    command.args(["demo", "--program"]).arg(&muster.executable);
     let status = shell::lines(&mut command, &mut |line| {
         text.push_str(line);
         text.push('\n');
