@@ -135,4 +135,26 @@ impl DeploymentGroup {
             self.require_progress_by = self.require_progress_by.max(now.plus(deadline));
         }
     }
+
+    /// Whether its canaries are not promoted yet.
+    #[must_use]
+    pub fn awaits_promotion(&self) -> bool {
+        self.desired_canaries > 0 && !self.promoted
+    }
+
+    /// Whether as many instances were healthy as are wanted, and canaries are promoted.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        !self.awaits_promotion() && self.healthy >= self.desired_total.max(self.desired_canaries)
+    }
+
+    /// The time by which the next instance must be healthy. `None`: there is no limit, nothing is awaited, the group is
+    /// done, or all canaries were healthy and an operator has to promote them.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let awaits_operator =
+            self.awaits_promotion() && !self.auto_promote && self.healthy >= self.desired_canaries;
+        let counts = self.require_progress_by > Timestamp(0) && !awaits_operator && !self.is_done();
+        counts.then_some(self.require_progress_by)
+    }
 }

@@ -23,6 +23,7 @@ mod prefix;
 mod room;
 mod runs;
 mod sets;
+pub mod waits;
 
 use std::sync::Arc;
 

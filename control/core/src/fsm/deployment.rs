@@ -15,6 +15,8 @@ use muster_domain::job::{Job, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 
 use super::{Change, DeploymentChange, Rejection, Response, job};
+use crate::scheduler;
+use crate::state::waits::healthy_canaries;
 use crate::state::{AllocView, JobRow, State, key_of};
 
 const RUNNING: &str = "Deployment is running";
@@ -234,11 +236,17 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &Heard) {
             row.set_transition(transition);
         });
     }
+    promote_if_ready(change, &deployment);
+    look_at(change, &deployment);
+}
+
+/// Promotes the canaries of a running deployment by itself, if all of them are healthy and the job says so.
+fn promote_if_ready(change: &mut Change<'_>, deployment: &Deployment) {
     let healthy = |group: &DeploymentGroup| healthy_canaries(change.state, group);
     let waiting: Vec<&DeploymentGroup> = deployment
         .groups
         .iter()
-        .filter(|group| group.desired_canaries > 0 && !group.promoted)
+        .filter(|group| group.awaits_promotion())
         .collect();
     let is_ready = !waiting.is_empty()
         && deployment.status == DeploymentStatus::Running
@@ -246,17 +254,8 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &Heard) {
             .iter()
             .all(|group| group.auto_promote && healthy(group) >= group.desired_canaries);
     if is_ready {
-        promote(change, &deployment, |_| true);
+        promote(change, deployment, |_| true);
     }
-    look_at(change, &deployment);
-}
-
-fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
-    let healthy = group.placed_canaries.iter().filter(|id| {
-        let alloc = state.allocs.get(id);
-        alloc.is_some_and(|alloc| !alloc.is_terminal() && alloc.healthy() == Some(true))
-    });
-    u32::try_from(healthy.count()).unwrap_or(u32::MAX)
 }
 
 fn look_at(change: &mut Change<'_>, deployment: &Deployment) -> Option<EvalId> {
@@ -420,7 +419,9 @@ pub(super) fn apply(
                     group.await_progress(change.at);
                 }
             }
-            change.put_deployment(resumed);
+            change.put_deployment(resumed.clone());
+            // Canaries that became healthy meanwhile were not promoted, and no other report need come.
+            promote_if_ready(change, &resumed);
         }
         DeploymentChange::SetHealth { healthy, unhealthy } => {
             return set_health(change, &deployment, &healthy, &unhealthy);
@@ -470,14 +471,8 @@ fn may_promote(
 
 /// Whether no instance of `group` became healthy in time.
 pub(crate) fn is_late(deployment: &Deployment, group: &DeploymentGroup, now: Timestamp) -> bool {
-    let waits_for_people =
-        group.desired_canaries > 0 && !group.promoted && group.healthy >= group.desired_canaries;
-    let is_done = group.healthy >= group.desired_total.max(group.desired_canaries);
-    deployment.status == DeploymentStatus::Running
-        && group.require_progress_by > Timestamp(0)
-        && group.require_progress_by <= now
-        && !waits_for_people
-        && !is_done
+    let is_running = deployment.status == DeploymentStatus::Running;
+    is_running && group.deadline().is_some_and(|at| at <= now)
 }
 
 fn set_health(

@@ -1,0 +1,173 @@
+//! The things that deployments under way and blocked evaluations wait for.
+//!
+//! The rule: each of them waits for at least one thing that is named here, or it stays as it is for ever.
+//! [`check`](super::check) applies the rule to the state after every entry in tests and in the simulator.
+
+use muster_domain::alloc::DesiredStatus;
+use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+use muster_domain::eval::{EvalStatus, Evaluation};
+use muster_domain::id::{AllocId, EvalId, JobKey, Timestamp};
+
+use super::State;
+
+/// An event that moves a deployment or a blocked evaluation on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The scheduler looks at the job, not before the given time.
+    Evaluation {
+        /// The pending evaluation.
+        eval_id: EvalId,
+        /// The start of its work; 0 for at once.
+        not_before: Timestamp,
+    },
+    /// An operator resumes the deployment.
+    Resume,
+    /// An operator promotes the canaries of a group.
+    Promotion {
+        /// The group.
+        group: String,
+    },
+    /// An agent reports the health of an allocation.
+    Health {
+        /// The allocation.
+        alloc_id: AllocId,
+    },
+    /// The progress deadline of a group passes.
+    Deadline {
+        /// The group.
+        group: String,
+        /// The deadline.
+        at: Timestamp,
+    },
+    /// A node gets room for instances of a group.
+    Capacity {
+        /// The group.
+        group: String,
+        /// The number of instances.
+        count: u32,
+    },
+}
+
+impl Wait {
+    /// Whether it may last for ever although all nodes, agents and servers are well.
+    #[must_use]
+    pub fn is_open_ended(&self) -> bool {
+        match self {
+            Self::Resume | Self::Promotion { .. } | Self::Capacity { .. } => true,
+            Self::Evaluation { .. } | Self::Health { .. } | Self::Deadline { .. } => false,
+        }
+    }
+}
+
+/// The things that a deployment under way waits for.
+///
+/// # Errors
+///
+/// The group that waits for nothing, in words, if there is one.
+pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<Wait>, String> {
+    if deployment.status == DeploymentStatus::Paused {
+        return Ok(vec![Wait::Resume]);
+    }
+    let mut waits = of_job(state, &deployment.job);
+    if !waits.is_empty() {
+        return Ok(waits);
+    }
+    for group in &deployment.groups {
+        let of_group = of_group(state, deployment, group);
+        if of_group.is_empty() && !group.is_done() {
+            return Err(format!("group {} waits for nothing", group.name));
+        }
+        waits.extend(of_group);
+    }
+    if waits.is_empty() {
+        return Err("every group is healthy, and no evaluation ends it".to_owned());
+    }
+    Ok(waits)
+}
+
+/// The things that a blocked evaluation waits for.
+///
+/// # Errors
+///
+/// The reason why it waits for nothing.
+pub fn of_eval(state: &State, eval: &Evaluation) -> Result<Vec<Wait>, String> {
+    let mut waits = of_job(state, &eval.job);
+    let Some(job) = state.jobs().get(&eval.job).filter(|job| !job.stop) else {
+        if waits.is_empty() {
+            return Err("its job is stopped, and no evaluation ends it".to_owned());
+        }
+        return Ok(waits);
+    };
+    for (name, count) in &eval.queued {
+        if *count > 0 && job.current.spec.group(name).is_some() {
+            waits.push(Wait::Capacity {
+                group: name.clone(),
+                count: *count,
+            });
+        }
+    }
+    if waits.is_empty() {
+        return Err("no group of its job waits for room".to_owned());
+    }
+    Ok(waits)
+}
+
+/// The canaries of a group that run and are healthy.
+pub(crate) fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
+    let healthy = group.placed_canaries.iter().filter(|id| {
+        let alloc = state.allocs().get(id);
+        alloc.is_some_and(|alloc| !alloc.is_terminal() && alloc.healthy() == Some(true))
+    });
+    u32::try_from(healthy.count()).unwrap_or(u32::MAX)
+}
+
+/// The pending evaluations of a job.
+fn of_job(state: &State, key: &JobKey) -> Vec<Wait> {
+    let open = state.evals().open_of_job(key);
+    let pending = open.filter(|eval| eval.status == EvalStatus::Pending);
+    let waits = pending.map(|eval| Wait::Evaluation {
+        eval_id: eval.id,
+        not_before: eval.wait_until,
+    });
+    waits.collect()
+}
+
+fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    let name = &group.name;
+    let can_promote = || healthy_canaries(state, group) >= group.desired_canaries;
+    if group.awaits_promotion() && !group.auto_promote && can_promote() {
+        waits.push(Wait::Promotion {
+            group: name.clone(),
+        });
+    }
+    if let Some(at) = group.deadline() {
+        waits.push(Wait::Deadline {
+            group: name.clone(),
+            at,
+        });
+    }
+    let allocs = state.allocs().of_job(&deployment.job);
+    let unknown = allocs.filter(|alloc| {
+        alloc.deployment() == Some(deployment.id)
+            && alloc.group().name == *name
+            && alloc.desired() == DesiredStatus::Run
+            && !alloc.client_status().is_terminal()
+            && alloc.healthy().is_none()
+    });
+    waits.extend(unknown.map(|alloc| Wait::Health {
+        alloc_id: alloc.id(),
+    }));
+    let mut open = state.evals().open_of_job(&deployment.job);
+    let blocked = open.find(|eval| eval.status == EvalStatus::Blocked);
+    let queued = blocked.iter().flat_map(|eval| &eval.queued);
+    waits.extend(
+        queued
+            .filter(|(queued, count)| queued == name && *count > 0)
+            .map(|(_, count)| Wait::Capacity {
+                group: name.clone(),
+                count: *count,
+            }),
+    );
+    waits
+}
