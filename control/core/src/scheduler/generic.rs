@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics};
+use muster_domain::deployment::{DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobType, JobVersion, TaskGroup};
@@ -20,6 +21,7 @@ use super::kinds::Kinds;
 use super::rank::{Found, Place, Ranking, Scan};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, Placement, RESCHEDULED,
+    Work,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::fsm::is_placed_one_off;
@@ -34,51 +36,47 @@ pub(super) fn schedule(
     ahead: &mut Ahead,
 ) -> ScheduleOutcome {
     let mut plan = empty_plan(state, job, eval);
-    let (mut work, is_new) = {
-        let groups = groups(state, job, eval);
-        let is_new = groups.iter().all(|group| group.instances.is_empty());
-        let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
-        let deployment = deployment
-            .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
-        let input = Input {
-            batch: super::job_type(job, eval) == JobType::Batch,
-            stopped: job.is_none_or(|job| job.stop),
-            deployment,
-            deployment_is_current: job
-                .zip(deployment)
-                .is_some_and(|(job, deployment)| deployment.job_version == job.current.version),
-            groups,
-            eval_id: eval.id,
-            now,
-        };
-        let work = reconciler::reconcile(&input);
-        plan.new_deployment = work.new_deployment.map(|new| NewDeployment {
-            description: new.description.to_owned(),
-            groups: new.groups,
-        });
-        plan.deployment_update = work
-            .deployment_update
-            .zip(deployment.filter(|row| row.status.is_active()))
-            .map(|((status, description), deployment)| DeploymentUpdate {
-                id: deployment.id,
-                status,
-                description: description.to_owned(),
-            });
-        let names = input.groups.into_iter().map(|group| group.name);
-        (names.zip(work.groups).collect::<Vec<_>>(), is_new)
+    let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
+    let deployment = deployment
+        .filter(|row| job.is_none_or(|job| job.current.create_index == row.job_create_index));
+    let groups = groups(state, job, eval);
+    let is_new = groups.iter().all(|group| group.instances.is_empty());
+    let input = Input {
+        batch: super::job_type(job, eval) == JobType::Batch,
+        stopped: job.is_none_or(|job| job.stop),
+        deployment,
+        deployment_is_current: job
+            .zip(deployment)
+            .is_some_and(|(job, deployment)| deployment.job_version == job.current.version),
+        groups,
+        eval_id: eval.id,
+        now,
     };
-    let desired = work
-        .iter()
-        .map(|(name, work)| ((*name).to_owned(), DesiredUpdates::from(work.counts)))
-        .collect();
+    let mut work = reconciler::reconcile(&input);
+    let names: Vec<&str> = input.groups.iter().map(|group| group.name).collect();
+    plan.new_deployment = work.new_deployment.take().map(|new| NewDeployment {
+        description: new.description.to_owned(),
+        groups: new.groups,
+    });
+    let counts = work.groups.iter();
+    let counts = counts.map(|work| DesiredUpdates::from(work.counts));
+    let desired = names.iter().map(|name| (*name).to_owned()).zip(counts);
+    let desired = desired.collect();
+    // Only what was there before can be mended.
+    if !is_new {
+        mend_all(state, job, &eval.job, &names, &mut work, &mut plan);
+    }
+    plan.deployment_update = work
+        .deployment_update
+        .zip(deployment.filter(|row| row.status.is_active()))
+        .map(|((status, description), deployment)| DeploymentUpdate {
+            id: deployment.id,
+            status,
+            description: description.to_owned(),
+        });
+    let mut work: Vec<(&str, GroupWork)> = names.into_iter().zip(work.groups).collect();
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
-    for (name, work) in &mut work {
-        // Only what was there before can be mended.
-        if !is_new {
-            let left_out = mend(state, job, &eval.job, name, work);
-            await_fewer(&mut plan, name, left_out);
-            replace_apart(state, &eval.job, name, work);
-        }
+    for (_, work) in &mut work {
         if is_placed_one_off(state, &eval.job) {
             work.place.clear();
             work.destructive.clear();
@@ -160,6 +158,74 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
     groups
 }
 
+/// Mends the work of every group, and ends the deployment if that was all it waited for.
+fn mend_all(
+    state: &State,
+    job: Option<&Job>,
+    key: &JobKey,
+    names: &[&str],
+    work: &mut Work,
+    plan: &mut Plan,
+) {
+    for (name, work) in names.iter().zip(&mut work.groups) {
+        place_missing_canaries(state, job, key, name, work);
+        let left_out = mend(state, job, key, name, work);
+        work.leave_failed(left_out);
+        await_fewer(plan, name, left_out);
+        replace_apart(state, key, name, work);
+    }
+    work.end_deployment();
+}
+
+/// Places canaries that the deployment under way wants and does not have.
+///
+/// Nomad places canaries only while there are older instances to replace, and counts those that were lost. Then the
+/// deployment waits for ever for the promotion of canaries that nothing places.
+fn place_missing_canaries(
+    state: &State,
+    job: Option<&Job>,
+    key: &JobKey,
+    name: &str,
+    work: &mut GroupWork,
+) {
+    let Some((job, deployment)) = job.zip(state.deployments().latest(key)) else {
+        return;
+    };
+    let is_under_way = !job.stop
+        && deployment.status == DeploymentStatus::Running
+        && deployment.job_version == job.current.version
+        && deployment.job_create_index == job.current.create_index;
+    let group = deployment
+        .group(name)
+        .filter(|group| is_under_way && group.awaits_promotion());
+    let Some(group) = group else { return };
+    let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
+    let canaries = group.placed_canaries.iter();
+    let canaries = canaries.filter_map(|alloc_id| state.allocs().get(alloc_id));
+    let mut indexes: Vec<u32> = canaries
+        .filter(|alloc| alloc.desired() == DesiredStatus::Run && alloc.next().is_none())
+        .filter(|alloc| !stopped.contains(&alloc.id()))
+        .map(AllocView::name_index)
+        .collect();
+    let placed = work.place.iter().filter(|place| place.canary);
+    indexes.extend(placed.map(|place| place.name_index));
+    let missing = (group.desired_canaries as usize).saturating_sub(indexes.len());
+    let free = (0..u32::MAX).filter(|index| !indexes.contains(index));
+    for name_index in free.take(missing) {
+        work.counts.canary += 1;
+        work.place.push(Placement {
+            name_index,
+            canary: true,
+            previous: None,
+            reschedule: false,
+            lost: false,
+            beside: false,
+            last_stable: false,
+            version_min: 0,
+        });
+    }
+}
+
 /// Mends what Nomad's decisions leave to the next evaluation, which need not come: where a deployment stands still
 /// it replaces one that failed twice and one that was lost not at all; and it replaces what failed though the group
 /// has enough without. Says how many are placed less for that.
@@ -218,8 +284,10 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     }
     let mut left_out: BTreeSet<AllocId> = BTreeSet::new();
     work.place.retain(|place| {
-        let fits = !place.reschedule || room > 0;
-        if place.reschedule && fits {
+        // A canary stands beside the instances that are counted here.
+        let takes_room = place.reschedule && !place.canary;
+        let fits = !takes_room || room > 0;
+        if takes_room && fits {
             room -= 1;
         }
         if !fits {
@@ -974,10 +1042,21 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
     let Some(number) = state.nodes().number(node_id) else {
         return false;
     };
-    let spec = &job.current.spec;
-    let mut waiting = eval.queued.iter().filter_map(|(name, _)| spec.group(name));
+    // While canaries wait, instances of older versions are placed, too: those may fit where no canary does.
+    let deployment = state.deployments().latest(&eval.job);
+    let has_canaries =
+        deployment.is_some_and(|row| row.groups.iter().any(DeploymentGroup::awaits_promotion));
+    let mut versions = vec![Arc::clone(&job.current)];
+    if has_canaries {
+        versions.extend(state.jobs().versions(&eval.job));
+    }
+    let names = || eval.queued.iter().map(|(name, _)| name);
+    let mut waiting = versions.iter().flat_map(|version| {
+        let spec = &version.spec;
+        names().filter_map(move |name| Some((spec, spec.group(name)?)))
+    });
     node.takes_work()
-        && waiting.any(|group| {
+        && waiting.any(|(spec, group)| {
             let mut room = Room::new(state);
             make_way(state, job, node_id, &mut room);
             let mut has_room = || {

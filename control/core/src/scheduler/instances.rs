@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
-use muster_domain::id::Timestamp;
+use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::{NodeStatus, limits_in_place};
 
@@ -159,7 +159,14 @@ impl Instance {
         alloc: AllocView<'_>,
         change: Change,
     ) -> Self {
-        Self::with(taint(state, alloc), job, alloc, change)
+        let mut instance = Self::with(taint(state, alloc), job, alloc, change);
+        // A newer evaluation of the job cancels the one to come, and may look before the instance is due.
+        let is_open = |eval_id: &EvalId| {
+            let eval = state.evals().get(eval_id);
+            eval.is_some_and(|eval| !eval.status.is_terminal())
+        };
+        instance.follow_up = instance.follow_up.filter(is_open);
+        instance
     }
 
     fn with(taint: Taint, job: Option<&Job>, alloc: AllocView<'_>, change: Change) -> Self {

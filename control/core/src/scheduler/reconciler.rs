@@ -90,6 +90,8 @@ pub(super) struct Work {
     pub(super) new_deployment: Option<NewDeployment>,
     /// What becomes of the deployment there is.
     pub(super) deployment_update: Option<(DeploymentStatus, &'static str)>,
+    /// The deployment there is goes on, and is successful as soon as no group has actions left.
+    pub(super) goes_on: bool,
 }
 
 /// A deployment to begin.
@@ -117,6 +119,8 @@ pub(super) struct GroupWork {
     /// Evaluations to come, and the allocations that wait for each.
     pub(super) follow_ups: Vec<FollowUp>,
     pub(super) counts: Counts,
+    /// Actions after which the deployment can be over; `None`: the group is not healthy yet.
+    pub(super) actions_left: Option<usize>,
 }
 
 /// How many of each, for people.
@@ -189,6 +193,19 @@ struct Deployments<'a> {
     has_failed: bool,
 }
 
+impl Work {
+    /// Ends the deployment there is if every group is healthy and has nothing left to do.
+    pub(super) fn end_deployment(&mut self) {
+        let mut groups = self.groups.iter();
+        if self.goes_on && groups.all(|group| group.actions_left == Some(0)) {
+            self.deployment_update = Some((
+                DeploymentStatus::Successful,
+                "Deployment completed successfully",
+            ));
+        }
+    }
+}
+
 impl GroupWork {
     /// `number` instances fewer are placed than was planned: others may be replaced in their stead.
     pub(super) fn go_on_without(&mut self, number: usize) {
@@ -199,6 +216,15 @@ impl GroupWork {
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.counts.destructive += more;
         self.counts.ignore -= more.min(self.counts.ignore);
+    }
+
+    /// `number` instances that failed are not replaced after all: the deployment does not wait for that.
+    pub(super) fn leave_failed(&mut self, number: usize) {
+        // Each counted as one to place and as one to replace.
+        let left = self.actions_left.as_mut();
+        if let Some(left) = left {
+            *left = left.saturating_sub(2 * number);
+        }
     }
 }
 
@@ -212,21 +238,15 @@ pub(super) fn reconcile(input: &Input<'_>) -> Work {
         }
         return work;
     }
-    let mut complete = true;
     for group in &input.groups {
-        let (group_work, group_complete) = match group.spec {
+        let group_work = match group.spec {
             Some(spec) => group::Reconciler::new(input, group, spec, &mut deployments).run(),
-            None => (group::stop_all(&group.instances, false), true),
+            None => group::stop_all(&group.instances, false),
         };
-        complete &= group_complete;
         work.groups.push(group_work);
     }
-    if deployments.current.is_some() && deployments.new.is_none() && complete {
-        work.deployment_update = Some((
-            DeploymentStatus::Successful,
-            "Deployment completed successfully",
-        ));
-    }
+    work.goes_on = deployments.current.is_some() && deployments.new.is_none();
+    work.end_deployment();
     work.new_deployment = deployments.new.map(|mut new| {
         let waiting = || new.groups.iter().filter(|group| group.desired_canaries > 0);
         new.description = if waiting().next().is_none() {

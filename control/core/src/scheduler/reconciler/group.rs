@@ -54,7 +54,10 @@ pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
         .filter(|instance| !only_live || !instance.is_terminal())
         .map(|instance| (instance.id, instance))
         .collect();
-    let mut work = GroupWork::default();
+    let mut work = GroupWork {
+        actions_left: Some(0),
+        ..GroupWork::default()
+    };
     stop_each(&all, &mut work);
     work
 }
@@ -156,8 +159,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.state.desired_canaries != 0 && !self.state.promoted
     }
 
-    /// What to do, and whether the group is done as far as its deployment is concerned.
-    pub(super) fn run(self) -> (GroupWork, bool) {
+    /// What to do.
+    pub(super) fn run(self) -> GroupWork {
         if self.group.instances.is_empty() && self.deployments.current.is_none() {
             self.begin()
         } else {
@@ -166,17 +169,17 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 
     /// All instances come, as [`Self::compare`] would find for many times the cost: there are none, and no deployment.
-    fn begin(mut self) -> (GroupWork, bool) {
+    fn begin(mut self) -> GroupWork {
         let wanted = self.spec.count;
         self.work.place = (0..wanted).map(fresh).collect();
         self.work.counts.place = wanted;
         self.state.desired_total = wanted;
         self.begin_deployment(&ById::new(), &ById::new());
-        let complete = wanted == 0 && self.is_healthy();
-        (self.work, complete)
+        self.work.actions_left = self.is_healthy().then_some(wanted as usize);
+        self.work
     }
 
-    fn compare(mut self) -> (GroupWork, bool) {
+    fn compare(mut self) -> GroupWork {
         let all = self.without_old_batch();
         let all = self.without_other_types(all);
         let (canaries, all) = self.canaries(all);
@@ -227,8 +230,9 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.begin_deployment(&all, &destructive);
 
         let busy = destructive.len() + in_place + placed + migrate.len() + now.len() + later.len();
-        let complete = busy == 0 && !needs_canaries && self.is_healthy();
-        (self.work, complete)
+        let is_healthy = !needs_canaries && self.is_healthy();
+        self.work.actions_left = is_healthy.then_some(busy);
+        self.work
     }
 
     /// Whether an instance whose node is out of reach may still come back.
@@ -894,12 +898,12 @@ mod tests {
                 let told = |is_short: bool| {
                     let mut deployments = Deployments::default();
                     let reconciler = Reconciler::new(&input, &group, spec, &mut deployments);
-                    let (work, complete) = if is_short {
+                    let work = if is_short {
                         reconciler.begin()
                     } else {
                         reconciler.compare()
                     };
-                    format!("{work:?} {complete} {deployments:?}")
+                    format!("{work:?} {deployments:?}")
                 };
                 assert_eq!(told(true), told(false), "{count} with {update:?}");
             }
