@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::alloc::ClientStatus;
+use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
@@ -179,6 +179,32 @@ impl News {
         if now == Some(false) {
             heard.unhealthy.push((alloc.key(), name.clone()));
         }
+    }
+}
+
+/// Judges an instance of a deployment under way that has ended by itself, because no report of its health will come.
+///
+/// One that was healthy may be replaced at once. Nomad leaves it as it is until the deployment is over, which never
+/// comes for a canary: it is not replaced, and without it no canary can be promoted.
+pub(super) fn judge_ended(change: &mut Change<'_>, key: u64) {
+    let Some(alloc) = change.state.allocs.at(key) else {
+        return;
+    };
+    let deployment = alloc.deployment();
+    let deployment = deployment.and_then(|id| change.state.deployments.get(&id));
+    let is_deploying = deployment.is_some_and(|deployment| deployment.status.is_active());
+    let has_ended = alloc.client_status().is_terminal() && alloc.desired() == DesiredStatus::Run;
+    if !is_deploying || !has_ended {
+        return;
+    }
+    match (alloc.healthy(), scheduler::replaced_at(alloc)) {
+        (Some(true), Some(_)) => change.decide(key, |row| {
+            let mut transition = row.transition();
+            transition.reschedule = true;
+            row.set_transition(transition);
+        }),
+        (Some(true), None) | (None, _) => change.decide(key, |row| row.set_healthy(Some(false))),
+        (Some(false), _) => {}
     }
 }
 

@@ -95,6 +95,9 @@ fn record_all(
             let (key, was_live) = (alloc.key(), !alloc.is_terminal());
             let (healthy, was) = (alloc.healthy(), alloc.client_status());
             change.report(key, &report, tasks);
+            if was_live {
+                deployment::judge_ended(change, key);
+            }
             if let Some(alloc) = change.state.allocs.at(key) {
                 news.hear(healthy, alloc);
             }

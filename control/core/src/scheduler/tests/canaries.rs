@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
+use muster_domain::eval::EvalStatus;
 use muster_domain::fixture::{job, node};
+use muster_domain::id::{EvalId, JobKey, LogIndex};
 use muster_domain::job::{JobSpec, UpdateStrategy};
+use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
-use crate::fsm::{Command, DeploymentChange};
+use crate::fsm::{Command, DeploymentChange, EvalUpdate, NextEval};
 use crate::watch;
 
 fn web(count: u32, cpu_mhz: u32, canary: u32) -> JobSpec {
@@ -149,4 +152,139 @@ fn a_deployment_of_more_canaries_than_instances_misses_its_deadline_too() {
         matches!(due[..], [Command::ChangeDeployment { .. }]),
         "{due:?}"
     );
+}
+
+fn canaries(cluster: &Cluster) -> usize {
+    let live = cluster.live("web");
+    live.iter().filter(|alloc| alloc.canary).count()
+}
+
+fn change(cluster: &mut Cluster, change: &DeploymentChange) {
+    let active = cluster.state.deployments().active();
+    let ids: Vec<_> = active.map(|row| row.id).collect();
+    for id in ids {
+        cluster.apply(Command::ChangeDeployment {
+            id,
+            change: change.clone(),
+            at: cluster.now,
+        });
+    }
+    cluster.settle();
+}
+
+#[test]
+fn canaries_are_placed_without_older_instances() {
+    let mut cluster = Cluster::new();
+    let first = cluster.node(node("n1").cpu_mhz(300).build());
+    cluster.run(web(1, 200, 0));
+    healthy(&mut cluster);
+    cluster.run(web(1, 250, 1));
+    assert_eq!(canaries(&cluster), 0, "there is no room");
+
+    cluster.node_status(first, NodeStatus::Down);
+    cluster.settle();
+    cluster.node(node("n2").build());
+    cluster.settle();
+
+    assert_eq!(canaries(&cluster), 1);
+}
+
+#[test]
+fn a_lost_canary_is_placed_when_room_returns() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").cpu_mhz(300).build());
+    cluster.run(web(1, 200, 0));
+    healthy(&mut cluster);
+    let second = cluster.node(node("n2").cpu_mhz(300).build());
+    cluster.run(web(1, 250, 1));
+    healthy(&mut cluster);
+    assert_eq!(canaries(&cluster), 1);
+
+    cluster.node_status(second, NodeStatus::Down);
+    cluster.settle();
+    assert_eq!(canaries(&cluster), 0, "there is no room");
+    cluster.node(node("n3").cpu_mhz(300).build());
+    cluster.settle();
+
+    assert_eq!(canaries(&cluster), 1);
+}
+
+#[test]
+fn a_healthy_canary_that_fails_is_replaced() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    cluster.run(web(1, 200, 1));
+    healthy(&mut cluster);
+    let live = cluster.live("web");
+    let canary = live.iter().find(|alloc| alloc.canary).unwrap();
+
+    say(&mut cluster, canary, ClientStatus::Failed, true);
+    cluster.settle();
+    cluster.advance(Duration::from_mins(5));
+    cluster.settle();
+
+    assert_eq!(canaries(&cluster), 1);
+}
+
+#[test]
+fn canaries_healthy_in_a_pause_are_promoted() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    let mut spec = web(1, 200, 1);
+    for update in spec.groups.iter_mut().filter_map(|it| it.update.as_mut()) {
+        update.auto_promote = true;
+    }
+    cluster.run(spec);
+    change(&mut cluster, &DeploymentChange::Pause);
+    healthy(&mut cluster);
+    assert_eq!(canaries(&cluster), 1);
+
+    change(&mut cluster, &DeploymentChange::Resume);
+
+    assert_eq!(canaries(&cluster), 0, "it is promoted");
+}
+
+/// A newer evaluation cancels the one to come, and a clock that was set back looks before the replacement is due.
+#[test]
+fn a_cancelled_replacement_is_planned_again() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    let alloc = cluster.live("web").remove(0);
+    say(&mut cluster, &alloc, ClientStatus::Failed, true);
+    cluster.settle();
+    let delayed: Vec<EvalId> = cluster
+        .state
+        .evals()
+        .pending()
+        .map(|eval| eval.id)
+        .collect();
+    assert_eq!(delayed.len(), 1);
+    let cancelled = EvalUpdate {
+        eval_id: delayed[0],
+        status: EvalStatus::Canceled,
+        description: String::new(),
+        snapshot_index: LogIndex(0),
+        failed_groups: Vec::new(),
+        queued: Vec::new(),
+        next: NextEval::Nothing,
+    };
+    cluster.apply(Command::UpdateEvals {
+        evals: vec![cancelled],
+        at: cluster.now,
+    });
+
+    cluster.apply(Command::EvaluateJob {
+        key: JobKey::in_default("web"),
+        force_reschedule: false,
+        at: cluster.now,
+    });
+    cluster.settle();
+
+    assert_eq!(cluster.state.evals().pending().count(), 1);
 }
