@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use muster_control_core::scheduler;
+use muster_control_core::state::waits::{self, Wait};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::ClientStatus;
-use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
+use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::EvalStatus;
-use muster_domain::id::{AllocId, JobKey, Timestamp};
+use muster_domain::id::{AllocId, JobKey};
 use muster_domain::job::{Job, JobType};
 use muster_domain::node::NodeStatus;
 
@@ -122,12 +123,12 @@ fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
         }
         let plan = scheduler::schedule(state, eval, eval.modify_time).plan;
         if !plan.is_empty() {
-            unrest.push(format!("{name} waits although there is room"));
+            unrest.push(format!("{name} waits although there is room: {plan:?}"));
         }
     }
 }
 
-/// A deployment under way waits for somebody, or for room that there is not; none is left of a job that is gone.
+/// A deployment under way waits for an operator or for room that there is not; none is left of a job that is gone.
 fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
     for row in state.deployments().iter() {
         if state.jobs().get(&row.job).is_none() {
@@ -139,39 +140,13 @@ fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
         }
     }
     for row in state.deployments().active() {
-        let mut open = state.evals().open_of_job(&row.job);
-        let has_no_room = open.any(|eval| eval.status == EvalStatus::Blocked);
-        let mut groups = row.groups.iter();
-        let is_owed = row.status == DeploymentStatus::Paused
-            || groups.all(waits_for_people)
-            || has_needless(state, &row.job)
-            || (has_no_room && row.groups.iter().all(has_no_deadline));
-        if !is_owed {
-            unrest.push(format!("a deployment waits for nobody: {row:?}"));
+        let name = format!("deployment {} of {}", row.id, row.job);
+        match waits::of_deployment(state, row) {
+            Ok(waits) if waits.iter().all(Wait::is_open_ended) => {}
+            Ok(waits) => unrest.push(format!("{name} waits: {waits:?}: {row:?}")),
+            Err(why) => unrest.push(format!("{name} is stuck: {why}: {row:?}")),
         }
     }
-}
-
-/// Canaries that were lost after they were healthy count: nobody but a user ends that.
-fn waits_for_people(group: &DeploymentGroup) -> bool {
-    group.desired_canaries > 0
-        && !group.promoted
-        && !group.auto_promote
-        && group.healthy >= group.desired_canaries
-}
-
-/// Whether an instance has failed that nobody replaces, as none is wanted: Nomad has a deployment wait for it.
-fn has_needless(state: &State, key: &JobKey) -> bool {
-    let mut allocs = state.allocs().of_job(key);
-    allocs.any(|alloc| {
-        alloc.client_status() == ClientStatus::Failed
-            && !alloc.server_terminal()
-            && alloc.next().is_none()
-    })
-}
-
-fn has_no_deadline(group: &DeploymentGroup) -> bool {
-    group.progress_deadline_ns == 0 || group.require_progress_by == Timestamp(0)
 }
 
 /// What an agent runs is what the servers want it to run, and nothing else runs on its machine.
