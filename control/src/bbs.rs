@@ -35,6 +35,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::Control;
+use crate::http::cross_site::SitePolicy;
 use crate::http::listen::{self, Door};
 use crate::limits;
 
@@ -118,6 +119,7 @@ impl Bbs {
             connections_max: limits::BBS_CONNECTIONS_MAX,
             per_address_max: limits::BBS_CONNECTIONS_PER_ADDRESS_MAX,
             tls: Some(shown.subscribe()),
+            sites: SitePolicy::bbs(),
         };
         let context = Context {
             control,

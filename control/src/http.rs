@@ -2,7 +2,7 @@
 //!
 //! One file per noun answers its routes; `status` alone decides status codes, `query` reads what stands
 //! behind the `?` and waits for changes, `body` reads bodies, `listen` accepts connections and bounds
-//! them. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
+//! them, `cross_site` refuses requests of web pages. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
 //!
 //! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.
 
@@ -12,6 +12,7 @@ mod answer;
 pub(crate) mod body;
 mod check;
 mod client;
+pub(crate) mod cross_site;
 mod deployment;
 mod eval;
 mod event;
@@ -46,6 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handle::Control;
 
+use cross_site::SitePolicy;
 use status::ApiError;
 
 /// What every handler has.
@@ -109,13 +111,14 @@ fn router(http: Http) -> Router {
         .with_state(http)
 }
 
-/// Serves the API on `listener` until `shutdown` is cancelled, then lets requests in flight end.
+/// Serves the API on `listener` to whom `sites` lets in until `shutdown` is cancelled, then lets requests in flight end.
 ///
 /// # Errors
 ///
 /// If the listener's address cannot be read.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
+    sites: SitePolicy,
     control: Control,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
@@ -125,7 +128,7 @@ pub async fn serve(
         control,
         shutdown: shutdown.clone(),
     });
-    listen::accept(listener, listen::Door::plain(), router, shutdown).await;
+    listen::accept(listener, listen::Door::plain(sites), router, shutdown).await;
     Ok(())
 }
 

@@ -32,6 +32,8 @@ use crate::comparison::{self, DivergedError};
 use crate::data_dir::{DataDir, OpenDataDirError};
 use crate::handle::{Control, ControlParts, ServerInfo};
 use crate::http;
+use crate::http::cross_site::SitePolicy;
+pub use crate::http::cross_site::{AllowedHost, AllowedHostError};
 use crate::leader::{self, Inputs};
 use crate::limits;
 use crate::listen;
@@ -66,6 +68,9 @@ pub struct ServerConfig {
     pub data_dir: PathBuf,
     /// Where it speaks HTTP; port 0 takes a free one.
     pub http_addr: SocketAddr,
+    /// Names and addresses of the server beside the machine's own, such as that of a proxy. Pages from there may use
+    /// the API, too.
+    pub http_allowed_hosts: Vec<AllowedHost>,
     /// Where it speaks QUIC; port 0 takes a free one.
     pub quic_addr: SocketAddr,
     /// The cluster's name: letters, digits, hyphens.
@@ -103,6 +108,7 @@ impl ServerConfig {
         Self {
             data_dir: data_dir.into(),
             http_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_HTTP_PORT)),
+            http_allowed_hosts: Vec::new(),
             quic_addr: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_QUIC_PORT)),
             cluster: tls::DEFAULT_CLUSTER.to_owned(),
             name: "server".to_owned(),
@@ -367,9 +373,9 @@ impl Server {
         let (identity, tls_dir) = identity(&config, &data_dir)?;
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
         let (sessions, on_sessions) = SessionThreads::start()?;
-        let (listener, quic) = bind(&config, &identity).await?;
+        let (api, quic) = bind(&config, &identity).await?;
         let bbs = Bbs::open(config.bbs.as_ref()).await?;
-        let http_addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
+        let http_addr = api.addr;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
         let me = Known {
             server_id: data_dir.server_id(),
@@ -425,7 +431,7 @@ impl Server {
             Part::start("one-off requests", |stop| {
                 gather::write(control.clone(), gathered, stop)
             }),
-            Part::start("http", |stop| serve_http(listener, control.clone(), stop)),
+            Part::start("http", |stop| serve_http(api, control.clone(), stop)),
         ];
         parts.extend(with_others(&control, config.join, config.dead_server_after));
         parts.extend(bbs.map(|bbs| Part::start("bbs", |stop| bbs.serve(control.clone(), stop))));
@@ -530,11 +536,20 @@ fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [P
     ]
 }
 
+/// The socket for HTTP.
+#[derive(Debug)]
+struct ApiListener {
+    listener: TcpListener,
+    addr: SocketAddr,
+    /// Which requests are refused as those of other sites' pages.
+    sites: SitePolicy,
+}
+
 /// The sockets for HTTP and for QUIC.
 async fn bind(
     config: &ServerConfig,
     identity: &Identity,
-) -> Result<(TcpListener, quinn::Endpoint), StartServerError> {
+) -> Result<(ApiListener, quinn::Endpoint), StartServerError> {
     let bind_http = |source| StartServerError::BindHttp {
         addr: config.http_addr,
         source,
@@ -542,8 +557,15 @@ async fn bind(
     let listener = TcpListener::bind(config.http_addr)
         .await
         .map_err(bind_http)?;
+    let addr = listener.local_addr().map_err(StartServerError::LocalAddr)?;
+    let sites = SitePolicy::api(addr.ip(), config.advertise, &config.http_allowed_hosts);
     let quic = endpoint::server(config.quic_addr, identity, &listen::PROTOCOLS)?;
-    Ok((listener, quic))
+    let api = ApiListener {
+        listener,
+        addr,
+        sites,
+    };
+    Ok((api, quic))
 }
 
 /// What this server shows to others, and where that is on disk.
@@ -606,8 +628,11 @@ async fn keep_certificates(
     stop.run_until_cancelled(certificates.follow(changed)).await;
 }
 
-async fn serve_http(listener: TcpListener, control: Control, stop: CancellationToken) {
-    if let Err(error) = http::serve(listener, control, stop).await {
+async fn serve_http(api: ApiListener, control: Control, stop: CancellationToken) {
+    let ApiListener {
+        listener, sites, ..
+    } = api;
+    if let Err(error) = http::serve(listener, sites, control, stop).await {
         tracing::error!(%error, "HTTP has stopped");
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use muster_agent::node::{Agent, AgentConfig, Leave};
-use muster_control::server::{Server, ServerConfig};
+use muster_control::server::{AllowedHost, Server, ServerConfig};
 use muster_link::tls::{Identity, Role};
 
 use super::{absolute, driver_command, ended, logging, raise_open_files, runtime, signals};
@@ -27,6 +27,9 @@ pub struct DevArgs {
     pub http: SocketAddr,
     /// Where server and agent speak to each other; a free port unless given.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
+    /// Another name or address under which clients reach the HTTP API, with commas between; see `muster server --help`.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub http_allowed_host: Vec<AllowedHost>,
     pub quic: SocketAddr,
     /// Run tasks that have a network also where eBPF does not load, and nothing keeps them from the node's metadata and
     /// control plane.
@@ -64,6 +67,9 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     "dev".clone_into(&mut config.name);
     let server = Server::start(config)
         .await
+    config
+        .http_allowed_hosts
+        .clone_from(&args.http_allowed_host);
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let agent = match start_agent(args, dir, server.info().quic_addr).await {
         Ok(agent) => agent,

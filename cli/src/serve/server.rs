@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use muster_control::server::{DEFAULT_DEAD_SERVER_AFTER, Server, ServerConfig};
+use muster_control::server::{AllowedHost, DEFAULT_DEAD_SERVER_AFTER, Server, ServerConfig};
 use muster_link::tls::NAME_BYTES_MAX;
 
 use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
@@ -27,6 +27,11 @@ pub struct ServerArgs {
     /// Where it speaks HTTP; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
     pub http: SocketAddr,
+    /// Another name or address under which clients reach the HTTP API, such as that of a proxy, with commas between;
+    /// with a port if browsers use another than 80 and 443. Its web pages may use the API. The machine's own
+    /// addresses, its host name and loopback names need no mention.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub http_allowed_host: Vec<AllowedHost>,
     /// Where it speaks QUIC to agents and other servers; port 0 takes a free one.
     #[arg(long, default_value = "127.0.0.1:4647", value_name = "ADDR")]
     pub quic: SocketAddr,
@@ -76,6 +81,9 @@ pub fn run(args: &ServerArgs) -> CliResult {
     logging::start();
     let mut config = ServerConfig::new(absolute(&args.data_dir)?);
     config.http_addr = args.http;
+    config
+        .http_allowed_hosts
+        .clone_from(&args.http_allowed_host);
     config.quic_addr = args.quic;
     config.cluster.clone_from(&args.cluster);
     config.name = args

@@ -150,6 +150,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::http::cross_site::SitePolicy;
     use crate::http::listen::{self, Door};
 
     fn certificates() -> TempDir {
@@ -175,6 +176,7 @@ mod tests {
             connections_max: 1,
             per_address_max: 1,
             tls: Some(watch::Sender::new(config).subscribe()),
+            sites: SitePolicy::bbs(),
         };
         let shutdown = CancellationToken::new();
         tokio::spawn(listen::accept(

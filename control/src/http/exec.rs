@@ -12,7 +12,6 @@ use axum::Extension;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path, State as Shared};
-use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
@@ -39,13 +38,9 @@ pub(super) async fn open(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,
     Extension(connection): Extension<Line>,
-    headers: HeaderMap,
     query: Query,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    if let Some(origin) = foreign_origin(&headers) {
-        return Err(ApiError::ForeignOrigin { origin });
-    }
     let upgrade = upgrade.map_err(|error| {
         ApiError::Malformed(format!(
             "a session needs a websocket: {}",
@@ -73,20 +68,6 @@ pub(super) async fn open(
             carry(socket, line, http.shutdown).await;
             drop(connection);
         }))
-}
-
-/// Where the page is from that a browser asks for, if that is not this server: browsers let any page open a websocket
-/// to anywhere, and tell.
-fn foreign_origin(headers: &HeaderMap) -> Option<String> {
-    let text = |name| {
-        headers
-            .get(name)
-            .map(|value| String::from_utf8_lossy(value.as_bytes()))
-    };
-    let origin = text(header::ORIGIN)?;
-    let host = text(header::HOST).unwrap_or_default();
-    let from = origin.split_once("://").map_or("", |(_, host)| host);
-    (from.is_empty() || !from.eq_ignore_ascii_case(&host)).then(|| origin.into_owned())
 }
 
 /// The command of the query.
@@ -329,25 +310,6 @@ mod tests {
         assert_eq!(parts[0], ExecInput::Resize { height, width });
         assert_eq!(parts[2], ExecInput::Stdin(vec![7]));
         assert_eq!(parts[3], ExecInput::StdinClosed);
-    }
-
-    /// Else a page that somebody looks at could run commands in tasks.
-    #[test]
-    fn pages_of_others_are_refused() {
-        let foreign = |origin: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, "127.0.0.1:4646".parse().unwrap());
-            if let Some(origin) = origin {
-                headers.insert(header::ORIGIN, origin.parse().unwrap());
-            }
-            foreign_origin(&headers).is_some()
-        };
-
-        assert!(!foreign(None), "no browser");
-        assert!(!foreign(Some("http://127.0.0.1:4646")));
-        for origin in ["http://127.0.0.1:8080", "https://example.org", "null", ""] {
-            assert!(foreign(Some(origin)), "{origin}");
-        }
     }
 
     /// A longer reason would be refused by the library, and the client would learn nothing.

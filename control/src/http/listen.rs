@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,11 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Layer as _;
 
+use super::cross_site::{self, SitePolicy};
 use super::patience::{Patience, Patient};
 use crate::limits;
 
 const TOO_MANY: &[u8] =
-    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\n\
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\
 Connection: close\r\nRetry-After: 1\r\nContent-Length: 46\r\n\r\n\
 too many connections: close some and try again";
 
@@ -39,15 +41,18 @@ pub(crate) struct Door {
     pub(crate) per_address_max: usize,
     /// What a handshake is made with, for connections from then on. `None`: there is none.
     pub(crate) tls: Option<watch::Receiver<Arc<rustls::ServerConfig>>>,
+    /// Requests that are refused before any route sees them.
+    pub(crate) sites: SitePolicy,
 }
 
 impl Door {
     /// Of the API.
-    pub(super) fn plain() -> Self {
+    pub(super) fn plain(sites: SitePolicy) -> Self {
         Self {
             connections_max: limits::HTTP_CONNECTIONS_MAX,
             per_address_max: limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX,
             tls: None,
+            sites,
         }
     }
 }
@@ -55,7 +60,7 @@ impl Door {
 /// The connection that a request came on. Whoever makes something else of it holds one of these.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    _place: Arc<Place>,
+    place: Arc<Place>,
     patience: Patience,
 }
 
@@ -63,6 +68,11 @@ impl Line {
     /// From now on its other side may take as long as it likes to read.
     pub(super) fn be_patient(&self) {
         self.patience.lift();
+    }
+
+    /// The address of this machine that the connection came to.
+    pub(super) fn local_ip(&self) -> Option<IpAddr> {
+        self.place.local
     }
 }
 
@@ -78,6 +88,8 @@ struct Census {
 struct Place {
     census: Arc<Mutex<Census>>,
     address: IpAddr,
+    /// The address of this machine that it came to.
+    local: Option<IpAddr>,
 }
 
 impl Place {
@@ -96,6 +108,7 @@ impl Place {
         Some(Self {
             census: Arc::clone(census),
             address,
+            local: None,
         })
     }
 }
@@ -120,6 +133,7 @@ pub(crate) async fn accept(
     router: Router,
     shutdown: CancellationToken,
 ) {
+    let router = router.layer(from_fn_with_state(door.sites.clone(), cross_site::check));
     let census = Arc::new(Mutex::new(Census::default()));
     let tasks = TaskTracker::new();
     loop {
@@ -130,7 +144,11 @@ pub(crate) async fn accept(
         match accepted {
             Ok((stream, _)) if unusable(&stream) => {}
             Ok((stream, peer)) => match Place::take(&census, &door, peer.ip()) {
-                Some(place) => {
+                Some(mut place) => {
+                    place.local = stream
+                        .local_addr()
+                        .ok()
+                        .map(|local| local.ip().to_canonical());
                     let tls = door.tls.as_ref().map(|tls| Arc::clone(&tls.borrow()));
                     tasks.spawn(welcome(
                         stream,
@@ -221,7 +239,7 @@ async fn converse(
 ) {
     let (stream, patience) = Patient::new(stream);
     let line = Line {
-        _place: Arc::new(place),
+        place: Arc::new(place),
         patience,
     };
     let connection = http1::Builder::new()
@@ -270,7 +288,13 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
         let router = Router::new().route("/", get(|| async { "here" }));
-        tokio::spawn(accept(listener, Door::plain(), router, shutdown.clone()));
+        let sites = SitePolicy::api(address.ip(), None, &[]);
+        tokio::spawn(accept(
+            listener,
+            Door::plain(sites),
+            router,
+            shutdown.clone(),
+        ));
         (TcpStream::connect(address).await.unwrap(), shutdown)
     }
 
@@ -280,7 +304,7 @@ mod tests {
         let (mut stream, _shutdown) = listening().await;
 
         stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: slow\r\nX-A: ")
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: ")
             .await
             .unwrap();
         let mut answer = Vec::new();
@@ -312,7 +336,7 @@ mod tests {
     async fn an_idle_connection_does_not_hold_a_shutdown_up() {
         let (mut stream, shutdown) = listening().await;
         stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: idle\r\n\r\n")
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .await
             .unwrap();
         let mut buffer = [0; 512];
@@ -337,7 +361,7 @@ mod tests {
     #[test]
     fn one_address_cannot_take_every_place() {
         let census = Arc::new(Mutex::new(Census::default()));
-        let door = Door::plain();
+        let door = Door::plain(SitePolicy::api(Ipv4Addr::LOCALHOST.into(), None, &[]));
         let greedy = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
         let other = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 
@@ -354,7 +378,7 @@ mod tests {
     #[test]
     fn places_are_bounded_for_all() {
         let census = Arc::new(Mutex::new(Census::default()));
-        let door = Door::plain();
+        let door = Door::plain(SitePolicy::api(Ipv4Addr::LOCALHOST.into(), None, &[]));
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
         let places: Vec<Place> =

@@ -13,6 +13,7 @@ use muster_domain::id::NodeId;
 use muster_wire::api::job::request::{self, ReadJobError};
 use muster_wire::api::task::{TaskError, kind};
 
+use super::cross_site::CrossSiteError;
 use crate::agents::NodeRequestError;
 use crate::handle::{ProposeError, ReadError};
 use crate::limits;
@@ -77,14 +78,9 @@ pub(crate) enum ApiError {
     /// A snapshot was not restored.
     #[error("{}", crate::chain(.0))]
     Restore(#[from] RestoreError),
-    /// A browser asks for a page that is not from here.
-    #[error(
-        "a page from {origin} may not open sessions here: only what comes from this server's own address may"
-    )]
-    ForeignOrigin {
-        /// Where the page is from.
-        origin: String,
-    },
+    /// The request may be that of a web page of another site.
+    #[error(transparent)]
+    CrossSite(#[from] CrossSiteError),
     /// The node cannot be asked.
     #[error("{}", chain(.0))]
     Node(#[from] NodeRequestError),
@@ -207,7 +203,13 @@ impl ApiError {
                 not_found: true, ..
             } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::ForeignOrigin { .. } => StatusCode::FORBIDDEN,
+            Self::CrossSite(error) => match error {
+                CrossSiteError::HostCount { .. } => StatusCode::BAD_REQUEST,
+                CrossSiteError::Host { .. }
+                | CrossSiteError::Origin { .. }
+                | CrossSiteError::FetchSite { .. } => StatusCode::FORBIDDEN,
+                CrossSiteError::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            },
             Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) | Self::Task { .. } => {
                 StatusCode::BAD_REQUEST
             }
@@ -296,7 +298,10 @@ impl IntoResponse for ApiError {
             let seconds = HeaderValue::from(limits::RETRY_AFTER.as_secs());
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
-        if matches!(self, Self::TooLarge { .. } | Self::SlowBody { .. }) {
+        if matches!(
+            self,
+            Self::TooLarge { .. } | Self::SlowBody { .. } | Self::CrossSite(_)
+        ) {
             // The rest of the body is not read, so the connection cannot be used again.
             response
                 .headers_mut()

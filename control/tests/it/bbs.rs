@@ -317,6 +317,23 @@ async fn nobody_is_let_in_without_a_certificate_of_the_authority() {
     fixture.test.server.shutdown().await;
 }
 
+/// A browser may have a certificate of the authority.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_other_sites_are_refused() {
+    let Fixture { test, client, .. } = fixture().await;
+
+    for (name, value, status) in [
+        ("origin", "https://evil.example", 403),
+        ("sec-fetch-site", "cross-site", 403),
+        ("content-type", "text/plain", 415),
+        ("host", "bbs.service.internal:8889", 200),
+    ] {
+        let answered = client.status_with("/v1/ping", name, value).await;
+        assert_eq!(answered, status, "{name}: {value}");
+    }
+    test.server.shutdown().await;
+}
+
 /// Sessions of clients would otherwise hold the old certificate for as long as they like.
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_certificates_are_shown_from_then_on() {

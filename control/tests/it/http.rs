@@ -4,6 +4,7 @@ mod blocking;
 mod changes;
 mod cluster;
 mod connections;
+mod cross_site;
 mod deployments;
 mod events;
 mod garbage;

@@ -28,7 +28,7 @@ impl Client {
     /// Sends `body` and waits for the answer, which must be 200.
     pub(super) async fn put(&mut self, path: &str, body: &str) -> anyhow::Result<()> {
         self.ask(format!(
-            "PUT {path} HTTP/1.1\r\nHost: muster\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ))
         .await
@@ -36,13 +36,13 @@ impl Client {
 
     /// Deletes, and waits for the answer, which must be 200.
     pub(super) async fn delete(&mut self, path: &str) -> anyhow::Result<()> {
-        self.ask(format!("DELETE {path} HTTP/1.1\r\nHost: muster\r\n\r\n"))
+        self.ask(format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await
     }
 
     /// The answer's text, which must be 200.
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<String> {
-        self.ask(format!("GET {path} HTTP/1.1\r\nHost: muster\r\n\r\n"))
+        self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await?;
         Ok(String::from_utf8(self.body.clone())?)
     }

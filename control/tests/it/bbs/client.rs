@@ -153,6 +153,18 @@ impl Client {
         soon("an answer", asked).await.unwrap()
     }
 
+    /// The status that a message with such a header is answered with.
+    pub(super) async fn status_with(&self, path: &str, name: &'static str, value: &str) -> u16 {
+        let (http, url) = (self.http.clone(), format!("{}{path}", self.base));
+        let value = value.to_owned();
+        let asked = tokio::task::spawn_blocking(move || {
+            let answer = http.post(&url).header(name, value).send_empty().unwrap();
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+            answer.status().as_u16()
+        });
+        soon("an answer", asked).await.unwrap()
+    }
+
     /// The body of an answer that goes on. Blocks.
     pub(super) fn open(&self, path: &str) -> impl Read + Send + use<> {
         let url = format!("{}{path}", self.base);

@@ -27,7 +27,7 @@ async fn a_body_that_nobody_wants_does_not_end_the_connection() {
     ]
     .repeat(3)
     {
-        let head = format!("PUT {path} HTTP/1.1\r\nHost: muster\r\nContent-Length: 2\r\n\r\n");
+        let head = format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         // Not waited for anything: a server that answers before the body comes has the time to do so.

@@ -232,7 +232,7 @@ async fn follow(client: &Client, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address)
         .await
         .expect("the server listens");
-    let request = format!("GET {path}?follow=true HTTP/1.1\r\nHost: muster\r\n\r\n");
+    let request = format!("GET {path}?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream
         .write_all(request.as_bytes())
         .await
