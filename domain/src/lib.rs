@@ -2,6 +2,7 @@
 //!
 //! | module | noun |
 //! |---|---|
+//! | [`account`] | users and groups of a machine |
 //! | [`id`] | ids, log index, timestamp |
 //! | [`job`] | job specification, versions, task groups, tasks |
 //! | [`resources`] | what a task asks for and a node offers |
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod alloc;
 pub mod deployment;
 pub mod eval;

@@ -13,6 +13,7 @@ use super::{
     LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, RestartPolicy,
     Spread, Task, TaskGroup,
 };
+use crate::account::{Account, Shown};
 use crate::fault::Fault;
 use crate::limits;
 use crate::pattern::Pattern;
@@ -232,6 +233,17 @@ fn check_delay(at: &str, delay: Duration, faults: &mut Vec<Fault>) {
     }
 }
 
+/// An empty one is the driver's default.
+fn check_user(at: &str, user: &str, faults: &mut Vec<Fault>) {
+    if user.is_empty() {
+        return;
+    }
+    if let Err(error) = Account::parse(user) {
+        let message = format!("{} {error}", Shown(user));
+        faults.push(Fault::new(format!("{at} → user"), message));
+    }
+}
+
 fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     let Task {
         name,
@@ -263,7 +275,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
         ));
     }
     check_value(format_args!("{at} → driver"), driver, faults);
-    check_value(format_args!("{at} → user"), user, faults);
+    check_user(&at, user, faults);
     if config_json.len() > limits::CONFIG_BYTES_MAX {
         faults.push(Fault::new(
             format!("{at} → config"),

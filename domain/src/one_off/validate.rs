@@ -1,5 +1,6 @@
 //! What a one-off task must be before it is accepted.
 
+use crate::account::{Account, Shown};
 use crate::fault::Fault;
 use crate::job::{Operand, validate};
 use crate::limits;
@@ -288,6 +289,7 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             if let Some(it) = run.env.iter().find(|it| !is_env_name(&it.name)) {
                 wrong("env", format!("`{}` names no variable", it.name));
             }
+            check_user(&run.user, wrong);
         }
         Action::Download(download) => {
             needs("from", &download.from);
@@ -297,6 +299,7 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             if !from.is_empty() && !is_http(from) && !is_file(from) {
                 wrong("from", format!("`{from}` is no http, https or file URL"));
             }
+            check_user(&download.user, wrong);
             check_sum(download, wrong);
         }
         Action::Upload(upload) => {
@@ -307,6 +310,7 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             if !to.is_empty() && !is_http(to) && !is_file(to) {
                 wrong("to", format!("`{to}` is no http, https or file URL"));
             }
+            check_user(&upload.user, wrong);
         }
         Action::Timeout(timeout) => {
             if timeout.timeout_ms <= 0 {
@@ -320,6 +324,15 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
                 wrong("actions", format!("is empty in a {} action", action.word()));
             }
         }
+    }
+}
+
+/// An empty one is told as missing.
+fn check_user(user: &str, wrong: &mut impl FnMut(&str, String)) {
+    if let Err(error) = Account::parse(user)
+        && !user.is_empty()
+    {
+        wrong("user", format!("{} {error}", Shown(user)));
     }
 }
 

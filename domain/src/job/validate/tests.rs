@@ -34,6 +34,24 @@ fn every_fault_is_reported_with_its_path() {
     assert!(reasons[2].contains("SIGTERM"));
 }
 
+/// The number above the highest id means "leave it": a process told to become that user stays root.
+#[test]
+fn users_are_ids_or_names() {
+    let with = |user: &str| {
+        let mut spec = job("web").build();
+        user.clone_into(&mut spec.groups[0].tasks[0].user);
+        spec
+    };
+
+    for user in ["", "0", "nobody", "4294967294"] {
+        assert!(validate(with(user)).is_ok(), "{user}");
+    }
+    for user in ["4294967295", "4294967296", "-1", "+0", "a:b", "root\n"] {
+        let reasons = reasons(with(user));
+        assert!(reasons[0].contains("task \"main\" → user"), "{reasons:?}");
+    }
+}
+
 #[test]
 fn limits_of_disks_are_in_their_bounds() {
     let with = |io: IoLimits| {
