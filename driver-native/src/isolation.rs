@@ -38,7 +38,7 @@ use crate::names::NamesError;
 use crate::paths::PathError;
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
-use crate::user::{Identity, UserError};
+use crate::user::{AllowedGroups, Identity, UserError};
 
 /// Why a task cannot have the isolation that it is to have, or may not have less.
 #[derive(Debug, Error)]
@@ -304,13 +304,18 @@ fn identity(
         None => "user",
     };
     let refused = |source| match source {
-        UserError::UnknownGroup { .. } => IsolationError::User {
+        UserError::UnknownGroup { .. }
+        | UserError::MalformedGroup { .. }
+        | UserError::LookupGroup { .. }
+        | UserError::GroupNotAllowed { .. } => IsolationError::User {
             field: "config.group",
             source,
         },
-        UserError::Unknown { .. } | UserError::Lookup { .. } | UserError::NotRoot { .. } => {
-            IsolationError::User { field, source }
-        }
+        UserError::Malformed { .. }
+        | UserError::Unknown { .. }
+        | UserError::Lookup { .. }
+        | UserError::UsersGroupNotAllowed { .. }
+        | UserError::NotRoot { .. } => IsolationError::User { field, source },
     };
     if native.isolation == Level::Raw {
         return Identity::of(named, group).map_err(refused);
@@ -320,7 +325,13 @@ fn identity(
     } else {
         named
     };
-    let identity = Identity::alone(user, group).map_err(refused)?;
+    // The ids of a strict task are none of the host's.
+    let allowed = if native.isolation == Level::Strict {
+        &AllowedGroups::Any
+    } else {
+        &policy.allow_groups
+    };
+    let identity = Identity::alone(user, group, allowed).map_err(refused)?;
     if identity.uid == 0 && !policy.allow_uid0 {
         return Err(IsolationError::RootNotAllowed {
             field,

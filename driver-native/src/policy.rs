@@ -1,10 +1,11 @@
 //! What the node lets its tasks have: the driver's own configuration.
 //!
 //! A job may ask for less isolation than the default, and the node decides here. What is not set is
-//! safe: no task runs raw, none is uid 0, none sees a path of the host.
+//! safe: no task runs raw, none is uid 0, none is in a group of the host but its user's own, none sees a path of the host.
 
 use std::path::{Component, Path, PathBuf};
 
+use muster_domain::account::{Account, AccountError, Shown};
 use muster_driver::Spec;
 use serde::{Deserialize, de};
 use serde_json::Value;
@@ -12,6 +13,7 @@ use thiserror::Error;
 
 use crate::config::field;
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
+use crate::user::AllowedGroups;
 
 /// The user of a contained task that names none.
 const DEFAULT_USER: &str = "nobody";
@@ -67,6 +69,8 @@ pub(crate) struct Policy {
     pub(crate) allow_uid0: bool,
     /// Capabilities that contained tasks may have at most.
     pub(crate) allow_caps: Capabilities,
+    /// Groups of the host that contained tasks may have; the own group of a user needs no mention.
+    pub(crate) allow_groups: AllowedGroups,
     /// What a root made of the host's directories holds.
     pub(crate) host_dirs: Vec<String>,
     /// Paths of the host that jobs may mount, or take their root from.
@@ -96,7 +100,7 @@ pub(crate) struct AllowedPath {
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
-        "`{field}` of the native driver's configuration cannot be read (fields: allow_raw, allow_uid0, allow_caps, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
+        "`{field}` of the native driver's configuration cannot be read (fields: allow_raw, allow_uid0, allow_caps, allow_groups, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
     )]
     Shape {
         field: String,
@@ -109,6 +113,12 @@ pub(crate) enum PolicyError {
         "`config.allow_caps`: {names} cannot be allowed to contained tasks, because it is as good as no isolation; allow raw tasks if that is meant"
     )]
     Never { names: Capabilities },
+    #[error("`config.{field}`: {} {reason}", Shown(account))]
+    Account {
+        field: &'static str,
+        account: String,
+        reason: AccountError,
+    },
     #[error("`config.{field}`: {path:?} is no plain absolute path; write it like /srv/data")]
     Path { field: &'static str, path: String },
     #[error("`config.default_user` is empty; name a user, or leave the field out for nobody")]
@@ -121,6 +131,7 @@ struct Given {
     allow_raw: Option<bool>,
     allow_uid0: Option<bool>,
     allow_caps: Option<Vec<String>>,
+    allow_groups: Option<Vec<String>>,
     host_dirs: Option<Vec<String>>,
     allow_paths: Option<Vec<String>>,
     default_user: Option<String>,
@@ -136,6 +147,7 @@ impl Default for Policy {
             allow_raw: false,
             allow_uid0: false,
             allow_caps: Capabilities::default_of_root(),
+            allow_groups: AllowedGroups::Listed(Vec::new()),
             host_dirs: HOST_DIRS.map(str::to_owned).to_vec(),
             allow_paths: Vec::new(),
             default_user: DEFAULT_USER.to_owned(),
@@ -167,6 +179,11 @@ impl Policy {
         if default_user.is_empty() {
             return Err(PolicyError::NoUser);
         }
+        check_account("default_user", &default_user)?;
+        let allow_groups = given.allow_groups.unwrap_or_default();
+        for group in &allow_groups {
+            check_account("allow_groups", group)?;
+        }
         let host_dirs = given.host_dirs.unwrap_or(default.host_dirs);
         for path in &host_dirs {
             checked("host_dirs", path)?;
@@ -175,6 +192,7 @@ impl Policy {
             allow_raw: given.allow_raw.unwrap_or_default(),
             allow_uid0: given.allow_uid0.unwrap_or_default(),
             allow_caps,
+            allow_groups: AllowedGroups::Listed(allow_groups),
             host_dirs,
             allow_paths: given
                 .allow_paths
@@ -198,6 +216,7 @@ impl Policy {
         Self {
             allow_uid0: true,
             allow_caps: Capabilities::all(),
+            allow_groups: AllowedGroups::Any,
             ..self.clone()
         }
     }
@@ -208,6 +227,10 @@ impl Policy {
             ("allow_raw", Spec::optional("allow_raw", "bool")),
             ("allow_uid0", Spec::optional("allow_uid0", "bool")),
             ("allow_caps", Spec::optional("allow_caps", "list(string)")),
+            (
+                "allow_groups",
+                Spec::optional("allow_groups", "list(string)"),
+            ),
             ("host_dirs", Spec::optional("host_dirs", "list(string)")),
             ("allow_paths", Spec::optional("allow_paths", "list(string)")),
             ("default_user", Spec::optional("default_user", "string")),
@@ -272,6 +295,17 @@ fn all_checked(
     paths.iter().map(|path| checked(field, path)).collect()
 }
 
+fn check_account(field: &'static str, account: &str) -> Result<(), PolicyError> {
+    match Account::parse(account) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(PolicyError::Account {
+            field,
+            account: account.to_owned(),
+            reason,
+        }),
+    }
+}
+
 fn checked(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
     if is_plain_absolute(Path::new(path)) {
         return Ok(PathBuf::from(path));
@@ -320,6 +354,11 @@ mod tests {
             (json!({"allow_caps": ["BPF"]}), "`config.allow_caps`: "),
             (json!({"allow_paths": ["a"]}), "`config.allow_paths`: "),
             (json!({"default_user": ""}), "`config.default_user` is"),
+            (json!({"default_user": "-1"}), "`config.default_user`: "),
+            (
+                json!({"allow_groups": ["4294967295"]}),
+                "`config.allow_groups`: ",
+            ),
             (json!([true]), "`config` of "),
         ];
 

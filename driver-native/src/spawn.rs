@@ -583,6 +583,8 @@ unsafe fn make(
                 return Err(errno);
             }
             last = None;
+        } else if !call.is_expected(result) {
+            return Err(libc::EPERM);
         } else {
             call.keep(result, slots);
             last = c_int::try_from(result).ok();

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 
+use muster_domain::account::{ACCOUNT_ID_MAX, Account, AccountError, Shown};
 use nix::unistd::{Gid, Group, Uid, User, geteuid, getgrouplist};
 use thiserror::Error;
 
@@ -16,6 +17,12 @@ pub(crate) struct Identity {
 /// Why a task cannot run as the user it names.
 #[derive(Debug, Error)]
 pub(crate) enum UserError {
+    /// Neither an id nor a name.
+    #[error("user {} {reason}", Shown(user))]
+    Malformed { user: String, reason: AccountError },
+    /// Neither an id nor a name.
+    #[error("group {} {reason}", Shown(group))]
+    MalformedGroup { group: String, reason: AccountError },
     /// Not in the database.
     #[error("user {user:?} is not known on this node; create it, or use a numeric uid")]
     Unknown { user: String },
@@ -29,9 +36,52 @@ pub(crate) enum UserError {
     /// Not in the database.
     #[error("group {group:?} is not known on this node; create it, or use a numeric gid")]
     UnknownGroup { group: String },
+    /// The database could not be read.
+    #[error("look up group {gid}")]
+    LookupGroup {
+        gid: u32,
+        #[source]
+        source: nix::Error,
+    },
+    /// The node does not list it.
+    #[error(
+        "group {group:?} (gid {gid}) is not allowed on this node; leave the group out for the user's own, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_groups = [\"{group}\"] }} }}"
+    )]
+    GroupNotAllowed { group: String, gid: u32 },
+    /// The user's group is one that the node must list.
+    #[error(
+        "user {user:?} has the group {group:?} (gid {gid}), which is not allowed on this node; name another user, or allow the group in the agent's configuration: plugin \"native\" {{ config {{ allow_groups = [\"{group}\"] }} }}"
+    )]
+    UsersGroupNotAllowed {
+        user: String,
+        group: String,
+        gid: u32,
+    },
     /// Only root may be somebody else.
     #[error("run as user {user:?}: the driver runs as uid {uid} and only root may change users")]
     NotRoot { user: String, uid: u32 },
+}
+
+/// Groups of the host that contained tasks may have besides the own group of their user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AllowedGroups {
+    /// Every group: for what runs beside a task that was allowed to start, and where ids are the task's own.
+    Any,
+    /// These, by name or id.
+    Listed(Vec<String>),
+}
+
+impl AllowedGroups {
+    fn contain(&self, gid: u32, name: Option<&str>) -> bool {
+        let Self::Listed(listed) = self else {
+            return true;
+        };
+        listed.iter().any(|group| match Account::parse(group) {
+            Ok(Account::Id(allowed)) => allowed == gid,
+            Ok(Account::Name(allowed)) => name == Some(allowed),
+            Err(_) => false,
+        })
+    }
 }
 
 impl Identity {
@@ -63,14 +113,40 @@ impl Identity {
     }
 
     /// The identity for `user` in no group but one: `group`, or the user's own.
-    pub(crate) fn alone(user: &str, group: Option<&str>) -> Result<Self, UserError> {
-        let (uid, own_group) = match find(user)? {
-            Found::Entry(entry) => (entry.uid.as_raw(), entry.gid.as_raw()),
-            Found::Number(uid) => (uid, uid),
+    ///
+    /// A group that the job names must be `allowed` or the user's own. So must the user's own group if it is root's, or
+    /// one of the host's whose number is that of a user that no database knows: uid 42 would be in Debian's `shadow`.
+    pub(crate) fn alone(
+        user: &str,
+        group: Option<&str>,
+        allowed: &AllowedGroups,
+    ) -> Result<Self, UserError> {
+        let (uid, own_group, is_known) = match find(user)? {
+            Found::Entry(entry) => (entry.uid.as_raw(), entry.gid.as_raw(), true),
+            Found::Number(uid) => (uid, uid, false),
         };
+        let gid = group.map_or(Ok(own_group), look_up_group)?;
+        let name = group_name(gid)?;
+        let is_own = gid == own_group
+            && if is_known {
+                gid != 0 || uid == 0
+            } else {
+                name.is_none()
+            };
+        if !is_own && !allowed.contain(gid, name.as_deref()) {
+            let named = name.unwrap_or_else(|| gid.to_string());
+            return Err(match group {
+                Some(_) => UserError::GroupNotAllowed { group: named, gid },
+                None => UserError::UsersGroupNotAllowed {
+                    user: user.to_owned(),
+                    group: named,
+                    gid,
+                },
+            });
+        }
         Ok(Self {
             uid,
-            gid: group.map_or(Ok(own_group), look_up_group)?,
+            gid,
             groups: Vec::new(),
         })
     }
@@ -107,15 +183,25 @@ enum Found {
 
 /// Looks up a name or a uid.
 fn find(user: &str) -> Result<Found, UserError> {
-    let number = user.parse::<u32>().ok();
-    let entry = match number {
-        Some(uid) => User::from_uid(Uid::from_raw(uid)),
-        None => User::from_name(user),
+    let account = Account::parse(user).map_err(|reason| UserError::Malformed {
+        user: user.to_owned(),
+        reason,
+    })?;
+    let entry = match account {
+        Account::Id(uid) => User::from_uid(Uid::from_raw(uid)),
+        Account::Name(name) => User::from_name(name),
     };
-    match (entry.map_err(|source| lookup_failed(user, source))?, number) {
+    let entry = entry.map_err(|source| lookup_failed(user, source))?;
+    match (entry, account) {
+        (Some(entry), _) if entry.uid.as_raw().max(entry.gid.as_raw()) > ACCOUNT_ID_MAX => {
+            Err(UserError::Malformed {
+                user: user.to_owned(),
+                reason: AccountError::Id,
+            })
+        }
         (Some(entry), _) => Ok(Found::Entry(entry)),
-        (None, Some(uid)) => Ok(Found::Number(uid)),
-        (None, None) => Err(UserError::Unknown {
+        (None, Account::Id(uid)) => Ok(Found::Number(uid)),
+        (None, Account::Name(_)) => Err(UserError::Unknown {
             user: user.to_owned(),
         }),
     }
@@ -129,16 +215,26 @@ fn lookup_failed(user: &str, source: nix::Error) -> UserError {
 }
 
 fn look_up_group(group: &str) -> Result<u32, UserError> {
-    let unknown = || UserError::UnknownGroup {
+    let account = Account::parse(group).map_err(|reason| UserError::MalformedGroup {
         group: group.to_owned(),
-    };
-    match group.parse::<u32>() {
-        Ok(gid) => Ok(gid),
-        Err(_not_a_number) => match Group::from_name(group) {
-            Ok(Some(entry)) => Ok(entry.gid.as_raw()),
-            Ok(None) | Err(_) => Err(unknown()),
+        reason,
+    })?;
+    match account {
+        Account::Id(gid) => Ok(gid),
+        Account::Name(name) => match Group::from_name(name) {
+            Ok(Some(entry)) if entry.gid.as_raw() <= ACCOUNT_ID_MAX => Ok(entry.gid.as_raw()),
+            Ok(_) | Err(_) => Err(UserError::UnknownGroup {
+                group: group.to_owned(),
+            }),
         },
     }
+}
+
+/// The name of a group of the host; `None` if there is no such group.
+fn group_name(gid: u32) -> Result<Option<String>, UserError> {
+    let entry = Group::from_gid(Gid::from_raw(gid));
+    let entry = entry.map_err(|source| UserError::LookupGroup { gid, source })?;
+    Ok(entry.map(|entry| entry.name))
 }
 
 #[cfg(test)]
@@ -178,11 +274,76 @@ mod tests {
 
     #[test]
     fn contained_user_has_one_group() {
-        let root = Identity::alone("root", None).unwrap();
-        let other = Identity::alone("root", Some("4242")).unwrap();
+        let any = &AllowedGroups::Any;
+        let root = Identity::alone("root", None, any).unwrap();
+        let other = Identity::alone("root", Some("4242"), any).unwrap();
 
         assert_eq!((root.gid, root.groups.len()), (0, 0));
         assert_eq!((other.uid, other.gid), (0, 4_242));
-        assert!(Identity::alone("root", Some("no-such-group")).is_err());
+        assert!(Identity::alone("root", Some("no-such-group"), any).is_err());
+    }
+
+    fn listed(groups: &[&str]) -> AllowedGroups {
+        AllowedGroups::Listed(groups.iter().map(|&group| group.to_owned()).collect())
+    }
+
+    #[test]
+    fn groups_of_the_host_must_be_listed() {
+        let none = &listed(&[]);
+
+        for group in ["disk", "shadow", "adm", "root", "0", "6", "3999999999"] {
+            let error = Identity::alone("nobody", Some(group), none).unwrap_err();
+            assert!(
+                matches!(error, UserError::GroupNotAllowed { .. }),
+                "{error}"
+            );
+        }
+        for group in ["disk", "6"] {
+            let identity = Identity::alone("nobody", Some("disk"), &listed(&[group]));
+            assert_eq!(identity.unwrap().gid, 6);
+        }
+    }
+
+    #[test]
+    fn own_group_of_a_user_needs_no_list() {
+        let none = &listed(&[]);
+        let nobody = Identity::alone("nobody", None, none).unwrap();
+
+        let named = Identity::alone("nobody", Some(&nobody.gid.to_string()), none).unwrap();
+        let unknown = Identity::alone("3999999999", None, none).unwrap();
+
+        assert_eq!(named, nobody);
+        assert_eq!(unknown.gid, 3_999_999_999);
+    }
+
+    /// Debian's `shadow` is group 42, and no user has that number.
+    #[test]
+    fn unknown_user_does_not_join_a_group_by_number() {
+        let error = Identity::alone("42", None, &listed(&[])).unwrap_err();
+
+        assert!(
+            matches!(error, UserError::UsersGroupNotAllowed { .. }),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn numbers_that_are_no_ids_are_refused() {
+        for number in [
+            "4294967295",
+            "4294967296",
+            "-1",
+            "+0",
+            "18446744073709551616",
+        ] {
+            let any = &AllowedGroups::Any;
+            assert!(Identity::of(number, None).is_err(), "{number}");
+            assert!(Identity::of("root", Some(number)).is_err(), "{number}");
+            assert!(Identity::alone(number, None, any).is_err(), "{number}");
+            assert!(
+                Identity::alone("root", Some(number), any).is_err(),
+                "{number}"
+            );
+        }
     }
 }

@@ -169,6 +169,40 @@ fn become_user(script: &mut Script, identity: &Identity) {
 /// and is empty otherwise.
 fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
     let header: Vec<u8> = CAPABILITY_HEADER
+    check_ids(script, identity, count);
+}
+
+/// Reads the ids back. A call that changes nothing succeeds, too, and would leave the task as root.
+fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
+    let Identity { uid, gid, .. } = *identity;
+    let checks = [
+        (Step::User, "check the user id", libc::SYS_getuid, uid),
+        (
+            Step::User,
+            "check the effective user id",
+            libc::SYS_geteuid,
+            uid,
+        ),
+        (Step::Group, "check the group id", libc::SYS_getgid, gid),
+        (
+            Step::Group,
+            "check the effective group id",
+            libc::SYS_getegid,
+            gid,
+        ),
+        (
+            Step::Groups,
+            "check the number of groups",
+            libc::SYS_getgroups,
+            groups,
+        ),
+    ];
+    for (step, about, number, expected) in checks {
+        // Without a size, getgroups(2) answers the number of groups and writes nothing.
+        script
+            .call(step, about, number, [0.into(), 0.into()])
+            .expecting(expected);
+    }
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .collect();

@@ -60,6 +60,8 @@ pub(crate) struct Call {
     /// Where the result goes.
     kept_in: u8,
     tolerated: Tolerated,
+    /// The only result that is right, if there is one.
+    expected: Option<c_long>,
 }
 
 impl Call {
@@ -79,6 +81,11 @@ impl Call {
         if let Some(slot) = slots.get_mut(usize::from(self.kept_in)) {
             *slot = result.cast_unsigned();
         }
+    }
+
+    /// Whether a call that succeeded did what it was made for. Runs in the child: it must not panic.
+    pub(super) fn is_expected(&self, result: c_long) -> bool {
+        self.expected.is_none_or(|expected| expected == result)
     }
 
     /// Runs in the child: it must not panic.
@@ -162,6 +169,7 @@ impl Script {
             slots: [NO_SLOT; 6],
             kept_in: NO_SLOT,
             tolerated: Tolerated::Nothing,
+            expected: None,
         };
         for (place, arg) in args.into_iter().enumerate() {
             match arg {
@@ -207,6 +215,14 @@ impl Script {
     pub(crate) fn tolerating(&mut self, tolerated: Tolerated) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
             call.tolerated = tolerated;
+        }
+        self
+    }
+
+    /// Any other result of the newest call than this one ends the script with `EPERM`.
+    pub(crate) fn expecting(&mut self, result: u32) -> &mut Self {
+        if let Some(call) = self.calls.last_mut() {
+            call.expected = Some(result.into());
         }
         self
     }

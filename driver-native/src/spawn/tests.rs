@@ -351,3 +351,24 @@ fn abandoned_process_is_gone_at_once() {
 
     assert!(!Path::new(&format!("/proc/{}", child.pid)).exists());
 }
+
+/// The number that means "leave it" never gets here. If it does, nothing may run as root.
+#[test]
+fn ids_that_do_not_change_end_the_start() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    for (uid, gid) in [(u32::MAX, 65_534), (65_534, u32::MAX)] {
+        let outcome = run(&["/bin/true"], |request| {
+            request.confinement.identity = Some(Identity {
+                uid,
+                gid,
+                groups: Vec::new(),
+            });
+        });
+        let Err(SpawnError::Child { step, .. }) = outcome else {
+            panic!("uid {uid} and gid {gid} ran");
+        };
+        assert!(matches!(step, Step::User | Step::Group), "{step:?}");
+    }
+}
