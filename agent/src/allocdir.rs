@@ -25,6 +25,7 @@ use muster_domain::id::AllocId;
 use muster_domain::job::Task;
 use muster_driver::beneath::{self, Through};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
+use muster_domain::account::{ACCOUNT_ID_MAX, Account};
 use rustix::io::Errno;
 
 use crate::facilities::Facilities;
@@ -69,17 +70,22 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
     let unknown = || UnknownUserError {
         name: name.to_owned(),
     };
-    let by_name = nix::unistd::User::from_name(name).ok().flatten();
-    if let Some(user) = by_name {
-        return Ok(Some(Owner {
+    let (found, number) = match Account::parse(name).map_err(|_malformed| unknown())? {
+        Account::Id(uid) => (nix::unistd::User::from_uid(uid.into()), Some(uid)),
+        Account::Name(name) => (nix::unistd::User::from_name(name), None),
+    };
+    let owner = match (found.ok().flatten(), number) {
+        (Some(user), _) => Owner {
             uid: user.uid.as_raw(),
             gid: user.gid.as_raw(),
-        }));
+        },
+        (None, Some(uid)) => Owner { uid, gid: uid },
+        (None, None) => return Err(unknown()),
+    };
+    if owner.uid.max(owner.gid) > ACCOUNT_ID_MAX {
+        return Err(unknown());
     }
-    let uid: u32 = name.parse().map_err(|_not_a_number| unknown())?;
-    let by_id = nix::unistd::User::from_uid(uid.into()).ok().flatten();
-    let gid = by_id.map_or(uid, |user| user.gid.as_raw());
-    Ok(Some(Owner { uid, gid }))
+    Ok(Some(owner))
 }
 
 /// Who a task's files belong to: the user that it names, or that it was given.
@@ -490,3 +496,6 @@ mod tests {
         assert!(owner_named("no such user").is_err());
     }
 }
+        for number in ["4294967295", "-1", "4294967296"] {
+            assert!(owner_named(number).is_err(), "{number}");
+        }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
+use muster_domain::account::ACCOUNT_ID_MAX;
 use muster_driver::beneath::{self, Through};
 use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
@@ -140,6 +141,14 @@ impl Unpacker {
     }
 
     fn step(&mut self, entry: DiskEntry) -> Result<(), UnpackError> {
+        if let DiskEntry::Enter { meta, .. }
+        | DiskEntry::File { meta, .. }
+        | DiskEntry::Link { meta, .. } = &entry
+            && meta.uid.max(meta.gid) > ACCOUNT_ID_MAX
+        {
+            // The kernel would leave it to root.
+            return Err(UnpackError::Malformed("an owner is not a valid id"));
+        }
         match entry {
             DiskEntry::Place(place) => self.place(&place),
             DiskEntry::Enter { name, meta } => self.enter(name, meta),
