@@ -374,6 +374,7 @@ impl Launch<'_> {
             terminal: self.terminal.is_some(),
             work_dir,
             scope: self.node.scope().filter(|_| confinement.scoped),
+            is_own: self.own.is_some(),
             keeps_files: confinement.init || self.own.is_some(),
         };
         privileges::write(&mut script, confinement, user_namespace, &seat);

@@ -32,6 +32,7 @@ use thiserror::Error;
 use crate::config::{ConfigError, Level, NativeConfig, Network};
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::isolation::rlimits::Limit;
+use crate::isolation::seccomp::Files;
 use crate::isolation::template::TemplateError;
 use crate::limits;
 use crate::names::NamesError;
@@ -148,6 +149,8 @@ pub(crate) struct Confinement {
     /// no others, save those of its allocation's tasks, who may want to meet there.
     pub(crate) scoped: bool,
     pub(crate) init: bool,
+    /// Which files it makes.
+    pub(crate) files: Files,
 }
 
 impl Confinement {
@@ -204,6 +207,12 @@ impl Confinement {
             }
             (_, Level::Raw) | (None, _) => Capabilities::EMPTY,
         };
+        let files = files(config, native);
+        let capabilities = match files {
+            Files::Any => capabilities,
+            // A program with capabilities of its own is as good as one that runs as root.
+            Files::Plain => capabilities.without(Capabilities::of_files()),
+        };
         let mut limits = native.limits()?;
         let has = |limits: &[Limit], resource| limits.iter().any(|l| l.resource == resource);
         if let Some(OpenFiles { soft, hard }) = open_files
@@ -225,8 +234,20 @@ impl Confinement {
                 && mode(config) == NetworkMode::Host
                 && native.network != Some(Network::None),
             init: native.has_init(),
+            files,
         })
     }
+}
+
+/// What other users of the host find must be plain: they reach what a task writes to the host's directories, and the
+/// mounts there may run such programs as their owners.
+fn files(config: &TaskConfig, native: &NativeConfig) -> Files {
+    let on_host = |mount: &crate::config::BindMount| {
+        mount.readonly == Some(false) && Path::new(&mount.source).is_absolute()
+    };
+    let writes =
+        config.mounts.iter().any(|mount| !mount.readonly) || native.mounts.iter().any(on_host);
+    if writes { Files::Plain } else { Files::Any }
 }
 
 /// The network that a task gets.

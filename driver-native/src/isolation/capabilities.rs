@@ -106,6 +106,11 @@ impl Capabilities {
         Self::of(&DEFAULT)
     }
 
+    /// What gives capabilities to files.
+    pub(crate) fn of_files() -> Self {
+        Self::of(&["SETFCAP"])
+    }
+
     /// What no node can allow.
     pub(crate) fn never() -> Self {
         Self::of(&NEVER)

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::config::Level;
-use crate::isolation::seccomp;
+use crate::isolation::seccomp::{self, Files};
 use crate::isolation::{Confinement, capabilities::Capabilities};
 use crate::spawn::{Script, Step, Tolerated};
 use crate::starters;
@@ -27,6 +27,8 @@ pub(crate) struct Seat<'a> {
     pub(crate) work_dir: WorkDir<'a>,
     /// Keeps others' abstract sockets out of reach.
     pub(crate) scope: Option<BorrowedFd<'a>>,
+    /// The program is the driver's own.
+    pub(crate) is_own: bool,
     /// Other files stay open until the program is loaded, which is in one of them.
     pub(crate) keeps_files: bool,
 }
@@ -109,7 +111,12 @@ pub(crate) fn write(
     }
     enter(script, seat);
     if contained {
-        let program = script.bytes(seccomp::program());
+        let files = if seat.is_own {
+            Files::Any
+        } else {
+            confinement.files
+        };
+        let program = script.bytes(seccomp::program(files));
         let args = [libc::SECCOMP_SET_MODE_FILTER.into(), 0.into(), program];
         let about = "filter system calls";
         script.call(Step::Seccomp, about, libc::SYS_seccomp, args);
@@ -162,13 +169,6 @@ fn become_user(script: &mut Script, identity: &Identity) {
     script.call(Step::Group, "set the group", libc::SYS_setresgid, gid);
     let uid = [identity.uid; 3].map(Into::into);
     script.call(Step::User, "become the user", libc::SYS_setresuid, uid);
-}
-
-/// Sets what is left. Root gets its set again from the bounding set when the program is loaded, and nothing that could
-/// be handed on to a program of another user; others get theirs only by the ambient set, which holds what the job named
-/// and is empty otherwise.
-fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
-    let header: Vec<u8> = CAPABILITY_HEADER
     check_ids(script, identity, count);
 }
 
@@ -203,6 +203,13 @@ fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
             .call(step, about, number, [0.into(), 0.into()])
             .expecting(expected);
     }
+}
+
+/// Sets what is left. Root gets its set again from the bounding set when the program is loaded, and nothing that could
+/// be handed on to a program of another user; others get theirs only by the ambient set, which holds what the job named
+/// and is empty otherwise.
+fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
+    let header: Vec<u8> = CAPABILITY_HEADER
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .collect();

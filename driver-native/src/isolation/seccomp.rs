@@ -8,6 +8,10 @@
 //! what libraries handle by using the older call; the flags of `clone` can be looked at, those of
 //! `clone3` cannot.
 //!
+//! A task that may write to a directory of the host makes no files there that give more than their content to whoever
+//! finds them: no bit of set-user-id or set-group-id, no devices. `openat2` does not exist for it, because a filter
+//! cannot see what it is told.
+//!
 //! The numbers are x86-64's. Other architectures' calls of the same kernel (32 bit) are refused.
 
 use std::sync::LazyLock;
@@ -21,6 +25,8 @@ const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARG0: u32 = 16;
 const OFFSET_ARG1: u32 = 24;
+const OFFSET_ARG2: u32 = 32;
+const OFFSET_ARG3: u32 = 40;
 
 /// The newest call that the list was made with (`file_setattr`, Linux 6.17).
 const NEWEST: c_long = 469;
@@ -40,6 +46,21 @@ const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
 /// own, `file_setattr`, is not in the list of what is allowed.
 const REFUSED_REQUESTS: [u32; 2] = [0x4008_6602, 0x401C_5820];
 
+/// Modes that make more than a file: set-user-id, set-group-id, and the bit that only devices have among what mknod(2)
+/// makes.
+const SPECIAL_MODES: u32 = 0o6000 | 0o020_000;
+/// Flags of open(2) with which it takes a mode: `O_CREAT` and `__O_TMPFILE`.
+const CREATING: u32 = 0o100 | 0o20_000_000;
+
+/// Which files a task makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Files {
+    /// Those that its user may make.
+    Any,
+    /// None that run as their owner, and no devices.
+    Plain,
+}
+
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -52,21 +73,55 @@ enum Verdict {
     Ioctl,
     Personality,
     Socket,
+    /// Decided by the mode, which is the argument at this offset.
+    Mode(u32),
+    /// Decided by the mode, after the flags.
+    Open {
+        flags: u32,
+        mode: u32,
+    },
 }
 
-/// The compiled filter, the same for every task.
-static FILTER: LazyLock<Vec<sock_filter>> = LazyLock::new(compile);
+/// The compiled filter of most tasks.
+static FILTER: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(Files::Any));
+/// That of tasks that write to directories of the host.
+static PLAIN_FILES: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(Files::Plain));
 
 /// `struct sock_fprog` of seccomp(2): points into memory that is never freed.
-pub(crate) fn program() -> Vec<u8> {
-    let filter: &'static [sock_filter] = &FILTER;
+pub(crate) fn program(files: Files) -> Vec<u8> {
+    let filter: &'static [sock_filter] = match files {
+        Files::Any => &FILTER,
+        Files::Plain => &PLAIN_FILES,
+    };
     let length = filter.len() as u64;
     let address = filter.as_ptr().expose_provenance() as u64;
     // The length is a u16 in the lowest bytes; the compiler of the filter keeps it below.
     [length.to_le_bytes(), address.to_le_bytes()].concat()
 }
 
-fn verdict(number: c_long) -> Verdict {
+fn verdict(number: c_long, files: Files) -> Verdict {
+    match (files, number) {
+        (Files::Any, _) => verdict_on_any(number),
+        (Files::Plain, libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod) => {
+            Verdict::Mode(OFFSET_ARG1)
+        }
+        (Files::Plain, libc::SYS_fchmodat | libc::SYS_fchmodat2 | libc::SYS_mknodat) => {
+            Verdict::Mode(OFFSET_ARG2)
+        }
+        (Files::Plain, libc::SYS_open) => Verdict::Open {
+            flags: OFFSET_ARG1,
+            mode: OFFSET_ARG2,
+        },
+        (Files::Plain, libc::SYS_openat) => Verdict::Open {
+            flags: OFFSET_ARG2,
+            mode: OFFSET_ARG3,
+        },
+        (Files::Plain, libc::SYS_openat2) => Verdict::Unknown,
+        (Files::Plain, _) => verdict_on_any(number),
+    }
+}
+
+fn verdict_on_any(number: c_long) -> Verdict {
     match number {
         libc::SYS_clone => Verdict::Clone,
         libc::SYS_clone3 => Verdict::Unknown,
@@ -81,10 +136,10 @@ fn verdict(number: c_long) -> Verdict {
 
 /// A search tree over ranges of numbers with one verdict: some seven comparisons for any call, and a
 /// program so short that the kernel takes it in microseconds.
-fn compile() -> Vec<sock_filter> {
+fn compile(files: Files) -> Vec<sock_filter> {
     let mut ranges: Vec<(u32, Verdict)> = Vec::new();
     for number in 0..=NEWEST + 1 {
-        let verdict = verdict(number);
+        let verdict = verdict(number, files);
         if ranges.last().is_none_or(|(_, last)| *last != verdict) {
             ranges.push((u32::try_from(number).expect("numbers are small"), verdict));
         }
@@ -130,6 +185,20 @@ fn leaf(verdict: Verdict) -> Vec<sock_filter> {
         Verdict::Socket => one_of(OFFSET_ARG0, &REFUSED_FAMILIES, errno(libc::EPERM), allow()),
         Verdict::Ioctl => one_of(OFFSET_ARG1, &REFUSED_REQUESTS, errno(libc::EPERM), allow()),
         Verdict::Personality => one_of(OFFSET_ARG0, &PERSONALITIES, allow(), errno(libc::EPERM)),
+        Verdict::Mode(mode) => vec![
+            load(mode),
+            jump(libc::BPF_JSET, SPECIAL_MODES, 0, 1),
+            errno(libc::EPERM),
+            allow(),
+        ],
+        Verdict::Open { flags, mode } => vec![
+            load(flags),
+            jump(libc::BPF_JSET, CREATING, 0, 3),
+            load(mode),
+            jump(libc::BPF_JSET, SPECIAL_MODES, 0, 1),
+            errno(libc::EPERM),
+            allow(),
+        ],
     }
 }
 
@@ -283,11 +352,17 @@ mod tests {
     const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
-    /// What the kernel would decide, and how many instructions it takes to.
+    /// What the kernel would decide of a call with `arg` in the place of each argument, and how many instructions it
+    /// takes to.
     fn run(arch: u32, number: u32, arg: u64) -> (u32, usize) {
+        run_on(&FILTER, arch, number, [arg; 4])
+    }
+
+    fn run_on(filter: &[sock_filter], arch: u32, number: u32, args: [u64; 4]) -> (u32, usize) {
+        let arg = |at: usize| u32::try_from(args[at] & u64::from(u32::MAX)).unwrap();
         let (mut at, mut value, mut steps) = (0, 0_u32, 0);
         loop {
-            let sock_filter { code, jt, jf, k } = FILTER[at];
+            let sock_filter { code, jt, jf, k } = filter[at];
             let code = u32::from(code);
             steps += 1;
             at += 1;
@@ -296,9 +371,10 @@ mod tests {
                     value = match k {
                         OFFSET_ARCH => arch,
                         OFFSET_NUMBER => number,
-                        OFFSET_ARG0 | OFFSET_ARG1 => {
-                            u32::try_from(arg & u64::from(u32::MAX)).unwrap()
-                        }
+                        OFFSET_ARG0 => arg(0),
+                        OFFSET_ARG1 => arg(1),
+                        OFFSET_ARG2 => arg(2),
+                        OFFSET_ARG3 => arg(3),
                         other => panic!("offset {other}"),
                     }
                 }
@@ -323,7 +399,7 @@ mod tests {
     #[test]
     fn every_number_gets_its_verdict() {
         for number in 0..600 {
-            let expected = match verdict(number) {
+            let expected = match verdict(number, Files::Any) {
                 Verdict::Refuse => EPERM,
                 Verdict::Unknown => ENOSYS,
                 // Harmless arguments.
@@ -331,7 +407,9 @@ mod tests {
                 | Verdict::Clone
                 | Verdict::Ioctl
                 | Verdict::Personality
-                | Verdict::Socket => ALLOW,
+                | Verdict::Socket
+                | Verdict::Mode(_)
+                | Verdict::Open { .. } => ALLOW,
             };
             assert_eq!(decided(number, 0), expected, "call {number}");
         }
@@ -400,6 +478,45 @@ mod tests {
         assert_eq!(decided(libc::SYS_ioctl, 0x5421), ALLOW);
         assert_eq!(decided(libc::SYS_personality, 0xFFFF_FFFF), ALLOW);
         assert_eq!(decided(libc::SYS_personality, 0x40_0000), EPERM);
+    }
+
+    #[test]
+    fn files_on_the_host_are_plain() {
+        let create = u64::from(libc::O_CREAT.cast_unsigned());
+        let decided = |number: c_long, args| {
+            run_on(&PLAIN_FILES, ARCH, u32::try_from(number).unwrap(), args).0
+        };
+
+        for special in [0o4755, 0o2755, 0o6000, 0o020_666, 0o060_600] {
+            for (number, args) in [
+                (libc::SYS_chmod, [0, special, 0, 0]),
+                (libc::SYS_fchmod, [0, special, 0, 0]),
+                (libc::SYS_fchmodat, [0, 0, special, 0]),
+                (libc::SYS_fchmodat2, [0, 0, special, 0]),
+                (libc::SYS_creat, [0, special, 0, 0]),
+                (libc::SYS_mknod, [0, special, 0, 0]),
+                (libc::SYS_mknodat, [0, 0, special, 0]),
+                (libc::SYS_open, [0, create, special, 0]),
+                (libc::SYS_openat, [0, 0, create, special]),
+            ] {
+                assert_eq!(
+                    decided(number, args),
+                    EPERM,
+                    "call {number} with {special:o}"
+                );
+                assert_eq!(
+                    run_on(&FILTER, ARCH, u32::try_from(number).unwrap(), args).0,
+                    ALLOW
+                );
+            }
+        }
+        assert_eq!(decided(libc::SYS_openat2, [0; 4]), ENOSYS);
+        // What a call that makes nothing has in the place of the mode says nothing.
+        assert_eq!(decided(libc::SYS_openat, [0, 0, 0, 0o4755]), ALLOW);
+        assert_eq!(decided(libc::SYS_chmod, [0, 0o101_755, 0, 0]), ALLOW);
+        // A FIFO and a socket.
+        assert_eq!(decided(libc::SYS_mknod, [0, 0o010_600, 0, 0]), ALLOW);
+        assert_eq!(decided(libc::SYS_mknod, [0, 0o140_600, 0, 0]), ALLOW);
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn raw() -> Confinement {
         no_new_privs: true,
         scoped: false,
         init: false,
+        files: crate::isolation::seccomp::Files::Any,
     }
 }
 
@@ -88,6 +89,7 @@ impl Request {
             terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
             scope: None,
+            is_own: false,
             keeps_files: false,
         };
         privileges::write(&mut script, &self.confinement, None, &seat);

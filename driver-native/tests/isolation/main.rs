@@ -22,3 +22,4 @@ mod moments;
 mod probe;
 mod programs;
 mod roots;
+mod users;
