@@ -14,18 +14,22 @@
 //! Logs and FIFOs lie outside everything a task can write: a task that could replace its FIFO by a
 //! link, or its log by one, would make the agent write or show files that are not the task's. Only
 //! root can enter them; a task has its FIFO open and needs no path.
+//!
+//! No other user of the machine reaches what tasks write: a program that a task marks set-user-id would run as the task's
+//! user. The directories above are therefore open to root alone. A task that sees the host's files has to pass
+//! ([`DataDir::let_users_pass`]); its driver's node trusts it with more than that.
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use muster_domain::account::{ACCOUNT_ID_MAX, Account};
 use muster_domain::id::AllocId;
 use muster_domain::job::Task;
 use muster_driver::beneath::{self, Through};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
-use muster_domain::account::{ACCOUNT_ID_MAX, Account};
 use rustix::io::Errno;
 
 use crate::facilities::Facilities;
@@ -100,8 +104,10 @@ pub(crate) fn owner_of(
     owner_named(&task.user)
 }
 
-/// Other users may pass through an allocation's directory, but not look around.
-const ALLOC_MODE: u32 = 0o711;
+/// Only root may enter.
+const PRIVATE: u32 = 0o700;
+/// Other users may pass through, but not look around.
+const PASSABLE: u32 = 0o701;
 
 /// Where everything of one agent lies.
 #[derive(Clone, Debug)]
@@ -193,19 +199,28 @@ impl DataDir {
     /// Makes what the agent itself needs.
     pub(crate) fn prepare(&self) -> Result<(), DirError> {
         for dir in [self.allocs(), self.root.join("logs")] {
-            make(&dir, 0o711, None)?;
+            make_private(&dir)?;
             spread(&dir);
         }
-        make(&self.trash(), 0o700, None)?;
-        make(&self.drivers(), 0o700, None)?;
+        make(&self.trash(), PRIVATE, None)?;
+        make(&self.drivers(), PRIVATE, None)?;
         Ok(())
     }
 
     /// Makes the directory that holds all others of an allocation, and says where it is.
     pub(crate) fn make_alloc_root(&self, alloc_id: AllocId) -> Result<PathBuf, DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
-        make(&alloc, ALLOC_MODE, None)?;
+        make_private(&alloc)?;
         Ok(alloc)
+    }
+
+    /// Opens the way to an allocation's directories for a task that sees the host's files and is not root.
+    pub(crate) fn let_users_pass(&self, alloc_id: AllocId) -> Result<(), DirError> {
+        let AllocDirs { alloc, .. } = self.alloc(alloc_id);
+        for dir in [self.root.clone(), self.allocs(), alloc] {
+            make(&dir, PASSABLE, None)?;
+        }
+        Ok(())
     }
 
     /// Makes the directories of an allocation whose tasks are called and owned as `tasks` says.
@@ -216,7 +231,7 @@ impl DataDir {
         tasks: &[(String, Option<Owner>)],
     ) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
-        let root = make(&dirs.alloc, ALLOC_MODE, None)?;
+        let root = make_private(&dirs.alloc)?;
         let shared = root.make("alloc", 0o755, None)?;
         for name in ["data", "tmp"] {
             // Tasks of one group may run as different users.
@@ -228,7 +243,7 @@ impl DataDir {
                 dir.make(name, mode, *owner)?;
             }
         }
-        make(&dirs.logs, 0o700, None)?.make("fifos", 0o700, None)?;
+        make(&dirs.logs, PRIVATE, None)?.make("fifos", PRIVATE, None)?;
         Ok(())
     }
 
@@ -356,6 +371,13 @@ fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<OpenDir, DirErro
     make_at(None, path, path.to_owned(), mode, owner)
 }
 
+/// [`make`], of a directory that only root may enter. One that users may pass already stays so: a task may need it.
+fn make_private(path: &Path) -> Result<OpenDir, DirError> {
+    let is_passable = fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_dir() && meta.permissions().mode() & 0o777 == PASSABLE);
+    make(path, if is_passable { PASSABLE } else { PRIVATE }, None)
+}
+
 /// [`make`], of `name` in the directory `at`, if there is one; `path` is for people.
 fn make_at(
     at: Option<BorrowedFd<'_>>,
@@ -407,8 +429,6 @@ fn make_at(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use muster_domain::id::LogIndex;
 
     use super::*;
@@ -443,6 +463,36 @@ mod tests {
         assert_eq!(mode(&dirs.alloc.join("web/secrets")), 0o700);
         assert_eq!(mode(&dirs.shared().join("data")), 0o1777);
         assert_eq!(mode(&dirs.logs), 0o700);
+    }
+
+    /// A program that a task marks set-user-id would run as the task's user.
+    #[test]
+    fn other_users_do_not_reach_what_tasks_write() {
+        let (_temp, data, alloc_id) = made();
+        let dirs = data.alloc(alloc_id);
+        fs::set_permissions(&dirs.alloc, fs::Permissions::from_mode(0o711)).unwrap();
+
+        data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
+
+        assert_eq!(mode(&data.allocs()), 0o700);
+        assert_eq!(mode(&dirs.alloc), 0o700, "an earlier version made it");
+    }
+
+    #[test]
+    fn users_who_see_the_host_pass() {
+        let (_temp, data, alloc_id) = made();
+        let dirs = data.alloc(alloc_id);
+
+        data.let_users_pass(alloc_id).unwrap();
+        data.prepare().unwrap();
+        data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
+
+        for dir in [data.root(), &data.allocs(), &dirs.alloc] {
+            assert_eq!(mode(dir), 0o701, "{}", dir.display());
+        }
+        let other = AllocId::at(LogIndex(2), 0);
+        data.make_alloc(other, &[]).unwrap();
+        assert_eq!(mode(&data.alloc(other).alloc), 0o700);
     }
 
     /// What a task can write holds neither its log nor its FIFO.
@@ -494,8 +544,8 @@ mod tests {
         assert_eq!(owner_named("root").unwrap(), Some(Owner { uid: 0, gid: 0 }));
         assert_eq!(owner_named("0").unwrap(), Some(Owner { uid: 0, gid: 0 }));
         assert!(owner_named("no such user").is_err());
-    }
-}
         for number in ["4294967295", "-1", "4294967296"] {
             assert!(owner_named(number).is_err(), "{number}");
         }
+    }
+}

@@ -100,6 +100,9 @@ async fn begin_isolated(
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
     let mut config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
+    if sees_host(task, isolation, &config.config) {
+        let_users_pass(facilities, task).await?;
+    }
     user::give(facilities, task, &slot, &mut config).await?;
     let mut notes = Vec::new();
     if isolation == FsIsolation::Chroot {
@@ -558,7 +561,10 @@ fn task_config(
 
 /// How the task's driver isolates file systems. The native one is told of the host's paths, and shows them where the
 /// level that the task asks for has them. One whose tasks cannot run here has none.
-async fn fs_isolation(slot: &DriverSlot, task: &TaskAt) -> Result<FsIsolation, StartFailure> {
+pub(super) async fn fs_isolation(
+    slot: &DriverSlot,
+    task: &TaskAt,
+) -> Result<FsIsolation, StartFailure> {
     if task.task().driver == native::NAME {
         return Ok(FsIsolation::None);
     }
@@ -567,6 +573,25 @@ async fn fs_isolation(slot: &DriverSlot, task: &TaskAt) -> Result<FsIsolation, S
         Some(reason) => Err(StartFailure::fatal(reason)),
         None => Ok(learned.capabilities.fs_isolation),
     }
+}
+
+/// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
+pub(super) fn sees_host(task: &TaskAt, isolation: FsIsolation, config: &serde_json::Value) -> bool {
+    if task.task().driver == native::NAME {
+        return config.get("isolation").is_some_and(|level| level == "raw");
+    }
+    isolation == FsIsolation::None
+}
+
+/// Opens the way to the task's directories.
+pub(super) async fn let_users_pass(
+    facilities: &Facilities,
+    task: &TaskAt,
+) -> Result<(), StartFailure> {
+    let (data, alloc_id) = (facilities.data.clone(), task.alloc_id());
+    let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
+    let opened = opened.map_err(StartFailure::retryable)?;
+    opened.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
 /// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is

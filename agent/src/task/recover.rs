@@ -18,7 +18,9 @@ use crate::drivers::DriverSlot;
 use crate::drivers::usage::DriverUsage;
 use crate::facilities::Facilities;
 use crate::store::{Ended, TaskRecord};
-use crate::task::begin::{RETRY_PAUSE, chain, encoded, note_record, task_id};
+use crate::task::begin::{
+    RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
+};
 
 /// What the absence of a record means when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +215,7 @@ async fn live(
     };
     task.hold_cores(facilities);
     user::claim(facilities, task, &record).await;
+    let_pass_again(facilities, task, &slot, &record).await;
     let streams = reopen_streams(facilities, task).await;
     let reach = reach(facilities, &slot, &record).await;
     // After a reboot the number may be another group's.
@@ -232,6 +235,27 @@ async fn live(
         reach,
     };
     Found::Live(Box::new(live), told)
+}
+
+/// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
+async fn let_pass_again(
+    facilities: &Facilities,
+    task: &TaskAt,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
+    let Ok(isolation) = fs_isolation(slot, task).await else {
+        return;
+    };
+    let passes = TaskHandle::decode(&record.handle)
+        .is_ok_and(|handle| sees_host(task, isolation, &handle.config.config));
+    if passes && let Err(failure) = let_users_pass(facilities, task).await {
+        tracing::warn!(
+            task_id = record.task_id,
+            reason = failure.reason,
+            "the task may not reach its directories"
+        );
+    }
 }
 
 /// How far a task that runs gets without a policy. Where its driver does not say, the worst is told of.
