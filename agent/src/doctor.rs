@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use muster_link::private;
+
 use crate::bpf::{Bpf, FindObjectError, Object, SYSTEM_BPFFS, VMLINUX, is_bpffs, own_mount};
 use crate::cgroup::{CgroupMode, Controller, ControllerMode, Hierarchies};
 use crate::fingerprint::kernel_release;
@@ -12,6 +14,9 @@ use crate::task::chain;
 
 /// The oldest kernel that everything is tested on.
 const KERNEL_MIN: (u32, u32) = (6, 1);
+/// Entries of a data directory that tasks write to, as their users. A private directory is above them, unless a task
+/// that sees the host's files has to pass.
+const DIRS_OF_TASKS: [&str; 3] = ["alloc", "bpf", "roots"];
 
 /// How much of one thing can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +76,7 @@ pub fn findings(data_dir: &Path) -> Vec<Finding> {
         kernel(&kernel_release()),
     ];
     findings.push(data_directory(data_dir));
+    findings.extend(private_files("agent's files", data_dir, &DIRS_OF_TASKS));
     match Hierarchies::probe() {
         Ok(hierarchies) => {
             findings.push(cgroup_mode(hierarchies.mode()));
@@ -137,6 +143,34 @@ fn data_directory(data_dir: &Path) -> Finding {
         );
     }
     Finding::ok("data directory", detail)
+}
+
+/// Whether other users may read or change what a process keeps in `data_dir`, save in entries called as one of
+/// `skipped`. `None` if there is no such directory.
+#[must_use]
+pub fn private_files(name: &str, data_dir: &Path, skipped: &[&str]) -> Option<Finding> {
+    let found = match private::exposed(data_dir, skipped) {
+        Ok(found) => found,
+        Err(_) if !data_dir.exists() => return None,
+        Err(error) => {
+            let detail = format!("{} cannot be read: {error}", data_dir.display());
+            return Some(Finding::degraded(name, detail, "run this command as root"));
+        }
+    };
+    if found.is_empty() {
+        let detail = format!("no other user reads {}", data_dir.display());
+        return Some(Finding::ok(name, detail));
+    }
+    let shown = found
+        .iter()
+        .map(|entry| format!("{} ({:o})", entry.path.display(), entry.mode));
+    let detail = format!(
+        "other users may read or change {}; jobs carry secrets",
+        shown.collect::<Vec<_>>().join(", ")
+    );
+    let paths = found.iter().map(|entry| entry.path.display().to_string());
+    let fix = format!("chmod go-rwx {}", paths.collect::<Vec<_>>().join(" "));
+    Some(Finding::degraded(name, detail, fix))
 }
 
 fn cgroup_mode(mode: CgroupMode) -> Finding {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use muster_link::private;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
@@ -34,7 +35,7 @@ impl ProcessId {
     /// Records it in `path`.
     pub(crate) fn store(self, path: &Path) -> io::Result<()> {
         let beside = path.with_extension("new");
-        std::fs::write(&beside, serde_json::to_vec(&self)?)?;
+        private::write(&beside, serde_json::to_vec(&self)?)?;
         std::fs::rename(beside, path)
     }
 

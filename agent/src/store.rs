@@ -22,6 +22,7 @@ use muster_domain::alloc::{DesiredAlloc, Exit};
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::NetworkPolicy;
 use muster_domain::one_off::End;
+use muster_link::private;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
@@ -204,7 +205,7 @@ pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStor
 /// Written beside and renamed, so that a crash leaves no half of an id.
 fn write_node_id(data_dir: &Path, node_id: NodeId) -> std::io::Result<()> {
     let beside = data_dir.join("node-id.new");
-    let file = std::fs::File::create(&beside)?;
+    let file = private::create(&beside)?;
     std::io::Write::write_all(&mut &file, format!("{node_id}\n").as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&beside, data_dir.join(NODE_ID_FILE))
@@ -279,9 +280,12 @@ fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, Loaded), Re
 fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
     let mut builder = Database::builder();
     builder.set_cache_size(STORE_CACHE_BYTES);
+    // It holds jobs, and with them the secrets in their environment.
     let database = if existed {
+        private::restrict_at(path).map_err(ReadError::Io)?;
         builder.open(path)?
     } else {
+        private::create(path).map_err(ReadError::Io)?;
         builder.create(path)?
     };
     if existed {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_agent::bpf::{ProgramCost, measure_cost};
-use muster_agent::doctor::{Finding, Status};
+use muster_agent::doctor::{Finding, Status, private_files};
 use serde_json::json;
 
 use crate::exit::{CliError, CliResult, Exit};
@@ -18,6 +18,9 @@ pub struct DoctorArgs {
     /// The agent's data directory, present or planned.
     #[arg(long, default_value = super::serve::AGENT_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
+    /// The server's data directory, looked at where there is one.
+    #[arg(long, default_value = super::serve::SERVER_DATA_DIR, value_name = "DIR")]
+    pub server_data_dir: PathBuf,
     /// Say instead what the eBPF programs of this machine's agents cost, measured by the kernel for so many seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     pub cost: Option<f64>,
@@ -86,7 +89,8 @@ pub fn run(json: bool, args: &DoctorArgs) -> CliResult {
     if let Some(seconds) = args.cost {
         return cost(json, seconds);
     }
-    let findings = muster_agent::doctor::findings(&args.data_dir);
+    let mut findings = muster_agent::doctor::findings(&args.data_dir);
+    findings.extend(private_files("server's files", &args.server_data_dir, &[]));
     let missing = findings
         .iter()
         .any(|finding| finding.status == Status::Missing);

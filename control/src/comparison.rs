@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use futures::future::join_all;
 use muster_control_core::state::StateHash;
 use muster_domain::id::LogIndex;
+use muster_link::private;
 
 use crate::handle::Control;
 use crate::limits;
@@ -138,7 +139,7 @@ pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec
         info.server_id
     );
     tracing::error!(index = index.0, ?tables, "{reason}");
-    if let Err(error) = std::fs::write(info.data_dir.join(MARK_FILE), &reason) {
+    if let Err(error) = private::write(&info.data_dir.join(MARK_FILE), &reason) {
         tracing::error!(%error, "that could not be noted: the server would start again");
     }
     control.halt(reason);

@@ -11,19 +11,27 @@
 //! raft/snapshots/
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use muster_link::private;
 use rand::Rng;
 
 /// The format this server writes, and the newest it understands.
 const FORMAT: u32 = 1;
-/// Permissions of a directory in which tools may look.
-const PUBLIC: u32 = 0o755;
-/// Permissions of a directory for the server alone.
-const OWNER_ONLY: u32 = 0o700;
+/// Entries of a data directory, as listed above, and what a stopped server leaves.
+const ENTRIES: [&str; 9] = [
+    "lock",
+    "version",
+    "version.tmp",
+    "server.json",
+    "server.tmp",
+    "state-differs",
+    "tls",
+    "raft",
+    "lost+found",
+];
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,9 +91,17 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Opens `path`, making it if it is not there, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, OpenDataDirError> {
-        create_dir(path, PUBLIC)?;
         // Jobs carry secrets in their environment, and the log carries jobs.
-        create_dir(&path.join("raft"), OWNER_ONLY)?;
+        let is_closed =
+            private::claim_dir(path, |name| ENTRIES.contains(&name)).map_err(failed(path))?;
+        if !is_closed {
+            tracing::warn!(
+                path = %path.display(),
+                "other users may look into the data directory, which holds more than a server's: see `muster doctor`"
+            );
+        }
+        let raft = path.join("raft");
+        private::claim_dir(&raft, |_| true).map_err(failed(&raft))?;
         let lock = lock(path)?;
         check_version(path)?;
         let server_id = server_id(&path.join("raft/id"))?;
@@ -162,23 +178,16 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> OpenDataDirError {
     }
 }
 
-fn create_dir(path: &Path, mode: u32) -> Result<(), OpenDataDirError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path)
-        .map_err(failed(path))
-}
-
 fn lock(dir: &Path) -> Result<File, OpenDataDirError> {
     let path = dir.join("lock");
-    let mut file = OpenOptions::new()
+    let mut file = private::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .open(&path)
         .map_err(failed(&path))?;
+    private::restrict(&file).map_err(failed(&path))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -241,7 +250,7 @@ fn read_number(path: &Path) -> Result<Option<u64>, OpenDataDirError> {
 fn write_durably(path: &Path, text: &str) -> Result<(), OpenDataDirError> {
     let temporary = path.with_extension("tmp");
     let attempt = || {
-        let mut file = File::create(&temporary)?;
+        let mut file = private::create(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
@@ -291,12 +300,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _open = DataDir::open(dir.path()).unwrap();
 
-        let mode = fs::metadata(dir.path().join("raft"))
-            .unwrap()
-            .permissions()
-            .mode();
-
-        assert_eq!(mode & 0o777, 0o700);
+        for entry in [".", "raft"] {
+            let meta = fs::metadata(dir.path().join(entry)).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o777, 0o700, "{entry}");
+        }
+        for entry in ["lock", "version", "raft/id"] {
+            let meta = fs::metadata(dir.path().join(entry)).unwrap();
+            assert_eq!(meta.permissions().mode() & 0o777, 0o600, "{entry}");
+        }
     }
 
     #[test]

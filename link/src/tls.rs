@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +17,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::peer::Peer;
+use crate::private;
 
 /// The last label of every name in our certificates.
 pub const DOMAIN: &str = "muster";
@@ -332,8 +332,8 @@ impl Authority {
             return Err(TlsError::Exists { path });
         }
         create(dir)?;
-        write(&dir.join("ca.key"), &self.key, 0o600)?;
-        write(&path, &self.certificate, 0o644)
+        write(&dir.join("ca.key"), &self.key)?;
+        write(&path, &self.certificate)
     }
 
     /// Writes a certificate for `subject` into `dir`: `<role>.pem` and `<role>.key`. It holds for `life`.
@@ -374,8 +374,8 @@ impl Authority {
             .map_err(generate_error(&name))?;
         create(dir)?;
         let file = |suffix: &str| dir.join(format!("{}.{suffix}", role.word()));
-        write(&file("key"), &key.serialize_pem(), 0o600)?;
-        write(&file("pem"), &leaf.pem(), 0o644)
+        write(&file("key"), &key.serialize_pem())?;
+        write(&file("pem"), &leaf.pem())
     }
 
     /// Writes the authority's certificate, without its key, into `dir`: what a holder of a certificate needs.
@@ -385,7 +385,7 @@ impl Authority {
     /// [`TlsError::Write`].
     pub fn save_certificate(&self, dir: &Path) -> Result<(), TlsError> {
         create(dir)?;
-        write(&dir.join("ca.pem"), &self.certificate, 0o644)
+        write(&dir.join("ca.pem"), &self.certificate)
     }
 }
 
@@ -410,7 +410,7 @@ fn hold(params: &mut CertificateParams, life: Duration) {
 }
 
 fn create(dir: &Path) -> Result<(), TlsError> {
-    fs::create_dir_all(dir).map_err(|source| TlsError::Write {
+    private::create_dir(dir).map_err(|source| TlsError::Write {
         path: dir.to_owned(),
         source,
     })
@@ -436,14 +436,9 @@ fn malformed(path: &Path, what: &'static str, reason: &dyn std::fmt::Display) ->
     }
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+fn write(path: &Path, text: &str) -> Result<(), TlsError> {
     let attempt = || {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .open(path)?;
+        let mut file = private::create(path)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };

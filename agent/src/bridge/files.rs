@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use muster_domain::job::DnsConfig;
 use muster_driver::Dns;
+use muster_link::private;
 
 use super::failing;
 
@@ -24,7 +25,7 @@ pub(super) fn write(
     dns: Option<&DnsConfig>,
 ) -> io::Result<Vec<(PathBuf, &'static str)>> {
     failing::step()?;
-    std::fs::create_dir_all(dir)?;
+    private::create_dir(dir)?;
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
     let own = resolv_conf();
     let resolv = match dns {

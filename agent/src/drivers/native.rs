@@ -5,13 +5,14 @@
 //! while it dies young; whoever waits for it recovers the tasks into it.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use muster_driver::plugin::Client;
+use muster_link::private;
 use serde_json::Value;
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -136,7 +137,9 @@ impl NativeProcess {
         if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
             std::fs::rename(&path, self.dir.join("native.log.1"))?;
         }
-        OpenOptions::new().create(true).append(true).open(path)
+        let log = private::options().create(true).append(true).open(path)?;
+        private::restrict(&log)?;
+        Ok(log)
     }
 }
 

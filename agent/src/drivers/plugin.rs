@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use muster_driver::plugin::{Client, FollowLog, Launch, discover};
 use muster_driver::{ConfigFault, HostInfo};
+use muster_link::private;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -96,7 +97,7 @@ impl Record {
 
     fn store(&self, path: &Path) -> io::Result<()> {
         let beside = path.with_extension("new");
-        fs::write(&beside, serde_json::to_vec(self)?)?;
+        private::write(&beside, serde_json::to_vec(self)?)?;
         fs::rename(beside, path)
     }
 }

@@ -8,6 +8,7 @@ use muster_agent_core::gc::GcConfig;
 use muster_domain::id::{AllocId, NodeId};
 use muster_driver::HostInfo;
 use muster_driver::plugin::Client;
+use muster_link::private;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -300,7 +301,7 @@ fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree),
     let record = serde_json::to_vec(tree.record()).map_err(|error| failed(&error))?;
     let path = data.tree_record();
     let beside = path.with_extension("new");
-    std::fs::write(&beside, record)
+    private::write(&beside, record)
         .and_then(|()| std::fs::rename(&beside, &path))
         .map_err(|error| failed(&error))?;
     Ok((hierarchies, tree))

@@ -4,10 +4,34 @@ use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use muster_link::private;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 const FILE: &str = "agent.lock";
+
+/// Entries that an agent makes in its data directory. Stores that cannot be read are set aside under longer names.
+const ENTRIES: [&str; 15] = [
+    FILE,
+    "agent.redb",
+    "alloc",
+    "bpf",
+    "cgroup-tree.json",
+    "cgroup-tree.new",
+    "contact",
+    "drivers",
+    "logs",
+    "lost+found",
+    "node-id",
+    "node-id.new",
+    "roots",
+    "tls",
+    "trash",
+];
+
+fn is_entry(name: &str) -> bool {
+    ENTRIES.contains(&name) || name.starts_with("agent.redb.")
+}
 
 /// Held as long as an agent uses a data directory. The kernel lets go of it when the process ends,
 /// however it ends.
@@ -54,14 +78,20 @@ impl DataDirLock {
             path: path.clone(),
             source,
         };
-        std::fs::create_dir_all(data_dir).map_err(io)?;
-        let file = File::options()
+        if !private::claim_dir(data_dir, is_entry).map_err(io)? {
+            tracing::warn!(
+                path = %data_dir.display(),
+                "other users may look into the data directory, which holds more than an agent's: see `muster doctor`"
+            );
+        }
+        let file = private::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(&path)
             .map_err(io)?;
+        private::restrict(&file).map_err(io)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
                 let pid = format!("{}\n", std::process::id());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use muster_domain::job::{ByteRate, LogConfig, LogOverflow};
+use muster_link::private;
 use muster_wire::rpc::LogStream;
 
 use crate::allocdir::AllocDirs;
@@ -38,7 +39,7 @@ impl Streams {
     /// Takes nothing of what the task writes. Whoever asks for its log is told `why`.
     pub(crate) fn untaken(dirs: &AllocDirs, task: &str, why: &str) -> std::io::Result<Self> {
         remove_fifos(dirs, task);
-        std::fs::write(untaken_note(dirs, task), why)?;
+        private::write(&untaken_note(dirs, task), why)?;
         Ok(Self::default())
     }
 

@@ -1,12 +1,12 @@
 //! `muster operator snapshot`: the state as a file, for backups.
 
-use std::fs::OpenOptions;
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Subcommand;
+use muster_link::private;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -90,7 +90,7 @@ fn save(client: &Client, json: bool, path: &Path) -> CliResult {
 
 /// Writes `body` to `path`. Returns its length.
 fn receive(mut body: impl Read, path: &Path, digest: Option<&str>) -> Result<u64, CliError> {
-    let mut file = OpenOptions::new()
+    let mut file = private::options()
         .write(true)
         .create(true)
         .truncate(true)

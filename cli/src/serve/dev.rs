@@ -1,6 +1,8 @@
 //! `muster dev`: a whole cluster in one process, gone when it ends.
 
+use std::fs::DirBuilder;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,11 +27,11 @@ pub struct DevArgs {
     /// Where it speaks HTTP.
     #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
     pub http: SocketAddr,
-    /// Where server and agent speak to each other; a free port unless given.
-    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     /// Another name or address under which clients reach the HTTP API, with commas between; see `muster server --help`.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub http_allowed_host: Vec<AllowedHost>,
+    /// Where server and agent speak to each other; a free port unless given.
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub quic: SocketAddr,
     /// Run tasks that have a network also where eBPF does not load, and nothing keeps them from the node's metadata and
     /// control plane.
@@ -61,15 +63,17 @@ pub fn run(args: &DevArgs) -> CliResult {
 
 async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
     let begun = Instant::now();
+    // A task that sees the host's files has to pass, and has nothing to see here.
+    DirBuilder::new().recursive(true).mode(0o701).create(dir)?;
     let mut config = ServerConfig::new(dir.join("server"));
     config.http_addr = args.http;
+    config
+        .http_allowed_hosts
+        .clone_from(&args.http_allowed_host);
     config.quic_addr = args.quic;
     "dev".clone_into(&mut config.name);
     let server = Server::start(config)
         .await
-    config
-        .http_allowed_hosts
-        .clone_from(&args.http_allowed_host);
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let agent = match start_agent(args, dir, server.info().quic_addr).await {
         Ok(agent) => agent,

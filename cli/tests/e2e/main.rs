@@ -27,6 +27,8 @@ mod operator;
 #[cfg(test)]
 mod plugin;
 #[cfg(test)]
+mod private;
+#[cfg(test)]
 mod remote;
 #[cfg(test)]
 mod resize;

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use muster_link::private;
 use tokio::sync::oneshot;
 
 use super::log::failpoint;
@@ -197,7 +198,7 @@ impl Drop for SavedSnapshot {
 impl SnapshotStore {
     /// Opens `dir`, making it if it is not there, and removes what a crash left unfinished.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
-        fs::create_dir_all(dir)?;
+        private::create_dir(dir)?;
         for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             if path
@@ -257,7 +258,7 @@ impl SnapshotStore {
 
     fn write_whole(temporary: &Path, contents: &Contents) -> io::Result<()> {
         failpoint::hit("snapshot.create", temporary)?;
-        let file = File::create(temporary)?;
+        let file = private::create(temporary)?;
         let mut out = BufWriter::with_capacity(
             limits::SYNC_BYTES,
             Synced {
@@ -329,7 +330,7 @@ impl SnapshotStore {
         );
         let path = self.dir.join(name);
         Ok(SnapshotWriter {
-            file: File::create(&path)?,
+            file: private::create(&path)?,
             saved: SavedSnapshot { path, index: 0 },
         })
     }

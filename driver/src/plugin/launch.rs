@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -120,6 +120,7 @@ impl Launch {
     pub fn spawn(&self) -> Result<Child, LaunchError> {
         let open = |path: PathBuf, truncate: bool| {
             let opened = OpenOptions::new()
+                .mode(0o600)
                 .create(true)
                 .append(!truncate)
                 .write(true)

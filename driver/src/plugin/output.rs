@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -230,7 +231,13 @@ impl FollowLog {
         // An emptied file begins with the rest of a line.
         let told = self.offset.saturating_sub(partial);
         if self.noted != Some(told) {
-            std::fs::write(note_of(&self.path), told.to_string())?;
+            let mut note = OpenOptions::new()
+                .mode(0o600)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(note_of(&self.path))?;
+            note.write_all(told.to_string().as_bytes())?;
             self.noted = Some(told);
         }
         Ok(())

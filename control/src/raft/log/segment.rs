@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use muster_link::private;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::failpoint;
@@ -51,7 +52,7 @@ pub(super) struct Spare {
 impl Dir {
     /// Opens `path`, making it if it is not there. What an earlier process had prepared is made anew.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
+        private::create_dir(path)?;
         remove_if_there(&path.join(SPARE))?;
         Ok(Self {
             path: path.to_owned(),

@@ -17,6 +17,7 @@ use std::io::{self, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
+use muster_link::private;
 use openraft::alias::SnapshotOf;
 use openraft::raft::SnapshotResponse;
 use quinn::{ReadError, WriteError};
@@ -290,14 +291,14 @@ fn file_error(path: &Path, source: io::Error) -> ReceiveSnapshotError {
 
 /// Opens the file for what arrives, and removes those of other snapshots.
 async fn open_part(dir: &Path, path: &Path) -> io::Result<File> {
-    tokio::fs::create_dir_all(dir).await?;
+    private::create_dir(dir)?;
     let mut entries = tokio::fs::read_dir(dir).await?;
     while let Some(entry) = entries.next_entry().await? {
         if entry.path() != path {
             tokio::fs::remove_file(entry.path()).await?;
         }
     }
-    tokio::fs::OpenOptions::new()
+    tokio::fs::OpenOptions::from(private::options())
         .create(true)
         .append(true)
         .read(true)

@@ -1,0 +1,249 @@
+//! Files and directories that only their owner may use. Jobs carry secrets in their environment, so that whatever
+//! keeps jobs is kept from other users.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
+use std::path::{Path, PathBuf};
+
+/// Permissions of a directory.
+pub const DIR_MODE: u32 = 0o700;
+/// Permissions of a file.
+pub const FILE_MODE: u32 = 0o600;
+/// Bits that let other users read or change something, and not only pass through.
+const OTHERS: u32 = 0o066;
+/// Others than the owner may not delete in a directory that all may write, such as `/tmp`.
+const STICKY: u32 = 0o1000;
+/// Entries that a doctor looks at: a data directory may hold very many.
+const LOOKED_AT_MAX: usize = 100_000;
+/// Exposed entries that are told of: a few show the fault.
+const EXPOSED_MAX: usize = 5;
+
+/// Options that make a file for its owner alone. Read, write and what becomes of a file that is there are the caller's.
+#[must_use]
+pub fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(FILE_MODE);
+    options
+}
+
+/// Makes an empty file, or empties the one that is there.
+///
+/// # Errors
+///
+/// As [`File::create`].
+pub fn create(path: &Path) -> io::Result<File> {
+    let file = options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)?;
+    restrict(&file)?;
+    Ok(file)
+}
+
+/// Writes a file.
+///
+/// # Errors
+///
+/// As [`fs::write`].
+pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
+    create(path)?.write_all(contents.as_ref())
+}
+
+/// Takes from other users what an earlier version gave them.
+///
+/// # Errors
+///
+/// The file is another user's.
+pub fn restrict(file: &File) -> io::Result<()> {
+    let mode = file.metadata()?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    file.set_permissions(Permissions::from_mode(FILE_MODE))
+}
+
+/// [`restrict`], of the file at `path` if there is one.
+///
+/// # Errors
+///
+/// As [`restrict`].
+pub fn restrict_at(path: &Path) -> io::Result<()> {
+    match File::open(path) {
+        Ok(file) => restrict(&file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory and those above it that are missing. One that is there is left as it is.
+///
+/// # Errors
+///
+/// As [`fs::create_dir_all`].
+pub fn create_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(path)
+}
+
+/// Makes a directory that belongs to one process, or closes the one that is there to other users.
+///
+/// `is_own` says of a name whether the process makes such an entry. A directory that holds others' entries, or that all
+/// may write, is left as it is: it may be `/var/lib`. Those above it that are missing are made as usual, because a task
+/// may have to pass. The answer is whether the directory is closed.
+///
+/// # Errors
+///
+/// It cannot be made or read.
+pub fn claim_dir(path: &Path, is_own: impl Fn(&str) -> bool) -> io::Result<bool> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    create_dir(path)?;
+    let meta = fs::metadata(path)?;
+    let mode = meta.permissions().mode();
+    if mode & OTHERS == 0 {
+        return Ok(true);
+    }
+    if mode & STICKY != 0 || meta.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(&is_own) {
+            return Ok(false);
+        }
+    }
+    fs::set_permissions(path, Permissions::from_mode(DIR_MODE))?;
+    Ok(true)
+}
+
+/// A file or directory that other users may read or change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+}
+
+/// The first entries of `dir`, itself included, that other users may read or change. Below a directory that only its
+/// owner enters nothing is exposed. What is called as one of `skipped` is not looked at: it is open on purpose.
+///
+/// # Errors
+///
+/// The directory cannot be read.
+pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<Exposed>> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    let mut looked_at = 0;
+    let skipped = |name: &OsStr| skipped.iter().any(|skipped| name == *skipped);
+    while let Some(path) = open.pop() {
+        let meta = match fs::symlink_metadata(&path) {
+            Ok(meta) => meta,
+            // It may have ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        looked_at += 1;
+        if looked_at > LOOKED_AT_MAX || found.len() == EXPOSED_MAX {
+            break;
+        }
+        let mode = meta.permissions().mode() & 0o7777;
+        if meta.is_symlink() {
+            continue;
+        }
+        if mode & OTHERS != 0 {
+            found.push(Exposed {
+                path: path.clone(),
+                mode,
+            });
+        }
+        if meta.is_dir() && mode & 0o077 != 0 {
+            for entry in fs::read_dir(&path)? {
+                let entry = entry?;
+                if !skipped(&entry.file_name()) {
+                    open.push(entry.path());
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn files_are_for_their_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+
+        write(&path, "new").unwrap();
+        assert_eq!(mode(&path), FILE_MODE);
+        set_mode(&path, 0o644);
+        write(&path, "again").unwrap();
+
+        assert_eq!(mode(&path), FILE_MODE);
+    }
+
+    #[test]
+    fn own_directories_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("a/own");
+
+        assert!(claim_dir(&own, |_| false).unwrap());
+        assert_eq!(mode(&own), DIR_MODE);
+        set_mode(&own, 0o755);
+        write(&own.join("lock"), "").unwrap();
+
+        assert!(claim_dir(&own, |name| name == "lock").unwrap());
+        assert_eq!(mode(&own), DIR_MODE);
+    }
+
+    /// A directory such as `/var/lib`.
+    #[test]
+    fn directories_of_others_are_left() {
+        let dir = tempfile::tempdir().unwrap();
+        write(&dir.path().join("theirs"), "").unwrap();
+        set_mode(dir.path(), 0o755);
+        assert!(!claim_dir(dir.path(), |name| name == "lock").unwrap());
+        assert_eq!(mode(dir.path()), 0o755);
+
+        set_mode(dir.path(), 0o1777);
+        assert!(!claim_dir(dir.path(), |_| true).unwrap());
+        assert_eq!(mode(dir.path()), 0o1777);
+    }
+
+    #[test]
+    fn exposed_entries_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        write(&file, "secret").unwrap();
+        set_mode(&file, 0o644);
+        assert_eq!(exposed(dir.path(), &[]).unwrap(), [], "nobody gets there");
+
+        set_mode(dir.path(), 0o711);
+
+        let found = exposed(dir.path(), &[]).unwrap();
+        let mode = 0o644;
+        assert_eq!(found, [Exposed { path: file, mode }]);
+        assert_eq!(exposed(dir.path(), &["file"]).unwrap(), []);
+    }
+}
