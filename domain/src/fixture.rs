@@ -1,6 +1,8 @@
 //! Builders with sane defaults, for tests.
 
 #[cfg(feature = "fixture")]
+pub mod corpus;
+#[cfg(feature = "fixture")]
 pub mod recorded;
 
 use std::collections::BTreeMap;

@@ -7,6 +7,7 @@
 //! | [`rpc`] | messages between agents and the control plane |
 //! | [`api`] | HTTP bodies, with Nomad's field names |
 //! | [`limits`] | bounds on all of it |
+//! | `fuzz` | fuzz targets (feature `fuzz`) |
 //!
 //! Deliberately absent: sockets, async, TLS. They are in `link`, `control` and `agent`.
 
@@ -15,5 +16,7 @@
 pub mod api;
 pub mod codec;
 pub mod frame;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod limits;
 pub mod rpc;
