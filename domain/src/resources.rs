@@ -266,7 +266,8 @@ impl Holding {
     /// What its cores are worth, in MHz.
     #[must_use]
     pub fn cores_mhz(&self) -> u64 {
-        self.cores.iter().map(|cores| cores.mhz).sum()
+        let mhz = self.cores.iter().map(|cores| cores.mhz);
+        mhz.fold(0, u64::saturating_add)
     }
 }
 
