@@ -5,6 +5,9 @@
 //! first uppermost, and what is seen from above is the prefix's intervals. Prefixes that see the same share
 //! one list, and one that sees what the next wider one sees is left out.
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+
 use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -298,7 +301,8 @@ fn ranges(rule: &PolicyRule) -> Vec<(u32, u32)> {
         if rule.ports.is_empty() {
             return vec![whole(class)];
         }
-        let each = rule.ports.iter();
+        // A range whose last port is before its first holds none.
+        let each = rule.ports.iter().filter(|range| range.first <= range.last);
         each.map(|range| (key(class, range.first), key(class, range.last) + 1))
             .collect()
     };

@@ -4,70 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use muster_domain::fixture;
 use muster_domain::job::{GroupNetwork, NetworkMode, read_peer};
-use muster_ebpf_common::policy::{Leaf, search};
 use proptest::prelude::*;
 
+use super::fuzz::{Question, asked, found};
 use super::*;
-
-/// A packet as a policy sees it.
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    peer: IpAddr,
-    class: Class,
-    detail: u16,
-}
-
-/// What the packet path finds.
-fn found(policy: &Compiled, question: Question) -> Verdict {
-    let list = match question.peer {
-        IpAddr::V4(peer) => longest(&policy.v4, Ipv4Net::from(peer), Ipv4Net::supernet),
-        IpAddr::V6(peer) => longest(&policy.v6, Ipv6Net::from(peer), Ipv6Net::supernet),
-    };
-    let intervals = &policy.lists[list];
-    let leaf = Leaf {
-        first: 0,
-        count: u32::try_from(intervals.len()).unwrap(),
-    };
-    search(leaf, key(question.class, question.detail), |at| {
-        intervals.get(at as usize).copied()
-    })
-}
-
-fn longest<N: Ord + Copy>(
-    leaves: &BTreeMap<N, usize>,
-    peer: N,
-    wider: impl Fn(&N) -> Option<N>,
-) -> usize {
-    *std::iter::successors(Some(peer), |net| wider(net))
-        .find_map(|net| leaves.get(&net))
-        .expect("a list for all addresses")
-}
-
-/// The first rule that matches, asked in order; the number of rules for the default.
-fn asked(rules: &[&PolicyRule], question: Question) -> usize {
-    let matches = |rule: &PolicyRule| {
-        let place =
-            rule.peers.is_empty() || rule.peers.iter().any(|net| net.contains(&question.peer));
-        let within =
-            |range: &PortRange| range.first <= question.detail && question.detail <= range.last;
-        let port = rule.ports.is_empty() || rule.ports.iter().any(within);
-        let [kind, code] = question.detail.to_be_bytes();
-        let icmp = rule.icmp_type.is_none_or(|it| it == kind)
-            && (rule.icmp_type.is_none() || rule.icmp_code.is_none_or(|it| it == code));
-        let what = match rule.protocol {
-            PolicyProtocol::All => true,
-            PolicyProtocol::Tcp => question.class == Class::Tcp && port,
-            PolicyProtocol::Udp => question.class == Class::Udp && port,
-            PolicyProtocol::Icmp => question.class == Class::Icmp && icmp,
-            PolicyProtocol::Icmpv6 => question.class == Class::Icmpv6 && icmp,
-        };
-        place && what
-    };
-    rules
-        .iter()
-        .position(|rule| matches(rule))
-        .unwrap_or(rules.len())
-}
 
 fn rule() -> impl Strategy<Value = PolicyRule> {
     let nets = [
