@@ -47,6 +47,10 @@ pub const TASK_EVENTS_MAX: usize = 1_024;
 /// Messages of an exec session that may wait in either direction; the faster side then blocks.
 pub const EXEC_MESSAGES_MAX: usize = 64;
 
+/// Lists and objects inside each other in a configuration in msgpack, which is read recursively. A job's JSON has at
+/// most 128; a task's thread has the stack for several times as many.
+pub const CONFIG_DEPTH_MAX: usize = 160;
+
 /// Depth of a configuration schema. A deeper one is refused: it comes from another process.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
 

@@ -13,6 +13,8 @@ pub(crate) mod proto;
 mod announce;
 mod client;
 mod ends;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod handshake;
 mod launch;
 mod output;

@@ -6,10 +6,12 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::error::DriverError;
 use crate::event::TaskEvent;
+use crate::limits;
 use crate::network::{NetworkIsolation, NetworkMode, NetworkOverride, TaskReach};
 use crate::plugin::proto::{drivers, muster};
 use crate::schema::whole;
@@ -59,7 +61,9 @@ pub(crate) fn config_from_msgpack(bytes: &[u8]) -> Result<Value, DriverError> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    rmp_serde::from_slice(bytes)
+    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
+    reader.set_max_depth(limits::CONFIG_DEPTH_MAX);
+    Value::deserialize(&mut reader)
         .map_err(|error| protocol(format!("decode a configuration from msgpack: {error}")))
 }
 

@@ -248,6 +248,19 @@ fn schema_without_end_is_refused() {
 }
 
 #[test]
+fn deeply_nested_configuration_is_refused() {
+    let mut bytes = vec![0x91; 1_000];
+    bytes.push(0xc0);
+
+    let read = config_from_msgpack(&bytes);
+
+    assert!(
+        matches!(read, Err(DriverError::Protocol { .. })),
+        "{read:?}"
+    );
+}
+
+#[test]
 fn configuration_that_is_no_msgpack_is_refused() {
     let read = config_from_msgpack(&[0xc1, 0xff]);
 
