@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Numbers of nodes that a snapshot may use: every number below the highest takes memory. No server has the
+/// memory for half as many nodes, at some kilobytes each.
+pub const NODE_NUMBERS_MAX: u32 = 1 << 20;
 /// Versions of a job that are kept, the current one included. Nomad's number: enough to go back a few
 /// deployments; each is a whole job specification.
 pub const JOB_VERSIONS_MAX: usize = 6;

@@ -12,6 +12,9 @@ use super::{
     CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, TagsRecord,
     VERSION,
 };
+use crate::limits::NODE_NUMBERS_MAX;
+#[cfg(any(test, feature = "fixture"))]
+use crate::state::StateHash;
 use crate::state::{Cohort, JobRow, RowRecord, State};
 
 /// Why a stream of records is no state.
@@ -49,6 +52,17 @@ pub enum RestoreError<E> {
         at: u64,
         /// What it refers to.
         what: &'static str,
+    },
+    /// A node has a number beyond the highest.
+    #[error(
+        "record {at} of the snapshot has node number {number}, the highest is {}",
+        NODE_NUMBERS_MAX - 1
+    )]
+    NodeNumber {
+        /// Its place in the stream.
+        at: u64,
+        /// The number.
+        number: u32,
     },
     /// Its rows are not those that it was made of.
     #[error(
@@ -99,7 +113,8 @@ impl Restoring {
     ///
     /// [`RestoreError`]; the restoring is over then.
     pub fn take<E>(&mut self, record: Record) -> Result<(), RestoreError<E>> {
-        if self.ended || (self.header.is_none() && !matches!(record, Record::Header(_))) {
+        // The header is the first record and no other.
+        if self.ended || self.header.is_some() == matches!(record, Record::Header(_)) {
             return Err(RestoreError::Cut {
                 records: self.read,
                 missing: "header",
@@ -115,8 +130,9 @@ impl Restoring {
             Record::JobVersion(version) => self.versions.push(version),
             Record::Metrics(metrics) => self.metrics.push(metrics),
             Record::Cohort(cohort) => self.cohort(&cohort)?,
-            Record::Node(node) => self.node(*node),
+            Record::Node(node) => self.node(*node)?,
             Record::Held(HeldRecord { number, node_id }) => {
+                self.check_free(number, node_id)?;
                 self.held.insert(number, node_id);
                 self.state.nodes.hold(node_id, number);
             }
@@ -143,6 +159,15 @@ impl Restoring {
         Ok(())
     }
 
+    /// The hash that the header must have for the records so far; `None` before the header.
+    #[cfg(any(test, feature = "fixture"))]
+    #[must_use]
+    pub fn hash(&self) -> Option<StateHash> {
+        let mut state = self.state.clone();
+        set_indexes(&mut state, self.header.as_ref()?);
+        Some(state.hash())
+    }
+
     /// The state, if that was all of it.
     ///
     /// # Errors
@@ -156,13 +181,7 @@ impl Restoring {
             });
         };
         let mut state = self.state;
-        state.applied = header.applied;
-        state.nodes.set_index(header.nodes_index);
-        state.jobs.set_index(header.jobs_index);
-        state.allocs.set_index(header.allocs_index);
-        state.evals.set_index(header.evals_index);
-        state.deployments.set_index(header.deployments_index);
-        state.one_offs.set_index(header.one_offs_index);
+        set_indexes(&mut state, &header);
         let differing = state.hash().differing(&header.hash);
         if !differing.is_empty() {
             return Err(RestoreError::Differs { tables: differing });
@@ -178,7 +197,26 @@ impl Restoring {
         }
     }
 
-    fn node(&mut self, record: NodeRecord) {
+    /// Refuses a number that another node has, and a second number for the same node.
+    fn check_free<E>(&self, number: NodeNumber, node_id: NodeId) -> Result<(), RestoreError<E>> {
+        if number.0 >= NODE_NUMBERS_MAX {
+            return Err(RestoreError::NodeNumber {
+                at: self.read,
+                number: number.0,
+            });
+        }
+        let nodes = &self.state.nodes;
+        let is_taken = nodes
+            .column_at(number)
+            .is_some_and(|column| column.occupied)
+            || self.held.contains_key(&number);
+        if is_taken || nodes.number_of_any(&node_id).is_some() {
+            return Err(self.dangling("free node number"));
+        }
+        Ok(())
+    }
+
+    fn node<E>(&mut self, record: NodeRecord) -> Result<(), RestoreError<E>> {
         let NodeRecord {
             number,
             spec,
@@ -189,6 +227,7 @@ impl Restoring {
             create_index,
             modify_index,
         } = record;
+        self.check_free(number, spec.id)?;
         let node = Node {
             spec,
             status,
@@ -199,6 +238,7 @@ impl Restoring {
             modify_index,
         };
         self.state.nodes.put_at(node, number);
+        Ok(())
     }
 
     fn version<E>(&self, at: u32) -> Result<Arc<JobVersion>, RestoreError<E>> {
@@ -286,4 +326,14 @@ impl Restoring {
         self.state.insert_alloc_on(key, row, node_id);
         Ok(())
     }
+}
+
+fn set_indexes(state: &mut State, header: &Header) {
+    state.applied = header.applied;
+    state.nodes.set_index(header.nodes_index);
+    state.jobs.set_index(header.jobs_index);
+    state.allocs.set_index(header.allocs_index);
+    state.evals.set_index(header.evals_index);
+    state.deployments.set_index(header.deployments_index);
+    state.one_offs.set_index(header.one_offs_index);
 }

@@ -224,6 +224,74 @@ fn a_newer_format_is_refused_by_name() {
     assert_eq!(error, RestoreError::Version { found: VERSION + 1 });
 }
 
+/// The records of a populated state, with the second node's changed by the first's.
+fn with_node(change: impl FnOnce(&mut NodeRecord, &NodeRecord)) -> Vec<Record> {
+    let mut all: Vec<Record> = records(&populated()).collect();
+    let mut nodes = all.iter_mut().filter_map(|record| match record {
+        Record::Node(node) => Some(node),
+        _ => None,
+    });
+    let (first, second) = (nodes.next().unwrap(), nodes.next().unwrap());
+    change(second, first);
+    all
+}
+
+/// Each number below the highest takes memory.
+#[test]
+fn node_number_beyond_the_highest_is_refused() {
+    let all = with_node(|node, _| node.number = NodeNumber(u32::MAX));
+
+    let error = restore(whole(all)).unwrap_err();
+
+    assert!(
+        matches!(
+            error,
+            RestoreError::NodeNumber {
+                number: u32::MAX,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn second_node_of_a_number_is_refused() {
+    let all = with_node(|node, other| node.number = other.number);
+
+    let error = restore(whole(all)).unwrap_err();
+
+    assert!(
+        matches!(
+            error,
+            RestoreError::Dangling {
+                what: "free node number",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn second_header_is_refused() {
+    let mut all: Vec<Record> = records(&populated()).collect();
+    all.insert(1, all[0].clone());
+
+    let error = restore(whole(all)).unwrap_err();
+
+    assert!(
+        matches!(
+            error,
+            RestoreError::Cut {
+                missing: "header",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
 /// As servers wrote it that called a placed task pending until its node had reported a process.
 #[test]
 fn a_task_that_has_a_node_runs_once_it_is_restored() {
