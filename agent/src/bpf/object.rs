@@ -315,7 +315,7 @@ fn check_trust(path: &Path, uid: u32, mode: u32, trusted: &[u32]) -> Result<(), 
 /// A copy of `bytes` that begins at a multiple of [`OBJECT_ALIGNMENT`], where the ELF parser can read its structures.
 fn aligned(bytes: &[u8]) -> Content {
     // The room is enough for all of it, so the buffer stays where it is.
-    let mut buffer = Vec::with_capacity(bytes.len() + OBJECT_ALIGNMENT);
+    let mut buffer: Vec<u8> = Vec::with_capacity(bytes.len() + OBJECT_ALIGNMENT);
     let address = buffer.as_ptr().addr();
     let start = address.next_multiple_of(OBJECT_ALIGNMENT) - address;
     buffer.resize(start, 0);
