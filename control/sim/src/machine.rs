@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use muster_control_core::fixture;
 use muster_control_core::fsm::{self, Applied, Command};
 use muster_control_core::snapshot::{self, Record};
-use muster_control_core::state::{State, StateHash, check};
+use muster_control_core::state::{State, StateHash, check, waits};
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 
 use crate::bug::Bug;
@@ -100,7 +100,9 @@ impl Machine {
     /// Invariants that do not hold.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {
-        check::broken(&self.state)
+        let mut broken = check::broken(&self.state);
+        broken.extend(waits::broken(&self.state));
+        broken
     }
 }
 

@@ -32,7 +32,7 @@ use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::OneOffState;
 
-use super::{AllocView, Answers, Held, Jobs, Nodes, OneOffs, State, waits};
+use super::{AllocView, Answers, Held, Jobs, Nodes, OneOffs, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -46,7 +46,6 @@ pub fn broken(state: &State) -> Vec<String> {
     evals_refer_to_what_exists(state, &mut broken);
     deployments_refer_to_what_exists(state, &mut broken);
     deployments_count_what_there_is(state, &mut broken);
-    everything_waits_for_something(state, &mut broken);
     one_offs_run_at_most_once(state, &mut broken);
     indexes_agree_with_rows(state, &mut broken);
     nothing_is_from_the_future(state, &mut broken);
@@ -259,25 +258,6 @@ fn deployments_count_what_there_is(state: &State, broken: &mut Vec<String>) {
                     of_group().count()
                 ));
             }
-        }
-    }
-}
-
-/// Each deployment under way and each blocked evaluation waits for something that [`waits`] names.
-fn everything_waits_for_something(state: &State, broken: &mut Vec<String>) {
-    for deployment in state.deployments.active() {
-        if let Err(why) = waits::of_deployment(state, deployment) {
-            let (id, key) = (deployment.id, &deployment.job);
-            broken.push(format!(
-                "deployment {id} of {key} is stuck: {why}: {deployment:?}"
-            ));
-        }
-    }
-    let pending = state.evals.pending();
-    for eval in pending.filter(|eval| eval.status == EvalStatus::Blocked) {
-        if let Err(why) = waits::of_eval(state, eval) {
-            let (id, key) = (eval.id, &eval.job);
-            broken.push(format!("blocked evaluation {id} of {key} is stuck: {why}"));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The things that deployments under way and blocked evaluations wait for.
 //!
 //! The rule: each of them waits for at least one thing that is named here, or it stays as it is for ever.
-//! [`check`](super::check) applies the rule to the state after every entry in tests and in the simulator.
+//! The simulator applies it to the state after every entry.
 
 use muster_domain::alloc::DesiredStatus;
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
@@ -57,6 +57,28 @@ impl Wait {
             Self::Evaluation { .. } | Self::Health { .. } | Self::Deadline { .. } => false,
         }
     }
+}
+
+/// Every deployment under way and every blocked evaluation that waits for nothing, in words.
+#[must_use]
+pub fn broken(state: &State) -> Vec<String> {
+    let mut broken = Vec::new();
+    for deployment in state.deployments().active() {
+        if let Err(why) = of_deployment(state, deployment) {
+            let (id, key) = (deployment.id, &deployment.job);
+            broken.push(format!(
+                "deployment {id} of {key} is stuck: {why}: {deployment:?}"
+            ));
+        }
+    }
+    let open = state.evals().pending();
+    for eval in open.filter(|eval| eval.status == EvalStatus::Blocked) {
+        if let Err(why) = of_eval(state, eval) {
+            let (id, key) = (eval.id, &eval.job);
+            broken.push(format!("blocked evaluation {id} of {key} is stuck: {why}"));
+        }
+    }
+    broken
 }
 
 /// The things that a deployment under way waits for.
