@@ -22,6 +22,12 @@ use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
 use crate::resources::{Amount, CpuMhz, Holding, Mb, TaskResources};
 
+/// Whether tests are to do all of their repetitions (`cargo xtask test --long`).
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os("MUSTER_TEST_LONG").is_some_and(|value| value == "1")
+}
+
 /// A service job of one group `main` with one task `main`: 100 MHz, 64 MiB, 10 MiB of disk.
 #[must_use]
 pub fn job(id: &str) -> JobBuilder {

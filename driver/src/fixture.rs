@@ -37,6 +37,12 @@ pub fn skipped_here(reason: &str) {
     skipped(path.rsplit("::").next().unwrap_or(path), reason);
 }
 
+/// Whether tests are to do all of their repetitions (`cargo xtask test --long`).
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os("MUSTER_TEST_LONG").is_some_and(|value| value == "1")
+}
+
 /// Does `work` while `one` and `other` are exchanged for each other again and again, as fast as can be.
 pub fn exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
     /// Ends the exchange, whatever becomes of the work.

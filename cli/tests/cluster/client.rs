@@ -1,5 +1,6 @@
 //! Clients of the HTTP API that write and read a few jobs for as long as they are let.
 
+use std::mem;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,14 +94,9 @@ pub(crate) fn job(id: &str, value: u64) -> Value {
     })
 }
 
-/// The job that clients call `key`.
-pub(crate) fn name(key: usize) -> String {
-    format!("history-{key}")
-}
-
-/// A linearizable read of `key`. `Err` if the server did not answer it.
-pub(crate) fn look(http: &Http, key: usize) -> Result<Option<Seen>, String> {
-    let path = format!("/v1/job/{}?consistent", name(key));
+/// A linearizable read of the job `id`. `Err` if the server did not answer it.
+pub(crate) fn look(http: &Http, id: &str) -> Result<Option<Seen>, String> {
+    let path = format!("/v1/job/{id}?consistent");
     let answer = http.get(&path).ok_or("no answer")?;
     match answer.status {
         200 => match seen(&answer) {
@@ -121,15 +117,15 @@ pub(crate) fn seen(answer: &Answer) -> Option<Seen> {
     })
 }
 
-/// Registers `key` with `value`, if its index is `expected` when that is given. Tries all of `servers` in
+/// Registers the job `id` with `value`, if its index is `expected` when that is given. Tries all of `servers` in
 /// turn until one knows what became of it; the write's own key sees to it that it is done once.
-pub(crate) fn write(servers: &[Http], key: usize, value: u64, expected: Option<u64>) -> Outcome {
-    let mut body = json!({ "Job": job(&name(key), value) });
+pub(crate) fn write(servers: &[Http], id: &str, value: u64, expected: Option<u64>) -> Outcome {
+    let mut body = json!({ "Job": job(id, value) });
     if let Some(expected) = expected {
         body["EnforceIndex"] = json!(true);
         body["JobModifyIndex"] = json!(expected);
     }
-    let once = format!("value-{value}");
+    let once = format!("{id}-value-{value}");
     let deadline = Instant::now() + limits::WRITE;
     for server in servers.iter().cycle() {
         match server.put("/v1/jobs", Some(&once), &body) {
@@ -208,9 +204,9 @@ impl Clients {
     }
 
     /// Lets them finish, reads every job once more, and checks all that was seen.
-    pub(crate) fn finish(self) {
+    pub(crate) fn finish(mut self) {
         self.stop.store(true, Ordering::Release);
-        for thread in self.threads {
+        for thread in mem::take(&mut self.threads) {
             thread.join().expect("a client has failed");
         }
         let servers: Vec<Http> = self
@@ -219,9 +215,10 @@ impl Clients {
             .map(|address| Http::new(*address))
             .collect();
         for key in 0..limits::KEYS {
+            let id = self.recorder.job(key);
             for server in &servers {
                 let called = self.recorder.now();
-                let seen = cluster::until("a last read", || look(server, key).ok());
+                let seen = cluster::until("a last read", || look(server, &id).ok());
                 self.recorder.note(key, called, Operation::Read(seen));
             }
         }
@@ -229,6 +226,13 @@ impl Clients {
         eprintln!("{operations} operations, {done} writes done, {unknown} unknown");
         assert!(done > 20, "hardly anything was written: {done}");
         self.recorder.check();
+    }
+}
+
+/// Clients of a test that failed must not go on beside the next one.
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
     }
 }
 
@@ -258,7 +262,7 @@ impl Worker {
     /// not answer.
     fn read(&mut self, key: usize) -> Option<u64> {
         let called = self.recorder.now();
-        if let Ok(seen) = look(&self.servers[0], key) {
+        if let Ok(seen) = look(&self.servers[0], &self.recorder.job(key)) {
             self.recorder.note(key, called, Operation::Read(seen));
             return Some(seen.map_or(0, |seen| seen.index));
         }
@@ -270,7 +274,7 @@ impl Worker {
     fn write(&mut self, key: usize, expected: Option<u64>) -> Option<u64> {
         let value = self.values.fetch_add(1, Ordering::SeqCst);
         let called = self.recorder.now();
-        let outcome = write(&self.servers, key, value, expected);
+        let outcome = write(&self.servers, &self.recorder.job(key), value, expected);
         let operation = match expected {
             None => Operation::Put { value, outcome },
             Some(expected) => Operation::Compare {

@@ -5,10 +5,8 @@ use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use muster_driver::fixture::skipped;
 use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,8 +22,8 @@ pub(crate) const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 /// The agents' names.
 pub(crate) const AGENTS: [&str; 2] = ["a1", "a2"];
 
-/// One cluster at a time: three would be slower than one after the other.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// A job of two sleepers, which no fault may restart.
+pub(crate) const STEADY_JOB: &str = "steady";
 
 /// How a cluster is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +36,32 @@ pub(crate) struct Make {
     pub(crate) small_disks: bool,
 }
 
+/// An allocation as the API shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Allocation {
+    name: String,
+    pub(crate) id: String,
+    /// When its task started, if it runs.
+    pub(crate) started: Option<String>,
+}
+
+impl Allocation {
+    fn from_json(alloc: &Value) -> Self {
+        let text = |field: &str| alloc[field].as_str().unwrap_or_default().to_owned();
+        let started = || {
+            let tasks = alloc["TaskStates"].as_object();
+            let task = tasks.and_then(|tasks| tasks.values().next());
+            task.map_or(Value::Null, |task| task["StartedAt"].clone())
+        };
+        let is_running = alloc["ClientStatus"] == "running";
+        Self {
+            name: text("Name"),
+            id: text("ID"),
+            started: is_running.then(|| started().to_string()),
+        }
+    }
+}
+
 /// A cluster of real processes.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -46,8 +70,8 @@ pub(crate) struct Cluster {
     agents: [Option<Child>; 2],
     pub(crate) network: Network,
     dir: TempDir,
-    failed_before: bool,
-    _turn: MutexGuard<'static, ()>,
+    /// Bytes that each server had logged when the present test began.
+    log_starts: [usize; 3],
 }
 
 /// Where server `at` its place is.
@@ -81,22 +105,8 @@ pub(crate) fn relayed_address(at: usize) -> Ipv4Addr {
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until it takes writes. `None`, with the reason told, if it cannot be here.
-    pub(crate) fn start(test: &str, make: Make) -> Option<Self> {
-        Some(Self::start_with(test, make, || ())?.0)
-    }
-
-    /// The same, with something that must be in the middle before the servers start.
-    pub(crate) fn start_with<T>(
-        test: &str,
-        make: Make,
-        middle: impl FnOnce() -> T,
-    ) -> Option<(Self, T)> {
-        if let Some(reason) = Network::missing() {
-            skipped(test, reason);
-            return None;
-        }
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Starts a cluster and waits until it takes writes. `before_servers` runs when the addresses are there.
+    pub(crate) fn start<T>(make: Make, before_servers: impl FnOnce() -> T) -> (Self, T) {
         let mut network = Network::new();
         for (at, name) in SERVERS.into_iter().enumerate() {
             network.add(name, address(at));
@@ -104,7 +114,7 @@ impl Cluster {
                 network::listen(relayed_address(at));
             }
         }
-        let middle = middle();
+        let started = before_servers();
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::generate("local").unwrap();
         for name in SERVERS {
@@ -127,8 +137,7 @@ impl Cluster {
             agents: [None, None],
             network,
             dir,
-            failed_before: std::thread::panicking(),
-            _turn: turn,
+            log_starts: [0; 3],
         };
         for at in 0..SERVERS.len() {
             cluster.begin(at);
@@ -137,7 +146,14 @@ impl Cluster {
         if make.agents {
             cluster.begin_agents(&authority);
         }
-        Some((cluster, middle))
+        (cluster, started)
+    }
+
+    /// Takes the cluster over for another test: its thread enters the network, and older log lines do not count.
+    pub(crate) fn take_over(&mut self) {
+        self.network.enter();
+        self.log_starts = SERVERS.map(|name| self.whole_log(name).len());
+        until("all nodes to be ready", || self.nodes_ready().then_some(()));
     }
 
     fn begin_agents(&mut self, authority: &Authority) {
@@ -252,9 +268,14 @@ impl Cluster {
         self.dir.path().join(format!("{name}.log"))
     }
 
-    /// What it said so far.
+    /// The lines that the server has logged in this test.
     pub(crate) fn log(&self, at: usize) -> String {
-        fs::read_to_string(self.log_path(SERVERS[at])).unwrap_or_default()
+        let whole = self.whole_log(SERVERS[at]);
+        String::from_utf8_lossy(&whole[self.log_starts[at]..]).into_owned()
+    }
+
+    fn whole_log(&self, name: &str) -> Vec<u8> {
+        fs::read(self.log_path(name)).unwrap_or_default()
     }
 
     fn home(&self, at: usize) -> PathBuf {
@@ -353,29 +374,27 @@ impl Cluster {
         }
     }
 
-    /// What the nodes' tasks are: name of the allocation, its id, and when its task started.
-    pub(crate) fn tasks(&self) -> Vec<(String, String, String)> {
+    /// Waits until the two tasks of the job `steady` run, and returns its allocations.
+    pub(crate) fn steady_running(&self) -> Vec<Allocation> {
+        until("two running tasks", || {
+            let allocs = self.steady();
+            let running = allocs.iter().filter(|alloc| alloc.started.is_some());
+            (running.count() == 2).then_some(allocs)
+        })
+    }
+
+    /// The allocations of the job `steady`. Those that an earlier fault has ended are among them.
+    pub(crate) fn steady(&self) -> Vec<Allocation> {
         until("the allocations", || {
             let answer = http(self.leader()).get("/v1/allocations?resources=false")?;
             let body = answer.json();
-            let mut tasks: Vec<(String, String, String)> = body
-                .as_array()?
-                .iter()
-                .map(|alloc| {
-                    let text = |field: &str| alloc[field].as_str().unwrap_or_default().to_owned();
-                    let started = alloc["TaskStates"]
-                        .as_object()
-                        .and_then(|tasks| tasks.values().next())
-                        .map_or(Value::Null, |task| task["StartedAt"].clone());
-                    (
-                        text("Name"),
-                        text("ID"),
-                        format!("{} {started}", text("ClientStatus")),
-                    )
-                })
+            let all = body.as_array()?.iter();
+            let mut allocs: Vec<Allocation> = all
+                .filter(|alloc| alloc["JobID"] == STEADY_JOB)
+                .map(Allocation::from_json)
                 .collect();
-            tasks.sort();
-            Some(tasks)
+            allocs.sort();
+            Some(allocs)
         })
     }
 
@@ -397,7 +416,8 @@ impl Cluster {
     /// Says what the servers said, for whoever looks at a failed test.
     fn tell(&self) {
         for name in SERVERS.into_iter().chain(AGENTS) {
-            let log = fs::read_to_string(self.log_path(name)).unwrap_or_default();
+            let log = self.whole_log(name);
+            let log = String::from_utf8_lossy(&log);
             let lines: Vec<&str> = log
                 .lines()
                 .filter(|line| !line.contains("openraft::"))
@@ -412,7 +432,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.failed_before {
+        if std::thread::panicking() {
             self.tell();
         }
         // Agents first: they stop what they run while servers still hear of it.

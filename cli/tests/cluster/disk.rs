@@ -1,13 +1,15 @@
 //! Disks that are slow, and disks that are full.
 
+use std::fs;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
+use muster_driver::fixture::skipped;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::client::Clients;
-use crate::cluster::{Cluster, Make, SERVERS, fill, http, skipped, until};
+use crate::cluster::{Make, SERVERS, fill, http, until};
+use crate::shared::TestCluster;
 
 /// strace that does something to every `fdatasync` of a process; it lets go when dropped.
 struct Tracer(Child);
@@ -31,14 +33,27 @@ impl Tracer {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        std::thread::sleep(Duration::from_millis(500));
-        match child.try_wait() {
-            // What it watched has ended already.
-            Ok(Some(status)) if !status.success() => None,
-            Ok(_) => Some(Self(child)),
-            Err(_) => None,
+        let ended = until("strace to trace every thread", || match child.try_wait() {
+            Ok(None) => is_traced(pid).then_some(None),
+            Ok(status) => Some(status),
+            Err(error) => panic!("cannot wait for strace: {error}"),
+        });
+        match ended {
+            Some(status) if !status.success() => None,
+            // The traced process has ended already.
+            Some(_) | None => Some(Self(child)),
         }
     }
+}
+
+/// Whether every thread of the process has a tracer.
+fn is_traced(pid: Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    threads.into_iter().flatten().flatten().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("status"));
+        // A thread that has ended needs none.
+        !status.is_ok_and(|status| status.contains("\nTracerPid:\t0\n"))
+    })
 }
 
 impl Drop for Tracer {
@@ -53,7 +68,7 @@ impl Drop for Tracer {
 /// A leader whose every sync takes 300 ms still answers right; then its disk is quick again.
 #[test]
 fn a_slow_disk_only_makes_it_slower() {
-    let Some(cluster) = Cluster::start("a_slow_disk_only_makes_it_slower", Make::default()) else {
+    let Some(cluster) = TestCluster::shared("a_slow_disk_only_makes_it_slower") else {
         return;
     };
     let clients = Clients::at_work();
@@ -84,7 +99,9 @@ fn a_full_disk_hands_over_and_comes_back() {
         small_disks: true,
         ..Make::default()
     };
-    let Some(cluster) = Cluster::start("a_full_disk_hands_over_and_comes_back", make) else {
+    let Some((cluster, ())) =
+        TestCluster::own("a_full_disk_hands_over_and_comes_back", make, || ())
+    else {
         return;
     };
     let clients = Clients::at_work();
@@ -109,7 +126,7 @@ fn a_full_disk_hands_over_and_comes_back() {
         cluster.log(full)
     );
     let pid = cluster.pid(full);
-    std::fs::remove_file(&hog).unwrap();
+    fs::remove_file(&hog).unwrap();
     until("room", || {
         cluster
             .log(full)
@@ -126,8 +143,7 @@ fn a_full_disk_hands_over_and_comes_back() {
 /// A disk that fails is not tried again: the server ends and says why. Started anew, it is one of them.
 #[test]
 fn a_failing_disk_ends_its_server() {
-    let Some(mut cluster) = Cluster::start("a_failing_disk_ends_its_server", Make::default())
-    else {
+    let Some(mut cluster) = TestCluster::shared("a_failing_disk_ends_its_server") else {
         return;
     };
     let clients = Clients::at_work();

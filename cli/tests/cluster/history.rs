@@ -55,13 +55,31 @@ struct Recorded {
 }
 
 /// Everything that clients did.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Recorder {
+    /// Number of this history: in a shared cluster each has jobs of its own.
+    number: u64,
     clock: AtomicU64,
     operations: Mutex<Vec<Recorded>>,
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            number: COUNT.fetch_add(1, Ordering::Relaxed),
+            clock: AtomicU64::default(),
+            operations: Mutex::default(),
+        }
+    }
+}
+
 impl Recorder {
+    /// The id of the job that this history calls `key`.
+    pub(crate) fn job(&self, key: usize) -> String {
+        format!("history-{}-{key}", self.number)
+    }
+
     /// The next point in time.
     pub(crate) fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)

@@ -1,36 +1,26 @@
 //! Leaders that die, and one that stands still.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::client::{self, Clients};
-use crate::cluster::{Cluster, Make, SERVERS, http, until};
+use crate::cluster::{Cluster, SERVERS, STEADY_JOB, http, until};
 use crate::limits;
+use crate::shared::TestCluster;
 
 /// kill -9 of the leader under writes, over and over: somebody else leads soon, nothing acknowledged is lost,
 /// no node is taken for lost, and no task is restarted.
 #[test]
 fn leaders_that_die_lose_nothing() {
-    let make = Make {
-        agents: true,
-        ..Make::default()
-    };
-    let Some(mut cluster) = Cluster::start("leaders_that_die_lose_nothing", make) else {
+    let Some(mut cluster) = TestCluster::shared("leaders_that_die_lose_nothing") else {
         return;
     };
-    steady(&cluster);
-    let tasks = cluster.tasks();
+    let allocs = cluster.steady_running();
     let clients = Clients::at_work();
-    let rounds = if limits::long() {
-        limits::KILLS_LONG
-    } else {
-        limits::KILLS
-    };
 
-    for round in 0..rounds {
+    for round in 0..limits::kills() {
         let leader = cluster.leader();
         clients.wait_for_writes(10);
         let died = Instant::now();
@@ -51,13 +41,13 @@ fn leaders_that_die_lose_nothing() {
     until("all nodes to be ready", || {
         cluster.nodes_ready().then_some(())
     });
-    assert_eq!(cluster.tasks(), tasks);
+    assert_eq!(cluster.steady(), allocs);
 }
 
-/// A job of two sleepers that run.
-pub(crate) fn steady(cluster: &Cluster) {
+/// Registers a job of two sleepers and waits until they run.
+pub(crate) fn start_steady_job(cluster: &Cluster) {
     let job = json!({ "Job": {
-        "ID": "steady", "Name": "steady", "Type": "service", "Datacenters": ["dc1"],
+        "ID": STEADY_JOB, "Name": STEADY_JOB, "Type": "service", "Datacenters": ["dc1"],
         "TaskGroups": [{
             "Name": "g", "Count": 2,
             "Tasks": [{
@@ -69,24 +59,14 @@ pub(crate) fn steady(cluster: &Cluster) {
     } });
     let answer = http(0).put("/v1/jobs", None, &job).expect("an answer");
     assert_eq!(answer.status, 200, "{}", answer.text);
-    until("two running tasks", || {
-        let tasks = cluster.tasks();
-        let running = tasks
-            .iter()
-            .filter(|(.., state)| state.starts_with("running"))
-            .count();
-        (running == 2 && tasks.len() == 2).then_some(())
-    });
+    cluster.steady_running();
 }
 
-/// A leader that stands still for ten seconds and wakes up does not know that another leads. Whoever reads
-/// there, consistently, never sees an older state.
+/// A leader that is stopped until another leads, and wakes up, still believes that it leads. Its consistent reads never
+/// return an older state.
 #[test]
 fn a_leader_that_wakes_up_serves_nothing_stale() {
-    let Some(cluster) = Cluster::start(
-        "a_leader_that_wakes_up_serves_nothing_stale",
-        Make::default(),
-    ) else {
+    let Some(cluster) = TestCluster::shared("a_leader_that_wakes_up_serves_nothing_stale") else {
         return;
     };
     let clients = Clients::at_work();
@@ -95,10 +75,8 @@ fn a_leader_that_wakes_up_serves_nothing_stale() {
     let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != sleeper).collect();
 
     cluster.signal(sleeper, Signal::SIGSTOP);
-    let slept = Instant::now();
     let leader = until("another leader", || cluster.leader_among(&others));
     clients.wait_for_writes(20);
-    thread::sleep(Duration::from_secs(10).saturating_sub(slept.elapsed()));
     let body = json!({ "Job": client::job("newest", 1) });
     let written = http(leader)
         .put("/v1/jobs", None, &body)

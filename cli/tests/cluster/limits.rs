@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use muster_driver::fixture::long;
+
 /// How long anything may take on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// How long one request of a client may take.
@@ -16,14 +18,7 @@ pub(crate) const CLIENTS: usize = 6;
 pub(crate) const KEYS: usize = 8;
 /// How long a history may take to be checked.
 pub(crate) const CHECK: Duration = Duration::from_mins(1);
-/// How long clients work in peace before and after a fault.
-pub(crate) const PEACE: Duration = Duration::from_secs(2);
-/// Deaths of a leader; many with `MUSTER_CLUSTER_LONG`.
-pub(crate) const KILLS: usize = 6;
-/// See [`KILLS`].
-pub(crate) const KILLS_LONG: usize = 50;
-
-/// Whether the long run is asked for.
-pub(crate) fn long() -> bool {
-    std::env::var_os("MUSTER_CLUSTER_LONG").is_some_and(|value| value == "1")
+/// Deaths of a leader in a row.
+pub(crate) fn kills() -> usize {
+    if long() { 50 } else { 2 }
 }

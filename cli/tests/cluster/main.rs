@@ -6,7 +6,8 @@
 //! recorded histories of etcd. It is not ours, has no dependencies, and is on crates.io; Porcupine itself is
 //! not packaged where we can get it, and its port to Rust brings a benchmark harness along.
 //!
-//! The suite takes about eight minutes. `MUSTER_CLUSTER_LONG=1` makes it longer: fifty deaths of a leader.
+//! Most faults meet the same cluster, one after the other (`shared.rs`). `MUSTER_TEST_LONG=1` asks for fifty deaths of a
+//! leader in place of two.
 
 #[cfg(test)]
 mod client;
@@ -30,3 +31,5 @@ mod partition;
 mod relay;
 #[cfg(test)]
 mod restart;
+#[cfg(test)]
+mod shared;

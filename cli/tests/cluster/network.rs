@@ -5,6 +5,7 @@ use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Namespaces and the wires between them; gone when dropped.
 #[derive(Debug)]
@@ -30,20 +31,27 @@ impl Network {
     /// Makes the namespace in the middle, and moves this thread there. Threads and processes that it starts
     /// are there as well.
     pub(crate) fn new() -> Self {
-        let prefix = format!("mst{:x}{:x}", std::process::id() & 0xffff, rand_byte());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("mst{:x}-{count}-", std::process::id());
         let network = Self {
             prefix,
             places: Vec::new(),
         };
         let hub = network.name("h");
         ip(&["netns", "add", &hub]);
-        let file = File::open(network.path("h")).unwrap();
-        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        network.enter();
         ip(&["link", "set", "lo", "up"]);
         ip(&["link", "add", "br0", "type", "bridge"]);
         ip(&["addr", "add", "10.77.0.254/16", "dev", "br0"]);
         ip(&["link", "set", "br0", "up"]);
         network
+    }
+
+    /// Moves this thread into the namespace in the middle.
+    pub(crate) fn enter(&self) {
+        let file = File::open(self.path("h")).unwrap();
+        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
     }
 
     /// Adds a namespace with `address`.
@@ -154,10 +162,4 @@ fn ip(arguments: &[&str]) {
         "ip {arguments:?}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-}
-
-fn rand_byte() -> u8 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |now| now.subsec_micros().to_le_bytes()[0])
 }

@@ -6,9 +6,10 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::client::Http;
-use crate::cluster::{AGENTS, Cluster, Make, SERVERS, address, http, until};
+use crate::cluster::{AGENTS, Cluster, SERVERS, address, http, until};
 use crate::network::Direction::{Incoming, Outgoing};
 use crate::partition::{cut_off, others};
+use crate::shared::TestCluster;
 
 /// Tasks of a second or two, desired one after the other.
 const SHORT: usize = 30;
@@ -75,11 +76,7 @@ fn effects(cluster: &Cluster) -> BTreeMap<String, usize> {
 /// what it runs, and comes back.
 #[test]
 fn one_off_tasks_act_at_most_once_whatever_dies() {
-    let make = Make {
-        agents: true,
-        ..Make::default()
-    };
-    let Some(mut cluster) = Cluster::start("one_off_tasks_act_at_most_once_whatever_dies", make)
+    let Some(mut cluster) = TestCluster::shared("one_off_tasks_act_at_most_once_whatever_dies")
     else {
         return;
     };

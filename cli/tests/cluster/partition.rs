@@ -1,17 +1,18 @@
 //! Wires that are cut, and wires that are bad.
 
 use std::net::SocketAddr;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
-use crate::cluster::{Cluster, Make, SERVERS, address, http, relayed_address, until};
+use crate::cluster::{
+    Cluster, Make, SERVERS, address, http, leader_as_seen_by, relayed_address, until,
+};
 use crate::history::{Operation, Recorder};
-use crate::limits;
 use crate::network::Direction::{self, Incoming, Outgoing};
 use crate::relay::{Relay, Weather};
+use crate::shared::TestCluster;
 
 pub(crate) fn others(one: usize) -> Vec<usize> {
     (0..SERVERS.len()).filter(|at| *at != one).collect()
@@ -41,10 +42,7 @@ fn write_at(at: usize, id: &str) -> u16 {
 /// the others go on. Then it comes back.
 #[test]
 fn a_minority_refuses_and_the_majority_goes_on() {
-    let Some(cluster) = Cluster::start(
-        "a_minority_refuses_and_the_majority_goes_on",
-        Make::default(),
-    ) else {
+    let Some(cluster) = TestCluster::shared("a_minority_refuses_and_the_majority_goes_on") else {
         return;
     };
     let clients = Clients::at_work();
@@ -77,10 +75,7 @@ fn a_minority_refuses_and_the_majority_goes_on() {
 /// A follower that is cut off disturbs nobody, neither while it is away nor when it comes back.
 #[test]
 fn a_follower_that_comes_back_disturbs_nobody() {
-    let Some(cluster) = Cluster::start(
-        "a_follower_that_comes_back_disturbs_nobody",
-        Make::default(),
-    ) else {
+    let Some(cluster) = TestCluster::shared("a_follower_that_comes_back_disturbs_nobody") else {
         return;
     };
     let clients = Clients::at_work();
@@ -89,7 +84,9 @@ fn a_follower_that_comes_back_disturbs_nobody() {
 
     cut_off(&cluster, alone, &[Incoming, Outgoing]);
     clients.wait_for_writes(20);
-    thread::sleep(limits::PEACE);
+    until("the follower to miss its leader", || {
+        (leader_as_seen_by(alone) != Some(leader)).then_some(())
+    });
     let refused = write_at(alone, "of-the-follower");
     cluster.network.heal();
     clients.wait_for_writes(20);
@@ -103,7 +100,7 @@ fn a_follower_that_comes_back_disturbs_nobody() {
 /// A leader that is heard and hears nothing gives up: the others get a leader that commits.
 #[test]
 fn a_deaf_leader_gives_up() {
-    let Some(cluster) = Cluster::start("a_deaf_leader_gives_up", Make::default()) else {
+    let Some(cluster) = TestCluster::shared("a_deaf_leader_gives_up") else {
         return;
     };
     let clients = Clients::at_work();
@@ -146,9 +143,10 @@ fn bad_wires_only_make_it_slower() {
             )
         })
         .collect();
-    let Some((cluster, relay)) = Cluster::start_with("bad_wires_only_make_it_slower", make, || {
-        Relay::start(&ways, weather)
-    }) else {
+    let start_relay = || Relay::start(&ways, weather);
+    let Some((cluster, relay)) =
+        TestCluster::own("bad_wires_only_make_it_slower", make, start_relay)
+    else {
         return;
     };
     let clients = Clients::at_work();
@@ -166,7 +164,7 @@ fn bad_wires_only_make_it_slower() {
 /// that is cut off, do not pass it.
 #[test]
 fn stale_reads_do_not_pass_the_check() {
-    let Some(cluster) = Cluster::start("stale_reads_do_not_pass_the_check", Make::default()) else {
+    let Some(cluster) = TestCluster::shared("stale_reads_do_not_pass_the_check") else {
         return;
     };
     let recorder = Recorder::default();
@@ -175,13 +173,13 @@ fn stale_reads_do_not_pass_the_check() {
     let servers = [http(leader)];
     let put = |value| {
         let called = recorder.now();
-        let outcome = client::write(&servers, 0, value, None);
+        let outcome = client::write(&servers, &recorder.job(0), value, None);
         recorder.note(0, called, Operation::Put { value, outcome });
     };
     let read = || {
         let called = recorder.now();
         let seen = until("an old answer", || {
-            let answer = http(behind).get(&format!("/v1/job/{}?stale", client::name(0)))?;
+            let answer = http(behind).get(&format!("/v1/job/{}?stale", recorder.job(0)))?;
             client::seen(&answer)
         });
         recorder.note(0, called, Operation::Read(Some(seen)));

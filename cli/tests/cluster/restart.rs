@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
-use crate::cluster::{Cluster, Make, SERVERS, address, http, leader_as_seen_by, until};
+use crate::cluster::{Allocation, SERVERS, address, http, leader_as_seen_by, until};
+use crate::shared::TestCluster;
 
 /// Large jobs, a few of them over and over: they make the log grow, and the state not.
 pub(crate) struct LargeJobs {
@@ -42,15 +43,10 @@ impl LargeJobs {
 /// lost, no task is restarted.
 #[test]
 fn a_rolling_restart_is_not_noticed() {
-    let make = Make {
-        agents: true,
-        ..Make::default()
-    };
-    let Some(mut cluster) = Cluster::start("a_rolling_restart_is_not_noticed", make) else {
+    let Some(mut cluster) = TestCluster::shared("a_rolling_restart_is_not_noticed") else {
         return;
     };
-    crate::kill::steady(&cluster);
-    let tasks = cluster.tasks();
+    let allocs = cluster.steady_running();
     let clients = Clients::at_work();
 
     for at in 0..SERVERS.len() {
@@ -70,16 +66,16 @@ fn a_rolling_restart_is_not_noticed() {
     until("all nodes to be ready", || {
         cluster.nodes_ready().then_some(())
     });
-    assert_eq!(cluster.tasks(), tasks);
-    commands_run_through_every_server(&tasks);
+    assert_eq!(cluster.steady(), allocs);
+    commands_run_through_every_server(&allocs);
 }
 
 /// Whichever server the nodes hang on, as soon as they do again.
-fn commands_run_through_every_server(tasks: &[(String, String, String)]) {
+fn commands_run_through_every_server(allocs: &[Allocation]) {
     for at in 0..SERVERS.len() {
-        for (_, alloc_id, _) in tasks {
+        for alloc in allocs.iter().filter(|alloc| alloc.started.is_some()) {
             until("a command to run", || {
-                runs_through(at, alloc_id).then_some(())
+                runs_through(at, &alloc.id).then_some(())
             });
         }
     }
@@ -114,8 +110,7 @@ fn runs_through(at: usize, alloc_id: &str) -> bool {
 /// joins as another server and gets everything.
 #[test]
 fn a_wiped_server_comes_back_as_another() {
-    let Some(mut cluster) = Cluster::start("a_wiped_server_comes_back_as_another", Make::default())
-    else {
+    let Some(mut cluster) = TestCluster::shared("a_wiped_server_comes_back_as_another") else {
         return;
     };
     let clients = Clients::at_work();
