@@ -65,7 +65,7 @@ const KERNELS: &str = "one eBPF object works on every supported kernel";
 
 const REQUIRED: &[Required] = &[
     here(
-        "survival::a_hundred_tasks_survive_ten_deaths_of_the_agent_and_ten_of_the_driver",
+        "survival::many_tasks_survive_deaths_of_agent_and_driver",
         SURVIVAL,
     ),
     here(
