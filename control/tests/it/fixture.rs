@@ -24,8 +24,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// How long anything may take before a test fails. Generous: machines are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Time to live of nodes in these tests.
-pub(crate) const TTL: Duration = Duration::from_millis(1_500);
+/// Time to live of nodes in these tests. Beats come five times as often, also where many tests run at once.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
 
 pub(crate) use muster_domain::fixture::recorded::skipped;
 
@@ -43,7 +43,7 @@ pub(crate) fn config(dir: &Path) -> ServerConfig {
         http_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         quic_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
         heartbeat_ttl: TTL,
-        heartbeat_grace: Duration::from_millis(250),
+        heartbeat_grace: Duration::from_millis(500),
         ..ServerConfig::new(dir)
     }
 }
