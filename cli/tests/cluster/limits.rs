@@ -18,6 +18,8 @@ pub(crate) const CLIENTS: usize = 6;
 pub(crate) const KEYS: usize = 8;
 /// How long a history may take to be checked.
 pub(crate) const CHECK: Duration = Duration::from_mins(1);
+/// Longer than the longest election timeout, 1.5 s: a follower without a leader has stood for election.
+pub(crate) const ELECTION: Duration = Duration::from_secs(2);
 /// Deaths of a leader in a row.
 pub(crate) fn kills() -> usize {
     if long() { 50 } else { 2 }
