@@ -217,7 +217,14 @@ impl DataDir {
     /// Opens the way to an allocation's directories for a task that sees the host's files and is not root.
     pub(crate) fn let_users_pass(&self, alloc_id: AllocId) -> Result<(), DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
-        for dir in [self.root.clone(), self.allocs(), alloc] {
+        // The operator may have laid a link in its place.
+        let opened = fs::set_permissions(&self.root, fs::Permissions::from_mode(PASSABLE));
+        opened.map_err(|source| DirError {
+            action: "open to other users",
+            path: self.root.clone(),
+            source,
+        })?;
+        for dir in [self.allocs(), alloc] {
             make(&dir, PASSABLE, None)?;
         }
         Ok(())
