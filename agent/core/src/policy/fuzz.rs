@@ -94,7 +94,7 @@ pub fn packet_policy(data: &[u8]) {
     } else {
         Vec::new()
     };
-    let all = [0, 1, 2, 3].map(|at: usize| layers[at].as_ref());
+    let all = layers.each_ref().map(Option::as_ref);
     let default = all.iter().flatten().find_map(|policy| policy.default);
     let default = default.unwrap_or(PolicyAction::Allow);
     let said = all.iter().flatten().flat_map(|policy| &policy.rules);

@@ -297,6 +297,28 @@ fn a_policy_without_bounds_is_refused() {
 }
 
 #[test]
+fn range_that_ends_before_it_begins_is_empty() {
+    let rule = PolicyRule {
+        protocol: PolicyProtocol::Tcp,
+        ports: vec![PortRange {
+            first: 80,
+            last: 79,
+        }],
+        ..direction(None, &[("r", PolicyAction::Deny)]).rules[0].clone()
+    };
+    let direction = DirectionPolicy {
+        rules: vec![rule],
+        ..DirectionPolicy::default()
+    };
+    let layers = Layers::new(&[], [Some(&direction), None, None, None]);
+
+    let compiled = layers.compile("egress").unwrap();
+
+    assert_eq!(compiled.lists.len(), 1);
+    assert_eq!(compiled.lists[0].len(), 1);
+}
+
+#[test]
 fn the_nearest_rate_holds() {
     let limited = |bits| NetworkPolicy {
         egress: DirectionPolicy {
