@@ -29,6 +29,12 @@ const GUEST_MIB: usize = 2_304;
 /// Memory that the tests of this machine need beside the guests, in MiB. The largest is a server with many jobs.
 const OWN_TESTS_MIB: usize = 4_096;
 
+/// Seconds after which a guest is ended. All of its tests took a third of that beside the tests of the host.
+const DEADLINE_SECONDS: u64 = 1_800;
+
+/// The same for a long run, in which it runs every test.
+const LONG_DEADLINE_SECONDS: u64 = 3 * 3_600;
+
 /// What was run in a guest.
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -100,7 +106,15 @@ pub(super) fn run(
     }
     let one = |guest: Guest| {
         let mut report = Report::default();
-        let attempt = attempt(&guest, &binaries, artifacts, folder, &mut report, timing);
+        let attempt = attempt(
+            options,
+            &guest,
+            &binaries,
+            artifacts,
+            folder,
+            &mut report,
+            timing,
+        );
         (guest, attempt, report)
     };
     let planned: Vec<Guest> = vm::SERIES
@@ -149,6 +163,7 @@ fn room_for(guests: usize) -> bool {
 
 /// Runs one guest, and another in its place if its machine hung.
 fn attempt(
+    options: &Options,
     guest: &Guest,
     binaries: &[Artifact],
     artifacts: &[Artifact],
@@ -157,7 +172,7 @@ fn attempt(
     timing: &Mutex<Timing>,
 ) -> anyhow::Result<Attempt> {
     let step = Started::new(&guest.name());
-    let attempt = attempt_untimed(guest, binaries, artifacts, folder, report);
+    let attempt = attempt_untimed(options, guest, binaries, artifacts, folder, report);
     let mut timing = timing.lock().unwrap_or_else(PoisonError::into_inner);
     timing.end(step);
     if let Ok(Attempt::Ran(run)) = &attempt {
@@ -175,6 +190,7 @@ fn attempt(
 }
 
 fn attempt_untimed(
+    options: &Options,
     guest: &Guest,
     binaries: &[Artifact],
     artifacts: &[Artifact],
@@ -184,7 +200,7 @@ fn attempt_untimed(
     let (name, command) = (guest.name(), guest.command());
     let log = |times: &str| folder.join(format!("guest-{}{times}.log", guest.series));
     let mut output = Output::new(log(""), artifacts)?;
-    let (mut outcome, stood_still) = boot(guest, binaries, &mut output);
+    let (mut outcome, stood_still) = boot(options, guest, binaries, &mut output);
     let hung = match &outcome {
         Ok(vm::Outcome::Silent) => Some("it said nothing any more"),
         Ok(vm::Outcome::Deadline) if stood_still => {
@@ -200,7 +216,7 @@ fn attempt_untimed(
             &command,
         ));
         output = Output::new(log("-2"), artifacts)?;
-        (outcome, _) = boot(guest, binaries, &mut output);
+        (outcome, _) = boot(options, guest, binaries, &mut output);
     }
     let failure = match outcome {
         Ok(vm::Outcome::Unavailable { reason }) => {
@@ -228,6 +244,7 @@ fn attempt_untimed(
 
 /// Runs the tests in a guest, and says whether one of its processors stood still.
 fn boot(
+    options: &Options,
     guest: &Guest,
     binaries: &[Artifact],
     output: &mut Output,
@@ -236,6 +253,13 @@ fn boot(
     let options = vm::Options {
         kernel: guest.series.to_owned(),
         ebpf: guest.ebpf,
+        long: options.long,
+        // Other tests share the processors with an emulated machine.
+        timeout: if options.long {
+            LONG_DEADLINE_SECONDS
+        } else {
+            DEADLINE_SECONDS
+        },
         silence: Some(SILENCE_MAX),
         beside_tests: true,
         ..vm::Options::default()
