@@ -15,6 +15,8 @@ pub const DIR_MODE: u32 = 0o700;
 pub const FILE_MODE: u32 = 0o600;
 /// Bits that let other users read or change something, and not only pass through.
 const OTHERS: u32 = 0o066;
+/// All permissions of the group and of others.
+const GROUP_AND_OTHERS: u32 = 0o077;
 /// Others than the owner may not delete in a directory that all may write, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 /// Entries that a doctor looks at: a data directory may hold very many.
@@ -62,7 +64,7 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
 /// The file is another user's.
 pub fn restrict(file: &File) -> io::Result<()> {
     let mode = file.metadata()?.permissions().mode();
-    if mode & 0o077 == 0 {
+    if mode & GROUP_AND_OTHERS == 0 {
         return Ok(());
     }
     file.set_permissions(Permissions::from_mode(FILE_MODE))
@@ -109,7 +111,7 @@ pub fn claim_dir(path: &Path, is_own: impl Fn(&str) -> bool) -> io::Result<bool>
     create_dir(path)?;
     let meta = fs::metadata(path)?;
     let mode = meta.permissions().mode();
-    if mode & OTHERS == 0 {
+    if mode & GROUP_AND_OTHERS == 0 {
         return Ok(true);
     }
     if mode & STICKY != 0 || meta.uid() != rustix::process::geteuid().as_raw() {

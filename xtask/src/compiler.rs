@@ -81,7 +81,7 @@ fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
         return Ok(());
     };
     let variables = std::env::vars()
-        .filter(|(name, _)| name.starts_with("CARGO_") || name == "OUT_DIR")
+        .filter(|(name, _)| is_of_crate(name))
         .collect();
     let call = Call {
         folder: std::env::current_dir().context("cannot read the current folder")?,
@@ -91,6 +91,14 @@ fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
     let file = records.join(format!("{name}.json"));
     std::fs::write(&file, serde_json::to_vec(&call)?)
         .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Whether cargo sets the variable for a crate, so that `env!` may read it.
+fn is_of_crate(name: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+        || name == "OUT_DIR"
 }
 
 /// A name for the crate that these arguments compile: `muster_agent-lib`. `None` for tests, build scripts and

@@ -101,7 +101,6 @@ pub(crate) fn program(files: Files) -> Vec<u8> {
 
 fn verdict(number: c_long, files: Files) -> Verdict {
     match (files, number) {
-        (Files::Any, _) => verdict_on_any(number),
         (Files::Plain, libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod) => {
             Verdict::Mode(OFFSET_ARG1)
         }
@@ -117,7 +116,7 @@ fn verdict(number: c_long, files: Files) -> Verdict {
             mode: OFFSET_ARG3,
         },
         (Files::Plain, libc::SYS_openat2) => Verdict::Unknown,
-        (Files::Plain, _) => verdict_on_any(number),
+        (Files::Plain | Files::Any, _) => verdict_on_any(number),
     }
 }
 
