@@ -95,9 +95,14 @@ fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
 
 /// Whether cargo sets the variable for a crate, so that `env!` may read it.
 fn is_of_crate(name: &str) -> bool {
-    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    [
+        "CARGO_PKG_",
+        "CARGO_MANIFEST_",
+        "CARGO_CRATE_",
+        "CARGO_BIN_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
         || name == "OUT_DIR"
 }
 

@@ -2,7 +2,7 @@
 //! uses it.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use muster_ebpf_common::policy::{Leaf, search};
 
