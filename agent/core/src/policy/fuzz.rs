@@ -1,8 +1,8 @@
 //! The packet policy compiler against rules asked one after the other: an oracle, and a fuzz target that
 //! uses it.
 
-use std::collections::BTreeSet;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
 
 use muster_ebpf_common::policy::{Leaf, search};
 
