@@ -48,7 +48,7 @@ pub(crate) fn lint_and_record(cargo: &mut Command) -> anyhow::Result<()> {
     let records = records_folder();
     std::fs::create_dir_all(&records)
         .with_context(|| format!("cannot make {}", records.display()))?;
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = shell::own_copy()?;
     cargo
         .env("RUSTC_WORKSPACE_WRAPPER", program)
         .env(RECORDS_VARIABLE, records);

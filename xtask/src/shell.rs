@@ -3,7 +3,9 @@
 pub(crate) mod artifact;
 pub(crate) mod usage;
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -22,6 +24,26 @@ pub(crate) fn root() -> PathBuf {
     xtask
         .parent()
         .map_or_else(|| xtask.clone(), Path::to_path_buf)
+}
+
+/// A copy of this program, at a path that stays the same. A build of the workspace replaces the program itself.
+///
+/// # Errors
+///
+/// When the copy cannot be made.
+pub(crate) fn own_copy() -> anyhow::Result<PathBuf> {
+    let copy = target_dir().join("muster-xtask-copy");
+    // The kernel keeps the file of a running program, also when its name is gone.
+    let own = std::fs::read("/proc/self/exe").context("cannot read this program")?;
+    if std::fs::read(&copy).is_ok_and(|present| present == own) {
+        return Ok(copy);
+    }
+    let scratch = copy.with_extension(std::process::id().to_string());
+    std::fs::write(&scratch, own)
+        .and_then(|()| std::fs::set_permissions(&scratch, Permissions::from_mode(0o755)))
+        .and_then(|()| std::fs::rename(&scratch, &copy))
+        .with_context(|| format!("cannot write {}", copy.display()))?;
+    Ok(copy)
 }
 
 /// Where cargo puts what it builds.

@@ -400,7 +400,7 @@ fn demo(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<()> {
         .context("`muster` was not built")?;
     let log = folder.join("demo.log");
     let mut text = String::new();
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+    let mut command = Command::new(shell::own_copy()?);
     command.args(["demo", "--program"]).arg(&muster.executable);
     let status = shell::lines(&mut command, &mut |line| {
         text.push_str(line);

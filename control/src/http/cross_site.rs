@@ -123,7 +123,7 @@ impl FromStr for AllowedHost {
             None | Some("") => None,
             // `parse` takes a sign.
             Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
-                Some(port.parse().map_err(|_| error())?)
+                Some(port.parse().ok().ok_or_else(error)?)
             }
             Some(_) => return Err(error()),
         };

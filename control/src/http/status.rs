@@ -203,13 +203,7 @@ impl ApiError {
                 not_found: true, ..
             } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::CrossSite(error) => match error {
-                CrossSiteError::HostCount { .. } => StatusCode::BAD_REQUEST,
-                CrossSiteError::Host { .. }
-                | CrossSiteError::Origin { .. }
-                | CrossSiteError::FetchSite { .. } => StatusCode::FORBIDDEN,
-                CrossSiteError::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            },
+            Self::CrossSite(error) => cross_site_status(error),
             Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) | Self::Task { .. } => {
                 StatusCode::BAD_REQUEST
             }
@@ -283,6 +277,16 @@ impl ApiError {
             }
             | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
+    }
+}
+
+fn cross_site_status(error: &CrossSiteError) -> StatusCode {
+    match error {
+        CrossSiteError::HostCount { .. } => StatusCode::BAD_REQUEST,
+        CrossSiteError::Host { .. }
+        | CrossSiteError::Origin { .. }
+        | CrossSiteError::FetchSite { .. } => StatusCode::FORBIDDEN,
+        CrossSiteError::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
     }
 }
 

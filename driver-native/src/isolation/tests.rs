@@ -53,7 +53,7 @@ fn nobody_without_capabilities_is_the_default() {
 
     let decided = decide(&task(""), json!({}), json!({})).unwrap();
 
-    let nobody = Identity::alone("nobody", None, &crate::user::AllowedGroups::Any).unwrap();
+    let nobody = Identity::alone("nobody", None, &AllowedGroups::Any).unwrap();
     assert_eq!(decided.identity, Some(nobody));
     assert!(decided.capabilities.is_empty());
     assert_eq!(decided.hostname, "web-1-01234567");

@@ -227,9 +227,12 @@ fn a_newer_format_is_refused_by_name() {
 /// The records of a populated state, with the second node's changed by the first's.
 fn with_node(change: impl FnOnce(&mut NodeRecord, &NodeRecord)) -> Vec<Record> {
     let mut all: Vec<Record> = records(&populated()).collect();
-    let mut nodes = all.iter_mut().filter_map(|record| match record {
-        Record::Node(node) => Some(node),
-        _ => None,
+    let mut nodes = all.iter_mut().filter_map(|record| {
+        if let Record::Node(node) = record {
+            Some(node)
+        } else {
+            None
+        }
     });
     let (first, second) = (nodes.next().unwrap(), nodes.next().unwrap());
     change(second, first);
