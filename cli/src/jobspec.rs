@@ -15,6 +15,8 @@ mod eval;
 mod fault;
 pub(crate) mod free;
 mod function;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod kind;
 mod limits;
 mod locals;

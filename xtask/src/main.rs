@@ -5,6 +5,7 @@
 //! - [`demo`] shows the system on this machine; [`perf`] measures it; [`dist`] builds what is shipped
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
+//! - [`mod@fuzz`] runs the fuzz targets
 //! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It never
 //!   writes to the tree; [`fix`] and [`bless`] do
 //! - [`shell`] starts other programs for all of them; [`steps`] tells how long their parts take
@@ -24,6 +25,7 @@ mod demo;
 mod dist;
 mod ebpf;
 mod fix;
+mod fuzz;
 mod judges;
 mod perf;
 mod setup;
@@ -74,6 +76,8 @@ enum Command {
     Sim(sim::Options),
     /// Run recorded decisions against our own, and say what differs
     Cases(cases::Options),
+    /// Run a fuzz target for some minutes; without a target, list them
+    Fuzz(fuzz::Options),
     /// Measure, and compare with the budgets (arguments go to muster-perf)
     Perf(perf::Options),
     /// Check the rules that the compiler does not know
@@ -115,6 +119,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Vm(options) => return vm::run(&options),
         Command::Sim(options) => sim::run(&options)?,
         Command::Cases(options) => return cases::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options)?,
         Command::Perf(options) => perf::run(&options)?,
         Command::Tidy => tidy::run()?,
         Command::Ci(options) => return ci::run(&options),

@@ -38,7 +38,7 @@ impl ConfigPlaces {
         Self::parse(file, text, inputs, Evaluator::beside(path))
     }
 
-    fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
+    pub(super) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
         let mut tasks = BTreeMap::new();
         let body = hcl_edit::parser::parse_body(&text).ok();
         let opened = body

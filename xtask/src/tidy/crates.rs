@@ -121,6 +121,12 @@ const ROWS: &[Row] = &[
         never: &[],
     },
     Row {
+        // Each target's entry point uses the crate that has the target.
+        name: "fuzz",
+        uses: &["agent-core", "driver", "wire"],
+        never: &["aya"],
+    },
+    Row {
         name: "perf",
         uses: LIBRARIES,
         never: &[],
