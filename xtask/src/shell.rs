@@ -78,7 +78,7 @@ pub(crate) fn cargo() -> Command {
 /// A processor's scheduling of a program, below that of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// A fifth of the share of an ordinary program that competes with it (sched(7): nice 7).
+    /// A seventieth of the share of an ordinary program that competes with it (sched(7): nice 19).
     Low,
     /// Only what others leave (sched(7): `SCHED_IDLE`).
     Idle,
@@ -87,7 +87,7 @@ pub(crate) enum Priority {
 /// `command`, with its folder and variables, at a lower `priority`; unchanged where the program for it is missing.
 pub(crate) fn lowered(command: Command, priority: Priority) -> Command {
     let (program, arguments): (_, &[&str]) = match priority {
-        Priority::Low => ("nice", &["-n", "7"]),
+        Priority::Low => ("nice", &["-n", "19"]),
         Priority::Idle => ("chrt", &["--idle", "0"]),
     };
     let Some(program) = find_program(program) else {
