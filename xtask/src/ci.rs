@@ -1,7 +1,6 @@
 //! `cargo xtask ci`: the whole gate. It writes nothing outside the target folder.
 //!
-//! Each step runs even if another failed, so that one run names all faults. The checks of the source run beside the
-//! tests, which mostly wait.
+//! Each step runs even if another failed, so that one run names all faults.
 
 use std::process::ExitCode;
 
@@ -33,7 +32,7 @@ const FIRST: [Check; 2] = [
     },
 ];
 
-/// Checks that run beside the tests. Clippy compiles the tests, so the lints are no step of their own.
+/// Checks that run beside the simulator. Clippy compiles the tests, so the lints are no step of their own.
 const BESIDE: [Check; 2] = [
     Check {
         name: "documents",

@@ -140,8 +140,7 @@ pub(crate) fn documents() -> anyhow::Result<()> {
             std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         let call: Call = serde_json::from_slice(&text)
             .with_context(|| format!("{} is damaged; remove it", file.display()))?;
-        let rustdoc = shell::lowered(rustdoc(&call), shell::Priority::Idle);
-        if let Err(error) = shell::run(&mut { rustdoc }) {
+        if let Err(error) = shell::run(&mut rustdoc(&call)) {
             failures.push(format!("{}: {error:#}", file.display()));
         }
     }

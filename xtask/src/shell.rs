@@ -75,27 +75,15 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// A processor's scheduling of a program, below that of the tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Priority {
-    /// A seventieth of the share of an ordinary program that competes with it (sched(7): nice 19).
-    Low,
-    /// Only what others leave (sched(7): `SCHED_IDLE`).
-    Idle,
-}
-
-/// `command`, with its folder and variables, at a lower `priority`; unchanged where the program for it is missing.
-pub(crate) fn lowered(command: Command, priority: Priority) -> Command {
-    let (program, arguments): (_, &[&str]) = match priority {
-        Priority::Low => ("nice", &["-n", "19"]),
-        Priority::Idle => ("chrt", &["--idle", "0"]),
-    };
-    let Some(program) = find_program(program) else {
+/// `command`, with its folder and variables, at a seventieth of the share of an ordinary program that competes with it
+/// (sched(7): nice 19); unchanged where `nice` is missing.
+pub(crate) fn lowered(command: Command) -> Command {
+    let Some(program) = find_program("nice") else {
         return command;
     };
     let mut lowered = Command::new(program);
     lowered
-        .args(arguments)
+        .args(["-n", "19"])
         .arg(command.get_program())
         .args(command.get_args());
     if let Some(folder) = command.get_current_dir() {

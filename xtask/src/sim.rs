@@ -88,7 +88,7 @@ fn optimise(cargo: &mut Command) {
 /// When a seed found a fault, or fewer seeds ran than the gate asks for.
 pub(crate) fn gate(program: &Path, long: bool) -> anyhow::Result<u64> {
     let wanted = if long { LONG_SEEDS } else { GATE_SEEDS };
-    let mut command = shell::lowered(Command::new(program), shell::Priority::Idle);
+    let mut command = Command::new(program);
     command.args(["--seed", "1", "--seeds", &wanted.to_string()]);
     let mut text = String::new();
     let status = shell::lines(&mut command, &mut |line| {

@@ -29,7 +29,7 @@ use output::Run;
 use report::{Report, Skip};
 use timing::{Started, Timing};
 
-/// A check that needs only the source: it runs beside the tests, on what they leave of the processors.
+/// A check of the source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
@@ -84,7 +84,7 @@ impl Options {
     }
 }
 
-/// Runs the checks `first`, then the tests with the checks `beside` them; with `lints`, clippy compiles them.
+/// Runs the checks `first`, then the tests with the checks `beside` the simulator; with `lints`, clippy compiles them.
 ///
 /// # Errors
 ///
@@ -228,20 +228,23 @@ impl Gate<'_> {
         self.report().merge(report);
     }
 
-    /// All tiers at once, and the checks `beside` them.
+    /// All tiers. The guests run beside the others; what compiles or computes ends before the tests of this machine begin.
+    ///
+    /// A compiler beside those tests cost more than it won, even as `SCHED_IDLE`: one that is preempted within the kernel
+    /// holds up grace periods of RCU, for which every attached eBPF program and removed namespace waits. Tests of agents
+    /// took five times as long.
     fn everything(&self, artifacts: &[Artifact], beside: &[Check]) -> anyhow::Result<()> {
         let (host, guests, simulator) = std::thread::scope(|scope| {
             let guests = scope.spawn(|| self.guests(artifacts));
-            let demo = scope.spawn(|| self.demo(artifacts));
             let simulator = scope.spawn(|| self.simulator());
-            let checks = scope.spawn(|| beside.iter().for_each(|check| self.check(*check)));
+            for check in beside {
+                self.check(*check);
+            }
+            let simulator = simulator.join().expect("a step returns its errors");
+            self.demo(artifacts);
             let host = self.step("host tests", || {
                 host::run(artifacts, self.folder, &self.timing, self.options.long)
             });
-            for thread in [demo, checks] {
-                thread.join().expect("a step returns its errors");
-            }
-            let simulator = simulator.join().expect("a step returns its errors");
             (
                 host,
                 guests.join().expect("a step returns its errors"),
@@ -292,7 +295,7 @@ impl Gate<'_> {
         let built = self.step("simulator, build", || {
             let mut cargo = self.cargo_with_lints()?;
             sim::build_arguments(&mut cargo);
-            self.build(shell::lowered(cargo, shell::Priority::Idle))
+            self.build(cargo)
         });
         let artifacts = match built {
             Ok(artifacts) => artifacts,

@@ -275,7 +275,7 @@ fn command(guest: &Guest<'_>) -> Command {
         .arg(guest.initrd)
         .args(["-append", KERNEL_ARGUMENTS]);
     if guest.beside_tests {
-        return shell::lowered(qemu, shell::Priority::Low);
+        return shell::lowered(qemu);
     }
     qemu
 }
