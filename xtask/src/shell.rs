@@ -75,29 +75,6 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// `command`, with its folder and variables, at a seventieth of the share of an ordinary program that competes with it
-/// (sched(7): nice 19); unchanged where `nice` is missing.
-pub(crate) fn lowered(command: Command) -> Command {
-    let Some(program) = find_program("nice") else {
-        return command;
-    };
-    let mut lowered = Command::new(program);
-    lowered
-        .args(["-n", "19"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    if let Some(folder) = command.get_current_dir() {
-        lowered.current_dir(folder);
-    }
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => lowered.env(name, value),
-            None => lowered.env_remove(name),
-        };
-    }
-    lowered
-}
-
 /// Runs `command` with this program's input and output.
 ///
 /// # Errors

@@ -228,28 +228,24 @@ impl Gate<'_> {
         self.report().merge(report);
     }
 
-    /// All tiers. The guests run beside the others; what compiles or computes ends before the tests of this machine begin.
+    /// The tiers in turn: the simulator with the checks `beside` it, the guests, the demo and the tests of this machine.
     ///
-    /// A compiler beside those tests cost more than it won, even as `SCHED_IDLE`: one that is preempted within the kernel
-    /// holds up grace periods of RCU, for which every attached eBPF program and removed namespace waits. Tests of agents
-    /// took five times as long.
+    /// A compiler or a guest beside the tests of this machine cost more than it won, even at the lowest priority. A
+    /// compiler that is preempted within the kernel holds up grace periods of RCU, for which every attached eBPF
+    /// program and removed namespace waits: tests of agents took five times as long. A guest that gets little of the
+    /// processor fails its tests of rates.
     fn everything(&self, artifacts: &[Artifact], beside: &[Check]) -> anyhow::Result<()> {
-        let (host, guests, simulator) = std::thread::scope(|scope| {
-            let guests = scope.spawn(|| self.guests(artifacts));
+        let simulator = std::thread::scope(|scope| {
             let simulator = scope.spawn(|| self.simulator());
             for check in beside {
                 self.check(*check);
             }
-            let simulator = simulator.join().expect("a step returns its errors");
-            self.demo(artifacts);
-            let host = self.step("host tests", || {
-                host::run(artifacts, self.folder, &self.timing, self.options.long)
-            });
-            (
-                host,
-                guests.join().expect("a step returns its errors"),
-                simulator,
-            )
+            simulator.join().expect("a step returns its errors")
+        });
+        let guests = self.guests(artifacts);
+        self.demo(artifacts);
+        let host = self.step("host tests", || {
+            host::run(artifacts, self.folder, &self.timing, self.options.long)
         });
         let (mut host, guests, simulator) = (host?, guests?, simulator?);
         let mut artifacts = artifacts.to_vec();

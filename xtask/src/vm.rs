@@ -111,9 +111,6 @@ pub(crate) struct Options {
     /// How long the guest may say nothing before it is ended
     #[arg(skip)]
     pub(crate) silence: Option<Duration>,
-    /// Whether tests of this machine run at the same time.
-    #[arg(skip)]
-    pub(crate) beside_tests: bool,
 }
 
 impl Default for Options {
@@ -132,7 +129,6 @@ impl Default for Options {
             refresh: false,
             keep_initrd: false,
             silence: None,
-            beside_tests: false,
         }
     }
 }
@@ -250,7 +246,6 @@ pub(crate) fn guest(
         cpus: options.cpus,
         deadline: Duration::from_secs(options.timeout),
         silence: options.silence,
-        beside_tests: options.beside_tests,
     };
     eprintln!(
         "guest   Linux {} under {}, {} MiB",

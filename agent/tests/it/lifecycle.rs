@@ -31,7 +31,12 @@ async fn tasks_of_a_group_follow_each_other() {
         note("proxy")
     );
 
-    let alloc = batch(1, &format!("sleep 0.3; {}", note("main")))
+    // It ends only when the poststart task runs, however slow the machine is.
+    let main = format!(
+        "until grep -q '^proxy$' \"$NOMAD_ALLOC_DIR/data/order\"; do sleep 0.1; done; {}",
+        note("main")
+    );
+    let alloc = batch(1, &main)
         .task(
             "first",
             &note("first"),

@@ -65,8 +65,6 @@ pub(crate) struct Guest<'a> {
     pub(crate) deadline: Duration,
     /// How long it may say nothing.
     pub(crate) silence: Option<Duration>,
-    /// Whether it runs beside tests of this machine, which must not wait for it.
-    pub(crate) beside_tests: bool,
 }
 
 /// The acceleration that works here: KVM only when a guest has booted with it. The answer is kept
@@ -127,7 +125,6 @@ fn probe_kvm(cache: &Path, kernel: &Kernel) -> anyhow::Result<bool> {
         cpus: 2,
         deadline: KVM_PROBE_DEADLINE,
         silence: None,
-        beside_tests: false,
     };
     let outcome = run(&guest, &mut std::io::sink(), &mut |_| ())?;
     Ok(matches!(outcome, Outcome::Ended(42)))
@@ -274,9 +271,6 @@ fn command(guest: &Guest<'_>) -> Command {
         .arg("-initrd")
         .arg(guest.initrd)
         .args(["-append", KERNEL_ARGUMENTS]);
-    if guest.beside_tests {
-        return shell::lowered(qemu);
-    }
     qemu
 }
 
@@ -303,7 +297,6 @@ mod tests {
             cpus: 1,
             deadline,
             silence,
-            beside_tests: false,
         };
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let heard = Mutex::new(Instant::now());
