@@ -239,6 +239,7 @@ mod tests {
         let file = dir.path().join("file");
         write(&file, "secret").unwrap();
         set_mode(&file, 0o644);
+        set_mode(dir.path(), 0o700);
         assert_eq!(exposed(dir.path(), &[]).unwrap(), [], "nobody gets there");
 
         set_mode(dir.path(), 0o711);

@@ -205,6 +205,8 @@ fn an_agent_that_is_not_root_is_told_so() {
     // Everything on the way must be readable for somebody else.
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), all).unwrap();
+    let passable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path().join("tls"), passable).unwrap();
     for entry in std::fs::read_dir(dir.path().join("tls")).unwrap() {
         let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         std::fs::set_permissions(entry.unwrap().path(), readable).unwrap();
