@@ -84,7 +84,7 @@ impl Options {
     }
 }
 
-/// Runs the checks `first`, then the tests with the checks `beside` the simulator; with `lints`, clippy compiles them.
+/// Runs the checks `first`, then the checks `beside` and the tests; with `lints`, clippy compiles them.
 ///
 /// # Errors
 ///
@@ -228,20 +228,18 @@ impl Gate<'_> {
         self.report().merge(report);
     }
 
-    /// The tiers in turn: the simulator with the checks `beside` it, the guests, the demo and the tests of this machine.
+    /// The checks, then the tiers in turn: the simulator, the guests, the demo and the tests of this machine.
     ///
     /// A compiler or a guest beside the tests of this machine cost more than it won, even at the lowest priority. A
     /// compiler that is preempted within the kernel holds up grace periods of RCU, for which every attached eBPF
     /// program and removed namespace waits: tests of agents took five times as long. A guest that gets little of the
     /// processor fails its tests of rates.
     fn everything(&self, artifacts: &[Artifact], beside: &[Check]) -> anyhow::Result<()> {
-        let simulator = std::thread::scope(|scope| {
-            let simulator = scope.spawn(|| self.simulator());
-            for check in beside {
-                self.check(*check);
-            }
-            simulator.join().expect("a step returns its errors")
-        });
+        // In turn: the build of the simulator may replace libraries that rustdoc reads.
+        for check in beside {
+            self.check(*check);
+        }
+        let simulator = self.simulator();
         let guests = self.guests(artifacts);
         self.demo(artifacts);
         let host = self.step("host tests", || {
