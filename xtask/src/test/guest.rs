@@ -12,7 +12,6 @@ use super::output::{Output, Run};
 use super::report::{Report, Skip};
 use super::timing::{BinaryTime, Started, Timing};
 use crate::shell::artifact::Artifact;
-use crate::shell::usage;
 use crate::vm;
 
 /// What a guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
@@ -22,9 +21,6 @@ const STOOD_STILL: &str = "soft lockup";
 /// How long a guest may say nothing. Each test says when it begins and ends; all 44 of the binary that takes longest
 /// took three minutes together.
 const SILENCE_MAX: Duration = Duration::from_mins(5);
-
-/// Memory of a guest with what QEMU adds, in MiB: `vm::Options::memory` is 2 048.
-const GUEST_MIB: usize = 2_304;
 
 /// Seconds after which a guest is ended. All of its tests took a third of that beside the tests of the host.
 const DEADLINE_SECONDS: u64 = 1_800;
@@ -78,7 +74,7 @@ enum Attempt {
 }
 
 /// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the others;
-/// in a long run, all tests under each. They run at once where memory allows. The result is empty where T2 was
+/// in a long run, all tests under each. The result is empty where T2 was
 /// skipped; the report says why.
 pub(super) fn run(
     options: &Options,
@@ -119,24 +115,8 @@ pub(super) fn run(
         .enumerate()
         .map(|(number, series)| Guest::new(series, number > 0 && !options.long))
         .collect();
-    let finished: Vec<_> = if room_for(planned.len()) {
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = planned
-                .into_iter()
-                .map(|guest| scope.spawn(|| (one(guest), usage::cpu_time())))
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| {
-                    let (finished, cpu) = thread.join().expect("a guest's thread returns errors");
-                    usage::add_cpu_time(cpu);
-                    finished
-                })
-                .collect()
-        })
-    } else {
-        planned.into_iter().map(one).collect()
-    };
+    // One after the other: their tests of rates need a whole processor each, which a machine with two may not have.
+    let finished: Vec<_> = planned.into_iter().map(one).collect();
     let mut guests = Vec::new();
     for (mut guest, attempt, of_guest) in finished {
         report.merge(of_guest);
@@ -146,16 +126,6 @@ pub(super) fn run(
         }
     }
     Ok(guests)
-}
-
-/// Whether this machine has memory for so many guests at once.
-fn room_for(guests: usize) -> bool {
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<usize>().ok());
-    available.is_some_and(|kib| kib / 1024 >= guests * GUEST_MIB)
 }
 
 /// Runs one guest, and another in its place if its machine hung.
