@@ -32,7 +32,7 @@ const FIRST: [Check; 2] = [
     },
 ];
 
-/// Checks that run beside the simulator. Clippy compiles the tests, so the lints are no step of their own.
+/// Checks that run after the build. Clippy compiles the tests, so the lints are no step of their own.
 const BESIDE: [Check; 2] = [
     Check {
         name: "documents",

@@ -178,7 +178,7 @@ impl Gate<'_> {
         })
     }
 
-    /// Builds every test and program but the simulator's, which have a profile of their own.
+    /// Builds every test and program but those of the simulator, which are optimised.
     fn build_tests(&self) -> anyhow::Result<Vec<Artifact>> {
         let mut cargo = self.cargo_with_lints()?;
         cargo.args(["build", "--all-targets", "--timings"]);
@@ -279,7 +279,7 @@ impl Gate<'_> {
         guests
     }
 
-    /// The simulated cluster, part of T0: the tests of the simulator, then its seeds. It has a build profile of its own.
+    /// The simulated cluster, part of T0: the tests of the simulator, then its seeds. It is compiled with optimisation.
     fn simulator(&self) -> anyhow::Result<Option<(Run, Vec<Artifact>)>> {
         const COMMAND: &str = "cargo xtask sim --seeds 200";
         let packages = &self.options.packages;

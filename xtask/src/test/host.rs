@@ -13,7 +13,7 @@ use super::timing::{BinaryTime, Timing};
 use crate::shell::artifact::Artifact;
 use crate::shell::{self, usage};
 
-/// Minutes after which one binary is ended when nobody watches. The longest takes six on two cores; the rest is
+/// Minutes after which one binary is ended when nobody watches. The longest takes nine on two cores; the rest is
 /// for a slow machine.
 const BINARY_MINUTES_MAX: u32 = 25;
 
@@ -49,7 +49,7 @@ pub(super) fn run(
     timing: &Mutex<Timing>,
     long: bool,
 ) -> anyhow::Result<Run> {
-    // Unique: the simulator's tests run at the same time.
+    // Unique: the tests of the simulator are a run of their own.
     let skips = tempfile::NamedTempFile::new_in(folder)?;
     let skip_file = skips.path().to_path_buf();
     let logs = folder.join("host");
