@@ -17,6 +17,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -55,11 +56,12 @@ const GUEST_FILTERS: [Filter; 2] = [
 ];
 
 /// The binary that tests the eBPF programs, and those of its tests that depend on the kernel's inside: every program is
-/// loaded, attached, counts and judges. The rest of it is about cgroups; and maps that are full, which takes longest, are so
-/// by our own numbers.
+/// loaded, attached, counts and judges. The rest of it is about cgroups. Tests of full maps and of replaced programs take
+/// longest and depend on our own code: the first kernel and this machine run them.
 const EBPF_TESTS: Filter = (
     "vm",
-    "adoption:: block:: exec:: group:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps",
+    "adoption:: block:: exec:: group:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps \
+     --skip adoption::replacing --skip policy::no_packet_slips_through_while_policies_change",
 );
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
@@ -262,15 +264,22 @@ pub(crate) fn guest(
 ///
 /// When a kernel cannot be had. The guest that needs it reports the same reason.
 pub(crate) fn prepare() -> anyhow::Result<()> {
+    SERIES.into_iter().try_for_each(prepare_series)
+}
+
+/// Downloads the kernel of one series and learns how guests run here.
+///
+/// # Errors
+///
+/// When this machine cannot run a guest with such a kernel.
+pub(crate) fn prepare_series(series: &str) -> anyhow::Result<()> {
     if let Some(reason) = missing() {
         anyhow::bail!(reason);
     }
     let cache = shell::target_dir().join("vm");
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    for series in SERIES {
-        let kernel = kernel::fetch(&cache, series, false)?;
-        qemu::acceleration(&cache, &kernel, false)?;
-    }
+    let kernel = kernel::fetch(&cache, series, false)?;
+    qemu::acceleration(&cache, &kernel, false)?;
     Ok(())
 }
 
@@ -283,10 +292,15 @@ pub(crate) fn choose(built: &[Artifact]) -> Vec<Artifact> {
         .collect()
 }
 
-/// What the tests of the eBPF programs need of `binaries`.
+/// The tests of the eBPF programs among `binaries`. They need no other program.
 fn choose_ebpf(binaries: &[Artifact]) -> Vec<Artifact> {
-    let needed = |artifact: &&Artifact| artifact.is_test && artifact.target == EBPF_TESTS.0;
-    binaries.iter().filter(needed).cloned().collect()
+    let chosen = binaries.iter().filter(|binary| tests_programs(binary));
+    chosen.cloned().collect()
+}
+
+/// Whether `artifact` holds the tests of the eBPF programs.
+pub(crate) fn tests_programs(artifact: &Artifact) -> bool {
+    artifact.is_test && artifact.target == EBPF_TESTS.0
 }
 
 pub(crate) fn is_muster(artifact: &Artifact) -> bool {
@@ -424,7 +438,9 @@ struct WorkDir {
 
 impl WorkDir {
     fn new(cache: &Path, name: &str) -> anyhow::Result<Self> {
-        let path = cache.join(format!("{name}-{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = cache.join(format!("{name}-{}-{count}", std::process::id()));
         std::fs::create_dir_all(&path)
             .with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self { path })

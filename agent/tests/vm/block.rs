@@ -53,7 +53,8 @@ fn what_a_task_writes_to_disk_is_counted() {
     assert!(block.latency.sum_ns > 0, "{block:?}");
 }
 
-/// A hundred pages of a disk that takes 5 ms for each: as many as were read, and as long as the kernel says, within a tenth.
+/// A hundred pages of a disk that takes 5 ms for each. The kernel's own time is longer: it begins when a request is
+/// made, ours when the device gets it.
 #[test]
 fn what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says() {
     let name = "what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says";
@@ -79,9 +80,9 @@ fn what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says() {
     assert_eq!((block.reads, block.read_bytes), (100, 100 * 4_096));
     assert_eq!(block.writes, 0);
     assert_eq!(block.latency.counts.iter().sum::<u64>(), 100);
-    let ratio = Duration::from_nanos(block.latency.sum_ns).as_secs_f64() / ticks.as_secs_f64();
-    assert!((0.9..=1.1).contains(&ratio), "{ratio:.3}");
-    assert!(ticks >= Duration::from_millis(500), "{ticks:?}");
+    let counted = Duration::from_nanos(block.latency.sum_ns);
+    assert!(counted >= Duration::from_millis(500), "{counted:?}");
+    assert!(counted <= ticks.mul_f64(1.1), "{counted:?} of {ticks:?}");
 }
 
 /// Has requests carry the cgroup of a task, as in an agent's tree: else they carry the nearest one above it whose disks, and

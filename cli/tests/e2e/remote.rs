@@ -14,7 +14,10 @@ use crate::support::{
     stdout, until,
 };
 
-/// The driver and its host, which `cli/examples/remote` is. `None` where it cannot be built, which was said then.
+/// The directory with the built examples, which `cargo xtask test` names.
+const EXAMPLES_VARIABLE: &str = "MUSTER_TEST_EXAMPLES";
+
+/// The driver and its host, which `cli/examples/remote` is. `None` where the test cannot run, after it has said why.
 fn program(name: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "agents and drivers need root");
@@ -22,6 +25,11 @@ fn program(name: &str) -> Option<PathBuf> {
     }
     if !needs_programs(name) {
         return None;
+    }
+    if let Some(dir) = std::env::var_os(EXAMPLES_VARIABLE) {
+        let program = Path::new(&dir).join("remote");
+        assert!(program.is_file(), "{} is not built", program.display());
+        return Some(program);
     }
     let built = Command::new(env!("CARGO"))
         .args(["build", "--offline", "--package", "muster-cli"])

@@ -3,8 +3,9 @@
 //! One object has to load on every supported kernel, which only those kernels can say. The rest of what a guest tests is
 //! ours and Linux's for longer than that, so it is run once.
 
+use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Options;
@@ -12,6 +13,7 @@ use super::output::{Output, Run};
 use super::report::{Report, Skip};
 use super::timing::{BinaryTime, Started, Timing};
 use crate::shell::artifact::Artifact;
+use crate::shell::usage;
 use crate::vm;
 
 /// What a guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
@@ -97,50 +99,132 @@ pub(super) fn run(
         report.skip(Skip::new("T2 guest", reason, "cargo xtask vm"));
         return Ok(Vec::new());
     }
-    let one = |guest: Guest| {
-        let mut report = Report::default();
-        let attempt = attempt(
-            options,
-            &guest,
-            &binaries,
-            artifacts,
-            folder,
-            &mut report,
-            timing,
-        );
-        (guest, attempt, report)
-    };
-    let planned: Vec<Guest> = vm::SERIES
+    let guests: Vec<Guest> = usable_series(report)
         .into_iter()
         .enumerate()
         .map(|(number, series)| Guest::new(series, number > 0 && !options.long))
         .collect();
-    // One after the other: their tests of rates need a whole processor each, which a machine with two may not have.
-    let finished: Vec<_> = planned.into_iter().map(one).collect();
-    let mut guests = Vec::new();
-    for (mut guest, attempt, of_guest) in finished {
-        report.merge(of_guest);
-        if let Attempt::Ran(run) = attempt? {
-            guest.run = run;
-            guests.push(guest);
+    let parts = parts(&guests, &binaries);
+    let context = Context {
+        options,
+        artifacts,
+        folder,
+        timing,
+    };
+    let mut runs: Vec<Option<Run>> = guests.iter().map(|_| None).collect();
+    for (part, attempt, of_part) in run_parts(&context, &guests, parts)? {
+        report.merge(of_part);
+        if let Attempt::Ran(run) = attempt {
+            match &mut runs[part.guest] {
+                Some(whole) => whole.merge(run),
+                none => *none = Some(run),
+            }
         }
     }
-    Ok(guests)
+    let ran = guests.into_iter().zip(runs);
+    Ok(ran
+        .filter_map(|(guest, run)| run.map(|run| Guest { run, ..guest }))
+        .collect())
 }
 
-/// Runs one guest, and another in its place if its machine hung.
+/// The series whose kernels can be had. The report names the others.
+fn usable_series(report: &mut Report) -> Vec<&'static str> {
+    let is_usable = |series: &&'static str| match vm::prepare_series(series) {
+        Ok(()) => true,
+        Err(error) => {
+            let guest = Guest::new(series, false);
+            report.skip(Skip::new(&guest.name(), &format!("{error:#}"), &guest.command()));
+            false
+        }
+    };
+    vm::SERIES.into_iter().filter(is_usable).collect()
+}
+
+/// Test binaries that one virtual machine runs.
+#[derive(Debug)]
+struct Part {
+    /// The index of the guest whose tests these are.
+    guest: usize,
+    /// The name of the part, which tells its log and its step from those of other parts.
+    name: String,
+    binaries: Vec<Artifact>,
+}
+
+/// The parts of all guests, the longest first. The tests of eBPF programs take longer than all others together.
+fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for takes_longest in [true, false] {
+        for (number, guest) in guests.iter().enumerate() {
+            let binaries: Vec<Artifact> = binaries
+                .iter()
+                .filter(|binary| !binary.is_test || vm::tests_programs(binary) == takes_longest)
+                .cloned()
+                .collect();
+            if (guest.ebpf && !takes_longest) || !binaries.iter().any(vm::is_guest_test) {
+                continue;
+            }
+            let tests = if takes_longest { "eBPF programs" } else { "tasks" };
+            parts.push(Part {
+                guest: number,
+                name: format!("{}, {tests}", guest.name()),
+                binaries,
+            });
+        }
+    }
+    parts
+}
+
+/// The inputs that all parts share.
+struct Context<'a> {
+    options: &'a Options,
+    artifacts: &'a [Artifact],
+    folder: &'a Path,
+    timing: &'a Mutex<Timing>,
+}
+
+/// Runs the parts, one for each processor at once: an emulated machine uses one processor.
+fn run_parts(
+    context: &Context<'_>,
+    guests: &[Guest],
+    parts: Vec<Part>,
+) -> anyhow::Result<Vec<(Part, Attempt, Report)>> {
+    let workers = std::thread::available_parallelism()?.get().min(parts.len());
+    let queue = Mutex::new(VecDeque::from(parts));
+    let finished = Mutex::new(Vec::new());
+    let cpu = std::thread::scope(|scope| {
+        let work = || {
+            while let Some(part) = lock(&queue).pop_front() {
+                let mut report = Report::default();
+                let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
+                lock(&finished).push((part, attempt, report));
+            }
+            anyhow::Ok(usage::cpu_time())
+        };
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker returns its errors"))
+            .sum::<anyhow::Result<Duration>>()
+    })?;
+    usage::add_cpu_time(cpu);
+    let finished = finished.into_inner();
+    Ok(finished.unwrap_or_else(PoisonError::into_inner))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs one part, and once more in another machine if the first one hung.
 fn attempt(
-    options: &Options,
+    context: &Context<'_>,
     guest: &Guest,
-    binaries: &[Artifact],
-    artifacts: &[Artifact],
-    folder: &Path,
+    part: &Part,
     report: &mut Report,
-    timing: &Mutex<Timing>,
 ) -> anyhow::Result<Attempt> {
-    let step = Started::new(&guest.name());
-    let attempt = attempt_untimed(options, guest, binaries, artifacts, folder, report);
-    let mut timing = timing.lock().unwrap_or_else(PoisonError::into_inner);
+    let step = Started::new(&part.name);
+    let attempt = attempt_untimed(context, guest, part, report);
+    let mut timing = lock(context.timing);
     timing.end(step);
     if let Ok(Attempt::Ran(run)) = &attempt {
         for binary in &run.binaries {
@@ -157,17 +241,24 @@ fn attempt(
 }
 
 fn attempt_untimed(
-    options: &Options,
+    context: &Context<'_>,
     guest: &Guest,
-    binaries: &[Artifact],
-    artifacts: &[Artifact],
-    folder: &Path,
+    part: &Part,
     report: &mut Report,
 ) -> anyhow::Result<Attempt> {
-    let (name, command) = (guest.name(), guest.command());
-    let log = |times: &str| folder.join(format!("guest-{}{times}.log", guest.series));
+    let Context {
+        options,
+        artifacts,
+        folder,
+        ..
+    } = *context;
+    let (name, command) = (&part.name, guest.command());
+    let log = |times: &str| {
+        let name: String = part.name.replace(", ", "-").replace(' ', "-");
+        folder.join(format!("{name}{times}.log"))
+    };
     let mut output = Output::new(log(""), artifacts)?;
-    let (mut outcome, stood_still) = boot(options, guest, binaries, &mut output);
+    let (mut outcome, stood_still) = boot(options, guest, &part.binaries, &mut output);
     let hung = match &outcome {
         Ok(vm::Outcome::Silent) => Some("it said nothing any more"),
         Ok(vm::Outcome::Deadline) if stood_still => {
@@ -183,15 +274,15 @@ fn attempt_untimed(
             &command,
         ));
         output = Output::new(log("-2"), artifacts)?;
-        (outcome, _) = boot(options, guest, binaries, &mut output);
+        (outcome, _) = boot(options, guest, &part.binaries, &mut output);
     }
     let failure = match outcome {
         Ok(vm::Outcome::Unavailable { reason }) => {
-            report.skip(Skip::new(&name, &reason, &command));
+            report.skip(Skip::new(name, &reason, &command));
             return Ok(Attempt::Unavailable);
         }
         Err(error) => {
-            report.fail(&name, &format!("{error:#}"), &command);
+            report.fail(name, &format!("{error:#}"), &command);
             return Ok(Attempt::Failed);
         }
         Ok(vm::Outcome::Ended(status)) => {
@@ -205,7 +296,7 @@ fn attempt_untimed(
             format!("it went away, QEMU ended with {status}")
         }
     };
-    report.fail(&name, &failure, &command);
+    report.fail(name, &failure, &command);
     output.finish(true).map(Attempt::Ran)
 }
 

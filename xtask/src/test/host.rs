@@ -3,7 +3,7 @@
 //! The longest start first, so that none is left alone at the end.
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +19,9 @@ const BINARY_MINUTES_MAX: u32 = 25;
 
 /// The variable that asks tests for all of their repetitions (`cargo xtask test --long`).
 const LONG_VARIABLE: &str = "MUSTER_TEST_LONG";
+
+/// The variable that names the directory with the built examples, which some tests start.
+const EXAMPLES_VARIABLE: &str = "MUSTER_TEST_EXAMPLES";
 
 /// Binaries that run at once. On two cores a second one was measured to overload both: the tests start agents, whose
 /// eBPF programs the kernel verifies each time, and half of all time was the kernel's. Deadlines of a minute passed.
@@ -147,7 +150,16 @@ fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
         .env("MUSTER_SKIP_FILE", skip_file)
         .env_remove("UPDATE_EXPECT")
         .env_remove("MUSTER_BLESS");
+    if let Some(examples) = examples_dir(&artifact.executable) {
+        command.env(EXAMPLES_VARIABLE, examples);
+    }
     command
+}
+
+/// The directory with the examples that were built with the test binary `executable`, which is in `deps` beside it.
+fn examples_dir(executable: &Path) -> Option<PathBuf> {
+    let dir = executable.parent()?.with_file_name("examples");
+    dir.is_dir().then_some(dir)
 }
 
 /// The binary with a time limit on it and on all that it starts. A terminal has no limit: `timeout` would keep
