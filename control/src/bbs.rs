@@ -35,8 +35,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::Control;
+use crate::http::connections::ConnectionLimits;
 use crate::http::cross_site::SitePolicy;
-use crate::http::listen::{self, Door};
+use crate::http::listen::{self, ListenOptions};
 use crate::limits;
 
 use answer::Answer;
@@ -115,9 +116,12 @@ impl Bbs {
             shown,
         } = self;
         tracing::info!(address = %addr, "diego's clients are answered");
-        let door = Door {
-            connections_max: limits::BBS_CONNECTIONS_MAX,
-            per_address_max: limits::BBS_CONNECTIONS_PER_ADDRESS_MAX,
+        let options = ListenOptions {
+            connections: ConnectionLimits {
+                total: limits::BBS_CONNECTIONS_MAX,
+                per_address: limits::BBS_CONNECTIONS_PER_ADDRESS_MAX,
+            },
+            answer_bytes_max: limits::HTTP_ANSWER_BYTES_MAX,
             tls: Some(shown.subscribe()),
             sites: SitePolicy::bbs(),
         };
@@ -128,7 +132,7 @@ impl Bbs {
         };
         let router = table().router.with_state(context);
         tokio::join!(
-            listen::accept(listener, door, router, stop.clone()),
+            listen::accept(listener, options, router, stop.clone()),
             stop.run_until_cancelled(files.follow(&shown)),
         );
     }

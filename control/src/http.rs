@@ -1,8 +1,8 @@
 //! The HTTP API: Nomad's routes, bodies and manners.
 //!
 //! One file per noun answers its routes; `status` alone decides status codes, `query` reads what stands
-//! behind the `?` and waits for changes, `body` reads bodies, `listen` accepts connections and bounds
-//! them, `cross_site` refuses requests of web pages. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
+//! behind the `?` and waits for changes, `body` reads bodies, `listen` accepts connections, `connections` and `budget`
+//! bound them and their answers, `cross_site` refuses requests of web pages. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
 //!
 //! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.
 
@@ -10,8 +10,10 @@ mod agent;
 mod alloc;
 mod answer;
 pub(crate) mod body;
+mod budget;
 mod check;
 mod client;
+pub(crate) mod connections;
 pub(crate) mod cross_site;
 mod deployment;
 mod eval;
@@ -37,15 +39,18 @@ mod task;
 mod usage;
 
 use std::io;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::FromRef;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::MethodRouter;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::handle::Control;
+use crate::limits;
 
 use cross_site::SitePolicy;
 use status::ApiError;
@@ -56,6 +61,10 @@ struct Http {
     control: Control,
     /// Waiting and streaming requests end when it is cancelled.
     shutdown: CancellationToken,
+    /// Long answers that may be made at once.
+    makers: Arc<Semaphore>,
+    /// Snapshots that may be sent or received at once.
+    snapshots: Arc<Semaphore>,
 }
 
 impl FromRef<Http> for Control {
@@ -127,8 +136,11 @@ pub(crate) async fn serve(
     let router = router(Http {
         control,
         shutdown: shutdown.clone(),
+        makers: Arc::new(Semaphore::new(limits::LONG_ANSWERS_MADE_MAX)),
+        snapshots: Arc::new(Semaphore::new(limits::SNAPSHOT_TRANSFERS_MAX)),
     });
-    listen::accept(listener, listen::Door::plain(sites), router, shutdown).await;
+    let options = listen::ListenOptions::plain(sites);
+    listen::accept(listener, options, router, shutdown).await;
     Ok(())
 }
 

@@ -250,11 +250,27 @@ pub const FAREWELL_OF_SERVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a server waits for its parts to stop.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 
-/// HTTP connections. The next one is told to come back. Below the usual soft limit of 1 024 file
+/// HTTP connections. For the next one a connection that only waits is closed; where none does, it is refused. Below the usual soft limit of 1 024 file
 /// descriptors, less what the log, agents and snapshots need.
 pub const HTTP_CONNECTIONS_MAX: usize = 768;
 /// HTTP connections of one address that is not this machine's own. Nomad's number.
 pub const HTTP_CONNECTIONS_PER_ADDRESS_MAX: usize = 100;
+/// How long a request under way may take to be answered when its connection gives way to another one.
+pub const HTTP_CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// Bytes of the answers that one listener is sending. Room for twenty lists of ten thousand allocations.
+pub const HTTP_ANSWER_BYTES_MAX: usize = 256 << 20;
+/// How long an answer waits for room in that memory; then the request is refused.
+pub const ANSWER_BUDGET_WAIT: Duration = Duration::from_secs(10);
+/// How long an answer may take to be read where another one waits for its memory.
+pub const SLOW_READER_AGE: Duration = Duration::from_secs(5);
+/// Bytes that are handed to a connection at once. A shorter answer is not counted.
+pub const ANSWER_CHUNK_BYTES: usize = 64 << 10;
+/// Long answers that are made at once, and not counted yet.
+pub const LONG_ANSWERS_MADE_MAX: usize = 8;
+/// Snapshots that are sent or received at once: each is a file of its own.
+pub const SNAPSHOT_TRANSFERS_MAX: usize = 2;
+/// How long a snapshot may take to be sent or received: the largest at 1.8 MB a second.
+pub const SNAPSHOT_TRANSFER_WAIT: Duration = Duration::from_mins(10);
 /// Bytes of a request's line and headers; beyond it the answer is 431. Paths and queries of ours are
 /// short; proxies add a few kilobytes.
 pub const HTTP_HEADER_BYTES_MAX: usize = 64 << 10;
@@ -345,7 +361,7 @@ pub const CALLBACK_KEY_BYTES_MIN: usize = 16;
 
 /// How long a TLS handshake may take; then the connection is cut.
 pub const TLS_HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Connections of Diego's clients; the next one is cut before its handshake, and they try again. A third of the API's:
+/// Connections of Diego's clients, as [`HTTP_CONNECTIONS_MAX`]; one that is refused is cut before its handshake. A third of the API's:
 /// they come out of the same file descriptors, and a client keeps a few.
 pub const BBS_CONNECTIONS_MAX: usize = 256;
 /// Those of one address, most of all while they have not shown a certificate.

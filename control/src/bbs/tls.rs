@@ -150,8 +150,9 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::http::connections::ConnectionLimits;
     use crate::http::cross_site::SitePolicy;
-    use crate::http::listen::{self, Door};
+    use crate::http::listen::{self, ListenOptions};
 
     fn certificates() -> TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -172,16 +173,19 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = load(certificates().path()).unwrap();
-        let door = Door {
-            connections_max: 1,
-            per_address_max: 1,
+        let options = ListenOptions {
+            connections: ConnectionLimits {
+                total: 1,
+                per_address: 1,
+            },
+            answer_bytes_max: 1 << 20,
             tls: Some(watch::Sender::new(config).subscribe()),
             sites: SitePolicy::bbs(),
         };
         let shutdown = CancellationToken::new();
         tokio::spawn(listen::accept(
             listener,
-            door,
+            options,
             Router::new(),
             shutdown.clone(),
         ));

@@ -2,14 +2,16 @@
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{Extensions, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use muster_wire::limits::HTTP_BODY_BYTES_MAX;
 
+use super::connections::Activity;
+use super::listen::Connection;
 use super::snapshot;
 use super::status::ApiError;
 use crate::limits;
@@ -24,6 +26,7 @@ pub(super) struct RawBody(pub(super) Bytes);
 /// Snapshots are as large as they are, so theirs is read by its handler.
 pub(super) async fn read_whole(request: Request, next: Next) -> Response {
     if request.uri().path() == snapshot::PATH {
+        note_running(request.extensions());
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
@@ -40,9 +43,18 @@ pub(super) async fn read_whole(request: Request, next: Next) -> Response {
 /// All of a body.
 pub(crate) async fn whole(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
     let waited = limits::HTTP_BODY_WAIT;
-    match tokio::time::timeout(waited, gather(parts, body)).await {
+    let read = match tokio::time::timeout(waited, gather(parts, body)).await {
         Ok(read) => read,
         Err(_) => Err(ApiError::SlowBody { waited }),
+    };
+    note_running(&parts.extensions);
+    read
+}
+
+/// Notes that the request has arrived and is being carried out.
+fn note_running(extensions: &Extensions) {
+    if let Some(connection) = extensions.get::<Connection>() {
+        connection.set(Activity::Running);
     }
 }
 

@@ -29,7 +29,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::listen::Line;
+use super::listen::Connection;
 use super::status::ApiError;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -332,7 +332,10 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let local = request.extensions().get::<Line>().and_then(Line::local_ip);
+    let local = request
+        .extensions()
+        .get::<Connection>()
+        .and_then(Connection::local_ip);
     let mut response = match policy.judge(&request, local) {
         Ok(()) => next.run(request).await,
         Err(error) => {

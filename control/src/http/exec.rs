@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Http;
 use super::client::{find_alloc, task_of};
-use super::listen::Line;
+use super::listen::Connection;
 use super::query::Query;
 use super::status::ApiError;
 use crate::agents::ExecLine;
@@ -37,7 +37,7 @@ const CLOSE_REASON_BYTES_MAX: usize = 123;
 pub(super) async fn open(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,
-    Extension(connection): Extension<Line>,
+    Extension(connection): Extension<Connection>,
     query: Query,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
@@ -64,6 +64,7 @@ pub(super) async fn open(
         .max_message_size(limits::EXEC_MESSAGE_BYTES_MAX)
         .max_frame_size(limits::EXEC_MESSAGE_BYTES_MAX)
         .on_upgrade(async move |socket| {
+            connection.begin_session();
             connection.be_patient();
             carry(socket, line, http.shutdown).await;
             drop(connection);

@@ -4,9 +4,8 @@
 //! A listener of our own, because the framework's installs no timer, without which a client that sends its
 //! header a byte a minute holds a connection for ever.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::middleware::from_fn_with_state;
@@ -23,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Layer as _;
 
+use super::budget::{self, AnswerBudget};
+use super::connections::{Activity, ConnectionLimits, Connections, Registration};
 use super::cross_site::{self, SitePolicy};
 use super::patience::{Patience, Patient};
 use crate::limits;
@@ -32,39 +33,43 @@ const TOO_MANY: &[u8] =
 Connection: close\r\nRetry-After: 1\r\nContent-Length: 46\r\n\r\n\
 too many connections: close some and try again";
 
-/// How connections come in, and how many may.
+/// The settings of a listener.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
-    /// Connections at once.
-    pub(crate) connections_max: usize,
-    /// Those of one address that is not this machine's own.
-    pub(crate) per_address_max: usize,
-    /// What a handshake is made with, for connections from then on. `None`: there is none.
+pub(crate) struct ListenOptions {
+    pub(crate) connections: ConnectionLimits,
+    /// Bytes of the answers under way.
+    pub(crate) answer_bytes_max: usize,
+    /// The settings of TLS for new connections. `None`: connections are plain.
     pub(crate) tls: Option<watch::Receiver<Arc<rustls::ServerConfig>>>,
     /// Requests that are refused before any route sees them.
     pub(crate) sites: SitePolicy,
 }
 
-impl Door {
-    /// Of the API.
+impl ListenOptions {
+    /// The settings of the API's listener.
     pub(super) fn plain(sites: SitePolicy) -> Self {
         Self {
-            connections_max: limits::HTTP_CONNECTIONS_MAX,
-            per_address_max: limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX,
+            connections: ConnectionLimits {
+                total: limits::HTTP_CONNECTIONS_MAX,
+                per_address: limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX,
+            },
+            answer_bytes_max: limits::HTTP_ANSWER_BYTES_MAX,
             tls: None,
             sites,
         }
     }
 }
 
-/// The connection that a request came on. Whoever makes something else of it holds one of these.
+/// The connection of a request, which its handler finds among the request's extensions.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    place: Arc<Place>,
+pub(super) struct Connection {
+    registration: Arc<Registration>,
+    /// The address of this machine that the connection came to.
+    local: Option<IpAddr>,
     patience: Patience,
 }
 
-impl Line {
+impl Connection {
     /// From now on its other side may take as long as it likes to read.
     pub(super) fn be_patient(&self) {
         self.patience.lift();
@@ -72,69 +77,54 @@ impl Line {
 
     /// The address of this machine that the connection came to.
     pub(super) fn local_ip(&self) -> Option<IpAddr> {
-        self.place.local
+        self.local
     }
-}
 
-/// Connections by address. Local ones are only counted in the sum: whoever opens those is on this machine.
-#[derive(Debug, Default)]
-struct Census {
-    all: usize,
-    by_address: BTreeMap<IpAddr, usize>,
-}
-
-/// A connection's place in the census; leaves it when dropped.
-#[derive(Debug)]
-struct Place {
-    census: Arc<Mutex<Census>>,
-    address: IpAddr,
-    /// The address of this machine that it came to.
-    local: Option<IpAddr>,
-}
-
-impl Place {
-    fn take(census: &Arc<Mutex<Census>>, door: &Door, address: IpAddr) -> Option<Self> {
-        let mut counts = census.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.all >= door.connections_max {
-            return None;
-        }
-        let of_address = counts.by_address.entry(address).or_default();
-        if *of_address >= door.per_address_max && !address.is_loopback() {
-            return None;
-        }
-        *of_address += 1;
-        counts.all += 1;
-        drop(counts);
-        Some(Self {
-            census: Arc::clone(census),
-            address,
-            local: None,
-        })
+    /// Notes the use of the connection from now on.
+    pub(super) fn set(&self, activity: Activity) {
+        self.registration.set(activity);
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.census.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.all -= 1;
-        if let Some(of_address) = counts.by_address.get_mut(&self.address) {
-            *of_address -= 1;
-            if *of_address == 0 {
-                counts.by_address.remove(&self.address);
-            }
-        }
+    /// Notes that an answer is being sent that has taken `bytes` from the budget.
+    pub(super) fn set_sending(&self, bytes: usize) {
+        self.registration.set_sending(bytes);
+    }
+
+    /// Keeps the connection open until [`Self::end_session`], however many others come.
+    pub(super) fn begin_session(&self) {
+        self.registration.set(Activity::Session);
+    }
+
+    /// Ends a session; the request goes on.
+    pub(super) fn end_session(&self) {
+        self.registration.end_session();
+    }
+
+    /// Is cancelled when the connection gives way to another one.
+    pub(super) fn close_token(&self) -> &CancellationToken {
+        self.registration.close_token()
+    }
+
+    /// Cuts off connections of this listener whose clients read too slowly.
+    pub(super) fn close_slow_readers(&self, age: Duration, bytes: usize) {
+        self.registration
+            .connections()
+            .close_slow_readers(age, bytes);
     }
 }
 
 /// Serves `router` until `shutdown` is cancelled, then waits for requests in flight, a bounded time.
 pub(crate) async fn accept(
     listener: TcpListener,
-    door: Door,
+    options: ListenOptions,
     router: Router,
     shutdown: CancellationToken,
 ) {
-    let router = router.layer(from_fn_with_state(door.sites.clone(), cross_site::check));
-    let census = Arc::new(Mutex::new(Census::default()));
+    let budget = AnswerBudget::new(options.answer_bytes_max);
+    let router = router
+        .layer(from_fn_with_state(options.sites.clone(), cross_site::check))
+        .layer(from_fn_with_state(budget, budget::account));
+    let connections = Connections::new(options.connections);
     let tasks = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -143,22 +133,18 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, _)) if unusable(&stream) => {}
-            Ok((stream, peer)) => match Place::take(&census, &door, peer.ip()) {
-                Some(mut place) => {
-                    place.local = stream
-                        .local_addr()
-                        .ok()
-                        .map(|local| local.ip().to_canonical());
-                    let tls = door.tls.as_ref().map(|tls| Arc::clone(&tls.borrow()));
+            Ok((stream, peer)) => match connections.register(peer.ip()) {
+                Some(registration) => {
+                    let tls = options.tls.as_ref().map(|tls| Arc::clone(&tls.borrow()));
                     tasks.spawn(welcome(
                         stream,
                         tls,
                         router.clone(),
                         shutdown.clone(),
-                        place,
+                        registration,
                     ));
                 }
-                None if door.tls.is_some() => {
+                None if options.tls.is_some() => {
                     tracing::debug!("a connection is cut before its handshake: too many");
                 }
                 None => refuse(&stream),
@@ -200,15 +186,29 @@ async fn welcome(
     tls: Option<Arc<rustls::ServerConfig>>,
     router: Router,
     shutdown: CancellationToken,
-    place: Place,
+    registration: Registration,
 ) {
-    match tls {
-        None => converse(stream, router, shutdown, place).await,
-        Some(tls) => {
-            if let Some(Some(stream)) = shutdown.run_until_cancelled(greet(stream, tls)).await {
-                converse(stream, router, shutdown, place).await;
+    let local = stream.local_addr().ok();
+    let local = local.map(|local| local.ip().to_canonical());
+    let close = registration.close_token().clone();
+    let served = async {
+        match tls {
+            None => converse(stream, router, shutdown, registration, local).await,
+            Some(tls) => {
+                if let Some(Some(stream)) = shutdown.run_until_cancelled(greet(stream, tls)).await {
+                    converse(stream, router, shutdown, registration, local).await;
+                }
             }
         }
+    };
+    // A request under way has a moment to be answered before its connection is cut.
+    let closed = async {
+        close.cancelled().await;
+        tokio::time::sleep(limits::HTTP_CLOSE_WAIT).await;
+    };
+    tokio::select! {
+        () = served => {}
+        () = closed => {}
     }
 }
 
@@ -235,11 +235,14 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     shutdown: CancellationToken,
-    place: Place,
+    registration: Registration,
+    local: Option<IpAddr>,
 ) {
     let (stream, patience) = Patient::new(stream);
-    let line = Line {
-        place: Arc::new(place),
+    let close = registration.close_token().clone();
+    let connection = Connection {
+        registration: Arc::new(registration),
+        local,
         patience,
     };
     let connection = http1::Builder::new()
@@ -248,7 +251,7 @@ async fn converse(
         .max_buf_size(limits::HTTP_HEADER_BYTES_MAX)
         .serve_connection(
             TokioIo::new(stream),
-            TowerToHyperService::new(Extension(line).layer(router)),
+            TowerToHyperService::new(Extension(connection).layer(router)),
         )
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
@@ -257,6 +260,10 @@ async fn converse(
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             ended_in_time(connection, limits::HTTP_SHUTDOWN_WAIT).await
+        }
+        () = close.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            ended_in_time(connection, limits::HTTP_CLOSE_WAIT).await
         }
     };
     if let Err(error) = ended {
@@ -291,7 +298,7 @@ mod tests {
         let sites = SitePolicy::api(address.ip(), None, &[]);
         tokio::spawn(accept(
             listener,
-            Door::plain(sites),
+            ListenOptions::plain(sites),
             router,
             shutdown.clone(),
         ));
@@ -358,32 +365,74 @@ mod tests {
         assert!(head.contains(&format!("Content-Length: {}", body.len())));
     }
 
-    #[test]
-    fn one_address_cannot_take_every_place() {
-        let census = Arc::new(Mutex::new(Census::default()));
-        let door = Door::plain(SitePolicy::api(Ipv4Addr::LOCALHOST.into(), None, &[]));
-        let greedy = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-        let other = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
-
-        let places: Vec<Place> =
-            std::iter::from_fn(|| Place::take(&census, &door, greedy)).collect();
-
-        assert_eq!(places.len(), limits::HTTP_CONNECTIONS_PER_ADDRESS_MAX);
-        assert!(Place::take(&census, &door, other).is_some());
-        drop(places);
-        assert_eq!(census.lock().unwrap().all, 0);
-        assert!(census.lock().unwrap().by_address.is_empty());
+    /// A connection that waits for a change.
+    async fn blocked(address: std::net::SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        stream
     }
 
-    #[test]
-    fn places_are_bounded_for_all() {
-        let census = Arc::new(Mutex::new(Census::default()));
-        let door = Door::plain(SitePolicy::api(Ipv4Addr::LOCALHOST.into(), None, &[]));
-        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    #[tokio::test]
+    async fn waiting_requests_give_way_to_new_ones() {
+        let (begun, mut waiting) = tokio::sync::mpsc::channel(8);
+        let wait = move |Extension(connection): Extension<Connection>| async move {
+            connection.set(Activity::Waiting);
+            begun.send(()).await.unwrap();
+            connection.close_token().cancelled().await;
+            "nothing changed"
+        };
+        let router = Router::new()
+            .route("/wait", get(wait))
+            .route("/", get(|| async { "here" }));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut options = ListenOptions::plain(SitePolicy::api(address.ip(), None, &[]));
+        options.connections.total = 2;
+        tokio::spawn(accept(listener, options, router, CancellationToken::new()));
+        let mut first = blocked(address).await;
+        waiting.recv().await.unwrap();
+        let _second = blocked(address).await;
+        waiting.recv().await.unwrap();
 
-        let places: Vec<Place> =
-            std::iter::from_fn(|| Place::take(&census, &door, local)).collect();
+        let mut third = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        third.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        third.read_to_string(&mut answer).await.unwrap();
+        let mut early = String::new();
+        first.read_to_string(&mut early).await.unwrap();
 
-        assert_eq!(places.len(), limits::HTTP_CONNECTIONS_MAX);
+        assert!(answer.ends_with("here"), "{answer}");
+        assert!(early.ends_with("nothing changed"), "{early}");
+    }
+
+    /// Time is moved: seconds pass as soon as all wait.
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_read_nothing_give_their_memory_back() {
+        const BYTES: usize = 16 << 20;
+        let router = Router::new().route("/", get(|| async { vec![b'a'; BYTES] }));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut options = ListenOptions::plain(SitePolicy::api(address.ip(), None, &[]));
+        options.answer_bytes_max = 2 * BYTES;
+        tokio::spawn(accept(listener, options, router, CancellationToken::new()));
+        let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let mut deaf = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request).await.unwrap();
+            let mut first = [0; 16];
+            stream.read_exact(&mut first).await.unwrap();
+            assert!(first.starts_with(b"HTTP/1.1 200 OK"));
+            deaf.push(stream);
+        }
+
+        let mut reader = TcpStream::connect(address).await.unwrap();
+        reader.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        reader.read_to_end(&mut answer).await.unwrap();
+
+        assert!(answer.len() > BYTES, "{}", answer.len());
     }
 }

@@ -16,8 +16,10 @@ use muster_wire::limits::{BLOCKING_WAIT_DEFAULT, BLOCKING_WAIT_MAX};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::connections::Activity;
+use super::listen::Connection;
 use super::status::ApiError;
-use super::{Http, answer};
+use super::{Http, answer, budget};
 use crate::handle::{Consistency, ReadState};
 
 /// The namespace that stands for all of them.
@@ -37,6 +39,8 @@ pub(super) struct Query {
     consistency: Consistency,
     /// What tells a repeated write from a second one.
     key: Option<WriteKey>,
+    /// The connection that the request came on.
+    connection: Option<Connection>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
@@ -48,6 +52,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
             Method::GET | Method::HEAD => Self::read(text)?,
             // What is no read does not wait for an index: `wait` says something else there, if anything.
             _ => Self::plain(text)?,
+        };
+        let connection = parts.extensions.get::<Connection>().cloned();
+        let query = Self {
+            connection,
+            ..query
         };
         query.with_key(&parts.headers)
     }
@@ -100,6 +109,7 @@ impl Query {
             pretty,
             consistency: Consistency::Leader,
             key: None,
+            connection: None,
         };
         query.consistency = match (query.flag("stale")?, query.flag("consistent")?) {
             (false, false) => Consistency::Leader,
@@ -266,14 +276,16 @@ impl Query {
         let pretty = self.pretty;
         let shown = index(&seen.state);
         let state = seen.state.clone();
+        let permit = budget::permit_to_make(&http.makers).await?;
         let made = tokio::task::spawn_blocking(move || {
             let page = rows(&state, page);
             answer::json(&page.rows, pretty)
                 .map(|response| answer::continued(response, page.next.as_deref()))
         });
-        let response = made
+        let mut response = made
             .await
             .map_err(|error| ApiError::Internal(error.to_string()))??;
+        response.extensions_mut().insert(permit);
         Ok(answer::stamp(response, &seen, shown))
     }
 
@@ -288,7 +300,18 @@ impl Query {
         let mut applied = http.control.applied();
         let deadline = Instant::now() + self.wait;
         let mut seen = self.state(http).await?;
-        while self.newer_than != LogIndex(0) && index(&seen.state) <= self.newer_than {
+        if self.newer_than == LogIndex(0) || index(&seen.state) > self.newer_than {
+            return Ok(seen);
+        }
+        let _waiting = Waiting::new(self.connection.as_ref());
+        let closed = async {
+            match &self.connection {
+                Some(connection) => connection.close_token().cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut closed = std::pin::pin!(closed);
+        while index(&seen.state) <= self.newer_than {
             tokio::select! {
                 changed = applied.changed() => {
                     if changed.is_err() {
@@ -299,12 +322,35 @@ impl Query {
                     return Ok(http.control.read(Consistency::Stale).await?);
                 }
                 () = http.shutdown.cancelled() => return Ok(seen),
+                // The connection gives way to another one: as if the wait time had passed.
+                () = &mut closed => return Ok(seen),
             }
             // What is applied here is committed, and newer than what the first read saw.
             applied.mark_unchanged();
             seen = http.control.read(Consistency::Stale).await?;
         }
         Ok(seen)
+    }
+}
+
+/// Notes that the request of a connection waits for a change, until it is dropped.
+#[derive(Debug)]
+struct Waiting<'a>(Option<&'a Connection>);
+
+impl<'a> Waiting<'a> {
+    fn new(connection: Option<&'a Connection>) -> Self {
+        if let Some(connection) = connection {
+            connection.set(Activity::Waiting);
+        }
+        Self(connection)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            connection.set(Activity::Running);
+        }
     }
 }
 

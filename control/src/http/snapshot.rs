@@ -1,5 +1,8 @@
 //! The state as a file: out for a backup, and in again.
 
+use std::sync::Arc;
+
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderName, header};
@@ -11,13 +14,16 @@ use futures::stream::{self, Stream};
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout};
 
+use super::listen::Connection;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, answer};
 use crate::limits;
 use crate::restore;
-use crate::snapshot::{ReadSnapshotError, SnapshotReader};
+use crate::snapshot::{ReadSnapshotError, SavedSnapshot, SnapshotReader};
 
 /// The path, whose request bodies are not read whole.
 pub(super) const PATH: &str = "/v1/operator/snapshot";
@@ -26,6 +32,7 @@ const DIGEST: HeaderName = HeaderName::from_static("digest");
 
 /// Takes a snapshot of a state as new as the request wants it, and sends the file.
 pub(super) async fn save(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+    let permit = transfer(&http)?;
     let seen = query.state(&http).await?;
     let reader = http.control.save_snapshot().await?;
     let (reader, digest) = blocking(move || digest(reader)).await?;
@@ -34,7 +41,7 @@ pub(super) async fn save(Shared(http): Shared<Http>, query: Query) -> Result<Res
         (header::CONTENT_LENGTH, reader.bytes().to_string()),
         (DIGEST, format!("sha-256={digest}")),
     ];
-    let response = (headers, Body::from_stream(chunks(reader))).into_response();
+    let response = (headers, Body::from_stream(chunks(reader, permit))).into_response();
     Ok(answer::stamp(response, &seen, seen.state.applied()))
 }
 
@@ -48,11 +55,27 @@ fn digest(mut reader: SnapshotReader) -> Result<(SnapshotReader, String), ApiErr
     Ok((reader, STANDARD.encode(hash.finalize())))
 }
 
-fn chunks(reader: SnapshotReader) -> impl Stream<Item = Result<Bytes, ApiError>> {
-    stream::try_unfold(reader, |mut reader| async move {
+/// Allows one more transfer of a snapshot.
+fn transfer(http: &Http) -> Result<OwnedSemaphorePermit, ApiError> {
+    let permit = Arc::clone(&http.snapshots).try_acquire_owned();
+    permit.map_err(|_| ApiError::SnapshotsUnderWay {
+        transfers: limits::SNAPSHOT_TRANSFERS_MAX,
+    })
+}
+
+fn chunks(
+    reader: SnapshotReader,
+    permit: OwnedSemaphorePermit,
+) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    let waited = limits::SNAPSHOT_TRANSFER_WAIT;
+    let deadline = Instant::now() + waited;
+    stream::try_unfold((reader, permit), move |(mut reader, permit)| async move {
+        if Instant::now() > deadline {
+            return Err(ApiError::SlowSnapshot { waited });
+        }
         blocking(move || {
             let chunk = reader.next_chunk().map_err(broken)?;
-            Ok(chunk.map(|chunk| (chunk, reader)))
+            Ok(chunk.map(|chunk| (chunk, (reader, permit))))
         })
         .await
     })
@@ -61,9 +84,22 @@ fn chunks(reader: SnapshotReader) -> impl Stream<Item = Result<Bytes, ApiError>>
 /// Puts the state in the request's body in the place of the cluster's.
 pub(super) async fn take_in(
     Shared(http): Shared<Http>,
+    Extension(connection): Extension<Connection>,
     query: Query,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let _permit = transfer(&http)?;
+    connection.begin_session();
+    let waited = limits::SNAPSHOT_TRANSFER_WAIT;
+    let saved = timeout(waited, receive(&http, request)).await;
+    connection.end_session();
+    let saved = saved.map_err(|_| ApiError::SlowSnapshot { waited })??;
+    let index = restore::restore(&http.control, saved).await?;
+    query.json(&json!({ "Index": index.0 }))
+}
+
+/// Writes the request's body into a file of this server, and checks it.
+async fn receive(http: &Http, request: Request) -> Result<SavedSnapshot, ApiError> {
     let mut body = request.into_body();
     let mut writer = http.control.receive_snapshot().map_err(broken)?;
     let mut bytes = 0_u64;
@@ -83,20 +119,18 @@ pub(super) async fn take_in(
     if bytes == 0 {
         return Err(ApiError::Malformed("Request body is empty".to_owned()));
     }
-    let saved = blocking(move || {
+    blocking(move || {
         let malformed = |error: ReadSnapshotError| ApiError::Malformed(crate::chain(&error));
         writer.finish().map_err(malformed)
     })
-    .await?;
-    let index = restore::restore(&http.control, saved).await?;
-    query.json(&json!({ "Index": index.0 }))
+    .await
 }
 
 /// The next bytes of `body`; `None` at its end.
 async fn next(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
     let waited = limits::HTTP_BODY_WAIT;
     loop {
-        let frame = match tokio::time::timeout(waited, body.frame()).await {
+        let frame = match timeout(waited, body.frame()).await {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(None),
             Err(_) => return Err(ApiError::SlowBody { waited }),

@@ -114,6 +114,28 @@ pub(crate) enum ApiError {
         /// For people.
         message: String,
     },
+    /// The memory for answers is spent.
+    #[error(
+        "too many long answers are under way, and no memory for another was free within {waited:?}: try again, or ask for pages with per_page"
+    )]
+    AnswersUnderWay {
+        /// The time that was waited.
+        waited: Duration,
+    },
+    /// Other snapshots are being sent or received.
+    #[error(
+        "{transfers} snapshots are being sent or received already: try again when one of them has ended"
+    )]
+    SnapshotsUnderWay {
+        /// The count of transfers that may run at once.
+        transfers: usize,
+    },
+    /// A snapshot was not sent or received in time.
+    #[error("the snapshot was not transferred within {waited:?}")]
+    SlowSnapshot {
+        /// The time that it may take.
+        waited: Duration,
+    },
     /// A mistake of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -208,7 +230,10 @@ impl ApiError {
                 StatusCode::BAD_REQUEST
             }
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::SlowBody { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::SlowBody { .. } | Self::SlowSnapshot { .. } => StatusCode::REQUEST_TIMEOUT,
+            Self::AnswersUnderWay { .. } | Self::SnapshotsUnderWay { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
             Self::Rejected(rejection) => match rejection {
                 Rejection::UnknownJob(_)
@@ -304,7 +329,11 @@ impl IntoResponse for ApiError {
         }
         if matches!(
             self,
-            Self::TooLarge { .. } | Self::SlowBody { .. } | Self::CrossSite(_)
+            Self::TooLarge { .. }
+                | Self::SlowBody { .. }
+                | Self::SlowSnapshot { .. }
+                | Self::SnapshotsUnderWay { .. }
+                | Self::CrossSite(_)
         ) {
             // The rest of the body is not read, so the connection cannot be used again.
             response

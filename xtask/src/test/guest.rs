@@ -133,7 +133,11 @@ fn usable_series(report: &mut Report) -> Vec<&'static str> {
         Ok(()) => true,
         Err(error) => {
             let guest = Guest::new(series, false);
-            report.skip(Skip::new(&guest.name(), &format!("{error:#}"), &guest.command()));
+            report.skip(Skip::new(
+                &guest.name(),
+                &format!("{error:#}"),
+                &guest.command(),
+            ));
             false
         }
     };
@@ -163,7 +167,11 @@ fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<Part> {
             if (guest.ebpf && !takes_longest) || !binaries.iter().any(vm::is_guest_test) {
                 continue;
             }
-            let tests = if takes_longest { "eBPF programs" } else { "tasks" };
+            let tests = if takes_longest {
+                "eBPF programs"
+            } else {
+                "tasks"
+            };
             parts.push(Part {
                 guest: number,
                 name: format!("{}, {tests}", guest.name()),
