@@ -2,7 +2,7 @@
 //!
 //! What came of it is all this module says; when to try, and again, is the leader's duty
 //! (`leader/one_offs.rs`), and that it was tried is in the replicated state. An endpoint is a stranger: it may hang,
-//! drip, send without end, or lead somewhere else. So every call has one deadline for all of it, its answer's body is
+//! drip, send without end, or lead somewhere else, such as to a server of the cluster. So every call has one deadline for all of it, its answer's body is
 //! never read, and a redirect is followed only where the server is configured to, to addresses that were looked at.
 
 mod config;
@@ -25,6 +25,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use crate::limits;
 pub use config::{TasksConfig, TasksConfigError};
 use resolve::Guarded;
+pub(crate) use resolve::ServerAddresses;
 
 /// Where Debian keeps the certificates that a machine trusts.
 pub(crate) const CA_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -116,7 +117,10 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// One that calls as configured. Reads files.
-    pub(crate) fn open(config: &TasksConfig) -> Result<Self, OpenCallbacksError> {
+    pub(crate) fn open(
+        config: &TasksConfig,
+        servers: ServerAddresses,
+    ) -> Result<Self, OpenCallbacksError> {
         let key = match &config.callback_key {
             Some(path) => Some(key(path)?),
             None => None,
@@ -137,7 +141,7 @@ impl Caller {
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
-        let guarded = Guarded::new(config);
+        let guarded = Guarded::new(config, servers);
         Ok(Self {
             http: ureq::Agent::with_parts(http, DefaultConnector::default(), guarded),
             key,

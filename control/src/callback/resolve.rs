@@ -1,6 +1,6 @@
 //! Names into addresses, without those that a callback may not go to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use ipnet::IpNet;
 use muster_domain::job::METADATA_ADDRESSES;
@@ -10,6 +10,7 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::NextTimeout;
 
 use super::TasksConfig;
+use crate::peers::Peers;
 
 /// Resolves as the machine does, and leaves addresses out. What is called is what was looked at: the name is not
 /// resolved a second time.
@@ -19,6 +20,45 @@ pub(super) struct Guarded {
     private: bool,
     allow: Vec<IpNet>,
     deny: Vec<IpNet>,
+    servers: ServerAddresses,
+}
+
+/// The addresses of the cluster's servers. A callback never goes to one: a task could change the cluster by it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerAddresses {
+    /// The ports on which this server listens, on whichever address of its machine.
+    pub(crate) own_ports: Vec<u16>,
+    /// The other servers.
+    pub(crate) peers: Option<Peers>,
+}
+
+impl ServerAddresses {
+    fn contains(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        if self.own_ports.contains(&address.port()) && is_of_this_machine(ip) {
+            return true;
+        }
+        let Some(peers) = &self.peers else {
+            return false;
+        };
+        // Servers of a cluster listen on the same ports as a rule; those for Diego's clients are not told to others.
+        peers.servers().iter().any(|peer| {
+            let addresses = [&peer.node.http_addr, &peer.node.quic_addr];
+            let mut addresses = addresses
+                .into_iter()
+                .filter_map(|text| text.parse::<SocketAddr>().ok());
+            addresses.any(|of_peer| {
+                of_peer.ip().to_canonical() == ip
+                    && (of_peer.port() == address.port()
+                        || self.own_ports.contains(&address.port()))
+            })
+        })
+    }
+}
+
+/// Whether `ip` is an address of this machine: a socket can be bound to it.
+fn is_of_this_machine(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 impl Resolver for Guarded {
@@ -35,7 +75,7 @@ impl Resolver for Guarded {
         }
         if left.is_empty() && !all.is_empty() {
             return Err(ureq::Error::Other(
-                "the servers are configured to call none of its addresses, or they are never called"
+                "callbacks may not go to any of its addresses: see the flags --task-callback-*; addresses of servers and of cloud metadata are never called"
                     .into(),
             ));
         }
@@ -44,8 +84,9 @@ impl Resolver for Guarded {
 }
 
 impl Guarded {
-    pub(super) fn new(config: &TasksConfig) -> Self {
+    pub(super) fn new(config: &TasksConfig, servers: ServerAddresses) -> Self {
         Self {
+            servers,
             private: config.callback_private,
             allow: config.callback_allow.clone(),
             deny: config.callback_deny.clone(),
@@ -53,6 +94,9 @@ impl Guarded {
     }
 
     fn may_call(&self, address: SocketAddr) -> bool {
+        if self.servers.contains(address) {
+            return false;
+        }
         // Where clouds tell a machine its secrets; no client waits for a callback there, whatever a list says.
         let ip = address.ip().to_canonical();
         if METADATA_ADDRESSES.contains(&ip) || is_link_local(ip) {
@@ -97,12 +141,38 @@ mod tests {
 
     fn guarded(private: bool, allow: &[&str], deny: &[&str]) -> Guarded {
         let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
-        Guarded::new(&TasksConfig {
+        let config = TasksConfig {
             callback_private: private,
             callback_allow: nets(allow),
             callback_deny: nets(deny),
             ..TasksConfig::default()
-        })
+        };
+        Guarded::new(&config, ServerAddresses::default())
+    }
+
+    #[test]
+    fn servers_are_never_called() {
+        let servers = ServerAddresses {
+            own_ports: vec![4646],
+            peers: None,
+        };
+        let config = TasksConfig {
+            callback_allow: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+            ..TasksConfig::default()
+        };
+        let guarded = Guarded::new(&config, servers);
+        for own in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "::1",
+            "::ffff:127.0.0.1",
+        ] {
+            let ip: IpAddr = own.parse().unwrap();
+            assert!(!guarded.may_call((ip, 4646).into()), "{own}");
+            assert!(guarded.may_call((ip, 4000).into()), "{own}");
+        }
+        assert!(guarded.may_call(([192, 0, 2, 1], 4646).into()));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
-use crate::callback::{Caller, Delivery, Outcome};
+use crate::callback::{Caller, Delivery, Outcome, ServerAddresses};
 use crate::handle::{Control, ProposeError, Proposed};
 use crate::limits;
 
@@ -62,7 +62,17 @@ struct Claims {
 
 impl OneOffs {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
-        let caller = match Caller::open(control.tasks_config()) {
+        let info = control.server_info();
+        let own = [Some(info.http_addr), Some(info.quic_addr), info.bbs_addr];
+        let servers = ServerAddresses {
+            own_ports: own
+                .into_iter()
+                .flatten()
+                .map(|address| address.port())
+                .collect(),
+            peers: Some(control.peers().clone()),
+        };
+        let caller = match Caller::open(control.tasks_config(), servers) {
             Ok(caller) => Some(caller),
             Err(error) => {
                 tracing::error!(error = crate::chain(&error), "callbacks are not made");

@@ -46,7 +46,8 @@ pub struct TasksArgs {
     /// Redirects that a callback follows, with the same body; 0: a redirect is a failure.
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     pub task_callback_redirects: u32,
-    /// Keep callbacks from loopback and private addresses that are not allowed below.
+    /// Keep callbacks from loopback and private addresses that are not allowed below. Without this flag they may go there:
+    /// clients of one-off tasks are usually in the same private network. Servers and cloud metadata are never called.
     #[arg(long)]
     pub task_callback_public_only: bool,
     /// Addresses that callbacks may go to, such as 10.1.0.0/16; of those allowed and denied the longest prefix decides.
