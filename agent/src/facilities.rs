@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use muster_agent_core::gc::GcState;
 use muster_domain::id::{AllocId, Timestamp};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeSecret, NodeSpec};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::allocdir::{DataDir, DirError};
@@ -37,6 +37,8 @@ use crate::verdicts::VerdictLog;
 pub(crate) struct Facilities {
     /// Paths.
     pub(crate) data: DataDir,
+    /// The secret with which the node registers.
+    pub(crate) node_secret: NodeSecret,
     /// What survives the agent.
     pub(crate) store: Store,
     /// The node's cgroups.

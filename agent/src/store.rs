@@ -21,6 +21,7 @@ use muster_agent_core::task::RemoteTask;
 use muster_domain::alloc::{DesiredAlloc, Exit};
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::NetworkPolicy;
+use muster_domain::node::NodeSecret;
 use muster_domain::one_off::End;
 use muster_link::private;
 use muster_wire::codec;
@@ -43,6 +44,8 @@ pub(crate) const SCHEMA: u32 = 9;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";
+/// The file with the secret of the node.
+const NODE_SECRET_FILE: &str = "node-secret";
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
@@ -156,6 +159,12 @@ pub enum OpenStoreError {
         #[source]
         source: muster_domain::id::ParseIdError,
     },
+    /// `node-secret` is not a secret.
+    #[error("{}: not 64 hexadecimal digits; restore the file, or remove it and node-id to become a new node", path.display())]
+    NodeSecret {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 enum ReadError {
@@ -195,20 +204,51 @@ pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStor
             .parse()
             .map_err(|source| OpenStoreError::NodeId { path, source }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            write_node_id(data_dir, fresh).map_err(|source| OpenStoreError::Io { path, source })?;
+            write_whole(data_dir, NODE_ID_FILE, &format!("{fresh}\n"))
+                .map_err(|source| OpenStoreError::Io { path, source })?;
             Ok(fresh)
         }
         Err(source) => Err(OpenStoreError::Io { path, source }),
     }
 }
 
-/// Written beside and renamed, so that a crash leaves no half of an id.
-fn write_node_id(data_dir: &Path, node_id: NodeId) -> std::io::Result<()> {
-    let beside = data_dir.join("node-id.new");
+/// The secret with which the node registers: the one in the file `node-secret`, or `fresh` from now on.
+pub(crate) fn node_secret(
+    data_dir: &Path,
+    fresh: NodeSecret,
+) -> Result<NodeSecret, OpenStoreError> {
+    let path = data_dir.join(NODE_SECRET_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => parse_secret(text.trim()).ok_or(OpenStoreError::NodeSecret { path }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text: String = fresh.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            write_whole(data_dir, NODE_SECRET_FILE, &format!("{text}\n"))
+                .map_err(|source| OpenStoreError::Io { path, source })?;
+            Ok(fresh)
+        }
+        Err(source) => Err(OpenStoreError::Io { path, source }),
+    }
+}
+
+/// Reads 64 hexadecimal digits.
+fn parse_secret(text: &str) -> Option<NodeSecret> {
+    let mut secret = [0; 32];
+    if text.len() != 2 * secret.len() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(NodeSecret(secret))
+}
+
+/// Writes a file beside `name` and renames it, so that a crash leaves no half of it.
+fn write_whole(data_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
+    let beside = data_dir.join(format!("{name}.new"));
     let file = private::create(&beside)?;
-    std::io::Write::write_all(&mut &file, format!("{node_id}\n").as_bytes())?;
+    std::io::Write::write_all(&mut &file, text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&beside, data_dir.join(NODE_ID_FILE))
+    std::fs::rename(&beside, data_dir.join(name))
 }
 
 /// The id that `data_dir` belongs to, if an agent ever ran on it.

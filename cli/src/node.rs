@@ -161,6 +161,18 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
             output::clean(&driver.health_description)
         ))?;
     }
+    if !node.events.is_empty() {
+        let mut table = output::table(&["TIME", "SUBSYSTEM", "EVENT"]);
+        for event in node.events.iter().rev() {
+            table.add_row([
+                output::ago(event.timestamp.0.0),
+                output::clean(&event.subsystem),
+                output::clean(&event.message),
+            ]);
+        }
+        output::print("\n")?;
+        output::print_table(&table)?;
+    }
     let mut table = output::table(&["ATTRIBUTE", "VALUE"]);
     for (key, value) in &node.attributes {
         table.add_row([output::clean(key), output::clean(value)]);

@@ -43,7 +43,7 @@ const PLANNED: &str = "PlanResult";
 pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
-        Command::SetNodeStatus { .. } => "NodeStreamEvent",
+        Command::SetNodeStatus { .. } | Command::AddNodeEvent { .. } => "NodeStreamEvent",
         Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",

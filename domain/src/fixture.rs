@@ -18,7 +18,7 @@ use crate::job::{
     PolicyProtocol, PolicyRule, PortAsk, PortRange, ReschedulePolicy, RestartPolicy, Task,
     TaskGroup, UpdateStrategy, read_peer,
 };
-use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSpec};
+use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSecret, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
 use crate::resources::{Amount, CpuMhz, Holding, Mb, TaskResources};
 
@@ -336,6 +336,7 @@ pub fn node(name: &str) -> NodeBuilder {
         ]),
         version: "0.1.0".to_owned(),
         address: "127.0.0.1".to_owned(),
+        secret_hash: NodeSecret::default().hash(),
     })
 }
 

@@ -4,9 +4,11 @@
 //! the newest spec and what the control plane thinks of the node.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::fault::Fault;
 use crate::id::{LogIndex, NodeId, Timestamp};
@@ -23,6 +25,79 @@ pub use drain::{Drain, DrainSpec};
 
 /// The attribute of a node on which allocations can have a network of their own that leads somewhere.
 pub const NETWORK_BRIDGE: &str = "network.bridge";
+
+/// Events that are kept of a node, as in Nomad.
+pub const NODE_EVENTS_MAX: usize = 10;
+/// Bytes of the message of an event.
+pub const NODE_EVENT_BYTES_MAX: usize = 512;
+
+/// A secret that an agent makes at its first start and keeps in its data directory. Who does not know it cannot
+/// register as its node.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSecret(pub [u8; 32]);
+
+impl NodeSecret {
+    /// The hash that servers keep.
+    #[must_use]
+    pub fn hash(&self) -> NodeSecretHash {
+        NodeSecretHash(Sha256::digest(self.0).into())
+    }
+}
+
+impl fmt::Debug for NodeSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeSecret")
+    }
+}
+
+/// The SHA-256 of a [`NodeSecret`].
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSecretHash(pub [u8; 32]);
+
+impl fmt::Debug for NodeSecretHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeSecretHash")
+    }
+}
+
+/// The part of Muster that an event of a node is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeSubsystem {
+    /// Registration, heartbeats and eligibility.
+    Cluster,
+    /// The emptying of the node.
+    Drain,
+    /// The node's own storage.
+    Storage,
+    /// Task drivers.
+    Driver,
+}
+
+impl NodeSubsystem {
+    /// Nomad's name, where Nomad has one.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Drain => "Drain",
+            Self::Storage => "Storage",
+            Self::Driver => "Driver",
+        }
+    }
+}
+
+/// Something that happened to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEvent {
+    /// The part of Muster that it is about.
+    pub subsystem: NodeSubsystem,
+    /// A sentence for people, at most [`NODE_EVENT_BYTES_MAX`] bytes.
+    pub message: String,
+    /// The time of the entry that recorded it.
+    pub at: Timestamp,
+    /// The entry that recorded it.
+    pub index: LogIndex,
+}
 
 /// What an agent found on its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +136,8 @@ pub struct NodeSpec {
     pub version: String,
     /// The address from which the agent speaks, for people.
     pub address: String,
+    /// The hash of the secret with which the node registers.
+    pub secret_hash: NodeSecretHash,
 }
 
 impl NodeSpec {
@@ -204,6 +281,8 @@ pub struct Node {
     pub eligibility: Eligibility,
     /// How it is being emptied, if it is.
     pub drain: Option<Drain>,
+    /// The newest [`NODE_EVENTS_MAX`] events, oldest first.
+    pub events: Arc<Vec<NodeEvent>>,
     /// The entry that registered it.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
@@ -217,5 +296,15 @@ impl Node {
         self.status == NodeStatus::Ready
             && self.eligibility == Eligibility::Eligible
             && self.drain.is_none()
+    }
+
+    /// The events of the node with `event` as the newest.
+    #[must_use]
+    pub fn events_with(&self, event: NodeEvent) -> Arc<Vec<NodeEvent>> {
+        let mut events = (*self.events).clone();
+        events.push(event);
+        let surplus = events.len().saturating_sub(NODE_EVENTS_MAX);
+        events.drain(..surplus);
+        Arc::new(events)
     }
 }

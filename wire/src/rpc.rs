@@ -17,7 +17,7 @@ use std::time::Duration;
 use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc, TaskNetwork};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::job::NetworkPolicy;
-use muster_domain::node::{NodeCollected, NodeSpec};
+use muster_domain::node::{NodeCollected, NodeSecret, NodeSpec};
 use serde::{Deserialize, Serialize};
 
 pub use disk::{
@@ -39,6 +39,8 @@ pub enum FromAgent {
     Register {
         /// The fingerprint.
         node: Box<NodeSpec>,
+        /// The secret of the node, whose hash is in the fingerprint.
+        secret: NodeSecret,
         /// Up to which index this agent knows everything that is wanted of its node; 0: nothing. The
         /// server sends what changed since, and never anything older.
         known: LogIndex,

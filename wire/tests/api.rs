@@ -16,7 +16,7 @@ use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::fixture;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
-use muster_domain::node::{Eligibility, Node, NodeStatus};
+use muster_domain::node::{Eligibility, Node, NodeEvent, NodeStatus, NodeSubsystem};
 use muster_domain::resources::{AllocatedPort, Holding};
 use muster_wire::api;
 use muster_wire::api::job::{GroupSummary, JobListStub, JobSummary};
@@ -47,6 +47,12 @@ fn node() -> Node {
         status_at: AT,
         eligibility: Eligibility::Eligible,
         drain: None,
+        events: Arc::new(vec![NodeEvent {
+            subsystem: NodeSubsystem::Cluster,
+            message: "Node registered".to_owned(),
+            at: AT,
+            index: LogIndex(3),
+        }]),
         create_index: LogIndex(2),
         modify_index: LogIndex(3),
     }

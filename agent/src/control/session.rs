@@ -111,7 +111,12 @@ impl<'a> Session<'a> {
         tell(link, Event::SessionBegan).await?;
         let node = Box::new((*link.facilities.spec()).clone());
         let known = *link.facilities.standing.known().borrow();
-        sender.send(&FromAgent::Register { node, known }).await?;
+        let register = FromAgent::Register {
+            node,
+            secret: link.facilities.node_secret,
+            known,
+        };
+        sender.send(&register).await?;
         let (ttl, servers) = welcome(addr, &mut inbox).await?;
         link.servers.set_ttl(ttl);
         link.learn(servers).await;
@@ -194,9 +199,12 @@ impl<'a> Session<'a> {
         known: LogIndex,
     ) -> Result<(), SessionError> {
         let node = Box::new(node);
-        self.sender
-            .send(&FromAgent::Register { node, known })
-            .await?;
+        let register = FromAgent::Register {
+            node,
+            secret: self.link.facilities.node_secret,
+            known,
+        };
+        self.sender.send(&register).await?;
         Ok(())
     }
 

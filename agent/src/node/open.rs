@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use muster_agent_core::gc::GcConfig;
 use muster_domain::id::{AllocId, NodeId};
+use muster_domain::node::NodeSecret;
 use muster_driver::HostInfo;
 use muster_driver::plugin::Client;
 use muster_link::private;
@@ -65,6 +66,7 @@ pub(super) async fn open(
     let data = prepared(config)?;
     let native = native_process(config, &data)?;
     let (node_id, store, mut loaded) = open_store(&data)?;
+    let node_secret = store::node_secret(data.root(), fresh_node_secret())?;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
@@ -96,6 +98,7 @@ pub(super) async fn open(
         disks: disks.means().clone(),
         unenforced: tree.unenforced().to_vec(),
         core_ids: tree.core_ids(),
+        node_secret,
     };
     let (publisher, spec) = Publisher::new(config, data.clone(), facts, watched_health);
     let facilities = Arc::new(Facilities {
@@ -114,6 +117,7 @@ pub(super) async fn open(
         driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
         users: WorkloadUsers::new(config.users, std::mem::take(&mut loaded.users)),
         boot_id,
+        node_secret,
         spec,
         standing: Standing::default(),
         outbox: Outbox::default(),
@@ -265,6 +269,15 @@ fn start_native(
         around.stop.clone(),
     ));
     client
+}
+
+/// A secret of 244 random bits.
+fn fresh_node_secret() -> NodeSecret {
+    let mut secret = [0; 32];
+    for half in secret.chunks_exact_mut(16) {
+        half.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+    }
+    NodeSecret(secret)
 }
 
 fn fresh_node_id() -> NodeId {

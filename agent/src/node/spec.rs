@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use muster_domain::id::NodeId;
 use muster_domain::job::DEFAULT_HOST_NETWORK;
-use muster_domain::node::{HostAddress, HostVolume, NETWORK_BRIDGE, NodeResources, NodeSpec};
+use muster_domain::node::{
+    HostAddress, HostVolume, NETWORK_BRIDGE, NodeResources, NodeSecret, NodeSpec,
+};
 use muster_domain::resources::Amount;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +36,7 @@ pub(super) struct Parts {
     pub(super) disks: Means,
     pub(super) unenforced: Vec<Unenforced>,
     pub(super) core_ids: Vec<u16>,
+    pub(super) node_secret: NodeSecret,
 }
 
 impl Parts {
@@ -116,6 +119,7 @@ impl Publisher {
             drivers: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             address,
+            secret_hash: parts.node_secret.hash(),
         };
         let (spec, published) = watch::channel(Arc::new(base.clone()));
         let publisher = Self {

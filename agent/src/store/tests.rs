@@ -353,6 +353,26 @@ fn a_node_id_is_kept() {
 }
 
 #[test]
+fn node_secret_is_kept_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+
+    let first = node_secret(dir.path(), NodeSecret([0xa1; 32])).unwrap();
+    let second = node_secret(dir.path(), NodeSecret([2; 32])).unwrap();
+
+    assert!(first == NodeSecret([0xa1; 32]) && second == first);
+    let file = dir.path().join(NODE_SECRET_FILE);
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    std::fs::write(&file, "a1").unwrap();
+    let refused = node_secret(dir.path(), NodeSecret([2; 32])).unwrap_err();
+    assert!(
+        matches!(refused, OpenStoreError::NodeSecret { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_mangled_node_id_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join(NODE_ID_FILE), "x").unwrap();

@@ -33,7 +33,9 @@ use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
 };
 use muster_domain::job::{JobSpec, JobType, NetworkPolicy};
-use muster_domain::node::{DrainSpec, Eligibility, NodeCollected, NodeSpec, NodeStatus};
+use muster_domain::node::{
+    DrainSpec, Eligibility, NodeCollected, NodeSpec, NodeStatus, NodeSubsystem,
+};
 use muster_domain::one_off::{OneOff, Times};
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
@@ -362,6 +364,17 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// Something happened to a node that its operator should see.
+    AddNodeEvent {
+        /// The node.
+        node_id: NodeId,
+        /// The part of Muster that it is about.
+        subsystem: NodeSubsystem,
+        /// A sentence for people.
+        message: String,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -443,7 +456,10 @@ impl Command {
             Self::PlaceJob { .. } => 3,
             Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
             Self::SetClusterPolicy { .. } => 6,
-            Self::TagJobVersion { .. } | Self::NoteCollections { .. } | Self::PurgeJob { .. } => 7,
+            Self::TagJobVersion { .. }
+            | Self::NoteCollections { .. }
+            | Self::PurgeJob { .. }
+            | Self::AddNodeEvent { .. } => 7,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -505,7 +521,8 @@ impl Command {
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
-            | Self::PurgeJob { at, .. } => *at,
+            | Self::PurgeJob { at, .. }
+            | Self::AddNodeEvent { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -543,7 +560,8 @@ impl Command {
             | Self::FreshenDomain { .. }
             | Self::SetOneOffTimes { .. }
             | Self::SetClusterPolicy { .. }
-            | Self::NoteCollections { .. } => None,
+            | Self::NoteCollections { .. }
+            | Self::AddNodeEvent { .. } => None,
         }
     }
 
@@ -579,7 +597,8 @@ impl Command {
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
-            | Self::PurgeJob { at, .. } => at,
+            | Self::PurgeJob { at, .. }
+            | Self::AddNodeEvent { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -737,6 +756,11 @@ pub enum Rejection {
     /// There is no such node.
     #[error("node {0} is not registered")]
     UnknownNode(NodeId),
+    /// The agent does not know the secret of the node.
+    #[error(
+        "node {0} was registered with another secret, so another agent has its id: restore node-secret in this agent's data directory, or delete node-id and node-secret to become a new node"
+    )]
+    NodeSecret(NodeId),
     /// There is no such job.
     #[error("job {0} is not registered")]
     UnknownJob(JobKey),
@@ -963,6 +987,12 @@ pub fn apply_within(
             job::deregister(&mut change, key, purge, bounds)
         }
         Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
+        Command::AddNodeEvent {
+            node_id,
+            subsystem,
+            message,
+            at: _,
+        } => node::add_event(&mut change, node_id, subsystem, message),
         Command::EvaluateJob {
             key,
             force_reschedule,

@@ -20,7 +20,7 @@ use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{JobStatus, JobVersion, VersionTag};
-use muster_domain::node::{Drain, Eligibility, NodeSpec, NodeStatus};
+use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
 
@@ -159,6 +159,7 @@ pub struct NodeRecord {
     status_at: Timestamp,
     eligibility: Eligibility,
     drain: Option<Drain>,
+    events: Arc<Vec<NodeEvent>>,
     create_index: LogIndex,
     modify_index: LogIndex,
 }

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use muster_control_core::fsm::{Command, Rejection, Response};
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId};
-use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_domain::node::{NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{FromAgent, ToAgent};
@@ -121,7 +121,7 @@ pub(super) async fn run(
         Ok(opened) => opened?,
         Err(_) => return Err(SessionError::Silent { waited }),
     };
-    let (node, known) = match begin(first, control, admission).await {
+    let (node, known) = match begin(first, connection.remote_address(), control, admission).await {
         Ok(begun) => begun,
         Err(error) => {
             say_farewell(&mut sender, &error).await;
@@ -162,10 +162,16 @@ pub(super) async fn run(
 /// Registers the node of the first message, unless this server cannot do anything for it.
 async fn begin(
     first: Option<FromAgent>,
+    peer: SocketAddr,
     control: &Control,
     admission: Result<OwnedSemaphorePermit, String>,
 ) -> Result<(NodeSpec, LogIndex), SessionError> {
-    let Some(FromAgent::Register { node, known }) = first else {
+    let Some(FromAgent::Register {
+        node,
+        secret,
+        known,
+    }) = first
+    else {
         return Err(SessionError::Protocol {
             what: "its first message is not its registration".to_owned(),
         });
@@ -174,8 +180,53 @@ async fn begin(
     if let Some(reason) = control.nodes().service().borrow().unserved.clone() {
         return Err(SessionError::Elsewhere { reason });
     }
+    check_secret(&node, secret, peer, control).await?;
     register(&node, control).await?;
     Ok((*node, known))
+}
+
+/// Refuses an agent that does not know the secret of its node. The session of the real agent goes on, and the node's
+/// events tell of the attempt.
+async fn check_secret(
+    spec: &NodeSpec,
+    secret: NodeSecret,
+    peer: SocketAddr,
+    control: &Control,
+) -> Result<(), SessionError> {
+    if secret.hash() != spec.secret_hash {
+        return Err(SessionError::Refused {
+            reason: "the secret of the node does not fit its hash".to_owned(),
+        });
+    }
+    let known = control.state().nodes().get(&spec.id).cloned();
+    let Some(known) = known.filter(|known| known.spec.secret_hash != spec.secret_hash) else {
+        return Ok(());
+    };
+    let message = format!(
+        "Registration refused: an agent at {} has the id of this node and another secret",
+        peer.ip()
+    );
+    // An agent may try again and again: the same event is written once.
+    if known
+        .events
+        .last()
+        .is_none_or(|last| last.message != message)
+    {
+        tracing::warn!(node_id = %spec.id, %peer, "an agent with another secret is refused");
+        let event = Command::AddNodeEvent {
+            node_id: spec.id,
+            subsystem: NodeSubsystem::Cluster,
+            message,
+            at: control.now(),
+        };
+        if let Err(error) = control.propose(event).await {
+            tracing::debug!(%error, "the event of the refused agent is not recorded");
+        }
+    }
+    let rejection = Rejection::NodeSecret(spec.id);
+    Err(SessionError::Refused {
+        reason: rejection.to_string(),
+    })
 }
 
 /// Tells the agent why the session ends, and waits for it to have read that: closing the connection would take it
@@ -331,7 +382,7 @@ impl Session<'_> {
                         ),
                     });
                 }
-                FromAgent::Register { node, known } => {
+                FromAgent::Register { node, known, .. } => {
                     *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = *node;
                     self.wants.notify_one();
                     if known == LogIndex(0) {

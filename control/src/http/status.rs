@@ -161,6 +161,7 @@ fn rejection(rejection: &Rejection) -> String {
         }
         Rejection::JobTypeChanged { .. }
         | Rejection::NoGroups(_)
+        | Rejection::NodeSecret(_)
         | Rejection::InvalidNode(_)
         | Rejection::Deployment { .. }
         | Rejection::Job { .. }
@@ -250,7 +251,7 @@ impl ApiError {
                 | Rejection::Draining(_)
                 | Rejection::ConfigIndex { .. }
                 | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
-                Rejection::RegistrationOff => StatusCode::FORBIDDEN,
+                Rejection::RegistrationOff | Rejection::NodeSecret(_) => StatusCode::FORBIDDEN,
                 Rejection::JobTypeChanged { .. }
                 | Rejection::Deployment { .. }
                 | Rejection::Job { .. }

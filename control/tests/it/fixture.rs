@@ -12,7 +12,7 @@ use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
-use muster_domain::node::{NodeCollected, NodeSpec};
+use muster_domain::node::{NodeCollected, NodeSecret, NodeSpec};
 use muster_domain::one_off::End;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -225,6 +225,7 @@ impl FakeAgent {
             .send(&FromAgent::Register {
                 node: Box::new(node),
                 known: LogIndex(0),
+                secret: NodeSecret::default(),
             })
             .await
             .unwrap();

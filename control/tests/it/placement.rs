@@ -6,7 +6,7 @@ use muster_control_core::fsm::Command;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{JobKey, LogIndex, NodeId};
-use muster_domain::node::NodeStatus;
+use muster_domain::node::{NodeSecret, NodeSpec, NodeStatus};
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::Role;
 use muster_wire::rpc::{FromAgent, NodeReply, NodeRequest, ToAgent};
@@ -104,30 +104,33 @@ async fn an_agent_that_does_not_register_first_is_sent_away() {
     server.shutdown().await;
 }
 
+/// Registers a node that is refused, and returns the reason.
+async fn register_as(server: &TestServer, spec: NodeSpec, secret: NodeSecret) -> String {
+    let (_endpoint, connection) = connect(server, Role::Agent).await;
+    let (send, receive) = connection.unwrap().open_bi().await.unwrap();
+    let mut sender = FrameSender::new(send);
+    let register = FromAgent::Register {
+        node: Box::new(spec),
+        secret,
+        known: LogIndex(0),
+    };
+    sender.send(&register).await.unwrap();
+    let answer = soon("an answer", FrameReceiver::new(receive).recv::<ToAgent>()).await;
+    match answer.unwrap() {
+        Some(ToAgent::Refused { reason }) => reason,
+        answer => panic!("{answer:?}"),
+    }
+}
+
 /// A node whose description breaks the rules is told why.
 #[tokio::test]
 async fn a_malformed_node_is_refused_with_the_reason() {
     let server = server().await;
-    let (_endpoint, connection) = connect(&server, Role::Agent).await;
-    let (send, receive) = connection.unwrap().open_bi().await.unwrap();
     let mut spec = node("n1").build();
     spec.name = String::new();
 
-    let mut sender = FrameSender::new(send);
-    sender
-        .send(&FromAgent::Register {
-            node: Box::new(spec),
-            known: LogIndex(0),
-        })
-        .await
-        .unwrap();
+    let reason = register_as(&server, spec, NodeSecret::default()).await;
 
-    let answer = soon("an answer", FrameReceiver::new(receive).recv::<ToAgent>())
-        .await
-        .unwrap();
-    let Some(ToAgent::Refused { reason }) = answer else {
-        panic!("{answer:?}")
-    };
     assert!(reason.contains("name"), "{reason}");
     assert_eq!(server.control().state().nodes().len(), 0);
     server.shutdown().await;
@@ -253,6 +256,36 @@ async fn a_second_connection_of_a_node_replaces_the_first() {
     server.register(job("web")).await;
     assert_eq!(second.next_to_run().await.job.spec.id, "web");
     assert_eq!(server.control().nodes().connected(), [second.node_id]);
+    server.shutdown().await;
+}
+
+/// An agent that has the id of a node and not its secret changes nothing, and the node's events name it.
+#[tokio::test]
+async fn an_agent_with_another_secret_is_refused() {
+    let server = server().await;
+    let mut first = FakeAgent::join(&server, node("n1").build()).await;
+    let mut spec = node("n1").build();
+    let secret = NodeSecret([1; 32]);
+    spec.secret_hash = secret.hash();
+    spec.address = "192.0.2.1".to_owned();
+
+    for _ in 0..2 {
+        let refused = register_as(&server, spec.clone(), secret).await;
+        assert!(refused.contains("another secret"), "{refused}");
+    }
+    let refused = register_as(&server, node("n1").build(), secret).await;
+    assert!(refused.contains("does not fit its hash"), "{refused}");
+
+    server.register(job("web")).await;
+    assert_eq!(first.next_to_run().await.job.spec.id, "web");
+    let state = server.control().state();
+    let row = state.nodes().get(&first.node_id).unwrap();
+    assert_eq!(row.spec.address, node("n1").build().address);
+    let refusals = row
+        .events
+        .iter()
+        .filter(|event| event.message.contains("another secret"));
+    assert_eq!(refusals.count(), 1, "{:?}", row.events);
     server.shutdown().await;
 }
 

@@ -186,6 +186,7 @@ impl From<&domain::Node> for Node {
             status_at,
             eligibility,
             drain,
+            events,
             create_index,
             modify_index,
         } = node;
@@ -197,6 +198,7 @@ impl From<&domain::Node> for Node {
             drain: drain.is_some(),
             drain_strategy: drain.as_ref().map(DrainStrategy::from),
             drivers: drivers(node),
+            events: events.iter().map(NodeEvent::from).collect(),
             id: spec.id.to_string(),
             meta: spec.meta.clone(),
             modify_index: modify_index.0,
@@ -264,6 +266,18 @@ pub struct NodeEvent {
     pub details: BTreeMap<String, String>,
     pub timestamp: Rfc3339,
     pub create_index: u64,
+}
+
+impl From<&domain::NodeEvent> for NodeEvent {
+    fn from(event: &domain::NodeEvent) -> Self {
+        Self {
+            message: event.message.clone(),
+            subsystem: event.subsystem.as_str().to_owned(),
+            details: BTreeMap::new(),
+            timestamp: Rfc3339(event.at),
+            create_index: event.index.0,
+        }
+    }
 }
 
 /// What a node has.

@@ -207,7 +207,13 @@ fn stats() -> NodeStats {
 fn from_agent(golden: &mut String) {
     let node = Box::new(node("n1").build());
     let known = LogIndex(6);
-    line(golden, "register", &FromAgent::Register { node, known });
+    let secret = muster_domain::node::NodeSecret([7; 32]);
+    let register = FromAgent::Register {
+        node,
+        secret,
+        known,
+    };
+    line(golden, "register", &register);
     line(golden, "heartbeat", &FromAgent::Heartbeat { number: 3 });
     line(
         golden,

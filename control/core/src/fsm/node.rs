@@ -9,7 +9,10 @@ use std::sync::Arc;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId};
-use muster_domain::node::{Drain, DrainSpec, Eligibility, Node, NodeSpec, NodeStatus};
+use muster_domain::node::{
+    Drain, DrainSpec, Eligibility, NODE_EVENT_BYTES_MAX, Node, NodeEvent, NodeSpec, NodeStatus,
+    NodeSubsystem,
+};
 
 use super::{Change, Effect, Rejection, Response};
 use crate::state::AllocView;
@@ -23,8 +26,12 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
     let node_id = spec.id;
     let old = change.state.nodes.get(&node_id).map(Arc::clone);
     let node = match &old {
+        Some(old) if old.spec.secret_hash != spec.secret_hash => {
+            return Err(Rejection::NodeSecret(node_id));
+        }
         Some(old) if *old.spec == spec => return Ok(Response::NodeRegistered),
         Some(old) => Node {
+            events: events(change, old, NodeSubsystem::Cluster, "Node re-registered"),
             spec: Arc::new(spec),
             modify_index: change.index,
             ..(**old).clone()
@@ -35,6 +42,11 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
             status_at: change.at,
             eligibility: Eligibility::Eligible,
             drain: None,
+            events: Arc::new(vec![event(
+                change,
+                NodeSubsystem::Cluster,
+                "Node registered",
+            )]),
             create_index: change.index,
             modify_index: change.index,
         },
@@ -45,6 +57,52 @@ pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Respon
         takes_more_work(change, node_id);
     }
     Ok(Response::NodeRegistered)
+}
+
+fn event(change: &Change<'_>, subsystem: NodeSubsystem, message: &str) -> NodeEvent {
+    let mut message = message.to_owned();
+    message.truncate(message.floor_char_boundary(NODE_EVENT_BYTES_MAX));
+    NodeEvent {
+        subsystem,
+        message,
+        at: change.at,
+        index: change.index,
+    }
+}
+
+/// The events of `node` with one more.
+fn events(
+    change: &Change<'_>,
+    node: &Node,
+    subsystem: NodeSubsystem,
+    message: &str,
+) -> Arc<Vec<NodeEvent>> {
+    node.events_with(event(change, subsystem, message))
+}
+
+/// Records an event of a node. One that repeats the newest event is not recorded again.
+pub(super) fn add_event(
+    change: &mut Change<'_>,
+    node_id: NodeId,
+    subsystem: NodeSubsystem,
+    message: String,
+) -> Result<Response, Rejection> {
+    let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
+        return Err(Rejection::UnknownNode(node_id));
+    };
+    let event = event(change, subsystem, &message);
+    let repeats = old
+        .events
+        .last()
+        .is_some_and(|last| last.subsystem == event.subsystem && last.message == event.message);
+    if !repeats {
+        change.put_node(Node {
+            events: old.events_with(event),
+            modify_index: change.index,
+            ..(*old).clone()
+        });
+    }
+    Ok(Response::Done)
 }
 
 /// The node takes work, or other work than before: who waits is woken, and jobs that have an instance on every
@@ -80,7 +138,18 @@ pub(super) fn set_status(
         // A leader that took over in the middle may propose what is already so.
         return Ok(Response::Done);
     }
+    let message = match (old.status, status) {
+        (_, NodeStatus::Down | NodeStatus::Disconnected) => Some("Node heartbeat missed"),
+        (NodeStatus::Down | NodeStatus::Disconnected, NodeStatus::Ready) => {
+            Some("Node reregistered by heartbeat")
+        }
+        (_, NodeStatus::Ready | NodeStatus::Initializing) => None,
+    };
     let node = Node {
+        events: match message {
+            Some(message) => events(change, &old, NodeSubsystem::Cluster, message),
+            None => Arc::clone(&old.events),
+        },
         status,
         status_at: change.at,
         modify_index: change.index,
@@ -192,7 +261,12 @@ pub(super) fn set_eligibility(
     if old.drain.is_some() && eligibility == Eligibility::Eligible {
         return Err(Rejection::Draining(node_id));
     }
+    let message = match eligibility {
+        Eligibility::Eligible => "Node marked as eligible for scheduling",
+        Eligibility::Ineligible => "Node marked as ineligible for scheduling",
+    };
     let node = Node {
+        events: events(change, &old, NodeSubsystem::Cluster, message),
         eligibility,
         modify_index: change.index,
         ..(*old).clone()
@@ -220,7 +294,13 @@ pub(super) fn drain(
         None if mark_eligible => Eligibility::Eligible,
         None => old.eligibility,
     };
+    let message = match (&spec, &old.drain) {
+        (Some(_), None) => "Node drain strategy set",
+        (Some(_), Some(_)) => "Node drain strategy updated",
+        (None, _) => "Node drain strategy unset",
+    };
     let node = Node {
+        events: events(change, &old, NodeSubsystem::Drain, message),
         drain: spec.map(|spec| Drain {
             spec,
             started_at: change.at,
@@ -248,6 +328,7 @@ pub(super) fn complete_drain(
     };
     if old.drain.is_some() {
         change.put_node(Node {
+            events: events(change, &old, NodeSubsystem::Drain, "Node drain complete"),
             drain: None,
             modify_index: change.index,
             ..(*old).clone()

@@ -13,7 +13,7 @@ use muster_domain::eval::{EvalStatus, Trigger};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
 use muster_domain::job::{JobStatus, JobType, UpdateStrategy};
-use muster_domain::node::NodeStatus;
+use muster_domain::node::{Eligibility, NODE_EVENTS_MAX, NodeSecret, NodeStatus, NodeSubsystem};
 use muster_domain::plan::Plan;
 
 use super::*;
@@ -696,4 +696,87 @@ fn a_restored_policy_is_the_newest() {
     let mut without = State::default();
     without.restored_at(LogIndex(100));
     assert_eq!(without.network().modify_index, LogIndex(0));
+}
+
+#[test]
+fn node_with_another_secret_is_refused() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let before = cluster.state.nodes().clone();
+    let mut spec = node("n1").build();
+    spec.secret_hash = NodeSecret([1; 32]).hash();
+    spec.address = "192.0.2.1".to_owned();
+
+    let response = cluster.apply(Command::RegisterNode {
+        spec: Box::new(spec),
+        at: cluster.now,
+    });
+
+    assert!(
+        matches!(response, Response::Rejected(Rejection::NodeSecret(_))),
+        "{response:?}"
+    );
+    assert_eq!(*cluster.state.nodes(), before);
+}
+
+#[test]
+fn node_keeps_its_newest_events() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    let add = |cluster: &mut Cluster, message: &str| {
+        cluster.apply(Command::AddNodeEvent {
+            node_id,
+            subsystem: NodeSubsystem::Storage,
+            message: message.to_owned(),
+            at: cluster.now,
+        })
+    };
+    for number in 0..2 * NODE_EVENTS_MAX {
+        assert_eq!(
+            add(&mut cluster, &format!("event {number}")),
+            Response::Done
+        );
+    }
+    // An event that repeats the newest one is not recorded again.
+    let last = format!("event {}", 2 * NODE_EVENTS_MAX - 1);
+    add(&mut cluster, &last);
+
+    let node = cluster.state.nodes().get(&node_id).unwrap();
+    let messages: Vec<&str> = node
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert_eq!(messages.len(), NODE_EVENTS_MAX);
+    assert_eq!(messages.last(), Some(&last.as_str()));
+    assert_eq!(messages[0], format!("event {NODE_EVENTS_MAX}"));
+}
+
+#[test]
+fn events_tell_what_happened_to_a_node() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.node_status(node_id, NodeStatus::Down);
+    cluster.node_status(node_id, NodeStatus::Ready);
+    cluster.apply(Command::SetEligibility {
+        node_id,
+        eligibility: Eligibility::Ineligible,
+        at: cluster.now,
+    });
+
+    let node = cluster.state.nodes().get(&node_id).unwrap();
+    let messages: Vec<&str> = node
+        .events
+        .iter()
+        .map(|event| event.message.as_str())
+        .collect();
+    assert_eq!(
+        messages,
+        [
+            "Node registered",
+            "Node heartbeat missed",
+            "Node reregistered by heartbeat",
+            "Node marked as ineligible for scheduling",
+        ]
+    );
 }

@@ -224,6 +224,7 @@ impl Restoring {
             status_at,
             eligibility,
             drain,
+            events,
             create_index,
             modify_index,
         } = record;
@@ -234,6 +235,7 @@ impl Restoring {
             status_at,
             eligibility,
             drain,
+            events,
             create_index,
             modify_index,
         };

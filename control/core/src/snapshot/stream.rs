@@ -245,6 +245,7 @@ fn node_record(number: NodeNumber, node: &Node) -> NodeRecord {
         status_at,
         eligibility,
         drain,
+        events,
         create_index,
         modify_index,
     } = node;
@@ -255,6 +256,7 @@ fn node_record(number: NodeNumber, node: &Node) -> NodeRecord {
         status_at: *status_at,
         eligibility: *eligibility,
         drain: *drain,
+        events: Arc::clone(events),
         create_index: *create_index,
         modify_index: *modify_index,
     }

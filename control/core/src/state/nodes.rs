@@ -465,11 +465,12 @@ fn row_hash(number: NodeNumber, node: &Node) -> u64 {
         status_at,
         eligibility,
         drain,
+        events,
         create_index,
         modify_index,
     } = node;
     let row = (number, &**spec, status, status_at, eligibility, drain);
-    Digest::of(&(row, create_index, modify_index))
+    Digest::of(&(row, &**events, create_index, modify_index))
 }
 
 #[cfg(test)]

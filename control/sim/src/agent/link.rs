@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use muster_agent_core::node::News;
 use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::node::NodeSecret;
 use muster_wire::rpc::{FromAgent, ToAgent};
 
 use crate::env::{Env, ms};
@@ -171,7 +172,12 @@ impl Host {
         agent.whole = false;
         let known = agent.desired.index();
         let node = Box::new(self.spec.clone());
-        self.say(session, FromAgent::Register { node, known }, env);
+        let register = FromAgent::Register {
+            node,
+            secret: NodeSecret::default(),
+            known,
+        };
+        self.say(session, register, env);
     }
 
     /// A server says something.

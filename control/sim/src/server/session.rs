@@ -134,7 +134,7 @@ impl Server {
         message: FromAgent,
         env: &mut Env,
     ) {
-        if let FromAgent::Register { node, known } = message {
+        if let FromAgent::Register { node, known, .. } = message {
             let newest = self.opened.entry(host).or_insert(0);
             if number > *newest {
                 *newest = number;

@@ -12,7 +12,7 @@ use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::State;
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{LogIndex, NodeId};
-use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_domain::node::{NodeSecret, NodeSpec, NodeStatus};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Authority, CERTIFICATE_LIFE, Identity, Role, Subject};
@@ -333,6 +333,7 @@ async fn session(
     let register = FromAgent::Register {
         node: Box::new(node.clone()),
         known: LogIndex(0),
+        secret: NodeSecret::default(),
     };
     sender.send(&register).await.map_err(|error| text(&error))?;
     let beats = async {

@@ -6,7 +6,7 @@ use muster_control_core::fsm::{Command, Response};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, LogIndex};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeSecret, NodeSpec};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role};
@@ -33,7 +33,13 @@ pub(crate) async fn agent_on(
 ) -> Spoken {
     let mut agent = speak_to(cluster, at).await;
     let node = Box::new(node);
-    agent.say(&FromAgent::Register { node, known }).await;
+    let secret = NodeSecret::default();
+    let register = FromAgent::Register {
+        node,
+        secret,
+        known,
+    };
+    agent.say(&register).await;
     agent
 }
 

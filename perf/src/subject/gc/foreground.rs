@@ -11,6 +11,7 @@ use muster_control::handle::{Consistency, Control};
 use muster_domain::fixture;
 use muster_domain::id::LogIndex;
 use muster_domain::job::JobType;
+use muster_domain::node::NodeSecret;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -139,6 +140,7 @@ impl Beating {
         let register = FromAgent::Register {
             node: Box::new(node.build()),
             known: LogIndex(0),
+            secret: NodeSecret::default(),
         };
         sender.send(&register).await?;
         match receiver.recv::<ToAgent>().await? {

@@ -17,7 +17,7 @@ use muster_domain::alloc::{
     TaskState,
 };
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::node::NodeSpec;
+use muster_domain::node::{NodeSecret, NodeSpec};
 use muster_domain::one_off::End;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -108,6 +108,7 @@ async fn session(
     let register = FromAgent::Register {
         node: Box::new(node.clone()),
         known: LogIndex(0),
+        secret: NodeSecret::default(),
     };
     sender.send(&register).await?;
     let ttl = match receiver.recv::<ToAgent>().await? {

@@ -16,7 +16,7 @@ use muster_domain::alloc::{
 
 use muster_domain::deployment::DeploymentStatus;
 use muster_domain::id::{AllocId, NodeId, NodeNumber};
-use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
+use muster_domain::node::{GcReason, KeptReason, NodeCollected, NodeSubsystem, Thresholds};
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun,
     PlannedFollowUp, PlannedStop,
@@ -534,6 +534,15 @@ fn operators() -> Vec<(&'static str, Command)> {
             },
         ),
         (
+            "add_node_event",
+            Command::AddNodeEvent {
+                node_id: NODE,
+                subsystem: NodeSubsystem::Storage,
+                message: "the disk is full".to_owned(),
+                at: AT,
+            },
+        ),
+        (
             "tag_job_version",
             Command::TagJobVersion {
                 key: JobKey::in_default("web"),
@@ -684,7 +693,7 @@ fn commands_read_back_what_they_wrote() {
             "claims_of_one_offs" => 4,
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             "set_cluster_policy" => 6,
-            "tag_job_version" | "note_collections" | "purge_job" => 7,
+            "tag_job_version" | "note_collections" | "purge_job" | "add_node_event" => 7,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

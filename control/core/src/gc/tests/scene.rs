@@ -131,6 +131,7 @@ impl Scene {
             status_at: at,
             eligibility: Eligibility::Eligible,
             drain: None,
+            events: Arc::default(),
             create_index: LogIndex(1),
             modify_index: LogIndex(1),
         };
