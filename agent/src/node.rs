@@ -7,6 +7,7 @@
 mod config;
 mod events;
 mod jobs;
+mod listeners;
 mod network;
 mod open;
 mod spec;

@@ -11,9 +11,11 @@ use ipnet::{IpNet, Ipv4Net};
 use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{NetworkPolicy, PolicyProtocol};
+use muster_ebpf_common::nat::GATEWAY;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentConfig;
+use super::listeners::{self, Listener};
 use crate::bpf::Bpf;
 use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::facilities::Facilities;
@@ -67,7 +69,11 @@ impl NodeRules {
     /// news.
     pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
         let apis = if self.allows_apis { &[][..] } else { apis };
-        self.forbid(HTTP_API, sockets(HTTP_API, PolicyProtocol::Tcp, apis))
+        let mut places = sockets(HTTP_API, PolicyProtocol::Tcp, apis);
+        if !self.allows_apis {
+            places.extend(listeners::of_servers().into_iter().flat_map(listener));
+        }
+        self.forbid(HTTP_API, places)
     }
 
     /// Puts `places` where others were that are told by this `name`, besides those that are configured.
@@ -122,12 +128,44 @@ const SERVERS: &str = "servers";
 /// The same of those for clients: HTTP and Diego's wire.
 const HTTP_API: &str = "http-api";
 
+/// Addresses of this machine that a server's socket is forbidden at. A machine with more has its first ones fenced.
+const MACHINE_ADDRESSES_MAX: usize = 64;
+
 /// A place that no task reaches, with what a refusal is told by.
 type Place = (String, IpNet, PolicyProtocol, u16);
 
 /// Where servers listen for agents and for each other.
 fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<Place> {
     sockets(SERVERS, PolicyProtocol::Udp, servers)
+}
+
+/// The places where a socket of a server on this machine is reached.
+fn listener((protocol, socket): Listener) -> Vec<Place> {
+    let place = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
+    if socket.ip().is_unspecified() {
+        everywhere_here().map(place).collect()
+    } else {
+        vec![place(socket.ip().into())]
+    }
+}
+
+/// All addresses of this machine, the gateway of bridge networks included.
+fn everywhere_here() -> impl Iterator<Item = IpNet> {
+    let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+    let gateway = IpAddr::from(GATEWAY);
+    let mut addresses = listeners::machine_addresses();
+    addresses.insert(gateway);
+    [
+        IpNet::from(loopback),
+        IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
+    ]
+    .into_iter()
+    .chain(
+        addresses
+            .into_iter()
+            .take(MACHINE_ADDRESSES_MAX)
+            .map(IpNet::from),
+    )
 }
 
 /// Where these sockets are reached. One on this machine may listen at every address, so on loopback as well.

@@ -304,6 +304,33 @@ fn published_ports_lead_in_and_nothing_else_does() {
     });
 }
 
+/// A server that listens at every address is reached by no task of its machine, whatever it advertises.
+#[test]
+fn no_task_reaches_the_api_of_a_server_on_its_machine() {
+    let name = "no_task_reaches_the_api_of_a_server_on_its_machine";
+    with_machine(name, |_| {
+        let dir = tempfile::tempdir().unwrap();
+        let args = ["--http", "0.0.0.0:0", "--quic", &format!("{MACHINE}:0")];
+        let (_process, address) = dev_with(dir.path(), &args);
+        let (_, api) = address.rsplit_once(':').unwrap();
+        let api: u16 = api.parse().unwrap();
+        let address = format!("http://127.0.0.1:{api}");
+        let [first, _] = &run_job(dir.path(), &address)[..] else {
+            panic!("two instances");
+        };
+        let gateway = Ipv4Addr::new(169, 254, 1, 1);
+        let call = |to: Ipv4Addr| tcp(MACHINE, first.port, &format!("call {to} {api}"));
+
+        for to in [gateway, MACHINE] {
+            assert_eq!(call(to), Some("silence".to_owned()), "{to}");
+        }
+        assert!(
+            tcp(MACHINE, api, "hello").is_some(),
+            "the API answers others"
+        );
+    });
+}
+
 #[test]
 fn networks_outlive_the_agent_and_end_with_their_allocations() {
     let name = "networks_outlive_the_agent_and_end_with_their_allocations";

@@ -29,10 +29,17 @@ pub(crate) fn dev(dir: &Path) -> (Process, String) {
 
 /// The same with more arguments.
 pub(crate) fn dev_with(dir: &Path, args: &[&str]) -> (Process, String) {
+    let has_http = args.contains(&"--http");
+    let http: &[&str] = if has_http {
+        &[]
+    } else {
+        &["--http", "127.0.0.1:0"]
+    };
     let mut process = Process::start(
         muster()
-            .args(["dev", "--http", "127.0.0.1:0", "--data-dir"])
+            .args(["dev", "--data-dir"])
             .arg(dir.join("data"))
+            .args(http)
             .args(args),
         &dir.join("dev.log"),
     );
