@@ -32,6 +32,8 @@ mod clock;
 mod comparison;
 mod data_dir;
 mod events;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod garbage;
 pub mod handle;
 pub mod http;

@@ -49,8 +49,12 @@ use crate::published::Published;
 
 pub(crate) use log::DiskHealth;
 pub use log::OpenLogError;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use log::fuzz::raft_log as fuzz_log;
 pub use membership::ChangeServersError;
 pub use restore::RestoreSnapshotError;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use snapshot::fuzz::snapshot as fuzz_snapshot;
 pub(crate) use snapshot::inspect;
 pub use snapshot::{
     ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,

@@ -11,12 +11,14 @@ use anyhow::{Context, bail, ensure};
 use crate::shell;
 
 /// Every target by name, with the input that it reads.
-const TARGETS: [(&str, &str); 5] = [
+const TARGETS: [(&str, &str); 7] = [
     ("frames", "frames between agents and servers"),
     ("job_file", "job files in HCL or JSON"),
     ("job_json", "requests to register a job"),
     ("packet_policy", "rules of network policies"),
     ("plugin_messages", "messages of driver plugins"),
+    ("raft_log", "segments of the log of Raft"),
+    ("snapshot", "snapshots of the state"),
 ];
 
 /// Coverage instrumentation that a stable compiler has: counters for each edge, and traced comparisons.

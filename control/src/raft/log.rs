@@ -12,6 +12,8 @@
 //! room they go on by themselves.
 
 pub(super) mod failpoint;
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) mod fuzz;
 mod limits;
 mod record;
 mod recovery;

@@ -14,6 +14,8 @@
 //! One that is received is read and checked before Raft hears of it; installing it is exchanging pointers.
 
 mod format;
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) mod fuzz;
 pub(super) mod limits;
 #[cfg(test)]
 mod tests;

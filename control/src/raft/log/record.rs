@@ -74,10 +74,16 @@ pub(super) fn push(out: &mut Vec<u8>, record: &Record) -> io::Result<u32> {
         .ok()
         .filter(|_| body.len() <= limits::ENTRY_BYTES_MAX)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a log record is too large"))?;
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&checksum(&body).to_le_bytes());
-    out.extend_from_slice(&body);
+    push_body(out, &body);
     Ok(length)
+}
+
+/// Appends the encoding of a record, which is below 4 GiB, with its head.
+pub(super) fn push_body(out: &mut Vec<u8>, body: &[u8]) {
+    let length = u32::try_from(body.len()).expect("a record is below 4 GiB");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&checksum(body).to_le_bytes());
+    out.extend_from_slice(body);
 }
 
 /// Closes the frame that lies in `frame`: room for its head, and its records.
