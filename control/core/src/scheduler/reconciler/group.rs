@@ -237,18 +237,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
 
     /// Whether an instance whose node is out of reach may still come back.
     fn is_away(&self, instance: &Instance) -> bool {
-        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
-        lost_after.is_some_and(|lost_after| {
-            let since = instance.lost_at.unwrap_or(self.input.now);
-            since.plus(lost_after) > self.input.now
-        })
+        let now = self.input.now;
+        let since = instance.lost_at.unwrap_or(now);
+        let disconnect = self.spec.disconnect;
+        disconnect.is_some_and(|it| !it.is_lost(since, now))
     }
 
-    /// Instances whose node went out of reach: they are looked at again when they count as lost.
+    /// Marks instances whose node went out of reach. They are looked at again when they count as lost.
     fn mark_unreachable(&mut self, away: &ById<'a>) {
-        let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) else {
-            return;
-        };
         let new: Vec<AllocId> = away
             .values()
             .filter(|instance| instance.client != ClientStatus::Unknown)
@@ -257,11 +253,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         if new.is_empty() {
             return;
         }
-        self.work.follow_ups.push(FollowUp {
-            wait_until: self.input.now.plus(lost_after),
-            is_timeout: true,
-            allocs: Vec::new(),
-        });
+        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
+        self.work
+            .follow_ups
+            .extend(lost_after.map(|lost_after| FollowUp {
+                wait_until: self.input.now.plus(lost_after),
+                is_timeout: true,
+                allocs: Vec::new(),
+            }));
         self.work.unreachable.extend(new);
     }
 
