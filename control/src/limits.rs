@@ -73,6 +73,10 @@ pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(150);
 pub const RAFT_ELECTION_MIN: Duration = Duration::from_millis(450);
 /// See [`RAFT_ELECTION_MIN`].
 pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
+/// How long a leader without answers of a quorum sends no heartbeats, after its lease of [`RAFT_ELECTION_MAX`]. Then it
+/// sends for as long, in case only packets were lost. Longer than the latest election of its followers (1.5 s) and the
+/// round trips of that.
+pub const RAFT_QUORUM_LOST_SILENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of the entries in one message to a follower besides the first. Small enough that a heartbeat never
 /// waits long behind it, large enough that a plan of some thousand placements goes whole.

@@ -641,6 +641,8 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
         // Both are decided in `compaction`, by bytes and time as well.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
+        // A leader that hears no quorum is silent, so that followers that still hear it elect another.
+        quorum_loss_probe_interval: Some(millis(limits::RAFT_QUORUM_LOST_SILENCE)),
         // A server that was cut off and comes back makes nobody stand for election.
         enable_pre_vote: Some(true),
         max_payload_entries: limits::ENTRIES_PER_APPEND_MAX,
