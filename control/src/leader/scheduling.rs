@@ -19,6 +19,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{EvalId, NodeId, Timestamp};
 use tokio::task::JoinSet;
 
+use crate::backoff::Backoff;
 use crate::handle::{Control, Places, PlacesWanted, Proposed};
 use crate::limits;
 
@@ -42,6 +43,10 @@ pub(super) struct Scheduling {
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
     commit: JoinSet<(Merged, Proposed)>,
+    /// How long to wait after entries that were not written.
+    failures: Backoff,
+    /// Nothing is started before this: the log took nothing.
+    held_until: Option<Timestamp>,
 }
 
 impl Scheduling {
@@ -56,6 +61,8 @@ impl Scheduling {
             wanted: VecDeque::new(),
             planned: VecDeque::new(),
             commit: JoinSet::new(),
+            failures: Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX),
+            held_until: None,
         };
         scheduling.restart(now);
         scheduling
@@ -71,6 +78,12 @@ impl Scheduling {
         // The entry itself stands or falls alone; its evaluations are looked at again if it falls.
         self.commit.detach_all();
         self.broker.lead(&self.control.state(), now);
+    }
+
+    /// Begins again after a pause: the log needs a moment, or another server leads soon.
+    fn start_over(&mut self, now: Timestamp) {
+        self.restart(now);
+        self.held_until = Some(now.plus(self.failures.next_pause()));
     }
 
     pub(super) fn state(&self) -> State {
@@ -111,6 +124,9 @@ impl Scheduling {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        if let Some(held_until) = self.held_until {
+            return Some((held_until, "the log took no plans"));
+        }
         self.broker.poll_timeout()
     }
 
@@ -142,6 +158,10 @@ impl Scheduling {
 
     /// Starts what can be started.
     pub(super) fn advance(&mut self, now: Timestamp) {
+        if self.held_until.is_some_and(|held_until| held_until > now) {
+            return;
+        }
+        self.held_until = None;
         self.broker.handle_timeout(now);
         self.dispatch(now);
         if self.commit.is_empty() {
@@ -242,10 +262,6 @@ impl Scheduling {
                 let control = self.control.clone();
                 self.commit.spawn(async move {
                     let proposed = control.propose(command).await;
-                    if proposed.is_err() {
-                        // Not at once again: the log needs a moment, or another server leads soon.
-                        tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await;
-                    }
                     (merged, proposed)
                 });
             }
@@ -257,15 +273,16 @@ impl Scheduling {
         match proposed {
             Ok((_, Response::Rejected(rejection))) => {
                 tracing::error!(%rejection, "the log refused plans: the evaluations are looked at again");
-                self.restart(now);
+                self.start_over(now);
             }
             Ok((_, response)) => {
+                self.failures.reset();
                 let settled = merged.settle(Some(&response));
                 self.broker.settle(&self.control.state(), &settled, now);
             }
             Err(error) => {
                 tracing::warn!(%error, "plans were not committed: the evaluations are looked at again");
-                self.restart(now);
+                self.start_over(now);
             }
         }
     }
