@@ -80,6 +80,7 @@ pub(super) fn schedule(
     ScheduleOutcome {
         plan,
         update,
+        is_partial: false,
         desired: desired.into_iter().collect(),
     }
 }
