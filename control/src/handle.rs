@@ -24,7 +24,7 @@ use crate::limits;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
-use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound};
+use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound, Troubles};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -758,6 +758,20 @@ impl Control {
         };
         self.shared.beats.send(beats).await.ok()?;
         lease.await.ok()
+    }
+
+    /// What keeps this server from its work.
+    pub(crate) fn troubles(&self) -> Troubles {
+        let mut troubles = Vec::new();
+        if let Err(error) = self.raft().room() {
+            troubles.push(error.to_string());
+        }
+        if let Some(upto) = self.raft().owed() {
+            troubles.push(format!(
+                "its log lost entries that it had acknowledged, up to {upto}, and has not got them again"
+            ));
+        }
+        Troubles(troubles)
     }
 
     /// The monotonic clock, for deadlines.

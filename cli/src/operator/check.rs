@@ -78,6 +78,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
         "HEALTHY",
         "LAST CONTACT",
         "LAST INDEX",
+        "BEHIND",
         "REASON",
     ]);
     for server in &health.servers {
@@ -99,6 +100,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
             if server.healthy { "yes" } else { "no" }.to_owned(),
             contact.to_owned(),
             server.last_index.to_string(),
+            server.entries_behind.to_string(),
             output::clean(&server.reason),
         ]);
     }

@@ -237,16 +237,25 @@ impl Raft {
                 Ok(request) => encoded(self.raft.append_entries(request).await),
                 Err(error) => Err(error.to_string()),
             },
-            RaftCall::Vote => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.vote(request).await),
+            RaftCall::Vote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
+                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.vote(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
-            RaftCall::PreVote => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.pre_vote(request).await),
+            RaftCall::PreVote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
+                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.pre_vote(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
             RaftCall::Transfer => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.handle_transfer_leader(request).await),
+                Ok(request) => match self.lost_end.objection(None) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.handle_transfer_leader(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
         };

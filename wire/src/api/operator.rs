@@ -100,6 +100,8 @@ pub struct ServerHealth {
     pub last_term: u64,
     /// The last entry on its disk, as far as the leader knows.
     pub last_index: u64,
+    /// Entries that it lacks, as far as the leader knows. Not Nomad's.
+    pub entries_behind: u64,
     pub healthy: bool,
     pub voter: bool,
     /// RFC 3339.
