@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::callback::{TasksConfig, Totals as CallbackTotals};
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
@@ -510,10 +510,10 @@ impl Control {
         &self.shared.info
     }
 
-    /// The wall clock, for the times that rows carry.
+    /// The wall clock, for the times that rows carry: without a jump that nobody has confirmed.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        clock::wall()
+        self.shared.clock.now()
     }
 
     /// Forgets everything that is over, here and on every connected node, whatever its age. Any server can be
@@ -771,7 +771,17 @@ impl Control {
                 "its log lost entries that it had acknowledged, up to {upto}, and has not got them again"
             ));
         }
+        if let Some(by) = self.clock().jump() {
+            troubles.push(format!(
+                "its wall clock has jumped forward by {by:.0?}: set it back, or confirm it with `muster operator clock confirm`"
+            ));
+        }
         Troubles(troubles)
+    }
+
+    /// The clocks of this server.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.shared.clock
     }
 
     /// The monotonic clock, for deadlines.

@@ -6,7 +6,9 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::Response;
 use muster_control_core::state::StateHash;
-use muster_wire::api::operator::{OperatorHealth, ServerHealth, StateCheck, StateCheckServer};
+use muster_wire::api::operator::{
+    ClockConfirmed, OperatorHealth, ServerHealth, StateCheck, StateCheckServer,
+};
 use muster_wire::api::{duration, time};
 
 use super::Http;
@@ -85,6 +87,18 @@ pub(super) async fn health(Shared(http): Shared<Http>, query: Query) -> Result<R
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
     Ok(response)
+}
+
+/// Takes this server's wall clock for right although it has jumped.
+pub(super) async fn confirm_clock(
+    Shared(http): Shared<Http>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let jump = http.control.clock().confirm();
+    query.json(&ClockConfirmed {
+        server: http.control.server_info().name.clone(),
+        jump: jump.map(duration::text).unwrap_or_default(),
+    })
 }
 
 /// What keeps a server from its work, as it says; nothing if it does not answer, which shows otherwise.

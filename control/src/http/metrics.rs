@@ -47,6 +47,14 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         is_leader,
     ));
     samples.push(Sample::one(
+        "muster_clock_jump_seconds",
+        "By how much the wall clock has jumped forward, while nobody has confirmed that.",
+        http.control
+            .clock()
+            .jump()
+            .map_or(0.0, |by| by.as_secs_f64()),
+    ));
+    samples.push(Sample::one(
         "muster_log_disk_full",
         "Whether the disk under the log is full.",
         f64::from(u8::from(http.control.raft().room().is_err())),

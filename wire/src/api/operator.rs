@@ -110,6 +110,16 @@ pub struct ServerHealth {
     pub reason: String,
 }
 
+/// The answer to `PUT /v1/operator/clock/confirm`. Not Nomad's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ClockConfirmed {
+    /// The server that was asked.
+    pub server: String,
+    /// By how much its wall clock had jumped: `1h0m0s`. Empty if it had not.
+    pub jump: String,
+}
+
 /// The answer to `GET /v1/operator/check`: the state of every server at one index. Not Nomad's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
