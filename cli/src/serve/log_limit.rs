@@ -10,10 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
-use tracing::level_filters::LevelFilter;
-use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
-use tracing_subscriber::layer::{Context, Filter};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
 
 /// Messages of one place in a [`PERIOD`]. A server that starts, or loses all its nodes, writes some dozen.
 const MESSAGES_MAX: u32 = 100;
@@ -98,21 +97,10 @@ impl LogLimit {
     }
 }
 
-impl<S: Subscriber> Filter<S> for LogLimit {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
-    }
-
-    fn callsite_enabled(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::always()
-    }
-
-    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+/// Of all layers, so that it comes once whatever writes the lines.
+impl<S: Subscriber> Layer<S> for LogLimit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         self.allows(event.metadata(), Instant::now())
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        None
     }
 }
 
@@ -121,8 +109,8 @@ mod tests {
     use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use tracing_subscriber::fmt;
     use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::{Layer, fmt};
 
     use super::*;
 
@@ -146,8 +134,9 @@ mod tests {
     fn a_place_that_repeats_writes_so_many_lines() {
         let (limit, lines) = (LogLimit::default(), Lines::default());
         let writer = lines.clone();
-        let layer = fmt::layer().with_writer(move || writer.clone());
-        let subscriber = tracing_subscriber::registry().with(layer.with_filter(limit.clone()));
+        let subscriber = tracing_subscriber::registry()
+            .with(limit.clone())
+            .with(fmt::layer().with_writer(move || writer.clone()));
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..20_000 {
                 tracing::warn!(number, "a server is away");
@@ -166,8 +155,9 @@ mod tests {
     #[test]
     fn a_new_period_writes_again_and_forgets_quiet_places() {
         let limit = LogLimit::default();
-        let subscriber =
-            tracing_subscriber::registry().with(fmt::layer().with_filter(limit.clone()));
+        let subscriber = tracing_subscriber::registry()
+            .with(limit.clone())
+            .with(fmt::layer());
         tracing::subscriber::with_default(subscriber, || tracing::info!("once"));
         let metadata = limit.places().values().next().unwrap().metadata;
         let begin = Instant::now();

@@ -25,7 +25,8 @@ pub(super) fn start() {
     let limit = LogLimit::default();
     let subscriber = tracing_subscriber::registry()
         .with(filter)
-        .with(lines.with_filter(limit.clone()));
+        .with(limit.clone())
+        .with(lines);
     // An error means that logging was started before.
     if subscriber.try_init().is_ok() {
         limit.tell_from_thread();
