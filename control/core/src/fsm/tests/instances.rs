@@ -17,10 +17,10 @@ fn many(id: &str, groups: usize, count: u32) -> JobSpec {
 }
 
 fn why(response: Response) -> String {
-    match response {
-        Response::Rejected(rejection) => rejection.to_string(),
-        response => panic!("it was not refused: {response:?}"),
-    }
+    let Response::Rejected(rejection) = response else {
+        panic!("it was not refused: {response:?}")
+    };
+    rejection.to_string()
 }
 
 /// A namespace whose jobs want as many instances as they may, less `room`.
