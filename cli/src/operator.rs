@@ -46,6 +46,12 @@ pub enum OperatorCommand {
         #[command(subcommand)]
         command: tls::TlsCommand,
     },
+    /// Look after a server's wall clock.
+    Clock {
+        /// What to do.
+        #[command(subcommand)]
+        command: ClockCommand,
+    },
     /// Compare the state of all servers at one index. Exit 1 if one differs.
     ///
     /// Example: muster operator check
@@ -54,6 +60,17 @@ pub enum OperatorCommand {
     ///
     /// Example: muster operator health
     Health,
+}
+
+/// What to do with a server's wall clock.
+#[derive(Debug, Subcommand)]
+pub enum ClockCommand {
+    /// Take the wall clock of the server that is asked for right although it has jumped forward.
+    ///
+    /// Until then the server goes on by elapsed time, so that nothing expires by the jump.
+    ///
+    /// Example: muster operator clock confirm
+    Confirm,
 }
 
 /// Carries out `command`.
@@ -68,6 +85,9 @@ pub fn run(client: &Client, json: bool, command: &OperatorCommand) -> CliResult 
         OperatorCommand::Scheduler { command } => scheduler::run(client, json, command),
         OperatorCommand::Snapshot { command } => snapshot::run(client, json, command),
         OperatorCommand::Tls { command } => tls::run(json, command),
+        OperatorCommand::Clock {
+            command: ClockCommand::Confirm,
+        } => check::confirm_clock(client, json),
         OperatorCommand::Check => check::check(client, json),
         OperatorCommand::Health => check::health(client, json),
     }

@@ -4,6 +4,7 @@
 
 mod agent;
 mod dev;
+mod log_limit;
 mod logging;
 mod server;
 mod signals;

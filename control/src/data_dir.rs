@@ -6,6 +6,7 @@
 //! server.json   addresses of the running server, for tools
 //! tls/          certificates of the cluster
 //! raft/id       the server's number; never reused
+//! raft/evaluations  what the scheduler is at work on
 //! raft/founding.json  what it has promised to found, until it is founded
 //! raft/log/     the log
 //! raft/snapshots/

@@ -17,14 +17,14 @@ use tokio::time::Instant;
 
 use crate::agents::Nodes;
 use crate::callback::{TasksConfig, Totals as CallbackTotals};
-use crate::clock::{self, Clock};
+use crate::clock::Clock;
 use crate::garbage::{Freed, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
 use crate::peers::founding::Founder;
-use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound};
+use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound, Troubles};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -510,10 +510,10 @@ impl Control {
         &self.shared.info
     }
 
-    /// The wall clock, for the times that rows carry.
+    /// The wall clock, for the times that rows carry: without a jump that nobody has confirmed.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        clock::wall()
+        self.shared.clock.now()
     }
 
     /// Forgets everything that is over, here and on every connected node, whatever its age. Any server can be
@@ -758,6 +758,30 @@ impl Control {
         };
         self.shared.beats.send(beats).await.ok()?;
         lease.await.ok()
+    }
+
+    /// What keeps this server from its work.
+    pub(crate) fn troubles(&self) -> Troubles {
+        let mut troubles = Vec::new();
+        if let Err(error) = self.raft().room() {
+            troubles.push(error.to_string());
+        }
+        if let Some(upto) = self.raft().owed() {
+            troubles.push(format!(
+                "its log lost entries that it had acknowledged, up to {upto}, and has not got them again"
+            ));
+        }
+        if let Some(by) = self.clock().jump() {
+            troubles.push(format!(
+                "its wall clock has jumped forward by {by:.0?}: set it back, or confirm it with `muster operator clock confirm`"
+            ));
+        }
+        Troubles(troubles)
+    }
+
+    /// The clocks of this server.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.shared.clock
     }
 
     /// The monotonic clock, for deadlines.

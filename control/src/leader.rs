@@ -28,6 +28,7 @@ use self::one_offs::OneOffs;
 use self::periodic::Periodic;
 use self::scheduling::Scheduling;
 use self::watching::Watching;
+use crate::backoff::Backoff;
 use crate::handle::{Control, DutyRequest, ProposeError};
 use crate::limits;
 use crate::published::TermEffect;
@@ -47,9 +48,12 @@ pub(crate) struct Inputs {
 /// Runs until `shutdown`: follows while another server leads, and leads while this one does.
 pub(crate) async fn run(control: Control, mut inputs: Inputs, shutdown: CancellationToken) {
     let mut leadership = control.leadership();
+    let mut failures = Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX);
     loop {
         let leads = leadership.borrow_and_update().is_self();
-        let go_on = if leads {
+        let go_on = if leads && !begin_to_lead(&control, &mut failures).await {
+            !shutdown.is_cancelled()
+        } else if leads {
             lead(&control, &mut inputs, &mut leadership, &shutdown).await
         } else {
             follow(&control, &mut inputs, &mut leadership, &shutdown).await
@@ -91,6 +95,17 @@ async fn follow(
     }
 }
 
+/// Waits until the state holds all that was committed before: a finished evaluation would run again otherwise.
+async fn begin_to_lead(control: &Control, failures: &mut Backoff) -> bool {
+    let Err(error) = control.raft().barrier().await else {
+        failures.reset();
+        return true;
+    };
+    tracing::warn!(%error, "cannot begin to lead");
+    tokio::time::sleep(failures.next_pause()).await;
+    false
+}
+
 /// Leads until leadership changes. False: shut down.
 async fn lead(
     control: &Control,
@@ -98,12 +113,6 @@ async fn lead(
     leadership: &mut watch::Receiver<Leadership>,
     shutdown: &CancellationToken,
 ) -> bool {
-    // The state must hold all that was committed before, or a finished evaluation would run again.
-    if let Err(error) = control.raft().barrier().await {
-        tracing::warn!(%error, "cannot begin to lead");
-        tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await;
-        return !shutdown.is_cancelled();
-    }
     let term = leadership.borrow().term;
     tracing::info!(term, "leading");
     let mut duties = Duties::begin(control, term);

@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agents;
+mod backoff;
 mod bbs;
 mod callback;
 mod clock;

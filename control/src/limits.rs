@@ -8,6 +8,13 @@ use std::time::Duration;
 pub const PROPOSALS_MAX: usize = 4096;
 /// How long a proposal waits for a place in the queue, and then for its commit.
 pub const PROPOSE_WAIT: Duration = Duration::from_secs(10);
+/// The longest pause of a leader's duty whose changes are not written. The first is [`LEADER_RETRY_PAUSE`].
+pub const DUTY_RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A wall clock that is further ahead than this at two looks has jumped. Half a deadline of any kind in rows; clocks that
+/// are kept by NTP step by less than a second.
+pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
+/// A wall clock may gain this part of the time between two looks: twice as fast as NTP slews.
+pub const CLOCK_SLEW_PART: u32 = 1_000;
 /// Pause before a proposal is tried again while there is no leader: about a heartbeat's tenth.
 pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 
@@ -53,6 +60,8 @@ pub const STATE_COMPARE_EVERY: u64 = 4096;
 /// How long a server that is asked for its state at an index waits until it has applied that. Below
 /// [`PEER_CALL_WAIT`].
 pub const STATE_HASH_WAIT: Duration = Duration::from_secs(2);
+/// A server that lacks entries and takes none for this long is not well: an election and a slow disk take less.
+pub const SERVER_STALLED_AFTER: Duration = Duration::from_secs(5);
 /// Entries that a healthy server may be behind: less than a second of a cluster at its fastest.
 pub const HEALTHY_ENTRIES_BEHIND: u64 = 16 * 1024;
 /// Bytes of a snapshot that an operator may send. It is written to disk as it comes.
@@ -73,10 +82,20 @@ pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(150);
 pub const RAFT_ELECTION_MIN: Duration = Duration::from_millis(450);
 /// See [`RAFT_ELECTION_MIN`].
 pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
+/// How long a leader without answers of a quorum sends no heartbeats, after its lease of [`RAFT_ELECTION_MAX`]. Then it
+/// sends for as long, in case only packets were lost. Longer than the latest election of its followers (1.5 s) and the
+/// round trips of that.
+pub const RAFT_QUORUM_LOST_SILENCE: Duration = Duration::from_secs(2);
 
 /// Bytes of the entries in one message to a follower besides the first. Small enough that a heartbeat never
 /// waits long behind it, large enough that a plan of some thousand placements goes whole.
 pub const APPEND_BYTES_MAX: u64 = 2 << 20;
+/// Streams of entries in a row that a follower does not answer, or refuses, before the next one waits.
+pub const APPEND_RETRIES_AT_ONCE: u32 = 3;
+/// The first such wait, and the longest: a server that comes back gets entries within that and [`PEER_PAUSE_MAX`].
+pub const APPEND_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// See [`APPEND_PAUSE_MIN`].
+pub const APPEND_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Entries in one message to a follower.
 pub const ENTRIES_PER_APPEND_MAX: u64 = 1024;
 /// Entries by which the log must have grown beyond what is kept before it is purged: a purge is a write.
@@ -127,10 +146,10 @@ pub const PEER_STREAMS_MAX: u32 = 1024;
 pub const PEER_CALL_WAIT: Duration = Duration::from_secs(5);
 /// How long a connection to another server may take: a handshake and two repeats of a lost packet.
 pub const PEER_DIAL_WAIT: Duration = Duration::from_secs(3);
-/// Pause after a failed attempt to connect. It doubles up to [`PEER_PAUSE_DOUBLINGS_MAX`] times, to 0.8 s.
+/// Pause after a failed attempt to connect. It doubles up to [`PEER_PAUSE_MAX`].
 pub const PEER_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PEER_PAUSE_MIN`].
-pub const PEER_PAUSE_DOUBLINGS_MAX: u32 = 3;
+pub const PEER_PAUSE_MAX: Duration = Duration::from_millis(800);
 /// Silence after which a connection is given up while somebody waits for an answer. A living server
 /// acknowledges within milliseconds, whatever its disk does; a stopped process is found by this.
 pub const PEER_SILENCE: Duration = Duration::from_secs(1);
@@ -145,6 +164,9 @@ pub const LEAD_WAIT: Duration = Duration::from_secs(30);
 pub const EVALS_IN_FLIGHT_MAX: usize = 64;
 /// Evaluations handed to the scheduler in one go of a worker thread.
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
+/// Times that a server ends while it works on an evaluation before that is set aside. The first time it had company; the
+/// second time it was alone.
+pub const EVAL_ENDS_MAX: u8 = 2;
 /// Jobs, and entries full of one-off tasks, for which one go of a worker thread finds places before they are recorded.
 pub const PLACES_PER_WORKER_RUN_MAX: usize = 32;
 /// How often duties look at the clock when nothing happens.

@@ -337,7 +337,7 @@ impl Peers {
                     addr: addr.to_owned(),
                     dns_name: Role::Server.dns_name(&self.shared.cluster),
                 };
-                Arc::new(Lane::new(target, Arc::clone(&self.shared.dialer)))
+                Arc::new(Lane::new(target, Arc::clone(&self.shared.dialer), false))
             }))
         };
         self.ask(&lane, message::ANYBODY, request, waited).await
@@ -453,13 +453,14 @@ impl Shared {
     }
 
     fn lanes(&self, node: &ServerNode) -> [Arc<Lane>; WAYS] {
-        std::array::from_fn(|_| {
+        std::array::from_fn(|way| {
             let target = Target {
                 shown: format!("server {} at {}", node.name, node.quic_addr),
                 addr: node.quic_addr.clone(),
                 dns_name: server_dns_name(&node.name, &self.cluster),
             };
-            Arc::new(Lane::new(target, Arc::clone(&self.dialer)))
+            let is_told = way == Way::Control as usize;
+            Arc::new(Lane::new(target, Arc::clone(&self.dialer), is_told))
         })
     }
 

@@ -7,6 +7,7 @@ mod compaction;
 mod forward;
 mod lead;
 mod log;
+mod lost_end;
 mod machine;
 pub(crate) mod membership;
 mod network;
@@ -20,7 +21,7 @@ mod types;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Response};
@@ -35,6 +36,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::forward::{Forwarder, Outcome};
 use self::log::LogStore;
+use self::lost_end::LostEnd;
 use self::machine::Machine;
 use self::network::Network;
 use self::read::Reads;
@@ -149,6 +151,18 @@ pub enum StartRaftError {
         #[source]
         source: Option<ReadSnapshotError>,
     },
+    /// The log of the only voter lost entries that were acknowledged.
+    #[error(
+        "the log in {} lost entries that were acknowledged, up to entry {lost}, and no other server has them: restore a backup \
+         of the data directory, or move the file `mark` in it away to go on without them",
+        dir.display()
+    )]
+    LostEntries {
+        /// The log's directory.
+        dir: PathBuf,
+        /// The last entry that was acknowledged.
+        lost: u64,
+    },
     /// openraft refused to start.
     #[error("raft cannot start: {reason}")]
     Raft {
@@ -213,6 +227,8 @@ pub(crate) struct Raft {
     raft: openraft::Raft<TypeConfig, Machine>,
     server_id: u64,
     log_bytes_cut: u64,
+    lost_end: LostEnd,
+    stalls: Mutex<membership::Stalls>,
     peers: Peers,
     published: Arc<Published>,
     leadership: watch::Receiver<Leadership>,
@@ -247,6 +263,7 @@ impl Raft {
         let machine = Machine::new(Arc::clone(&published), snapshots.clone(), restored);
         let restored = machine.restored();
         let log_watch = log.watch();
+        let lost_end = LostEnd::new(log.lost(), log.watch());
         let server_id = config.data_dir.server_id();
         let peers = config.peers.clone();
         let raft = openraft::Raft::new(
@@ -259,9 +276,18 @@ impl Raft {
         .await
         .map_err(raft_error)?;
         let (leadership, failed, watcher) = watch_raft(&raft, &peers, &published);
+        if let Some(lost) = lost_end.owed() {
+            if raft.voter_ids().eq([server_id]) {
+                let dir = config.data_dir.log();
+                return Err(StartRaftError::LostEntries { dir, lost });
+            }
+            lost_end.stand_back(raft.clone());
+        }
         let raft = Self {
             server_id,
             log_bytes_cut,
+            lost_end,
+            stalls: Mutex::default(),
             published,
             disk,
             peers: peers.clone(),
@@ -607,6 +633,11 @@ impl Raft {
         self.raft.runtime_config().elect(false);
     }
 
+    /// The index up to which this server lacks entries that it had acknowledged.
+    pub(crate) fn owed(&self) -> Option<u64> {
+        self.lost_end.owed()
+    }
+
     /// Whether the log has room to grow.
     pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
         self.disk.clone()
@@ -645,6 +676,10 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
         // Both are decided in `compaction`, by bytes and time as well.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
+        // A follower that lost its end gets it again. It does not vote as if it had it meanwhile: see `lost_end`.
+        allow_log_reversion: Some(true),
+        // A leader that hears no quorum is silent, so that followers that still hear it elect another.
+        quorum_loss_probe_interval: Some(millis(limits::RAFT_QUORUM_LOST_SILENCE)),
         // A server that was cut off and comes back makes nobody stand for election.
         enable_pre_vote: Some(true),
         max_payload_entries: limits::ENTRIES_PER_APPEND_MAX,

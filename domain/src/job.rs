@@ -39,7 +39,7 @@ pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
     UpdateStrategy,
 };
-pub use validate::{ValidJob, validate, validate_policy};
+pub use validate::{ValidJob, check_instances, validate, validate_policy};
 
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -168,6 +168,17 @@ impl JobSpec {
     #[must_use]
     pub fn is_template(&self) -> bool {
         self.periodic.is_some() || self.parameterized.is_some()
+    }
+
+    /// Instances of all groups, canaries included.
+    #[must_use]
+    pub fn instances(&self) -> u64 {
+        let groups = self.groups.iter();
+        let each = groups.map(|group| {
+            let canaries = group.update.as_ref().map_or(0, |update| update.canary);
+            u64::from(group.count) + u64::from(canaries)
+        });
+        each.sum()
     }
 
     /// The group called `name`.

@@ -4,9 +4,16 @@
 pub const GROUPS_MAX: usize = 256;
 /// Tasks in a group. They share a node, and each costs a cgroup and two FIFOs there.
 pub const TASKS_MAX: usize = 64;
-/// Instances of one group: two million were placed by the largest published run, so half of what
-/// 32 bits of a run-length count could hold is room enough.
-pub const COUNT_MAX: u32 = 10_000_000;
+/// Instances of one group.
+pub const COUNT_MAX: u32 = 1_000_000;
+/// Instances of one job, canaries included. Each takes about 300 bytes of every server. Half would refuse single jobs of
+/// published runs; double would let one job fill a server of 1 GiB.
+pub const JOB_INSTANCES_MAX: u64 = 1_000_000;
+/// Instances that the jobs of one namespace want together. Published runs placed two million; a server of 3 GiB holds
+/// as many as this.
+pub const NAMESPACE_INSTANCES_MAX: u64 = 4_000_000;
+/// Instances of a job that is placed whole or not at all: as many as one entry of the log places.
+pub const ALL_AT_ONCE_INSTANCES_MAX: u64 = 65_536;
 /// Bytes in a name or id: file names and cgroup names end at 255.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Constraints on a job, group or task each.

@@ -1,6 +1,6 @@
 //! `muster operator check` and `muster operator health`: whether the servers agree and are well.
 
-use muster_wire::api::operator::{OperatorHealth, StateCheck};
+use muster_wire::api::operator::{ClockConfirmed, OperatorHealth, StateCheck};
 
 use crate::client::Client;
 use crate::exit::{CliResult, Exit};
@@ -78,6 +78,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
         "HEALTHY",
         "LAST CONTACT",
         "LAST INDEX",
+        "BEHIND",
         "REASON",
     ]);
     for server in &health.servers {
@@ -99,6 +100,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
             if server.healthy { "yes" } else { "no" }.to_owned(),
             contact.to_owned(),
             server.last_index.to_string(),
+            server.entries_behind.to_string(),
             output::clean(&server.reason),
         ]);
     }
@@ -111,6 +113,30 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
     };
     output::print(&verdict)?;
     Ok(ended(health.healthy))
+}
+
+/// Takes a server's wall clock for right although it has jumped.
+///
+/// # Errors
+///
+/// [`crate::exit::CliError`].
+pub(super) fn confirm_clock(client: &Client, json: bool) -> CliResult {
+    let confirmed: ClockConfirmed = client.put("/v1/operator/clock/confirm", &())?;
+    if json {
+        output::print_json(&confirmed)?;
+    } else if confirmed.jump.is_empty() {
+        output::print(&format!(
+            "The wall clock of {} has not jumped.\n",
+            output::clean(&confirmed.server)
+        ))?;
+    } else {
+        output::print(&format!(
+            "{} goes by its wall clock again, which jumped by {}.\n",
+            output::clean(&confirmed.server),
+            output::clean(&confirmed.jump)
+        ))?;
+    }
+    Ok(Exit::Done)
 }
 
 fn ended(well: bool) -> Exit {

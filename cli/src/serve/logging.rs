@@ -2,21 +2,33 @@
 //!
 //! `MUSTER_LOG` filters (`info` unless set, such as `muster_agent=debug,info`); `MUSTER_LOG_FORMAT=json` prints JSON.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+
+use super::log_limit::LogLimit;
+
+/// openraft warns of every heartbeat that fails; `control::peers` tells when a server goes out of reach instead.
+const DEFAULT_FILTER: &str = "info,openraft=error,quinn=warn";
 
 /// Starts logging. A second call changes nothing.
 pub(super) fn start() {
-    let filter = EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| {
-        EnvFilter::new("info,openraft=warn,openraft::core::raft_core=error,quinn=warn")
-    });
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let filter =
+        EnvFilter::try_from_env("MUSTER_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let json = std::env::var_os("MUSTER_LOG_FORMAT").is_some_and(|format| format == "json");
-    // An error means that logging was started before.
-    drop(if json {
-        builder.json().try_init()
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = if json {
+        lines.json().boxed()
     } else {
-        builder.with_ansi(false).try_init()
-    });
+        lines.with_ansi(false).boxed()
+    };
+    let limit = LogLimit::default();
+    let subscriber = tracing_subscriber::registry()
+        .with(filter)
+        .with(limit.clone())
+        .with(lines);
+    // An error means that logging was started before.
+    if subscriber.try_init().is_ok() {
+        limit.tell_from_thread();
+    }
 }

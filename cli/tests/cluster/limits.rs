@@ -20,6 +20,9 @@ pub(crate) const KEYS: usize = 8;
 pub(crate) const CHECK: Duration = Duration::from_mins(1);
 /// Longer than the longest election timeout, 1.5 s: a follower without a leader has stood for election.
 pub(crate) const ELECTION: Duration = Duration::from_secs(2);
+/// How long it may take until another server leads: a lease of 0.75 s, an election, and time for a slow machine. Less
+/// than the ten seconds after which a connection is given up.
+pub(crate) const SUCCESSION: Duration = Duration::from_secs(6);
 /// Deaths of a leader in a row.
 pub(crate) fn kills() -> usize {
     if long() { 50 } else { 2 }

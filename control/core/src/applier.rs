@@ -66,12 +66,13 @@ pub fn merge(
         let ScheduleOutcome {
             plan,
             update,
+            is_partial,
             desired: _,
         } = outcome;
         let (eval_id, seen) = (plan.eval_id, plan.snapshot_index);
         let admission = admit(state, &mut room, plan, left);
         left -= admission.placed;
-        if admission.dropped > 0 {
+        if admission.dropped > 0 || is_partial {
             merged.settled.retry.push((eval_id, admission.placed > 0));
         } else if let Some(update) = update {
             // One that stays blocked comes back to the broker as an effect.

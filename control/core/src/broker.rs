@@ -192,6 +192,13 @@ impl Broker {
         }
     }
 
+    /// Gives up an evaluation that is not out, for good: `why` names the reason.
+    pub fn set_aside(&mut self, eval_id: EvalId, why: &str) {
+        self.drop_entry(&eval_id);
+        self.updates
+            .push(ending(eval_id, EvalStatus::Failed, why, NextEval::Nothing));
+    }
+
     /// A part of its plan was refused, so it must be looked at again at once. `progress` says whether
     /// another part was placed; without any it fails after [`limits::PLAN_RETRIES_MAX`] times.
     pub fn retry(&mut self, eval_id: &EvalId, progress: bool, now: Timestamp) {

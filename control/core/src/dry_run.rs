@@ -81,6 +81,7 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
         plan,
         update,
         desired,
+        is_partial: _,
     } = scheduler::schedule(&state, &eval, now);
     let failed = update
         .as_ref()

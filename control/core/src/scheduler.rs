@@ -47,6 +47,8 @@ pub struct ScheduleOutcome {
     pub plan: Plan,
     /// What becomes of the evaluation. `None`: it was blocked, still is, and nothing need be written.
     pub update: Option<EvalUpdate>,
+    /// The plan is a slice of what is to be done: the evaluation is looked at again when it is carried out.
+    pub is_partial: bool,
     /// How many instances of each group something happens to, for people.
     pub desired: Vec<(String, DesiredUpdates)>,
 }

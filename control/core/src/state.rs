@@ -50,7 +50,7 @@ pub(crate) use allocs::LOOKED_UP;
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
 pub use allocs::{id_of, key_of};
 pub(crate) use digest::Digest;
-pub(crate) use jobs::{JobRow, is_over};
+pub(crate) use jobs::{JobRow, instances, is_over};
 pub(crate) use room::Room;
 
 /// Everything the log has said so far.

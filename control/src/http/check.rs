@@ -1,19 +1,23 @@
 //! Whether the servers agree, and whether they are well.
 
+use std::time::Duration;
+
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::Response;
 use muster_control_core::state::StateHash;
-use muster_wire::api::operator::{OperatorHealth, ServerHealth, StateCheck, StateCheckServer};
+use muster_wire::api::operator::{
+    ClockConfirmed, OperatorHealth, ServerHealth, StateCheck, StateCheckServer,
+};
 use muster_wire::api::{duration, time};
 
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
 use crate::comparison::{Comparison, Testimony};
-use crate::handle::Consistency;
+use crate::handle::{Consistency, Control};
 use crate::limits;
-use crate::peers::message::MemberRecord;
+use crate::peers::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
 use crate::raft::membership::is_healthy;
 
 /// Compares the states of all servers at the newest index that a read may see.
@@ -72,7 +76,11 @@ fn hex(hash: u64) -> String {
 /// How every server is, as the leader sees it.
 pub(super) async fn health(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let members = http.control.list_peers().await?;
-    let health = judge(&http, &members);
+    let asked = members
+        .iter()
+        .map(|member| troubles(&http.control, member.server_id));
+    let told = futures::future::join_all(asked).await;
+    let health = judge(&http, &members, &told);
     let mut response = query.json(&health)?;
     if !health.healthy {
         // Nomad's answer for "not all is well".
@@ -81,11 +89,39 @@ pub(super) async fn health(Shared(http): Shared<Http>, query: Query) -> Result<R
     Ok(response)
 }
 
-fn judge(http: &Http, members: &[MemberRecord]) -> OperatorHealth {
-    let newest = members.iter().filter_map(|member| member.log_index).max();
+/// Takes this server's wall clock for right although it has jumped.
+pub(super) async fn confirm_clock(
+    Shared(http): Shared<Http>,
+    query: Query,
+) -> Result<Response, ApiError> {
+    let jump = http.control.clock().confirm();
+    query.json(&ClockConfirmed {
+        server: http.control.server_info().name.clone(),
+        jump: jump.map(duration::text).unwrap_or_default(),
+    })
+}
+
+/// What keeps a server from its work, as it says; nothing if it does not answer, which shows otherwise.
+async fn troubles(control: &Control, server_id: u64) -> Troubles {
+    if server_id == control.peers().me().server_id {
+        return control.troubles();
+    }
+    let waited = limits::HELLO_WAIT;
+    let calling = control
+        .peers()
+        .call_within(server_id, PeerRequest::Troubles, waited);
+    match calling.await {
+        Ok(PeerReply::Troubles(troubles)) => troubles,
+        Ok(_) | Err(_) => Troubles::default(),
+    }
+}
+
+fn judge(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> OperatorHealth {
     let info = http.control.server_info();
-    let server = |member: &MemberRecord| {
-        let reason = trouble(member, newest.map_or(0, |index| index.0));
+    let server = |(member, told): (&MemberRecord, &Troubles)| {
+        let own = told.0.iter().cloned();
+        let reasons: Vec<String> = trouble(member).into_iter().chain(own).collect();
+        let reason = reasons.join("; ");
         ServerHealth {
             id: member.server_id.to_string(),
             name: member.node.name.clone(),
@@ -95,17 +131,18 @@ fn judge(http: &Http, members: &[MemberRecord]) -> OperatorHealth {
             leader: member.leader,
             last_contact: member
                 .last_contact_ms
-                .map(|ms| duration::text(std::time::Duration::from_millis(ms)))
+                .map(|ms| duration::text(Duration::from_millis(ms)))
                 .unwrap_or_default(),
             last_term: http.control.leadership().borrow().term,
             last_index: member.log_index.map_or(0, |index| index.0),
+            entries_behind: member.behind,
             healthy: reason.is_empty(),
             voter: member.voter,
             stable_since: time::text(info.started_at),
             reason,
         }
     };
-    let mut servers: Vec<ServerHealth> = members.iter().map(server).collect();
+    let mut servers: Vec<ServerHealth> = members.iter().zip(told).map(server).collect();
     servers.sort_by(|left, right| left.name.cmp(&right.name));
     let voters = servers.iter().filter(|server| server.voter);
     let well = voters.clone().filter(|server| server.healthy).count();
@@ -123,18 +160,24 @@ fn judge(http: &Http, members: &[MemberRecord]) -> OperatorHealth {
     }
 }
 
-/// Why a server is not well; empty if it is.
-fn trouble(member: &MemberRecord, newest: u64) -> String {
-    let behind = newest.saturating_sub(member.log_index.map_or(0, |index| index.0));
+/// Why a server is not well, as the leader sees it.
+fn trouble(member: &MemberRecord) -> Option<String> {
+    let stalled = Duration::from_millis(member.stalled_ms);
     match member.last_contact_ms {
-        None => "the leader has never heard of it".to_owned(),
-        Some(ms) if !is_healthy(member) => {
-            format!("the leader has not heard of it for {} s", ms / 1_000)
+        None => Some("the leader has never heard of it".to_owned()),
+        Some(ms) if !is_healthy(member) => Some(format!(
+            "the leader has not heard of it for {} s",
+            ms / 1_000
+        )),
+        Some(_) if stalled >= limits::SERVER_STALLED_AFTER => Some(format!(
+            "its log is {} entries behind and has not advanced for {} s",
+            member.behind,
+            stalled.as_secs()
+        )),
+        Some(_) if member.behind > limits::HEALTHY_ENTRIES_BEHIND => {
+            Some(format!("its log is {} entries behind", member.behind))
         }
-        Some(_) if behind > limits::HEALTHY_ENTRIES_BEHIND => {
-            format!("its log is {behind} entries behind")
-        }
-        Some(_) => String::new(),
+        Some(_) => None,
     }
 }
 
@@ -145,22 +188,28 @@ mod tests {
     use super::*;
     use crate::peers::message::ServerNode;
 
-    fn member(last_contact_ms: Option<u64>, log_index: u64) -> MemberRecord {
+    fn member(last_contact_ms: Option<u64>, behind: u64, stalled_ms: u64) -> MemberRecord {
         MemberRecord {
             server_id: 1,
             node: ServerNode::default(),
             voter: true,
             leader: false,
             last_contact_ms,
-            log_index: Some(LogIndex(log_index)),
+            log_index: Some(LogIndex(100)),
+            behind,
+            stalled_ms,
         }
     }
 
     #[test]
     fn a_server_is_well_that_was_heard_of_and_keeps_up() {
-        assert_eq!(trouble(&member(Some(20), 100), 110), "");
-        assert!(trouble(&member(None, 100), 110).contains("never"));
-        assert!(trouble(&member(Some(60_000), 100), 110).contains("60 s"));
-        assert!(trouble(&member(Some(20), 100), 1_000_000).contains("behind"));
+        let why = |contact, behind, stalled| trouble(&member(contact, behind, stalled));
+        assert_eq!(why(Some(20), 10, 900), None);
+        assert!(why(None, 0, 0).unwrap().contains("never"));
+        assert!(why(Some(60_000), 0, 0).unwrap().contains("60 s"));
+        assert!(why(Some(20), 1_000_000, 0).unwrap().contains("behind"));
+        // One entry, for ever: it was called healthy.
+        let stalled = why(Some(20), 1, 7_000).unwrap();
+        assert!(stalled.contains("has not advanced for 7 s"), "{stalled}");
     }
 }

@@ -47,6 +47,32 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         is_leader,
     ));
     samples.push(Sample::one(
+        "muster_clock_jump_seconds",
+        "By how much the wall clock has jumped forward, while nobody has confirmed that.",
+        http.control
+            .clock()
+            .jump()
+            .map_or(0.0, |by| by.as_secs_f64()),
+    ));
+    samples.push(Sample::one(
+        "muster_log_disk_full",
+        "Whether the disk under the log is full.",
+        f64::from(u8::from(http.control.raft().room().is_err())),
+    ));
+    for member in http
+        .control
+        .known_peers()
+        .iter()
+        .filter(|_| is_leader > 0.0)
+    {
+        samples.push(Sample {
+            name: "muster_raft_server_entries_behind",
+            help: "Entries that a server lacks, as its leader knows.",
+            label: Some(("server", member.node.name.clone())),
+            value: member.behind as f64,
+        });
+    }
+    samples.push(Sample::one(
         "muster_apply_freed_states_total",
         "Replaced states that the thread which applies entries had to free itself, because the one for that was behind.",
         http.control.published().freed_by_applier() as f64,

@@ -28,6 +28,10 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/operator/autopilot/health", get(check::health))
         .on("/v1/operator/check", get(check::states))
         .on(
+            "/v1/operator/clock/confirm",
+            put(check::confirm_clock).post(check::confirm_clock),
+        )
+        .on(
             snapshot::PATH,
             get(snapshot::save)
                 .put(snapshot::take_in)

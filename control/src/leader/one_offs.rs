@@ -16,6 +16,7 @@ use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
+use crate::backoff::Backoff;
 use crate::callback::{Caller, Delivery, Outcome, ServerAddresses};
 use crate::handle::{Control, ProposeError, Proposed};
 use crate::limits;
@@ -29,6 +30,8 @@ pub(super) struct OneOffs {
     /// Not before, on the monotonic clock. `None`: when something changes.
     look_at: Option<Timestamp>,
     looked_at: Timestamp,
+    /// How long to wait after changes that were not written.
+    failures: Backoff,
     /// What time does; at most one.
     converging: JoinSet<Proposed>,
     /// Callbacks being claimed; at most one entry.
@@ -84,6 +87,7 @@ impl OneOffs {
             caller,
             look_at: Some(now),
             looked_at: Timestamp(0),
+            failures: Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX),
             converging: JoinSet::new(),
             claiming: JoinSet::new(),
             claimed: VecDeque::new(),
@@ -353,10 +357,11 @@ impl OneOffs {
     pub(super) async fn progress(&mut self) {
         tokio::select! {
             Some(done) = self.converging.join_next() => {
-                if let Ok(Err(error)) = done {
-                    self.failed(&error);
+                match done {
+                    Ok(Err(error)) => self.failed(&error),
+                    Ok(Ok(_)) => self.written(),
+                    Err(error) => self.broken(&error),
                 }
-                self.wake();
             }
             Some(done) = self.claiming.join_next() => match done {
                 Ok((claims, proposed)) => self.claimed(claims, proposed),
@@ -372,10 +377,10 @@ impl OneOffs {
                         self.under_way.remove(&guid);
                     }
                     // What was not written is called again when its claim is over.
-                    if let Err(error) = proposed {
-                        self.failed(&error);
+                    match proposed {
+                        Err(error) => self.failed(&error),
+                        Ok(_) => self.written(),
                     }
-                    self.wake();
                 }
                 Err(error) => self.broken(&error),
             },
@@ -383,9 +388,15 @@ impl OneOffs {
         }
     }
 
+    /// Looks again: what was under way is written.
+    fn written(&mut self) {
+        self.failures.reset();
+        self.wake();
+    }
+
     fn failed(&mut self, error: &ProposeError) {
         tracing::warn!(%error, "one-off tasks are looked at again");
-        let later = self.control.monotonic().plus(limits::LEADER_RETRY_PAUSE);
+        let later = self.control.monotonic().plus(self.failures.next_pause());
         self.look_no_later_than(later);
     }
 

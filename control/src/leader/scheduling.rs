@@ -8,7 +8,9 @@
 //! Jobs and one-off tasks that are about to be recorded are given places before they are ([`Scheduling::find_places`]), as
 //! long as nobody waits who would come first.
 
-use std::collections::VecDeque;
+mod under_way;
+
+use std::collections::{BTreeMap, VecDeque};
 
 use muster_control_core::applier::{self, Merged};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
@@ -19,6 +21,8 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{EvalId, NodeId, Timestamp};
 use tokio::task::JoinSet;
 
+use self::under_way::UnderWay;
+use crate::backoff::Backoff;
 use crate::handle::{Control, Places, PlacesWanted, Proposed};
 use crate::limits;
 
@@ -36,18 +40,32 @@ pub(super) struct Scheduling {
     worker: JoinSet<(Scheduler, Vec<Planned>)>,
     /// What it was given, in case it dies.
     run: Vec<Delivery>,
+    /// The same on disk.
+    under_way: UnderWay,
+    /// Evaluations with which an earlier process ended, and how often: each is looked at alone.
+    suspects: BTreeMap<EvalId, u8>,
+    /// Deliveries to be looked at alone.
+    alone: VecDeque<Delivery>,
     /// Who asks for places.
     wanted: VecDeque<PlacesWanted>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
     commit: JoinSet<(Merged, Proposed)>,
+    /// How long to wait after entries that were not written.
+    failures: Backoff,
+    /// Nothing is started before this: the log took nothing.
+    held_until: Option<Timestamp>,
 }
 
 impl Scheduling {
     /// Begins with what the state says is pending.
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
+        let (under_way, suspects) = UnderWay::open(&control.server_info().data_dir);
         let mut scheduling = Self {
+            under_way,
+            suspects,
+            alone: VecDeque::new(),
             control,
             broker: Broker::new(BrokerConfig::default()),
             scheduler: Some(Scheduler::default()),
@@ -56,6 +74,8 @@ impl Scheduling {
             wanted: VecDeque::new(),
             planned: VecDeque::new(),
             commit: JoinSet::new(),
+            failures: Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX),
+            held_until: None,
         };
         scheduling.restart(now);
         scheduling
@@ -66,11 +86,43 @@ impl Scheduling {
         self.worker.detach_all();
         self.scheduler = Some(Scheduler::default());
         self.run.clear();
+        self.under_way.note(std::iter::empty());
+        self.alone.clear();
         self.wanted.clear();
         self.planned.clear();
         // The entry itself stands or falls alone; its evaluations are looked at again if it falls.
         self.commit.detach_all();
-        self.broker.lead(&self.control.state(), now);
+        let state = self.control.state();
+        self.broker.lead(&state, now);
+        self.set_aside(&state);
+    }
+
+    /// Gives up evaluations with which processes ended again and again, and names them.
+    fn set_aside(&mut self, state: &State) {
+        for (eval_id, ends) in &self.suspects {
+            let eval = state.evals().get(eval_id);
+            let Some(eval) = eval.filter(|eval| !eval.status.is_terminal()) else {
+                continue;
+            };
+            if *ends >= limits::EVAL_ENDS_MAX {
+                tracing::error!(
+                    eval = %eval_id,
+                    job = %eval.job,
+                    ends,
+                    "the server ended while it worked on this evaluation: it is set aside; change the job and register it again"
+                );
+                let why = format!(
+                    "set aside: this server ended {ends} times while it worked on it; change the job and register it again"
+                );
+                self.broker.set_aside(*eval_id, &why);
+            }
+        }
+    }
+
+    /// Begins again after a pause: the log needs a moment, or another server leads soon.
+    fn start_over(&mut self, now: Timestamp) {
+        self.restart(now);
+        self.held_until = Some(now.plus(self.failures.next_pause()));
     }
 
     pub(super) fn state(&self) -> State {
@@ -111,6 +163,9 @@ impl Scheduling {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
+        if let Some(held_until) = self.held_until {
+            return Some((held_until, "the log took no plans"));
+        }
         self.broker.poll_timeout()
     }
 
@@ -120,13 +175,14 @@ impl Scheduling {
             Some(done) = self.worker.join_next(), if !self.worker.is_empty() => match done {
                 Ok((scheduler, planned)) => {
                     self.scheduler = Some(scheduler);
-                    self.run.clear();
+                    self.rest();
                     self.take(planned);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the scheduler failed: its evaluations are tried again");
                     self.scheduler = Some(Scheduler::default());
                     self.nack();
+                    self.under_way.note(std::iter::empty());
                 }
             },
             Some(done) = self.commit.join_next(), if !self.commit.is_empty() => match done {
@@ -142,6 +198,10 @@ impl Scheduling {
 
     /// Starts what can be started.
     pub(super) fn advance(&mut self, now: Timestamp) {
+        if self.held_until.is_some_and(|held_until| held_until > now) {
+            return;
+        }
+        self.held_until = None;
         self.broker.handle_timeout(now);
         self.dispatch(now);
         if self.commit.is_empty() {
@@ -155,7 +215,40 @@ impl Scheduling {
     }
 
     fn in_flight(&self) -> usize {
-        self.planned.len() + self.run.len()
+        self.planned.len() + self.run.len() + self.alone.len()
+    }
+
+    /// The worker is idle, and its run has ended well.
+    fn rest(&mut self) {
+        for delivery in self.run.drain(..) {
+            self.suspects.remove(&delivery.eval_id);
+        }
+        self.under_way.note(std::iter::empty());
+    }
+
+    /// What the worker looks at next. An evaluation with which a run or a process has ended before is alone, so that no
+    /// other one is taken for its cause.
+    fn next_run(&mut self, now: Timestamp) -> Vec<Delivery> {
+        if let Some(delivery) = self.alone.pop_front() {
+            return vec![delivery];
+        }
+        let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
+        let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
+        let mut run = Vec::new();
+        while run.len() < most
+            && let Some(delivery) = self.broker.dequeue(now)
+        {
+            let is_alone = delivery.attempt > 1 || self.suspects.contains_key(&delivery.eval_id);
+            if is_alone && run.is_empty() {
+                return vec![delivery];
+            }
+            if is_alone {
+                self.alone.push_back(delivery);
+                break;
+            }
+            run.push(delivery);
+        }
+        run
     }
 
     fn dispatch(&mut self, now: Timestamp) {
@@ -169,11 +262,7 @@ impl Scheduling {
         if self.broker.ready() > 0 || self.broker.blocked() > 0 {
             self.wanted.clear();
         }
-        let room = limits::EVALS_IN_FLIGHT_MAX.saturating_sub(self.in_flight());
-        let most = room.min(limits::EVALS_PER_WORKER_RUN_MAX);
-        let run: Vec<Delivery> = std::iter::from_fn(|| self.broker.dequeue(now))
-            .take(most)
-            .collect();
+        let run = self.next_run(now);
         if run.is_empty() && self.wanted.is_empty() {
             return;
         }
@@ -185,6 +274,13 @@ impl Scheduling {
         // The broker's clock says what is due: a wall clock that was set back must not differ.
         let at = self.control.now().max(now);
         self.run.clone_from(&run);
+        if !run.is_empty() {
+            let suspects = &self.suspects;
+            self.under_way.note(run.iter().map(|delivery| {
+                let ends = suspects.get(&delivery.eval_id);
+                (delivery.eval_id, ends.copied().unwrap_or(0))
+            }));
+        }
         let count = self.wanted.len().min(limits::PLACES_PER_WORKER_RUN_MAX);
         let wanted: Vec<PlacesWanted> = self.wanted.drain(..count).collect();
         self.worker.spawn_blocking(move || {
@@ -242,10 +338,6 @@ impl Scheduling {
                 let control = self.control.clone();
                 self.commit.spawn(async move {
                     let proposed = control.propose(command).await;
-                    if proposed.is_err() {
-                        // Not at once again: the log needs a moment, or another server leads soon.
-                        tokio::time::sleep(limits::LEADER_RETRY_PAUSE).await;
-                    }
                     (merged, proposed)
                 });
             }
@@ -257,15 +349,16 @@ impl Scheduling {
         match proposed {
             Ok((_, Response::Rejected(rejection))) => {
                 tracing::error!(%rejection, "the log refused plans: the evaluations are looked at again");
-                self.restart(now);
+                self.start_over(now);
             }
             Ok((_, response)) => {
+                self.failures.reset();
                 let settled = merged.settle(Some(&response));
                 self.broker.settle(&self.control.state(), &settled, now);
             }
             Err(error) => {
                 tracing::warn!(%error, "plans were not committed: the evaluations are looked at again");
-                self.restart(now);
+                self.start_over(now);
             }
         }
     }

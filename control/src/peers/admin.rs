@@ -311,6 +311,8 @@ mod tests {
             leader: false,
             last_contact_ms: None,
             log_index: None,
+            behind: 0,
+            stalled_ms: 0,
         }
     }
 

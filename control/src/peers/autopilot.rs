@@ -33,6 +33,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
     let mut disk = control.raft().disk();
     // Since when each server is silent, as seen by this leader.
     let mut silent: BTreeMap<u64, Instant> = BTreeMap::new();
+    let mut stalled = BTreeSet::new();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -46,6 +47,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
         }
         if !control.leads() {
             silent.clear();
+            stalled.clear();
             continue;
         }
         let health = disk.borrow_and_update().clone();
@@ -55,6 +57,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
         }
         let members = control.raft().members();
         note_silent(&mut silent, &members);
+        note_stalled(&mut stalled, &members);
         promote(&control, &members).await;
         let dead = lost(&members, &silent, config.dead_after);
         if let Some(member) = dead {
@@ -90,6 +93,23 @@ fn note_silent(silent: &mut BTreeMap<u64, Instant>, members: &[MemberRecord]) {
     });
     for member in members.iter().filter(|member| !is_healthy(member)) {
         silent.entry(member.server_id).or_insert_with(Instant::now);
+    }
+}
+
+/// Tells when a server stops to take entries, and when it goes on.
+fn note_stalled(stalled: &mut BTreeSet<u64>, members: &[MemberRecord]) {
+    for member in members {
+        let name = &member.node.name;
+        let is_stalled = Duration::from_millis(member.stalled_ms) >= limits::SERVER_STALLED_AFTER;
+        if is_stalled && stalled.insert(member.server_id) {
+            tracing::warn!(
+                name,
+                behind = member.behind,
+                "a server takes no entries: see `muster operator health`"
+            );
+        } else if !is_stalled && stalled.remove(&member.server_id) {
+            tracing::info!(name, "a server takes entries again");
+        }
     }
 }
 
@@ -160,6 +180,8 @@ mod tests {
             leader: server_id == 1,
             last_contact_ms,
             log_index: Some(LogIndex(index)),
+            behind: 0,
+            stalled_ms: 0,
         }
     }
 

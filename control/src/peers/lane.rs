@@ -4,6 +4,7 @@
 //! handshake over a long line. After a failure callers are told so at once until a pause is over, so nobody
 //! waits for a dead server twice.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use quinn::{Connection, ConnectionError, VarInt};
 use tokio::sync::watch;
 
 use super::{Dialer, PeerError, explain};
+use crate::backoff::Backoff;
 use crate::limits;
 
 /// Whom a lane leads to.
@@ -30,27 +32,29 @@ pub(super) struct Lane {
     target: Target,
     dialer: Arc<Dialer>,
     state: Arc<Mutex<State>>,
+    /// Whether the log says that the server cannot be reached; `None` if another lane to it tells.
+    lost: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
 enum State {
     /// There is none.
     Down {
-        /// Attempts in a row that failed.
-        failures: u32,
+        /// The pauses between attempts in a row that fail.
+        failures: Backoff,
         /// When the next may be made, and why the last failed.
         pause: Option<(Instant, String)>,
     },
     /// One is being opened; the channel changes when that has ended.
     Dialing {
-        failures: u32,
+        failures: Backoff,
         ended: watch::Receiver<()>,
     },
     /// There is one.
     Up {
         connection: Connection,
-        /// Attempts in a row that failed before.
-        failures: u32,
+        /// The pauses of attempts in a row that failed before.
+        failures: Backoff,
         opened: Instant,
         seen: Seen,
     },
@@ -64,15 +68,17 @@ struct Seen {
 }
 
 impl Lane {
-    pub(super) fn new(target: Target, dialer: Arc<Dialer>) -> Self {
+    /// A connection that is not open yet. `is_told`: the log tells when the server goes out of reach and comes back.
+    pub(super) fn new(target: Target, dialer: Arc<Dialer>, is_told: bool) -> Self {
         let state = State::Down {
-            failures: 0,
+            failures: Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
             pause: None,
         };
         Self {
             target,
             dialer,
             state: Arc::new(Mutex::new(state)),
+            lost: is_told.then(Arc::default),
         }
     }
 
@@ -98,7 +104,13 @@ impl Lane {
     pub(super) async fn connection(&self) -> Result<Connection, PeerError> {
         loop {
             let mut ended = match &mut *self.lock() {
-                State::Up { connection, .. } if connection.close_reason().is_none() => {
+                State::Up {
+                    connection, opened, ..
+                } if connection.close_reason().is_none() => {
+                    // One that refuses this server closes the connection sooner.
+                    if opened.elapsed() > limits::PEER_SILENCE {
+                        self.tell_reached();
+                    }
                     return Ok(connection.clone());
                 }
                 State::Down {
@@ -108,6 +120,7 @@ impl Lane {
                 State::Dialing { ended, .. } => ended.clone(),
                 state => {
                     if let Some(reason) = turned_away(state) {
+                        tell_lost(self.lost.as_deref(), &self.target, &reason);
                         return Err(self.unreachable(reason));
                     }
                     self.dial(state)
@@ -121,12 +134,12 @@ impl Lane {
     /// Begins an attempt.
     fn dial(&self, state: &mut State) -> watch::Receiver<()> {
         let failures = match state {
-            State::Down { failures, .. } | State::Dialing { failures, .. } => *failures,
-            State::Up { .. } => 0,
+            State::Down { failures, .. } | State::Dialing { failures, .. } => failures.clone(),
+            State::Up { .. } => Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
         };
         let (end, ended) = watch::channel(());
         *state = State::Dialing {
-            failures,
+            failures: failures.clone(),
             ended: ended.clone(),
         };
         let (target, dialer, shared) = (
@@ -134,6 +147,7 @@ impl Lane {
             Arc::clone(&self.dialer),
             Arc::clone(&self.state),
         );
+        let lost = self.lost.clone();
         tokio::spawn(async move {
             let result =
                 match tokio::time::timeout(limits::PEER_DIAL_WAIT, dial(&target, &dialer)).await {
@@ -148,7 +162,7 @@ impl Lane {
                     connection,
                 },
                 Err(reason) => {
-                    tracing::debug!(peer = target.shown, reason, failures, "no connection");
+                    tell_lost(lost.as_deref(), &target, &reason);
                     State::down(failures, reason)
                 }
             };
@@ -182,6 +196,17 @@ impl Lane {
         }
     }
 
+    /// Tells that the server is in reach again, if it was not.
+    fn tell_reached(&self) {
+        if self
+            .lost
+            .as_ref()
+            .is_some_and(|lost| lost.swap(false, Ordering::Relaxed))
+        {
+            tracing::info!(peer = self.target.shown, "a server can be reached again");
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is replaced in one assignment, so a panic elsewhere leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -190,13 +215,26 @@ impl Lane {
 
 impl State {
     /// After an attempt that failed.
-    fn down(failures: u32, reason: String) -> Self {
-        let doublings = failures.min(limits::PEER_PAUSE_DOUBLINGS_MAX);
-        let pause = limits::PEER_PAUSE_MIN * 2_u32.pow(doublings);
+    fn down(mut failures: Backoff, reason: String) -> Self {
+        let until = Instant::now() + failures.next_pause();
         Self::Down {
-            failures: failures.saturating_add(1),
-            pause: Some((Instant::now() + pause, reason)),
+            failures,
+            pause: Some((until, reason)),
         }
+    }
+}
+
+/// Tells that the server is out of reach: once, however often it is tried.
+fn tell_lost(lost: Option<&AtomicBool>, target: &Target, reason: &str) {
+    match lost {
+        Some(lost) if !lost.swap(true, Ordering::Relaxed) => {
+            tracing::warn!(
+                peer = target.shown,
+                reason,
+                "a server cannot be reached; it is tried again, less and less often"
+            );
+        }
+        _ => tracing::debug!(peer = target.shown, reason, "no connection"),
     }
 }
 
@@ -219,7 +257,7 @@ fn turned_away(state: &mut State) -> Option<String> {
         return None;
     }
     let reason = explain(&closed);
-    *state = State::down(*failures, reason.clone());
+    *state = State::down(failures.clone(), reason.clone());
     Some(reason)
 }
 

@@ -141,6 +141,8 @@ pub(crate) enum PeerRequest {
     /// Asks the leader for places for what is about to be recorded: [`PeerReply::Places`]; [`PeerReply::NotLeader`], and
     /// whoever asks goes on without.
     FindPlaces(PlacesFor),
+    /// Asks what keeps the receiver from its work: [`PeerReply::Troubles`].
+    Troubles,
 }
 
 /// What places are wanted for.
@@ -247,6 +249,8 @@ pub(crate) enum PeerReply {
     Collected(Freed),
     /// Places that are not given to anybody else for a while.
     Places(PlacesFound),
+    /// What keeps the server from its work.
+    Troubles(Troubles),
 }
 
 /// What the leader knows of a member.
@@ -264,7 +268,15 @@ pub struct MemberRecord {
     pub last_contact_ms: Option<u64>,
     /// The last entry that is on its disk, as far as the leader knows.
     pub log_index: Option<LogIndex>,
+    /// Entries that it lacks, as far as the leader knows.
+    pub behind: u64,
+    /// Milliseconds for which it has lacked entries and taken none; 0 while it has all or takes some.
+    pub stalled_ms: u64,
 }
+
+/// What keeps a server from its work, as it says itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Troubles(pub(crate) Vec<String>);
 
 #[cfg(test)]
 mod tests;

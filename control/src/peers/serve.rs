@@ -144,6 +144,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
         PeerRequest::StateHash { index } => {
             PeerReply::StateHash(comparison::state_hash(control, index).await)
         }
+        PeerRequest::Troubles => PeerReply::Troubles(control.troubles()),
         PeerRequest::StateDiffers { index, right } => {
             comparison::face(control, index, &right);
             PeerReply::Done

@@ -15,6 +15,7 @@ pub(super) mod failpoint;
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) mod fuzz;
 mod limits;
+mod mark;
 mod record;
 mod recovery;
 mod segment;
@@ -36,6 +37,7 @@ use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::{oneshot, watch};
 
+use self::mark::MarkFile;
 use self::record::Record;
 use self::recovery::Recovered;
 use self::segment::Dir;
@@ -130,6 +132,7 @@ impl Default for LogSizes {
 pub(crate) struct LogStore {
     watch: LogWatch,
     bytes_cut: u64,
+    lost: Option<LogId>,
     _ending: Arc<Ending>,
 }
 
@@ -200,9 +203,21 @@ impl LogStore {
         if bytes_cut > 0 {
             tracing::warn!(dir = %dir.display(), bytes_cut, "cut a record off the end of the log that a crash had left unfinished");
         }
+        let (mark_file, mark) = MarkFile::open(dir, entries.positions.last).map_err(io_error)?;
+        let lost = mark_file.lost();
+        let vote = mark
+            .vote
+            .filter(|vote| Some(*vote) > entries.positions.vote);
         let shared = Arc::new(Shared::new(entries));
-        let writer = Writer::new(opened.clone(), sizes, Arc::clone(&shared), files, guard)
-            .map_err(io_error)?;
+        let writer = Writer::new(
+            opened.clone(),
+            sizes,
+            Arc::clone(&shared),
+            files,
+            mark_file,
+            guard,
+        )
+        .map_err(io_error)?;
         let thread = std::thread::Builder::new()
             .name("muster-log".to_owned())
             .spawn(move || writer.run())
@@ -211,14 +226,28 @@ impl LogStore {
             shared: Arc::clone(&shared),
             writer: Mutex::new(Some(thread)),
         };
-        Ok(Self {
+        let store = Self {
             watch: LogWatch {
                 shared,
                 dir: Arc::new(opened),
             },
             bytes_cut,
+            lost,
             _ending: Arc::new(ending),
-        })
+        };
+        if let Some(vote) = vote {
+            // A vote that was given is given: another one in its term would be a second.
+            let (sender, _) = oneshot::channel();
+            store
+                .ask_for(Record::Vote(vote), Done::Other(sender))
+                .map_err(io_error)?;
+        }
+        Ok(store)
+    }
+
+    /// The end of the log that was acknowledged and is gone.
+    pub(crate) fn lost(&self) -> Option<LogId> {
+        self.lost
     }
 
     /// Bytes cut off the end when it was opened: a write that a crash interrupted. It was never
@@ -256,6 +285,14 @@ impl LogStore {
     /// Writes one record and waits until it is on disk.
     async fn write_durably(&self, record: Record) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
+        self.ask_for(record, Done::Other(sender))?;
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
+    }
+
+    /// Has one record written.
+    fn ask_for(&self, record: Record, done: Done) -> io::Result<()> {
         self.ask(|inner| {
             let mut bytes = Vec::new();
             record::push(&mut bytes, &record)?;
@@ -268,12 +305,9 @@ impl LogStore {
                 bytes,
                 change: Some(record),
                 entries: Vec::new(),
-                done: Done::Other(sender),
+                done,
             })
-        })?;
-        receiver
-            .await
-            .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
+        })
     }
 
     /// Waits while too much waits for the disk.
@@ -333,6 +367,11 @@ impl LogWatch {
     /// Whether there is room to grow, and changes of it.
     pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
         self.shared.health.subscribe()
+    }
+
+    /// The last entry.
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.shared.lock().entries.positions.last
     }
 
     /// The last entry that was purged; what a snapshot must at least reach.

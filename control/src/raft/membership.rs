@@ -4,12 +4,14 @@
 //! One change is under way at a time; a change goes through both majorities, the old and the new.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use muster_domain::id::LogIndex;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, InitializeError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
+use tokio::time::Instant;
 
 use super::types::TypeConfig;
 use super::{LeaderInfo, Raft};
@@ -54,6 +56,9 @@ pub enum ChangeServersError {
     },
 }
 
+/// Servers that lack entries, the last one that each has, and since when that is so.
+pub(super) type Stalls = BTreeMap<u64, (Option<u64>, Instant)>;
+
 impl ChangeServersError {
     pub(crate) fn refused(reason: impl Into<String>) -> Self {
         Self::Refused {
@@ -87,7 +92,12 @@ impl Raft {
         let metrics = metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
-        let record = |(server_id, node): (&u64, &ServerNode)| {
+        let last_log_index = metrics.last_log_index.unwrap_or(0);
+        let mut stalls = self.stalls();
+        // Only a leader knows how far the others are.
+        let is_leader = metrics.replication.is_some();
+        stalls.retain(|server_id, _| is_leader && membership.get_node(server_id).is_some());
+        let mut record = |(server_id, node): (&u64, &ServerNode)| {
             let me = *server_id == self.server_id;
             let heartbeat = metrics.heartbeat.as_ref();
             let last_contact_ms = if me {
@@ -105,6 +115,22 @@ impl Raft {
                     .and_then(|replication| replication.get(server_id).copied().flatten())
                     .map(|log_id| log_id.index)
             };
+            let behind = if is_leader {
+                last_log_index.saturating_sub(log_index.unwrap_or(0))
+            } else {
+                0
+            };
+            let stalled = if behind == 0 {
+                stalls.remove(server_id);
+                Duration::ZERO
+            } else {
+                let now = Instant::now();
+                let stall = stalls.entry(*server_id).or_insert((log_index, now));
+                if stall.0 != log_index {
+                    *stall = (log_index, now);
+                }
+                now.duration_since(stall.1)
+            };
             MemberRecord {
                 server_id: *server_id,
                 node: node.clone(),
@@ -112,9 +138,16 @@ impl Raft {
                 leader: metrics.current_leader == Some(*server_id),
                 last_contact_ms,
                 log_index: log_index.map(LogIndex),
+                behind,
+                stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
             }
         };
-        membership.nodes().map(record).collect()
+        membership.nodes().map(&mut record).collect()
+    }
+
+    fn stalls(&self) -> MutexGuard<'_, Stalls> {
+        // Each change is one insertion or removal.
+        self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Founds the cluster of `servers`. Doing it at several of them is safe if all name the same.

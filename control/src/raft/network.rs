@@ -4,6 +4,7 @@
 //! heartbeats are requests of their own, on the same connection but sent first; snapshots have a connection
 //! to themselves. Messages are in the encoding of `wire::codec`.
 
+mod pace;
 mod snapshot;
 
 use std::future::Future;
@@ -25,6 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::pace::Pace;
 use super::Raft;
 use super::snapshot::SnapshotFile;
 use super::types::TypeConfig;
@@ -40,6 +42,7 @@ pub(crate) struct Network(pub(crate) Peers);
 pub(crate) struct Follower {
     peers: Peers,
     server_id: u64,
+    pace: Pace,
 }
 
 /// An answer that cannot be read.
@@ -101,6 +104,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
         Follower {
             peers: self.0.clone(),
             server_id,
+            pace: Pace::new(),
         }
     }
 }
@@ -133,6 +137,7 @@ impl RaftNetworkV2<TypeConfig> for Follower {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
+            self.pace.turn().await;
             let (sender, receiver) = self
                 .peers
                 .open(self.server_id, Way::Control, PeerRequest::RaftAppend)
@@ -214,6 +219,7 @@ fn answers(
         match receiver.recv::<StreamAppendResult<TypeConfig>>().await {
             Ok(Some(answer)) => {
                 follower.peers.heard(follower.server_id);
+                follower.pace.answered(&answer);
                 Some((Ok(answer), Some((follower, receiver, sending))))
             }
             Ok(None) => None,
@@ -231,16 +237,25 @@ impl Raft {
                 Ok(request) => encoded(self.raft.append_entries(request).await),
                 Err(error) => Err(error.to_string()),
             },
-            RaftCall::Vote => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.vote(request).await),
+            RaftCall::Vote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
+                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.vote(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
-            RaftCall::PreVote => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.pre_vote(request).await),
+            RaftCall::PreVote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
+                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.pre_vote(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
             RaftCall::Transfer => match codec::decode(body) {
-                Ok(request) => encoded(self.raft.handle_transfer_leader(request).await),
+                Ok(request) => match self.lost_end.objection(None) {
+                    Some(reason) => Err(reason),
+                    None => encoded(self.raft.handle_transfer_leader(request).await),
+                },
                 Err(error) => Err(error.to_string()),
             },
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::JobType;
+use crate::id::Timestamp;
 
 /// What makes an allocation healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,7 +238,8 @@ impl ReconcileStrategy {
 /// What happens to an instance whose node is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disconnect {
-    /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once.
+    /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if `replace`
+    /// is set, else never.
     pub lost_after: Option<Duration>,
     /// The agent stops the instance after this long without a server. `None`: never.
     pub stop_on_client_after: Option<Duration>,
@@ -248,6 +250,22 @@ pub struct Disconnect {
 }
 
 impl Disconnect {
+    /// Whether an instance whose node is out of reach is `unknown` first, instead of lost at once.
+    #[must_use]
+    pub fn keeps_unreachable(&self) -> bool {
+        self.lost_after.is_some() || !self.replace
+    }
+
+    /// Whether an instance that is out of reach since `since` counts as lost. One that is not to be replaced waits for
+    /// its node without end, unless `lost_after` is set.
+    #[must_use]
+    pub fn is_lost(&self, since: Timestamp, now: Timestamp) -> bool {
+        match self.lost_after {
+            Some(after) => since.plus(after) <= now,
+            None => self.replace,
+        }
+    }
+
     /// The instance is stopped after this long with nobody to stop it, its agent being dead; `None`: never. As long as
     /// without a server, but no longer than from there until it is lost: the agent may have been without one before it
     /// died.

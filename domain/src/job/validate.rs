@@ -120,6 +120,31 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     for group in groups {
         check_group(*job_type, group, faults);
     }
+    if let Err(why) = check_instances(spec) {
+        faults.push(Fault::new(format!("{at} → count"), why));
+    }
+}
+
+/// Checks how many instances the groups of a job have together.
+///
+/// # Errors
+///
+/// The reason if they are too many.
+pub fn check_instances(spec: &JobSpec) -> Result<(), String> {
+    let instances = spec.instances();
+    if instances > limits::JOB_INSTANCES_MAX {
+        return Err(format!(
+            "its groups have {instances} instances together: a job has at most {}; lower the counts, or make several jobs",
+            limits::JOB_INSTANCES_MAX
+        ));
+    }
+    if spec.all_at_once && instances > limits::ALL_AT_ONCE_INSTANCES_MAX {
+        return Err(format!(
+            "its groups have {instances} instances together: with all_at_once a job has at most {}",
+            limits::ALL_AT_ONCE_INSTANCES_MAX
+        ));
+    }
+    Ok(())
 }
 
 fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {

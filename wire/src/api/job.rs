@@ -319,8 +319,7 @@ impl From<&domain::TaskGroup> for TaskGroup {
             update: update.as_ref().map(Update::from),
             migrate: migrate.as_ref().map(Migrate::from),
             disconnect: disconnect
-                .lost_after
-                .is_some()
+                .keeps_unreachable()
                 .then(|| Disconnect::from(disconnect)),
             stop_after_client_disconnect: disconnect.stop_on_client_after.map(nanos),
             max_client_disconnect: disconnect.lost_after.map(nanos),

@@ -100,12 +100,24 @@ pub struct ServerHealth {
     pub last_term: u64,
     /// The last entry on its disk, as far as the leader knows.
     pub last_index: u64,
+    /// Entries that it lacks, as far as the leader knows. Not Nomad's.
+    pub entries_behind: u64,
     pub healthy: bool,
     pub voter: bool,
     /// RFC 3339.
     pub stable_since: String,
     /// Why it is not well; empty if it is. Not Nomad's.
     pub reason: String,
+}
+
+/// The answer to `PUT /v1/operator/clock/confirm`. Not Nomad's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ClockConfirmed {
+    /// The server that was asked.
+    pub server: String,
+    /// By how much its wall clock had jumped: `1h0m0s`. Empty if it had not.
+    pub jump: String,
 }
 
 /// The answer to `GET /v1/operator/check`: the state of every server at one index. Not Nomad's.

@@ -28,7 +28,7 @@ const fn write(path: &'static str) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 74] = [
+pub const ROUTES: [Route; 75] = [
     Route {
         path: "/v1/jobs",
         methods: &["GET", "PUT", "POST"],
@@ -124,6 +124,7 @@ pub const ROUTES: [Route; 74] = [
     write("/v1/operator/raft/transfer-leadership"),
     read("/v1/operator/autopilot/health"),
     read("/v1/operator/check"),
+    write("/v1/operator/clock/confirm"),
     Route {
         path: "/v1/operator/snapshot",
         methods: &["GET", "PUT", "POST"],

@@ -214,3 +214,19 @@ fn an_evaluation_waits_for_its_time() {
 
     assert!(cluster.broker.dequeue(at).is_some());
 }
+
+#[test]
+fn what_is_set_aside_has_failed_for_good() {
+    let mut cluster = with_jobs(&[("a", 50)]);
+    let key = JobKey::in_default("a");
+    let eval_id = cluster.state.evals().open_of_job(&key).next().unwrap().id;
+
+    cluster.broker.set_aside(eval_id, "it ended the server");
+
+    assert_eq!(cluster.broker.dequeue(cluster.now), None);
+    let updates = cluster.broker.take_updates();
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0].status, EvalStatus::Failed);
+    assert_eq!(updates[0].next, NextEval::Nothing);
+    assert_eq!(updates[0].description, "it ended the server");
+}

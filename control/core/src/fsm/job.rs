@@ -8,11 +8,11 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::EvalId;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTag};
-use muster_domain::limits::COUNT_MAX;
+use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
 
 use super::{Change, GcBounds, JobPlaces, Rejection, Response, TagGiven, garbage, plan};
 use crate::limits;
-use crate::state::{AllocView, JobRow, State};
+use crate::state::{self, AllocView, JobRow, State};
 
 /// Records a job. The same specification again makes no version, but an evaluation; so does one that
 /// was stopped make a version, so that what it ran before does not count as done.
@@ -27,6 +27,7 @@ pub(super) fn register(
     }
     let old = change.state.jobs.row(&key).map(Arc::clone);
     admissible(&spec, old.as_deref(), check_index)?;
+    check_instances(change.state, &spec)?;
     let row = match old {
         Some(row) if row.job.current.spec == spec && !row.job.stop => (*row).clone(),
         Some(row) => next_version(change, &row, spec),
@@ -130,6 +131,34 @@ fn admissible(
         }),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Checks that neither the job nor its namespace has too many instances with `spec`.
+pub(super) fn check_instances(state: &State, spec: &JobSpec) -> Result<(), Rejection> {
+    let key = spec.key();
+    let refuse = |why| {
+        Err(Rejection::Job {
+            key: key.clone(),
+            why,
+        })
+    };
+    if let Err(why) = muster_domain::job::check_instances(spec) {
+        return refuse(why);
+    }
+    if spec.is_template() || key.is_one_off() {
+        return Ok(());
+    }
+    let before = state.jobs.get(&key).map_or(0, |job| state::instances(job));
+    let wanted = spec.instances();
+    let others = state.jobs.instances_in(&key.namespace) - before;
+    if wanted > before && others + wanted > NAMESPACE_INSTANCES_MAX {
+        return refuse(format!(
+            "it wants {wanted} instances, and the other jobs of namespace {} want {others}: a namespace has at most {}; \
+             lower the counts, stop other jobs, or use another namespace",
+            key.namespace, NAMESPACE_INSTANCES_MAX
+        ));
+    }
+    Ok(())
 }
 
 fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
@@ -327,6 +356,7 @@ pub(super) fn revert(
     let Some(target) = row.version(version).map(Arc::clone) else {
         return Err(no_version(&row, key, version));
     };
+    check_instances(change.state, &target.spec)?;
     let job = go_back(change, &row, &target);
     Ok(Response::JobRegistered {
         eval_id: look_at(change, &job, Trigger::JobRegister),
@@ -390,6 +420,7 @@ pub(super) fn scale(
     } else {
         let mut spec = spec.clone();
         spec.groups[at].count = count;
+        check_instances(change.state, &spec)?;
         let next = next_version(change, &row, spec);
         let job = Arc::clone(&next.job);
         change.put_job(next);

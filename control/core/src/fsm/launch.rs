@@ -68,6 +68,7 @@ pub(super) fn dispatch(
         ..spec.clone()
     };
     child.meta.extend(meta);
+    job::check_instances(change.state, &child)?;
     Ok(launch(change, child))
 }
 
@@ -204,7 +205,12 @@ pub(super) fn periodic(
         }),
         ..spec.clone()
     };
-    Ok(launch(change, child))
+    match job::check_instances(change.state, &child) {
+        Err(rejection) if forced => Err(rejection),
+        // Left out as one that would overlap: the next time comes.
+        Err(_) => Ok(nothing),
+        Ok(()) => Ok(launch(change, child)),
+    }
 }
 
 fn launch(change: &mut Change<'_>, spec: JobSpec) -> Response {

@@ -185,7 +185,7 @@ fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
         } else {
             alloc.is_terminal()
         };
-        !is_over && alloc.group().disconnect.lost_after.is_some()
+        !is_over && alloc.group().disconnect.keeps_unreachable()
     })
 }
 

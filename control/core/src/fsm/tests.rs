@@ -1,6 +1,7 @@
 //! Commands: what each does to the state, and its bytes.
 
 mod golden;
+mod instances;
 mod laws;
 mod numbers;
 mod one_off;

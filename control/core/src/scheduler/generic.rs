@@ -84,6 +84,11 @@ pub(super) fn schedule(
         take_stops(state, work, &is_forced, &mut plan);
         plan.unreachable.extend(&work.unreachable);
     }
+    let left: Vec<(String, u32)> = work
+        .iter()
+        .filter(|(_, work)| work.left > 0)
+        .map(|(name, work)| ((*name).to_owned(), work.left))
+        .collect();
     if let Some(job) = job.filter(|job| !job.stop) {
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
         let seed = seed(&eval.id);
@@ -99,12 +104,27 @@ pub(super) fn schedule(
         }
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
+    let is_partial = leave(left, &mut plan);
     let update = outcome(state, eval, &mut plan);
     ScheduleOutcome {
         plan,
         update,
+        is_partial,
         desired,
     }
+}
+
+/// Says of each group what a slice has left. Where not all of the slice found a place, the rest finds none either and
+/// waits with it. Whether another slice is to come.
+fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
+    let mut is_partial = false;
+    for (name, left) in left {
+        match plan.failed.iter_mut().find(|failed| failed.group == name) {
+            Some(failed) => failed.count = failed.count.saturating_add(left),
+            None => is_partial = true,
+        }
+    }
+    is_partial
 }
 
 /// The groups of the current version, and those that only allocations have.

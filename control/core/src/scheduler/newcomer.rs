@@ -83,14 +83,18 @@ impl Scheduler {
         );
         self.ahead.begin(state, &eval.id, now);
         let Self { kinds, ahead, .. } = self;
-        let ScheduleOutcome { plan, update, .. } =
-            generic::schedule(state, Some(&job), &eval, now, kinds, ahead);
+        let ScheduleOutcome {
+            plan,
+            update,
+            is_partial,
+            desired: _,
+        } = generic::schedule(state, Some(&job), &eval, now, kinds, ahead);
         let is_whole = |update: &EvalUpdate| {
             update.status == EvalStatus::Complete
                 && update.failed_groups.is_empty()
                 && update.next == NextEval::Nothing
         };
-        let update = update.filter(|update| is_whole(update) && plan.only_places());
+        let update = update.filter(|update| !is_partial && is_whole(update) && plan.only_places());
         let places = update.and_then(|update| pick(plan, update));
         if places.is_some() {
             let until = now.plus(limits::PLACED_AHEAD);

@@ -23,6 +23,7 @@ use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::id::{AllocId, EvalId, Timestamp};
 use muster_domain::job::{Disconnect, ReschedulePolicy, UpdateStrategy};
 
+use crate::limits;
 pub(super) use instance::{Comeback, Instance, RescheduleEvent, Taint};
 #[cfg(test)]
 use muster_domain::alloc::Transition;
@@ -110,6 +111,8 @@ pub(super) struct GroupWork {
     pub(super) renamed: BTreeMap<AllocId, u32>,
     /// To be replaced, too, but not now: that would be more at a time than is allowed.
     pub(super) held_back: Vec<AllocId>,
+    /// To be placed or replaced, too, but not by this plan: it is a slice.
+    pub(super) left: u32,
     /// How many more are placed than may be replaced at a time.
     pub(super) overdrawn: u32,
     pub(super) in_place: Vec<AllocId>,
@@ -238,9 +241,10 @@ pub(super) fn reconcile(input: &Input<'_>) -> Work {
         }
         return work;
     }
+    let slice = slice(input);
     for group in &input.groups {
         let group_work = match group.spec {
-            Some(spec) => group::Reconciler::new(input, group, spec, &mut deployments).run(),
+            Some(spec) => group::Reconciler::new(input, group, spec, &mut deployments, slice).run(),
             None => group::stop_all(&group.instances, false),
         };
         work.groups.push(group_work);
@@ -259,6 +263,18 @@ pub(super) fn reconcile(input: &Input<'_>) -> Work {
         new
     });
     work
+}
+
+/// How many instances of each group may come by one plan. Of a large job each group has a share, so that none waits for
+/// another to find room.
+fn slice(input: &Input<'_>) -> u32 {
+    let specs = input.groups.iter().filter_map(|group| group.spec);
+    let wanted: u64 = specs.map(|spec| u64::from(spec.count)).sum();
+    if wanted <= u64::from(limits::PLACEMENTS_MAX) {
+        return limits::PLACEMENTS_MAX;
+    }
+    let groups = u32::try_from(input.groups.len()).unwrap_or(u32::MAX);
+    (limits::PLACEMENTS_MAX / groups.max(1)).max(1)
 }
 
 /// Which deployment counts; one that is needless is cancelled.

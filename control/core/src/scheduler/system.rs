@@ -80,6 +80,7 @@ pub(super) fn schedule(
     ScheduleOutcome {
         plan,
         update,
+        is_partial: false,
         desired: desired.into_iter().collect(),
     }
 }
@@ -157,27 +158,27 @@ impl<'a> Looking<'a, '_> {
     /// Whether the instance is gone with its node.
     fn is_lost(&self, alloc: AllocView<'_>, taint: Taint) -> bool {
         let is_out = taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown;
-        let lost_after = alloc.group().disconnect.lost_after;
         let is_over = || {
             let since = alloc.unreachable_at().unwrap_or(self.now);
-            lost_after.is_none_or(|after| since.plus(after) <= self.now)
+            alloc.group().disconnect.is_lost(since, self.now)
         };
         taint == Taint::Down || (is_out && is_over())
     }
 
     /// The instance may come back: it is looked at again when it counts as lost.
     fn wait_for(&mut self, alloc: AllocView<'_>) {
+        if alloc.client_status() == ClientStatus::Unknown {
+            return;
+        }
+        self.plan.unreachable.push(alloc.id());
         let lost_after = alloc.group().disconnect.lost_after;
-        if let Some(after) = lost_after
-            && alloc.client_status() != ClientStatus::Unknown
-        {
-            self.plan.unreachable.push(alloc.id());
-            self.plan.follow_ups.push(PlannedFollowUp {
+        self.plan
+            .follow_ups
+            .extend(lost_after.map(|after| PlannedFollowUp {
                 wait_until: self.now.plus(after),
                 allocs: Vec::new(),
                 trigger: Trigger::MaxDisconnect,
-            });
-        }
+            }));
     }
 
     fn stop(&mut self, alloc: AllocView<'_>, why: &str, client_status: Option<ClientStatus>) {

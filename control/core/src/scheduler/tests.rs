@@ -13,6 +13,7 @@ pub(super) mod life;
 mod preempting;
 mod recorded;
 mod script;
+mod slices;
 
 use std::time::Duration;
 

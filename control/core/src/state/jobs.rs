@@ -78,6 +78,8 @@ pub struct Jobs {
     periodic: OrdSet<JobKey>,
     /// Jobs that are over, by the time they were last submitted.
     over: OrdSet<(Timestamp, Arc<JobKey>)>,
+    /// Instances that the jobs of a namespace want; a namespace that wants none is left out.
+    instances: OrdMap<String, u64>,
     index: LogIndex,
     hash: u64,
 }
@@ -175,6 +177,24 @@ impl Jobs {
         self.rows.is_empty()
     }
 
+    /// Instances that the jobs of a namespace want together.
+    pub(crate) fn instances_in(&self, namespace: &str) -> u64 {
+        self.instances.get(namespace).copied().unwrap_or(0)
+    }
+
+    /// Counts `before` instances of a namespace out and `after` in.
+    fn count_instances(&mut self, namespace: &str, before: u64, after: u64) {
+        if before == after {
+            return;
+        }
+        let sum = self.instances_in(namespace) + after - before;
+        if sum == 0 {
+            self.instances.remove(namespace);
+        } else {
+            self.instances.insert(namespace.to_owned(), sum);
+        }
+    }
+
     /// The last entry that changed the table.
     #[must_use]
     pub fn index(&self) -> LogIndex {
@@ -205,10 +225,13 @@ impl Jobs {
         put_in(&mut self.on_every_node, &key, is_everywhere);
         put_in(&mut self.periodic, &key, is_periodic);
         let over = is_over(&row.job).then_some(row.job.current.submit_time);
+        let wanted = instances(&row.job);
         let row = Arc::new(row);
         let known = self.rows.get_key_value(&key);
         let key = known.map_or_else(|| Arc::new(key), |(key, _)| Arc::clone(key));
         let old = self.rows.insert(Arc::clone(&key), Hashed { row, hash });
+        let before = old.as_ref().map_or(0, |old| instances(&old.row.job));
+        self.count_instances(&key.namespace, before, wanted);
         let was_over = old.and_then(|old| {
             self.hash = self.hash.wrapping_sub(old.hash);
             is_over(&old.row.job).then_some(old.row.job.current.submit_time)
@@ -238,6 +261,7 @@ impl Jobs {
         let Hashed { row, hash } = self.rows.remove(key)?;
         self.on_every_node.remove(key);
         self.periodic.remove(key);
+        self.count_instances(&key.namespace, instances(&row.job), 0);
         if is_over(&row.job) {
             let place = (row.job.current.submit_time, Arc::new(key.clone()));
             self.over.remove(&place);
@@ -249,6 +273,15 @@ impl Jobs {
 
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
+    }
+}
+
+/// Instances that a job wants: none if it is stopped, over, or only makes other jobs.
+pub(crate) fn instances(job: &Job) -> u64 {
+    if job.stop || is_over(job) || job.current.spec.is_template() {
+        0
+    } else {
+        job.current.spec.instances()
     }
 }
 

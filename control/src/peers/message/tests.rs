@@ -104,6 +104,7 @@ fn requests() -> Vec<PeerRequest> {
         },
         PeerRequest::Restore,
         PeerRequest::FindPlaces(PlacesFor::Tasks(Vec::new())),
+        PeerRequest::Troubles,
     ]
 }
 
@@ -133,6 +134,7 @@ fn request_name(request: &PeerRequest) -> &'static str {
         PeerRequest::StateDiffers { .. } => "StateDiffers",
         PeerRequest::Restore => "Restore",
         PeerRequest::FindPlaces(_) => "FindPlaces",
+        PeerRequest::Troubles => "Troubles",
     }
 }
 
@@ -144,6 +146,8 @@ fn replies() -> Vec<PeerReply> {
         leader: false,
         last_contact_ms: Some(12),
         log_index: Some(LogIndex(300)),
+        behind: 4,
+        stalled_ms: 500,
     };
     vec![
         PeerReply::Done,
@@ -179,6 +183,7 @@ fn replies() -> Vec<PeerReply> {
             places: vec![None],
             seen: LogIndex(300),
         }),
+        PeerReply::Troubles(Troubles(vec!["full".to_owned()])),
     ]
 }
 
@@ -198,6 +203,7 @@ fn reply_name(reply: &PeerReply) -> &'static str {
         PeerReply::Restored(_) => "Restored",
         PeerReply::Collected(_) => "Collected",
         PeerReply::Places(_) => "Places",
+        PeerReply::Troubles(_) => "Troubles",
     }
 }
 

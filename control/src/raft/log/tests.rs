@@ -521,3 +521,66 @@ async fn death_between_two_files_loses_nothing() {
         log.blocking_append([entry(next)]).await.unwrap();
     }
 }
+
+/// Makes the last `count` bytes of the newest segment as if they had never been written.
+fn forget_bytes(dir: &Path, count: usize) {
+    let path = segments(dir).pop().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    bytes[end - count..end].fill(0);
+    fs::write(&path, bytes).unwrap();
+}
+
+/// Seven bytes less, and the entry at the end is gone: it was acknowledged, so that is told.
+#[tokio::test]
+async fn an_acknowledged_end_that_is_gone_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 3).await;
+    let end = RaftEntry::log_id(&entry(2));
+    assert_eq!(open(dir.path()).unwrap().lost(), None);
+
+    forget_bytes(dir.path(), 7);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(log.lost(), Some(end));
+    // Told again until the log reaches it.
+    drop(log);
+    log = open(dir.path()).unwrap();
+    assert_eq!(log.lost(), Some(end));
+
+    log.blocking_append([entry(2)]).await.unwrap();
+    drop(log);
+    assert_eq!(open(dir.path()).unwrap().lost(), None);
+}
+
+/// A vote that is gone is known still: another one in its term would be a second.
+#[tokio::test]
+async fn a_vote_that_is_gone_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let vote = Vote::new(7, 3);
+    let mut log = open(dir.path()).unwrap();
+    log.save_vote(&Vote::new(5, 3)).await.unwrap();
+    log.save_vote(&vote).await.unwrap();
+    drop(log);
+
+    forget_bytes(dir.path(), 7);
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+    drop(log);
+    // In the log itself.
+    fs::remove_file(dir.path().join("mark")).unwrap();
+    let mut log = open(dir.path()).unwrap();
+    assert_eq!(log.read_vote().await.unwrap(), Some(vote));
+}
+
+/// Entries that a leader has taken back are not missing.
+#[tokio::test]
+async fn a_truncated_end_is_not_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    entries_one_by_one(dir.path(), 5).await;
+    let mut log = open(dir.path()).unwrap();
+    log.truncate_after(Some(RaftEntry::log_id(&entry(1))))
+        .await
+        .unwrap();
+    drop(log);
+    assert_eq!(open(dir.path()).unwrap().lost(), None);
+}

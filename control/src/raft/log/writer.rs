@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use openraft::storage::IOFlushed;
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::mark::MarkFile;
 use super::record::{self, Record};
 use super::recovery::{Closed, Files};
 use super::segment::{self, Dir, Segment, Spare};
@@ -135,6 +136,7 @@ pub(super) struct Writer {
     spare: Option<Spare>,
     /// What is on disk.
     durable: Checkpoint,
+    mark: MarkFile,
     /// Whatever must not be let go while the log can be written to.
     _guard: Arc<dyn Debug + Send + Sync>,
 }
@@ -146,6 +148,7 @@ impl Writer {
         sizes: LogSizes,
         shared: Arc<Shared>,
         Files { closed, current }: Files,
+        mark: MarkFile,
         guard: Arc<dyn Debug + Send + Sync>,
     ) -> io::Result<Self> {
         let mut durable = shared.lock().entries.positions.clone();
@@ -167,6 +170,7 @@ impl Writer {
             end,
             spare: None,
             durable,
+            mark,
             _guard: guard,
         };
         writer.remove_purged();
@@ -409,6 +413,8 @@ impl Writer {
             at += u32::try_from(request.bytes.len()).expect("a frame is below 4 GiB");
             inner.queued_bytes -= request.bytes.len();
         }
+        // Before anything of it is acknowledged.
+        self.mark.note(self.durable.vote, self.durable.last);
         inner.entries.evict();
         inner.entries.evict_committed();
         drop(inner);

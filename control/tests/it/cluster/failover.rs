@@ -169,3 +169,58 @@ async fn many_writers_at_followers_share_frames_and_all_are_answered() {
         assert_eq!(state.jobs().iter().count(), 600, "at {}", member.name());
     }
 }
+
+/// Makes the end of a server's log as if its last bytes had never been written.
+fn cut_log(config: &muster_control::server::ServerConfig) {
+    let dir = config.data_dir.join("raft/log");
+    let files = std::fs::read_dir(dir).unwrap();
+    let paths = files.map(|entry| entry.unwrap().path());
+    let segment = paths.filter(|path| path.extension().is_some_and(|found| found == "log"));
+    let path = segment.max().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    bytes[end - 7..end].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+}
+
+/// It had acknowledged the end of its log. The leader sends it again, and the server votes as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_lost_its_end_is_brought_up_to_date() {
+    let (_cluster, mut members) = Cluster::of(3).await;
+    let at = leader(&members).await;
+    members[at].register("before").await;
+    let follower = (at + 1) % 3;
+    members[follower].until_has("before").await;
+
+    let config = members.remove(follower).crash();
+    cut_log(&config);
+    members.push(Member::start(config).await);
+
+    members[2].until_has("before").await;
+    members[2].register("after").await;
+    // Its vote is needed for the next leader.
+    let at = leader(&members).await;
+    members.remove(at).crash();
+    leader(&members).await;
+    members[0].register("by-the-next").await;
+    members[1].until_has("by-the-next").await;
+}
+
+/// Of three servers one lost entries and another one is gone: the third is elected, since it has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_its_end_votes_for_one_that_has_it() {
+    let (_cluster, mut members) = Cluster::of(3).await;
+    let at = leader(&members).await;
+    members[at].register("before").await;
+    for member in &members {
+        member.until_has("before").await;
+    }
+    members.remove(at).crash();
+    let config = members.remove(1).crash();
+    cut_log(&config);
+    members.push(Member::start(config).await);
+
+    let at = leader(&members).await;
+    assert_eq!(at, 0, "the server without the end leads");
+    members[1].until_has("before").await;
+}

@@ -144,6 +144,16 @@ fn everything_else(spec: &mut JobSpec) {
     group.tasks.push(first);
 }
 
+/// `replace = false` means something without a time, too.
+#[test]
+fn a_disconnect_without_a_time_reads_back() {
+    let mut spec = full();
+    spec.groups[0].disconnect.lost_after = None;
+    spec.groups[0].disconnect.replace = false;
+    let written = serde_json::to_value(Job::from_spec(&spec)).unwrap();
+    assert_eq!(written["TaskGroups"][0]["Disconnect"]["Replace"], false);
+}
+
 #[test]
 fn jobs_that_make_others_read_back() {
     let mut spec = full();

@@ -115,6 +115,8 @@ pub(super) struct Reconciler<'a, 'd, 'i> {
     /// The group within the deployment, or as it would be.
     state: DeploymentGroup,
     has_deployment: bool,
+    /// How many instances may come by this plan.
+    slice: u32,
     work: GroupWork,
 }
 
@@ -124,6 +126,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         group: &'a GroupInput<'i>,
         spec: GroupSpec<'i>,
         deployments: &'d mut Deployments<'i>,
+        slice: u32,
     ) -> Self {
         let known = deployments
             .current
@@ -144,6 +147,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             state: known.cloned().unwrap_or_else(fresh),
             has_deployment: known.is_some(),
             deployments,
+            slice,
             work: GroupWork::default(),
         }
     }
@@ -171,7 +175,9 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     /// All instances come, as [`Self::compare`] would find for many times the cost: there are none, and no deployment.
     fn begin(mut self) -> GroupWork {
         let wanted = self.spec.count;
-        self.work.place = (0..wanted).map(fresh).collect();
+        let now = wanted.min(self.slice);
+        self.work.place = (0..now).map(fresh).collect();
+        self.work.left = wanted - now;
         self.work.counts.place = wanted;
         self.state.desired_total = wanted;
         self.begin_deployment(&ById::new(), &ById::new());
@@ -215,17 +221,18 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
         let needs_canaries = self.place_canaries(&mut names, &canaries, &destructive);
         let limit = self.limit(&untainted, &destructive, &migrate);
-        let place = if lost_later.is_empty() {
-            let place = self.placements(&mut names, &untainted, &migrate, &now, &lost, &away);
+        let (place, left) = if lost_later.is_empty() {
+            let (place, left) =
+                self.placements(&mut names, &untainted, &migrate, &now, &lost, &away);
             if !self.has_deployment {
-                self.state.desired_total += count(place.len());
+                self.state.desired_total += count(place.len()) + left;
             }
-            place
+            (place, left)
         } else {
-            Vec::new()
+            (Vec::new(), 0)
         };
-        let placed = place.len();
-        self.carry_out(place, &now, &lost, &destructive, limit);
+        let placed = place.len() + left as usize;
+        self.carry_out((place, left), &now, &lost, &destructive, limit);
         self.migrate(&migrate);
         self.begin_deployment(&all, &destructive);
 
@@ -237,18 +244,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
 
     /// Whether an instance whose node is out of reach may still come back.
     fn is_away(&self, instance: &Instance) -> bool {
-        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
-        lost_after.is_some_and(|lost_after| {
-            let since = instance.lost_at.unwrap_or(self.input.now);
-            since.plus(lost_after) > self.input.now
-        })
+        let now = self.input.now;
+        let since = instance.lost_at.unwrap_or(now);
+        let disconnect = self.spec.disconnect;
+        disconnect.is_some_and(|it| !it.is_lost(since, now))
     }
 
-    /// Instances whose node went out of reach: they are looked at again when they count as lost.
+    /// Marks instances whose node went out of reach. They are looked at again when they count as lost.
     fn mark_unreachable(&mut self, away: &ById<'a>) {
-        let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) else {
-            return;
-        };
         let new: Vec<AllocId> = away
             .values()
             .filter(|instance| instance.client != ClientStatus::Unknown)
@@ -257,11 +260,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         if new.is_empty() {
             return;
         }
-        self.work.follow_ups.push(FollowUp {
-            wait_until: self.input.now.plus(lost_after),
-            is_timeout: true,
-            allocs: Vec::new(),
-        });
+        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
+        self.work
+            .follow_ups
+            .extend(lost_after.map(|lost_after| FollowUp {
+                wait_until: self.input.now.plus(lost_after),
+                is_timeout: true,
+                allocs: Vec::new(),
+            }));
         self.work.unreachable.extend(new);
     }
 
@@ -621,6 +627,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         limit
     }
 
+    /// What is to be placed by this plan, and how many are left for the next.
     fn placements(
         &self,
         names: &mut NameIndex,
@@ -629,7 +636,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         now: &ById<'a>,
         lost: &ById<'a>,
         away: &ById<'a>,
-    ) -> Vec<Placement> {
+    ) -> (Vec<Placement>, u32) {
         let waiting = self.waits_for_canaries();
         let after = |instance: &Instance| Placement {
             canary: instance.canary,
@@ -670,21 +677,18 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 ..after(instance)
             });
         }
-        place.extend(
-            names
-                .next(count(missing))
-                .into_iter()
-                .map(|name_index| Placement {
-                    last_stable: waiting,
-                    ..fresh(name_index)
-                }),
-        );
-        place
+        let missing = count(missing);
+        let now = missing.min(self.slice.saturating_sub(count(place.len())));
+        place.extend(names.next(now).into_iter().map(|name_index| Placement {
+            last_stable: waiting,
+            ..fresh(name_index)
+        }));
+        (place, missing - now)
     }
 
     fn carry_out(
         &mut self,
-        place: Vec<Placement>,
+        (place, left): (Vec<Placement>, u32),
         now: &ById<'a>,
         lost: &ById<'a>,
         destructive: &ById<'a>,
@@ -699,7 +703,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             return;
         }
         let placed = count(place.len());
-        self.work.counts.place += placed;
+        self.work.counts.place += placed + left;
         if self.work.place.is_empty() {
             self.work.place = place;
         } else {
@@ -709,11 +713,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             .stop
             .extend(now.keys().map(|id| stop(*id, RESCHEDULED)));
         self.work.counts.stop += count(now.len());
+        let placed = placed.saturating_add(left);
+        let replaced = limit.saturating_sub(placed).min(count(destructive.len()));
+        let replaced_now = replaced.min(self.slice.saturating_sub(placed));
+        self.work.left = left + (replaced - replaced_now);
         let mut destructive = by_name(destructive).into_iter().map(|instance| instance.id);
-        let replaced = limit.saturating_sub(placed) as usize;
         self.work
             .destructive
-            .extend(destructive.by_ref().take(replaced));
+            .extend(destructive.by_ref().take(replaced_now as usize));
         self.work.held_back.extend(destructive);
         self.work.overdrawn = placed.saturating_sub(limit);
         self.work.counts.destructive += count(self.work.destructive.len());
@@ -897,7 +904,7 @@ mod tests {
                 };
                 let told = |is_short: bool| {
                     let mut deployments = Deployments::default();
-                    let reconciler = Reconciler::new(&input, &group, spec, &mut deployments);
+                    let reconciler = Reconciler::new(&input, &group, spec, &mut deployments, 100);
                     let work = if is_short {
                         reconciler.begin()
                     } else {

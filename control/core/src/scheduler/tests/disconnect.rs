@@ -81,19 +81,55 @@ fn one_out_of_reach_is_replaced_and_not_stopped() {
     assert_eq!(pair.state(replacement), placed);
 }
 
-/// Without `replace` it is waited for.
+/// Without `replace` the instance is waited for, also without a `lost_after`.
 #[test]
 fn one_out_of_reach_is_waited_for() {
-    let mut pair = Pair::new(Disconnect {
-        replace: false,
-        ..replaced(ReconcileStrategy::BestScore)
-    });
+    for lost_after in [Some(LOST_AFTER), None] {
+        let mut pair = Pair::new(Disconnect {
+            lost_after,
+            replace: false,
+            ..Disconnect::default()
+        });
 
-    pair.goes(NodeStatus::Down);
+        pair.goes(NodeStatus::Down);
 
-    let away = (DesiredStatus::Run, ClientStatus::Unknown);
-    assert_eq!(pair.state(pair.original), away);
-    assert_eq!((pair.replacement(), pair.count()), (None, 1));
+        let away = (DesiredStatus::Run, ClientStatus::Unknown);
+        assert_eq!(pair.state(pair.original), away, "{lost_after:?}");
+        assert_eq!((pair.replacement(), pair.count()), (None, 1));
+    }
+}
+
+/// The node may be away for long, and other evaluations of the job change nothing.
+#[test]
+fn one_that_is_not_replaced_goes_on_when_its_node_is_back() {
+    for job_type in [JobType::Service, JobType::Batch, JobType::System] {
+        let mut cluster = Cluster::new();
+        let node_id = cluster.node(fixture::node("n1").build());
+        let mut spec = fixture::job("web").job_type(job_type).count(1).build();
+        spec.groups[0].disconnect.replace = false;
+        cluster.run(spec.clone());
+        let original = cluster.live("web")[0].id;
+        cluster.report(original, ClientStatus::Running);
+        let all = |cluster: &Cluster| -> Vec<(AllocId, DesiredStatus, ClientStatus)> {
+            let allocs = cluster.state.allocs().iter();
+            let state = allocs.map(|it| (it.id(), it.desired(), it.client_status()));
+            state.collect()
+        };
+
+        cluster.node_status(node_id, NodeStatus::Down);
+        cluster.settle();
+        cluster.advance(Duration::from_hours(100));
+        spec.priority += 1;
+        cluster.run(spec);
+        let away = (original, DesiredStatus::Run, ClientStatus::Unknown);
+        assert_eq!(all(&cluster), [away], "{job_type:?}");
+
+        cluster.node_status(node_id, NodeStatus::Ready);
+        cluster.report(original, ClientStatus::Running);
+        cluster.settle();
+        let back = (original, DesiredStatus::Run, ClientStatus::Running);
+        assert_eq!(all(&cluster), [back], "{job_type:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,170 @@
+//! A bound on messages that repeat.
+//!
+//! Each place in the program that logs may write so many messages in a period. Further ones are counted, and one message
+//! tells how many were left out. What a retry loop does wrong can then not fill a disk, whoever wrote it. Messages for
+//! debugging are not limited: they are written only where somebody asks for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Messages of one place in a [`PERIOD`]. A server that starts, or loses all its nodes, writes some dozen.
+const MESSAGES_MAX: u32 = 100;
+/// How often the counts begin again, and what was left out is told.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Lets a bounded number of messages of each place through.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogLimit(Arc<Mutex<HashMap<Identifier, Counts>>>);
+
+/// The messages of one place in the current period.
+#[derive(Debug)]
+struct Counts {
+    metadata: &'static Metadata<'static>,
+    since: Instant,
+    written: u32,
+    left_out: u64,
+}
+
+impl LogLimit {
+    /// Tells every [`PERIOD`] what was left out, from a thread of its own that lives as long as the process.
+    pub(super) fn tell_from_thread(&self) {
+        let limit = self.clone();
+        let telling = move || {
+            loop {
+                thread::sleep(PERIOD);
+                for (metadata, left_out) in limit.take_left_out(Instant::now()) {
+                    tracing::warn!(
+                        left_out,
+                        target = metadata.target(),
+                        line = metadata.line(),
+                        "messages that repeat were left out"
+                    );
+                }
+            }
+        };
+        // Without the thread the messages are limited all the same, and nothing tells of it.
+        drop(
+            thread::Builder::new()
+                .name("log-limit".to_owned())
+                .spawn(telling),
+        );
+    }
+
+    fn allows(&self, metadata: &'static Metadata<'static>, now: Instant) -> bool {
+        if *metadata.level() > Level::INFO {
+            return true;
+        }
+        let mut places = self.places();
+        let counts = places.entry(metadata.callsite()).or_insert(Counts {
+            metadata,
+            since: now,
+            written: 0,
+            left_out: 0,
+        });
+        if now.duration_since(counts.since) >= PERIOD {
+            counts.since = now;
+            counts.written = 0;
+        }
+        if counts.written < MESSAGES_MAX {
+            counts.written += 1;
+            true
+        } else {
+            counts.left_out += 1;
+            false
+        }
+    }
+
+    /// Places whose messages were left out and not told of yet, and how many.
+    fn take_left_out(&self, now: Instant) -> Vec<(&'static Metadata<'static>, u64)> {
+        let mut places = self.places();
+        places.retain(|_, counts| counts.left_out > 0 || now.duration_since(counts.since) < PERIOD);
+        let left_out = places.values_mut().filter(|counts| counts.left_out > 0);
+        left_out
+            .map(|counts| (counts.metadata, std::mem::take(&mut counts.left_out)))
+            .collect()
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<Identifier, Counts>> {
+        // Counters only: a panic elsewhere leaves them usable.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of all layers, so that it comes once whatever writes the lines.
+impl<S: Subscriber> Layer<S> for LogLimit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        self.allows(event.metadata(), Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing_subscriber::fmt;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    /// Counts lines.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<AtomicUsize>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
+            self.0.fetch_add(lines, Ordering::Relaxed);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_place_that_repeats_writes_so_many_lines() {
+        let (limit, lines) = (LogLimit::default(), Lines::default());
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::registry()
+            .with(limit.clone())
+            .with(fmt::layer().with_writer(move || writer.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..20_000 {
+                tracing::warn!(number, "a server is away");
+            }
+            tracing::warn!("another place");
+        });
+
+        let written = MESSAGES_MAX as usize + 1;
+        assert_eq!(lines.0.load(Ordering::Relaxed), written);
+        let left_out = limit.take_left_out(Instant::now());
+        let counts: Vec<u64> = left_out.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [20_000 - u64::from(MESSAGES_MAX)]);
+        assert!(limit.take_left_out(Instant::now()).is_empty());
+    }
+
+    #[test]
+    fn a_new_period_writes_again_and_forgets_quiet_places() {
+        let limit = LogLimit::default();
+        let subscriber = tracing_subscriber::registry()
+            .with(limit.clone())
+            .with(fmt::layer());
+        tracing::subscriber::with_default(subscriber, || tracing::info!("once"));
+        let metadata = limit.places().values().next().unwrap().metadata;
+        let begin = Instant::now();
+        while limit.allows(metadata, begin) {}
+        assert!(limit.allows(metadata, begin + PERIOD));
+        limit.take_left_out(begin + PERIOD);
+        limit.take_left_out(begin + 3 * PERIOD);
+        assert!(limit.places().is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! A server whose log lost entries that it had acknowledged.
+//!
+//! Its vote counted for them: a candidate without them could win with it now, and what was committed would be gone. So until
+//! it has been brought up to date it votes only for candidates that have them, and does not stand for election.
+
+use openraft::async_runtime::WatchReceiver;
+
+use super::log::LogWatch;
+use super::machine::Machine;
+use super::types::{LogId, TypeConfig};
+
+/// The end that is gone, if any, and the log that is to reach it again.
+#[derive(Debug)]
+pub(super) struct LostEnd {
+    lost: Option<LogId>,
+    log: LogWatch,
+}
+
+impl LostEnd {
+    pub(super) fn new(lost: Option<LogId>, log: LogWatch) -> Self {
+        Self { lost, log }
+    }
+
+    /// The index of the last entry that is missing still.
+    pub(super) fn owed(&self) -> Option<u64> {
+        self.missing().map(|lost| lost.index)
+    }
+
+    fn missing(&self) -> Option<LogId> {
+        self.lost.filter(|lost| Some(*lost) > self.log.last())
+    }
+
+    /// Why a candidate whose log ends with `last` gets no vote.
+    pub(super) fn objection(&self, last: Option<LogId>) -> Option<String> {
+        let lost = self.missing().filter(|lost| Some(*lost) > last)?;
+        Some(format!(
+            "this server lost entries that it had acknowledged, up to {}: it votes for servers that have them",
+            lost.index
+        ))
+    }
+
+    /// Keeps `raft` from standing for election until the log has the end again.
+    pub(super) fn stand_back(&self, raft: openraft::Raft<TypeConfig, Machine>) {
+        let Some(lost) = self.missing() else { return };
+        tracing::error!(
+            upto = lost.index,
+            "the log lost entries that this server had acknowledged: it does not stand for election, and votes only for \
+             servers that have them, until it has been brought up to date"
+        );
+        raft.runtime_config().elect(false);
+        let log = self.log.clone();
+        tokio::spawn(async move {
+            let mut metrics = raft.metrics();
+            while Some(lost) > log.last() {
+                // Every entry changes the metrics. An error means that Raft is gone.
+                if metrics.changed().await.is_err() {
+                    return;
+                }
+            }
+            raft.runtime_config().elect(true);
+            tracing::info!(
+                upto = lost.index,
+                "the log has its end again: this server votes as before"
+            );
+        });
+    }
+}

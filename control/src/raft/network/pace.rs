@@ -1,0 +1,134 @@
+//! How fast streams of entries to one follower follow each other.
+//!
+//! openraft begins the next stream at once when one breaks off. It waits only before a message, so a stream that breaks
+//! off before its first message, or whose follower refuses the same position again and again, would be a busy loop.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use openraft::raft::{StreamAppendError, StreamAppendResult};
+
+use crate::backoff::Backoff;
+use crate::limits;
+use crate::raft::types::{LogId, TypeConfig};
+
+/// Counts streams to a follower that came to nothing. Clones share everything.
+#[derive(Clone, Debug)]
+pub(super) struct Pace(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// Streams in a row without progress.
+    fruitless: u32,
+    backoff: Backoff,
+    /// When the next stream may begin, if it must wait.
+    next_at: Option<Instant>,
+    /// The position that the follower last refused.
+    refused: Option<LogId>,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            fruitless: 0,
+            backoff: Backoff::new(limits::APPEND_PAUSE_MIN, limits::APPEND_PAUSE_MAX),
+            next_at: None,
+            refused: None,
+        })))
+    }
+
+    /// Waits until a stream may begin. Whoever gives up waiting, as a heartbeat does, has not begun one.
+    pub(super) async fn turn(&self) {
+        while let Err(wait) = self.begin(Instant::now()) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Begins a stream, or tells how long to wait before. It counts as fruitless until the follower answers.
+    fn begin(&self, now: Instant) -> Result<(), Duration> {
+        let mut state = self.state();
+        if let Some(next_at) = state.next_at
+            && next_at > now
+        {
+            return Err(next_at - now);
+        }
+        state.fruitless = state.fruitless.saturating_add(1);
+        state.next_at = if state.fruitless < limits::APPEND_RETRIES_AT_ONCE {
+            None
+        } else {
+            Some(now + state.backoff.next_pause())
+        };
+        Ok(())
+    }
+
+    /// Notes an answer. A position that is refused again is no progress.
+    pub(super) fn answered(&self, answer: &StreamAppendResult<TypeConfig>) {
+        let mut state = self.state();
+        match answer {
+            Err(StreamAppendError::Conflict(at)) if state.refused == Some(*at) => return,
+            Err(StreamAppendError::Conflict(at)) => state.refused = Some(*at),
+            Ok(_) | Err(StreamAppendError::HigherVote(_)) => state.refused = None,
+        }
+        state.fruitless = 0;
+        state.next_at = None;
+        state.backoff.reset();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Counters only: a panic elsewhere leaves them usable.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::*;
+
+    /// How long twenty streams take, each of which is followed by `answer`.
+    fn twenty(pace: &Pace, answer: Option<&StreamAppendResult<TypeConfig>>) -> Duration {
+        let begin = Instant::now();
+        let mut now = begin;
+        for _ in 0..20 {
+            while let Err(wait) = pace.begin(now) {
+                now += wait;
+            }
+            if let Some(answer) = answer {
+                pace.answered(answer);
+            }
+        }
+        now - begin
+    }
+
+    fn refused(index: u64) -> StreamAppendResult<TypeConfig> {
+        let leader_id = openraft::impls::leader_id_std::LeaderId::new(1, 1).to_committed();
+        Err(StreamAppendError::Conflict(LogId::new(leader_id, index)))
+    }
+
+    /// Twenty thousand attempts a second were made.
+    #[test]
+    fn streams_without_answers_are_some_a_second() {
+        let took = twenty(&Pace::new(), None);
+        assert!(took > Duration::from_secs(4), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+
+    #[test]
+    fn answers_end_the_pauses() {
+        let pace = Pace::new();
+        twenty(&pace, None);
+        pace.answered(&Ok(None));
+        assert_eq!(twenty(&pace, Some(&Ok(None))), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_position_that_is_refused_again_is_no_progress() {
+        let pace = Pace::new();
+        let took = twenty(&pace, Some(&refused(7)));
+        assert!(took > Duration::from_secs(4), "{took:?}");
+        // The search for the last entry in common is progress.
+        pace.answered(&refused(6));
+        assert_eq!(pace.begin(Instant::now()), Ok(()));
+    }
+}
