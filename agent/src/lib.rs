@@ -28,6 +28,7 @@ pub mod bpf;
 mod bridge;
 pub mod cgroup;
 pub mod clean;
+mod conditions;
 mod contact;
 mod control;
 mod cores;

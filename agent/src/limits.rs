@@ -11,6 +11,12 @@ pub(crate) const STORE_GATHER: Duration = Duration::from_millis(4);
 /// Bytes of redb's page cache. Nothing is read once the agent has started, and what a transaction touches is small;
 /// the default of 1 GiB would be the largest thing in the agent.
 pub(crate) const STORE_CACHE_BYTES: usize = 1 << 20;
+/// Pause before a store that met an I/O error is opened again; it doubles up to [`STORE_REOPEN_MAX`].
+pub(crate) const STORE_REOPEN_MIN: Duration = Duration::from_millis(500);
+/// The longest such pause. An operator who has made room waits no longer than this.
+pub(crate) const STORE_REOPEN_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at the queue of a store that is unwell, whose thread cannot sleep on the queue alone.
+pub(crate) const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.

@@ -19,6 +19,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
+use crate::conditions::Conditions;
 use crate::contact::KeptContact;
 use crate::control::Standing;
 use crate::cores::Cores;
@@ -64,7 +65,8 @@ pub(super) async fn open(
 ) -> Result<Opened, StartAgentError> {
     let data = prepared(config)?;
     let native = native_process(config, &data)?;
-    let (node_id, store, mut loaded) = open_store(&data)?;
+    let conditions = Conditions::default();
+    let (node_id, store, mut loaded) = open_store(&data, &conditions)?;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
@@ -97,10 +99,17 @@ pub(super) async fn open(
         unenforced: tree.unenforced().to_vec(),
         core_ids: tree.core_ids(),
     };
-    let (publisher, spec) = Publisher::new(config, data.clone(), facts, watched_health);
+    let (publisher, spec) = Publisher::new(
+        config,
+        data.clone(),
+        facts,
+        watched_health,
+        conditions.clone(),
+    );
     let facilities = Arc::new(Facilities {
         data,
         store,
+        conditions,
         tree,
         bpf,
         network,
@@ -123,6 +132,7 @@ pub(super) async fn open(
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
         limits_repaired: AtomicU64::new(0),
+        ebpf_stale_removed: AtomicU64::new(0),
         loans: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
@@ -192,10 +202,13 @@ fn around(
 }
 
 /// The node's id, and what the agent knew; a node that had an id and knows nothing has lost it.
-fn open_store(data: &DataDir) -> Result<(NodeId, Store, Loaded), StartAgentError> {
+fn open_store(
+    data: &DataDir,
+    conditions: &Conditions,
+) -> Result<(NodeId, Store, Loaded), StartAgentError> {
     let is_known = store::known_node_id(data.root()).is_some();
     let node_id = store::node_id(data.root(), fresh_node_id())?;
-    let (store, mut loaded) = store::open(data.root())?;
+    let (store, mut loaded) = store::open(data.root(), conditions.clone())?;
     loaded.lost = loaded.fresh && is_known;
     Ok((node_id, store, loaded))
 }
