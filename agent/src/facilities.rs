@@ -27,6 +27,7 @@ use crate::node::NodeRules;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::roots::ChrootEnv;
+use crate::start_health::StartHealth;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
 use crate::trash::Trash;
@@ -42,6 +43,8 @@ pub(crate) struct Facilities {
     pub(crate) store: Store,
     /// Reasons for which the node takes no new work.
     pub(crate) conditions: Conditions,
+    /// Whether starts succeed here.
+    pub(crate) start_health: StartHealth,
     /// The node's cgroups.
     pub(crate) tree: NodeTree,
     /// The eBPF programs, or why there are none.

@@ -53,6 +53,7 @@ mod process;
 mod reports;
 pub mod ring;
 mod roots;
+mod start_health;
 mod stats;
 mod store;
 mod sys;

@@ -38,6 +38,7 @@ use crate::oom_score;
 use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
+use crate::start_health::{self, StartHealth};
 use crate::store::{self, Loaded, Store};
 use crate::task::{self, chain};
 use crate::trash::Trash;
@@ -64,7 +65,8 @@ pub(super) async fn open(
     node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
     let data = prepared(config)?;
-    let native = native_process(config, &data)?;
+    let open_files = start_health::raise_open_files();
+    let native = native_process(config, &data, open_files)?;
     let conditions = Conditions::default();
     let (node_id, store, mut loaded) = open_store(&data, &conditions)?;
     let boot_id = boot_id();
@@ -109,6 +111,7 @@ pub(super) async fn open(
     let facilities = Arc::new(Facilities {
         data,
         store,
+        start_health: StartHealth::new(conditions.clone()),
         conditions,
         tree,
         bpf,
@@ -233,6 +236,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
 fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(new_disks::follow(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(start_health::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(pressure::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
@@ -287,15 +291,19 @@ fn fresh_node_id() -> NodeId {
 fn native_process(
     config: &AgentConfig,
     data: &DataDir,
+    open_files: Option<u64>,
 ) -> Result<Option<NativeProcess>, StartAgentError> {
     if config.driver_command.is_empty() {
         return Ok(None);
     }
     let command = config.driver_command.clone();
     let settings = config.plugins.get(native::NAME);
+    let mut env = config.driver_env.clone();
+    // The driver's own limit is the agent's, which was raised; tasks get the one that was found.
+    env.extend(open_files.map(|soft| ("MUSTER_OPEN_FILES".into(), soft.to_string().into())));
     let process = NativeProcess::new(
         command,
-        config.driver_env.clone(),
+        env,
         data.drivers(),
         settings.map_or(serde_json::Value::Null, |settings| settings.config.clone()),
     )?;

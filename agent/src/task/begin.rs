@@ -84,6 +84,8 @@ pub(crate) async fn begin(
         // The next agent would not know of this start.
         return Err(StartFailure::retryable(reason));
     }
+    let room = facilities.start_health.take();
+    room.map_err(StartFailure::retryable)?;
     let slot = driver(facilities, task)?;
     let isolation = fs_isolation(&slot, task).await?;
     let begun = begin_isolated(facilities, task, slot, isolation, attempt, take).await;
