@@ -14,6 +14,7 @@ use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
 use crate::bridge::Bridge;
 use crate::cgroup::{NodeTree, Walked};
+use crate::conditions::Conditions;
 use crate::control::Standing;
 use crate::cores::Cores;
 use crate::disk::Disks;
@@ -26,6 +27,7 @@ use crate::node::NodeRules;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::roots::ChrootEnv;
+use crate::start_health::StartHealth;
 use crate::store::Store;
 use crate::task::{Inputs, LiveTask};
 use crate::trash::Trash;
@@ -41,6 +43,10 @@ pub(crate) struct Facilities {
     pub(crate) node_secret: NodeSecret,
     /// What survives the agent.
     pub(crate) store: Store,
+    /// Reasons for which the node takes no new work.
+    pub(crate) conditions: Conditions,
+    /// Whether starts succeed here.
+    pub(crate) start_health: StartHealth,
     /// The node's cgroups.
     pub(crate) tree: NodeTree,
     /// The eBPF programs, or why there are none.
@@ -55,6 +61,8 @@ pub(crate) struct Facilities {
     pub(crate) ring: LogRing,
     /// Limits that were found to be others than their task's, and set again.
     pub(crate) limits_repaired: AtomicU64,
+    /// Entries of eBPF maps whose cgroup was gone, and that were removed.
+    pub(crate) ebpf_stale_removed: AtomicU64,
     /// Which task has which cores for itself.
     pub(crate) cores: Cores,
     /// What of the host is in roots of tasks whose drivers change into one.

@@ -13,6 +13,7 @@ use muster_domain::job::{BitRate, NetworkPolicy};
 use crate::allocdir::{self, DataDir};
 use crate::bpf::Bpf;
 pub use crate::bridge::fixture::Networks;
+use crate::conditions::Conditions;
 use crate::store::{self, Write};
 
 /// Allocations that are recorded in one transaction.
@@ -38,7 +39,7 @@ pub async fn finished(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let data = DataDir::new(data_dir)?;
     data.prepare()?;
-    let (store, _) = store::open(data_dir)?;
+    let (store, _) = store::open(data_dir, Conditions::default())?;
     for some in allocs.chunks(BATCH) {
         let mut writes = Vec::new();
         for desired in some {

@@ -11,6 +11,26 @@ pub(crate) const STORE_GATHER: Duration = Duration::from_millis(4);
 /// Bytes of redb's page cache. Nothing is read once the agent has started, and what a transaction touches is small;
 /// the default of 1 GiB would be the largest thing in the agent.
 pub(crate) const STORE_CACHE_BYTES: usize = 1 << 20;
+/// Pause before a store that met an I/O error is opened again; it doubles up to [`STORE_REOPEN_MAX`].
+pub(crate) const STORE_REOPEN_MIN: Duration = Duration::from_millis(500);
+/// The longest such pause. An operator who has made room waits no longer than this.
+pub(crate) const STORE_REOPEN_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at the queue of a store that is unwell, whose thread cannot sleep on the queue alone.
+pub(crate) const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// File descriptors of the agent that a task needs: two FIFOs, files of its output, its cgroups, and what its start opens.
+pub(crate) const OPEN_FILES_PER_TASK: u64 = 16;
+/// File descriptors that no start takes: sessions, streams of logs and the store need them. Of a low limit an eighth.
+pub(crate) const OPEN_FILES_SPARED_MAX: u64 = 512;
+/// Failed starts in a row after which the node is at fault, if they were of [`START_JOBS_FAILED_MAX`] jobs.
+pub(crate) const START_FAILURES_MAX: u32 = 8;
+/// Different jobs among them: fewer may be broken themselves.
+pub(crate) const START_JOBS_FAILED_MAX: usize = 3;
+/// How long a node on which starts fail takes no new tasks; it doubles up to [`START_PAUSE_MAX`].
+pub(crate) const START_PAUSE_MIN: Duration = Duration::from_secs(30);
+/// The longest such time.
+pub(crate) const START_PAUSE_MAX: Duration = Duration::from_mins(10);
+/// Pause between two looks at open files.
+pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.

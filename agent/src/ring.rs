@@ -357,3 +357,5 @@ impl LogRing {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::SmallDisk;

@@ -60,6 +60,8 @@ pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, Stri
             agent_resident_bytes: own_resident_bytes(&own),
             collection: collection(facilities),
             limits_repaired: facilities.limits_repaired.load(Ordering::Relaxed),
+            conditions: facilities.conditions.all(),
+            ebpf_stale_removed: facilities.ebpf_stale_removed.load(Ordering::Relaxed),
         }
     })
     .await

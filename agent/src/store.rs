@@ -28,6 +28,7 @@ use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde::{Deserialize, Serialize};
 
+use crate::conditions::Conditions;
 use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
 use crate::limits::{
@@ -36,7 +37,7 @@ use crate::limits::{
 
 pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
-pub(crate) use writer::{Pending, Store, Write};
+pub(crate) use writer::{CONDITION, Pending, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one converted
 /// ([`convert`]).
@@ -179,17 +180,10 @@ enum ReadError {
 
 impl<E: Into<redb::Error>> From<E> for ReadError {
     fn from(error: E) -> Self {
-        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, StorageFull};
         match error.into() {
             redb::Error::DatabaseAlreadyOpen => Self::Open,
-            redb::Error::Io(error)
-                if matches!(
-                    error.kind(),
-                    PermissionDenied | ReadOnlyFilesystem | StorageFull
-                ) =>
-            {
-                Self::Io(error)
-            }
+            // The kernel's refusal (EIO, EMFILE, ENOSPC) says nothing about what is in the file.
+            redb::Error::Io(error) if error.raw_os_error().is_some() => Self::Io(error),
             other => Self::Unreadable(other.to_string()),
         }
     }
@@ -261,13 +255,16 @@ pub(crate) fn known_node_id(data_dir: &Path) -> Option<NodeId> {
 }
 
 /// Opens the store in `data_dir` and reads all of it.
-pub(crate) fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
+pub(crate) fn open(
+    data_dir: &Path,
+    conditions: Conditions,
+) -> Result<(Store, Loaded), OpenStoreError> {
     let path = data_dir.join(FILE);
     let existed = path.exists();
     match open_once_closed(&path, existed) {
         Ok((database, mut loaded)) => {
             loaded.fresh = !existed;
-            Ok((Store::start(database), loaded))
+            Ok((Store::start(path, database, conditions), loaded))
         }
         Err(ReadError::Newer(found)) => Err(OpenStoreError::Newer { path, found }),
         Err(ReadError::Open) => Err(OpenStoreError::Open { path }),
@@ -292,7 +289,7 @@ pub(crate) fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
                 }
             })?;
             Ok((
-                Store::start(database),
+                Store::start(path, database, conditions),
                 Loaded {
                     fresh: true,
                     ..loaded
@@ -314,6 +311,19 @@ fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, Loaded), Re
             Ok(result) => return result,
             Err(_panic) => return Err(ReadError::Unreadable("the database is damaged".into())),
         }
+    }
+}
+
+/// Opens the database that this agent had open before an I/O error. It is never set aside: what is in it is needed.
+fn open_again(path: &Path) -> Result<Database, Box<dyn std::error::Error>> {
+    let opened = std::panic::catch_unwind(|| {
+        let mut builder = Database::builder();
+        builder.set_cache_size(STORE_CACHE_BYTES);
+        builder.open(path)
+    });
+    match opened {
+        Ok(opened) => Ok(opened?),
+        Err(_panic) => Err("the database is damaged".into()),
     }
 }
 

@@ -19,7 +19,7 @@ mod user;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::DesiredAlloc;
@@ -237,6 +237,7 @@ pub(crate) async fn run(
     };
     match begun {
         Ok((live, note)) => {
+            facilities.start_health.handle_started();
             let live = Arc::new(live);
             facilities.live.insert(
                 task.alloc_id(),
@@ -256,6 +257,11 @@ pub(crate) async fn run(
         }
         Err(failure) => {
             let begin::StartFailure { reason, next } = failure;
+            if next == begin::Next::Retry {
+                let job = &task.desired.job.spec.id;
+                let health = &facilities.start_health;
+                health.handle_failed(job, &reason, Instant::now());
+            }
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
             inputs
                 .send(match next {

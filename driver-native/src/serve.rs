@@ -175,8 +175,9 @@ fn remove(socket: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Each task costs the driver three files or four, and the usual limit is 1 024. The answer is the limit as
-/// it was, for the tasks: programs that count files with `select` break above 1 024.
+/// Raises the limit of open files: each task costs the driver three or four, and the usual limit is 1 024. Returns the
+/// limit for tasks, because programs that count files with `select` break above 1 024. An agent that has raised its own
+/// limit passes on the one that it found.
 fn raise_open_files() -> Option<OpenFiles> {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limit) => limit,
@@ -189,6 +190,9 @@ fn raise_open_files() -> Option<OpenFiles> {
         warn!(%error, soft, hard, "cannot raise the limit of open files; it bounds the tasks");
         return None;
     }
+    let found = std::env::var("MUSTER_OPEN_FILES").ok();
+    let found = found.and_then(|soft| soft.parse().ok());
+    let soft = found.unwrap_or(soft).min(hard);
     Some(OpenFiles { soft, hard })
 }
 

@@ -479,6 +479,10 @@ pub struct NodeStats {
     pub collection: NodeCollection,
     /// Limits of tasks that were found to be others than theirs, and set again, since the agent's start.
     pub limits_repaired: u64,
+    /// Reasons for which the node takes no new work, by name.
+    pub conditions: BTreeMap<String, String>,
+    /// Entries of eBPF maps whose cgroup was gone, and that were removed, since the agent's start.
+    pub ebpf_stale_removed: u64,
 }
 
 /// Collection of finished allocations on a node; counts are since the agent's start.

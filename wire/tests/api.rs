@@ -233,6 +233,7 @@ fn node_stats() -> rpc::NodeStats {
         disk_available_bytes: 75 << 30,
         allocs: vec![alloc_stats()],
         limits_repaired: 2,
+        ebpf_stale_removed: 3,
         ..rpc::NodeStats::default()
     }
 }

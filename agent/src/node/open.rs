@@ -20,6 +20,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
+use crate::conditions::Conditions;
 use crate::contact::KeptContact;
 use crate::control::Standing;
 use crate::cores::Cores;
@@ -38,6 +39,7 @@ use crate::oom_score;
 use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
+use crate::start_health::{self, StartHealth};
 use crate::store::{self, Loaded, Store};
 use crate::task::{self, chain};
 use crate::trash::Trash;
@@ -64,8 +66,10 @@ pub(super) async fn open(
     node: mpsc::Sender<Event>,
 ) -> Result<Opened, StartAgentError> {
     let data = prepared(config)?;
-    let native = native_process(config, &data)?;
-    let (node_id, store, mut loaded) = open_store(&data)?;
+    let open_files = start_health::raise_open_files();
+    let native = native_process(config, &data, open_files)?;
+    let conditions = Conditions::default();
+    let (node_id, store, mut loaded) = open_store(&data, &conditions)?;
     let node_secret = store::node_secret(data.root(), fresh_node_secret())?;
     let boot_id = boot_id();
     let contact = KeptContact::open(data.root(), &boot_id);
@@ -100,10 +104,18 @@ pub(super) async fn open(
         core_ids: tree.core_ids(),
         node_secret,
     };
-    let (publisher, spec) = Publisher::new(config, data.clone(), facts, watched_health);
+    let (publisher, spec) = Publisher::new(
+        config,
+        data.clone(),
+        facts,
+        watched_health,
+        conditions.clone(),
+    );
     let facilities = Arc::new(Facilities {
         data,
         store,
+        start_health: StartHealth::new(conditions.clone()),
+        conditions,
         tree,
         bpf,
         network,
@@ -127,6 +139,7 @@ pub(super) async fn open(
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
         log_owed: AtomicU64::new(0),
         limits_repaired: AtomicU64::new(0),
+        ebpf_stale_removed: AtomicU64::new(0),
         loans: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
@@ -196,10 +209,13 @@ fn around(
 }
 
 /// The node's id, and what the agent knew; a node that had an id and knows nothing has lost it.
-fn open_store(data: &DataDir) -> Result<(NodeId, Store, Loaded), StartAgentError> {
+fn open_store(
+    data: &DataDir,
+    conditions: &Conditions,
+) -> Result<(NodeId, Store, Loaded), StartAgentError> {
     let is_known = store::known_node_id(data.root()).is_some();
     let node_id = store::node_id(data.root(), fresh_node_id())?;
-    let (store, mut loaded) = store::open(data.root())?;
+    let (store, mut loaded) = store::open(data.root(), conditions.clone())?;
     loaded.lost = loaded.fresh && is_known;
     Ok((node_id, store, loaded))
 }
@@ -224,6 +240,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
 fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(new_disks::follow(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(start_health::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(pressure::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
@@ -287,15 +304,19 @@ fn fresh_node_id() -> NodeId {
 fn native_process(
     config: &AgentConfig,
     data: &DataDir,
+    open_files: Option<u64>,
 ) -> Result<Option<NativeProcess>, StartAgentError> {
     if config.driver_command.is_empty() {
         return Ok(None);
     }
     let command = config.driver_command.clone();
     let settings = config.plugins.get(native::NAME);
+    let mut env = config.driver_env.clone();
+    // The driver's own limit is the agent's, which was raised; tasks get the one that was found.
+    env.extend(open_files.map(|soft| ("MUSTER_OPEN_FILES".into(), soft.to_string().into())));
     let process = NativeProcess::new(
         command,
-        config.driver_env.clone(),
+        env,
         data.drivers(),
         settings.map_or(serde_json::Value::Null, |settings| settings.config.clone()),
     )?;

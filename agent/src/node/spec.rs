@@ -18,6 +18,7 @@ use super::AgentConfig;
 use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf};
 use crate::cgroup::{Hierarchies, Unenforced};
+use crate::conditions::Conditions;
 use crate::disk::Means;
 use crate::drivers::DriverHealth;
 use crate::fingerprint::{Facts, address_towards};
@@ -87,6 +88,7 @@ pub(super) struct Publisher {
     data: DataDir,
     parts: Parts,
     health: watch::Receiver<DriverHealth>,
+    conditions: Conditions,
     spec: watch::Sender<Arc<NodeSpec>>,
 }
 
@@ -96,6 +98,7 @@ impl Publisher {
         data: DataDir,
         parts: Parts,
         health: watch::Receiver<DriverHealth>,
+        conditions: Conditions,
     ) -> (Self, watch::Receiver<Arc<NodeSpec>>) {
         let server = config.servers.first().copied();
         let address = server
@@ -127,19 +130,22 @@ impl Publisher {
             data,
             parts,
             health,
+            conditions,
             spec,
         };
         publisher.publish();
         (publisher, published)
     }
 
-    /// Follows the drivers' health at once and the machine's facts once in a while.
+    /// Follows the drivers' health and the node's conditions at once and the machine's facts once in a while.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut look = tokio::time::interval(FINGERPRINT_INTERVAL);
+        let mut conditions = self.conditions.changes();
         while !stop.is_cancelled() {
             tokio::select! {
                 _ = look.tick() => {}
                 changed = self.health.changed() => if changed.is_err() { return },
+                changed = conditions.changed() => if changed.is_err() { return },
                 () = stop.cancelled() => return,
             }
             self.publish();
@@ -167,7 +173,8 @@ impl Publisher {
             "unique.network.ip-address".to_owned(),
             self.base.address.clone(),
         );
-        let drivers = self.health.borrow().clone();
+        let mut drivers = self.health.borrow().clone();
+        hold_back(&mut drivers, &mut attributes, &self.conditions.all());
         for (name, driver) in &drivers {
             if driver.healthy {
                 attributes.insert(format!("driver.{name}"), "1".to_owned());
@@ -186,6 +193,26 @@ impl Publisher {
             volumes: offered(&self.base.volumes),
             ..self.base.clone()
         }
+    }
+}
+
+/// While the node has a condition, no driver of it takes tasks, and each says why.
+fn hold_back(
+    drivers: &mut DriverHealth,
+    attributes: &mut BTreeMap<String, String>,
+    conditions: &BTreeMap<String, String>,
+) {
+    let Some(reason) = conditions.values().next() else {
+        return;
+    };
+    for driver in drivers.values_mut() {
+        if driver.healthy {
+            driver.healthy = false;
+            driver.description = format!("the node takes no new tasks: {reason}");
+        }
+    }
+    for (name, reason) in conditions {
+        attributes.insert(format!("node.condition.{name}"), reason.clone());
     }
 }
 
@@ -266,6 +293,28 @@ mod tests {
             total.disk_mb,
             attributes["unique.storage.bytesfree"].clone(),
         )
+    }
+
+    #[test]
+    fn a_condition_makes_every_driver_unhealthy() {
+        let healthy = muster_domain::node::DriverInfo {
+            detected: true,
+            healthy: true,
+            description: "Healthy".to_owned(),
+            attributes: BTreeMap::new(),
+        };
+        let mut drivers = DriverHealth::from([("native".to_owned(), healthy)]);
+        let mut attributes = BTreeMap::new();
+        let conditions = BTreeMap::from([("store".to_owned(), "disk full".to_owned())]);
+
+        hold_back(&mut drivers, &mut attributes, &conditions);
+
+        assert!(!drivers["native"].healthy);
+        assert_eq!(
+            drivers["native"].description,
+            "the node takes no new tasks: disk full"
+        );
+        assert_eq!(attributes["node.condition.store"], "disk full");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::ring::{
 };
 
 mod full_disk;
+pub(crate) use full_disk::SmallDisk;
 pub(super) mod killed;
 mod limited;
 mod many;

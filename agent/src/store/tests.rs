@@ -9,6 +9,11 @@ use super::convert::{
 };
 use super::*;
 use crate::drivers::networks::MadeNetwork;
+use crate::ring::SmallDisk;
+
+fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
+    super::open(data_dir, Conditions::default())
+}
 
 fn desired(name: u32) -> DesiredAlloc {
     DesiredAlloc {
@@ -620,4 +625,61 @@ fn bytes_of(golden: &str, name: &str) -> Vec<u8> {
     digits
         .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
         .collect()
+}
+
+/// A full disk fails the writes while it is full, and loses none of them.
+#[tokio::test]
+async fn store_recovers_from_a_full_disk() {
+    let Some(disk) = SmallDisk::of_kib(4096) else {
+        return;
+    };
+    let conditions = Conditions::default();
+    let mut changes = conditions.changes();
+    let (store, _) = super::open(&disk.path, conditions.clone()).unwrap();
+    let before = desired(0);
+    let write = |alloc: &DesiredAlloc| vec![Write::Desired(Box::new(alloc.clone()))];
+    store.write(write(&before)).await.unwrap();
+
+    let ballast = disk.fill();
+    let mut failed = Vec::new();
+    for name in 1..10_000 {
+        let alloc = desired(name);
+        let written = store.write(write(&alloc)).await;
+        let is_over = written.is_err() && failed.len() > 3;
+        if written.is_err() {
+            failed.push(alloc);
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(failed.len() > 3, "the disk is full");
+    store
+        .write(vec![Write::Remove(failed[0].alloc_id)])
+        .await
+        .unwrap_err();
+    let reason = conditions.reason(CONDITION).unwrap();
+    assert!(reason.contains("store cannot be written"), "{reason}");
+
+    std::fs::remove_file(ballast).unwrap();
+    changes.wait_for(BTreeMap::is_empty).await.unwrap();
+    let after = desired(20_000);
+    store.write(write(&after)).await.unwrap();
+    store.close();
+
+    let (_store, loaded) = open(&disk.path).unwrap();
+    let is_there = |alloc: &DesiredAlloc| loaded.allocs.contains_key(&alloc.alloc_id);
+    assert!(is_there(&before) && is_there(&after));
+    assert!(!is_there(&failed[0]), "its removal is the newest write");
+    assert!(failed[1..].iter().all(is_there));
+}
+
+/// EMFILE and EIO say nothing about what is in the file, which stays in its place.
+#[test]
+fn an_errno_is_no_damage() {
+    for errno in [5, 24, 28] {
+        let error = std::io::Error::from_raw_os_error(errno);
+        let read: ReadError = redb::Error::Io(error).into();
+        assert!(matches!(read, ReadError::Io(_)), "{errno}");
+    }
 }

@@ -1,8 +1,14 @@
 //! The thread that writes, many records a transaction.
+//!
+//! A database that met an I/O error refuses every later write, so the thread closes it and opens it again. Writes that
+//! failed are kept until one transaction takes them all, at most one for each record. Meanwhile the node has the
+//! condition [`CONDITION`] and starts no task.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use muster_agent_core::alloc::AllocSnapshot;
 use muster_agent_core::task::RemoteTask;
@@ -17,12 +23,18 @@ use super::{
     DESIRED, DRIVER_NETWORKS, LEFTOVERS, META, META_APIS, META_CLUSTER_POLICY, META_SERVERS,
     REMOTE, SNAPSHOTS, TASKS, TaskRecord, USERS, task_key,
 };
+use crate::conditions::Conditions;
 use crate::drivers::networks::DriverNetwork;
 use crate::gc::Leftover;
-use crate::limits::{STORE_GATHER, STORE_QUEUE_MAX};
+use crate::limits::{
+    STORE_GATHER, STORE_LOOK_INTERVAL, STORE_QUEUE_MAX, STORE_REOPEN_MAX, STORE_REOPEN_MIN,
+};
+
+/// The node's condition while the store cannot be written.
+pub(crate) const CONDITION: &str = "store";
 
 /// One change of the store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Write {
     /// What the control plane wants of an allocation.
     Desired(Box<DesiredAlloc>),
@@ -79,11 +91,11 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(super) fn start(database: Database) -> Self {
+    pub(super) fn start(path: PathBuf, database: Database, conditions: Conditions) -> Self {
         let (jobs, inbox) = mpsc::channel(STORE_QUEUE_MAX);
         let spawned = std::thread::Builder::new()
             .name("muster-store".into())
-            .spawn(move || run(&database, inbox));
+            .spawn(move || Writer::new(path, database, conditions).run(inbox));
         let thread = spawned
             .inspect_err(|error| tracing::error!(%error, "the store's thread cannot be started"))
             .ok();
@@ -129,31 +141,159 @@ impl Pending {
     }
 }
 
-fn run(database: &Database, mut inbox: mpsc::Receiver<Job>) {
-    let mut is_shared = false;
-    while let Some(first) = inbox.blocking_recv() {
-        if is_shared {
-            // Where many write, more of them soon will, and all of them pay for each transaction.
-            std::thread::sleep(STORE_GATHER);
+/// A record that a write changes: its allocation, its table, its name. The removal of an allocation comes before what is
+/// written of it later.
+type Key = (Option<AllocId>, u8, String);
+
+fn key(write: &Write) -> Key {
+    let of = |alloc_id: &AllocId, table, name: &str| (Some(*alloc_id), table, name.to_owned());
+    match write {
+        Write::Remove(alloc_id) => of(alloc_id, 0, ""),
+        Write::Desired(alloc) => of(&alloc.alloc_id, 1, ""),
+        Write::Snapshot(alloc_id, _) => of(alloc_id, 2, ""),
+        Write::Remote(alloc_id, _) => of(alloc_id, 3, ""),
+        Write::Task(alloc_id, task, _) => of(alloc_id, 4, task),
+        Write::Leftover(alloc_id, leftover) => of(alloc_id, 5, &leftover.task_id),
+        Write::LeftoverGone(alloc_id, task_id) => of(alloc_id, 5, task_id),
+        Write::DriverNetwork(alloc_id, _) => of(alloc_id, 6, ""),
+        Write::Users(alloc_id, _) => of(alloc_id, 7, ""),
+        Write::Servers(_) => (None, 1, String::new()),
+        Write::Apis(_) => (None, 2, String::new()),
+        Write::ClusterPolicy(_) => (None, 3, String::new()),
+    }
+}
+
+/// The newest write of each record, of those that are not on disk.
+#[derive(Debug, Default)]
+struct Unwritten(BTreeMap<Key, Write>);
+
+impl Unwritten {
+    fn add(&mut self, write: Write) {
+        if let Write::Remove(alloc_id) = &write {
+            self.0.retain(|(of, ..), _| *of != Some(*alloc_id));
         }
-        let mut jobs = vec![first];
-        while jobs.len() < STORE_QUEUE_MAX
-            && let Ok(job) = inbox.try_recv()
-        {
-            jobs.push(job);
+        self.0.insert(key(&write), write);
+    }
+}
+
+struct Writer {
+    path: PathBuf,
+    /// `None` after an error, until it was opened again.
+    database: Option<Database>,
+    unwritten: Unwritten,
+    conditions: Conditions,
+    /// After an error: the reason, and when the next attempt is made.
+    failed: Option<(WriteStoreError, Instant)>,
+    /// The pause before the attempt after the next one.
+    pause: Duration,
+}
+
+impl Writer {
+    fn new(path: PathBuf, database: Database, conditions: Conditions) -> Self {
+        Self {
+            path,
+            database: Some(database),
+            unwritten: Unwritten::default(),
+            conditions,
+            failed: None,
+            pause: STORE_REOPEN_MIN,
         }
-        is_shared = jobs.len() > 1;
-        let writes = jobs.iter().flat_map(|job| &job.writes);
-        let written = commit(database, writes).map_err(|reason| WriteStoreError {
-            reason: reason.to_string(),
-        });
-        if let Err(error) = &written {
-            tracing::error!(%error, "a change of the node's state was not stored");
+    }
+
+    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
+        let mut is_shared = false;
+        while let Some(first) = self.next(&mut inbox) {
+            if is_shared {
+                // Where many write, more of them soon will, and all of them pay for each transaction.
+                std::thread::sleep(STORE_GATHER);
+            }
+            let mut jobs = vec![first];
+            while jobs.len() < STORE_QUEUE_MAX
+                && let Ok(job) = inbox.try_recv()
+            {
+                jobs.push(job);
+            }
+            is_shared = jobs.len() > 1;
+            let written = self.write(&jobs);
+            for job in jobs {
+                // Nobody waits any more when the agent stops.
+                drop(job.done.send(written.clone()));
+            }
         }
-        for job in jobs {
-            // Nobody waits any more when the agent stops.
-            drop(job.done.send(written.clone()));
+        if self.failed.is_some() {
+            self.write_again();
         }
+    }
+
+    /// The next job. While the store is unwell, it is tried again at its time.
+    fn next(&mut self, inbox: &mut mpsc::Receiver<Job>) -> Option<Job> {
+        while let Some((_, at)) = &self.failed {
+            if Instant::now() >= *at {
+                self.write_again();
+                continue;
+            }
+            match inbox.try_recv() {
+                Ok(job) => return Some(job),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => std::thread::sleep(STORE_LOOK_INTERVAL),
+            }
+        }
+        inbox.blocking_recv()
+    }
+
+    fn write(&mut self, jobs: &[Job]) -> Result<(), WriteStoreError> {
+        let writes = || jobs.iter().flat_map(|job| &job.writes);
+        if let Some((error, _)) = &self.failed {
+            let error = error.clone();
+            writes().for_each(|write| self.unwritten.add(write.clone()));
+            return Err(error);
+        }
+        let Err(error) = self.commit(writes()) else {
+            return Ok(());
+        };
+        writes().for_each(|write| self.unwritten.add(write.clone()));
+        Err(self.handle_failed(&*error))
+    }
+
+    /// Opens the database again if it is closed, and writes what is not written.
+    fn write_again(&mut self) {
+        let unwritten = std::mem::take(&mut self.unwritten);
+        let written = self.commit(unwritten.0.values());
+        match written {
+            Ok(()) => {
+                self.failed = None;
+                self.pause = STORE_REOPEN_MIN;
+                self.conditions.clear(CONDITION);
+            }
+            Err(error) => {
+                self.unwritten = unwritten;
+                self.handle_failed(&*error);
+            }
+        }
+    }
+
+    fn commit<'a>(
+        &mut self,
+        writes: impl Iterator<Item = &'a Write>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => super::open_again(&self.path)?,
+        };
+        commit(&database, writes)?;
+        self.database = Some(database);
+        Ok(())
+    }
+
+    fn handle_failed(&mut self, error: &dyn std::error::Error) -> WriteStoreError {
+        let error = WriteStoreError {
+            reason: error.to_string(),
+        };
+        self.conditions.set(CONDITION, &error.to_string());
+        tracing::debug!(%error, unwritten = self.unwritten.0.len(), "the store is tried again");
+        self.failed = Some((error.clone(), Instant::now() + self.pause));
+        self.pause = (self.pause * 2).min(STORE_REOPEN_MAX);
+        error
     }
 }
 

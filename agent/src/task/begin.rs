@@ -24,7 +24,7 @@ use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
 use crate::logs::Owner;
 use crate::payload;
-use crate::store::TaskRecord;
+use crate::store::{self, TaskRecord};
 use crate::task_env::{Places, TaskEnv, host_address};
 use crate::volumes;
 use muster_wire::codec;
@@ -80,6 +80,12 @@ pub(crate) async fn begin(
     take: Option<Vec<u8>>,
 ) -> Result<(LiveTask, String), StartFailure> {
     let _start = facilities.trash.start_of();
+    if let Some(reason) = facilities.conditions.reason(store::CONDITION) {
+        // The next agent would not know of this start.
+        return Err(StartFailure::retryable(reason));
+    }
+    let room = facilities.start_health.take();
+    room.map_err(StartFailure::retryable)?;
     let slot = driver(facilities, task)?;
     let isolation = fs_isolation(&slot, task).await?;
     let begun = begin_isolated(facilities, task, slot, isolation, attempt, take).await;

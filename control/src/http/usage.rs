@@ -392,6 +392,17 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     let help = "Limits of tasks that somebody had changed, and that were set again.";
     header(&mut text, name, "counter", help);
     line(&mut text, name, "", stats.limits_repaired as f64);
+    let name = "muster_node_ebpf_stale_removed_total";
+    let help = "Entries of eBPF maps whose cgroup was gone, and that were removed.";
+    header(&mut text, name, "counter", help);
+    line(&mut text, name, "", stats.ebpf_stale_removed as f64);
+    let name = "muster_node_condition";
+    let help = "1 while the node takes no new tasks for this reason.";
+    header(&mut text, name, "gauge", help);
+    for condition in stats.conditions.keys() {
+        let label = format!("{{condition=\"{condition}\"}}");
+        line(&mut text, name, &label, 1.0);
+    }
     add_collection(&mut text, &stats.collection);
     let name = "muster_task_instances";
     let help = "Allocations that share this place; the newest is told.";

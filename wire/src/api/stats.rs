@@ -92,6 +92,10 @@ pub struct NodeCounters {
     pub agent_resident_bytes: u64,
     /// Limits of tasks that somebody had changed, and that were set again, since the agent's start.
     pub limits_repaired: u64,
+    /// Reasons for which the node takes no new work, by name.
+    pub conditions: BTreeMap<String, String>,
+    /// Entries of eBPF maps whose cgroup was gone, and that were removed, since the agent's start.
+    pub ebpf_stale_removed: u64,
     /// Collection of finished allocations.
     pub collection: Collection,
     /// Every allocation of the node, from one collection; by id.
@@ -602,6 +606,8 @@ impl NodeStats {
                 agent_cpu_nanos: nanos(stats.agent_cpu),
                 agent_resident_bytes: stats.agent_resident_bytes,
                 limits_repaired: stats.limits_repaired,
+                conditions: stats.conditions.clone(),
+                ebpf_stale_removed: stats.ebpf_stale_removed,
                 collection: (&stats.collection).into(),
                 allocs: stats
                     .allocs

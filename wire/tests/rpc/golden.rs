@@ -200,6 +200,8 @@ fn stats() -> NodeStats {
         }],
         ebpf_lost: Some(0),
         limits_repaired: 3,
+        conditions: BTreeMap::from([("store".to_owned(), "full".to_owned())]),
+        ebpf_stale_removed: 5,
         ..NodeStats::default()
     }
 }

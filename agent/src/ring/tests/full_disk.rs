@@ -11,8 +11,8 @@ use crate::logs::{Chunk, LogReader, RotateLimits};
 use crate::ring::{LogRing, OnFull, StreamSpec};
 
 /// A tmpfs, unmounted on drop.
-pub(super) struct SmallDisk {
-    pub(super) path: PathBuf,
+pub(crate) struct SmallDisk {
+    pub(crate) path: PathBuf,
     _dir: tempfile::TempDir,
 }
 
@@ -23,7 +23,7 @@ impl SmallDisk {
     }
 
     /// `None`, said as a skip, where nothing can be mounted.
-    pub(super) fn of_kib(size: u32) -> Option<Self> {
+    pub(crate) fn of_kib(size: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -44,7 +44,7 @@ impl SmallDisk {
         Some(Self { path, _dir: dir })
     }
 
-    pub(super) fn fill(&self) -> PathBuf {
+    pub(crate) fn fill(&self) -> PathBuf {
         let ballast = self.path.join("ballast");
         let mut file = std::fs::File::create(&ballast).unwrap();
         while file.write_all(&[0; 4096]).is_ok() {}

@@ -216,6 +216,8 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         allocs,
         ebpf_lost: Some(3),
         limits_repaired: 4,
+        conditions: BTreeMap::from([("store".to_owned(), "full".to_owned())]),
+        ebpf_stale_removed: 5,
         ..NodeStats::default()
     };
 
@@ -238,6 +240,8 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
         format!("muster_task_instances{labels} 1"),
         "muster_node_ebpf_lost_total 3".to_owned(),
         "muster_node_limits_repaired_total 4".to_owned(),
+        r#"muster_node_condition{condition="store"} 1"#.to_owned(),
+        "muster_node_ebpf_stale_removed_total 5".to_owned(),
         "# TYPE muster_alloc_disk_used_bytes gauge".to_owned(),
         format!("muster_alloc_disk_used_bytes{of_alloc} 4096"),
         format!("muster_alloc_disk_limit_bytes{of_alloc} 314572800"),
