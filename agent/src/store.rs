@@ -11,6 +11,7 @@ mod lock;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -215,8 +216,12 @@ pub(crate) fn node_secret(
     match std::fs::read_to_string(&path) {
         Ok(text) => parse_secret(text.trim()).ok_or(OpenStoreError::NodeSecret { path }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let text: String = fresh.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            write_whole(data_dir, NODE_SECRET_FILE, &format!("{text}\n"))
+            let mut text = String::new();
+            for byte in fresh.0 {
+                write!(text, "{byte:02x}").expect("a string takes any text");
+            }
+            text.push('\n');
+            write_whole(data_dir, NODE_SECRET_FILE, &text)
                 .map_err(|source| OpenStoreError::Io { path, source })?;
             Ok(fresh)
         }

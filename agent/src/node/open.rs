@@ -59,6 +59,10 @@ pub(super) struct Opened {
     pub(super) contact: KeptContact,
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "opens each part of the node, and puts them together"
+)]
 pub(super) async fn open(
     config: &AgentConfig,
     stop: &CancellationToken,

@@ -58,7 +58,7 @@ fn digest(mut reader: SnapshotReader) -> Result<(SnapshotReader, String), ApiErr
 /// Allows one more transfer of a snapshot.
 fn transfer(http: &Http) -> Result<OwnedSemaphorePermit, ApiError> {
     let permit = Arc::clone(&http.snapshots).try_acquire_owned();
-    permit.map_err(|_| ApiError::SnapshotsUnderWay {
+    permit.map_err(|_busy| ApiError::SnapshotsUnderWay {
         transfers: limits::SNAPSHOT_TRANSFERS_MAX,
     })
 }
@@ -93,7 +93,7 @@ pub(super) async fn take_in(
     let waited = limits::SNAPSHOT_TRANSFER_WAIT;
     let saved = timeout(waited, receive(&http, request)).await;
     connection.end_session();
-    let saved = saved.map_err(|_| ApiError::SlowSnapshot { waited })??;
+    let saved = saved.map_err(|_elapsed| ApiError::SlowSnapshot { waited })??;
     let index = restore::restore(&http.control, saved).await?;
     query.json(&json!({ "Index": index.0 }))
 }

@@ -236,30 +236,7 @@ impl ApiError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Unsupported { .. } => StatusCode::NOT_IMPLEMENTED,
-            Self::Rejected(rejection) => match rejection {
-                Rejection::UnknownJob(_)
-                | Rejection::UnknownNode(_)
-                | Rejection::UnknownDeployment(_)
-                | Rejection::UnknownAlloc(_)
-                | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
-                Rejection::CheckIndex { .. }
-                | Rejection::OneOff(
-                    OneOffRefusal::Exists(_)
-                    | OneOffRefusal::Transition { .. }
-                    | OneOffRefusal::Claimed { .. },
-                )
-                | Rejection::Draining(_)
-                | Rejection::ConfigIndex { .. }
-                | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
-                Rejection::RegistrationOff | Rejection::NodeSecret(_) => StatusCode::FORBIDDEN,
-                Rejection::JobTypeChanged { .. }
-                | Rejection::Deployment { .. }
-                | Rejection::Job { .. }
-                | Rejection::NoGroups(_)
-                | Rejection::OfOneOff(_)
-                | Rejection::Domains
-                | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
-            },
+            Self::Rejected(rejection) => rejection_status(rejection),
             Self::Propose(error) => match error {
                 ProposeError::Overloaded { .. }
                 | ProposeError::NotLeader { .. }
@@ -303,6 +280,33 @@ impl ApiError {
             }
             | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
+    }
+}
+
+fn rejection_status(rejection: &Rejection) -> StatusCode {
+    match rejection {
+        Rejection::UnknownJob(_)
+        | Rejection::UnknownNode(_)
+        | Rejection::UnknownDeployment(_)
+        | Rejection::UnknownAlloc(_)
+        | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
+        Rejection::CheckIndex { .. }
+        | Rejection::OneOff(
+            OneOffRefusal::Exists(_)
+            | OneOffRefusal::Transition { .. }
+            | OneOffRefusal::Claimed { .. },
+        )
+        | Rejection::Draining(_)
+        | Rejection::ConfigIndex { .. }
+        | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
+        Rejection::RegistrationOff | Rejection::NodeSecret(_) => StatusCode::FORBIDDEN,
+        Rejection::JobTypeChanged { .. }
+        | Rejection::Deployment { .. }
+        | Rejection::Job { .. }
+        | Rejection::NoGroups(_)
+        | Rejection::OfOneOff(_)
+        | Rejection::Domains
+        | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
     }
 }
 

@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
     Row {
         // Each target's entry point uses the crate that has the target.
         name: "fuzz",
-        uses: &["agent-core", "driver", "wire"],
+        uses: &["agent-core", "control", "driver", "wire"],
         never: &["aya"],
     },
     Row {
