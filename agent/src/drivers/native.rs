@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drivers::introduce::introduce;
 use crate::drivers::pause::Pause;
-use crate::drivers::{DriverHealth, publish, unreachable, wait};
+use crate::drivers::{DriverHealth, publish, unreachable, wait, watch_answers};
 use crate::limits::{
     DRIVER_PING_INTERVAL, DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
 };
@@ -172,7 +172,13 @@ pub(crate) async fn supervise(
                 lives.send_replace(life);
                 tracing::info!(life, "the native driver answers");
                 let answered = Instant::now();
-                let _ended = stop.run_until_cancelled(driver.ended(&client)).await;
+                let ended = async {
+                    tokio::select! {
+                        () = driver.ended(&client) => {}
+                        () = watch_answers(&client, NAME, &health) => {}
+                    }
+                };
+                let _ended = stop.run_until_cancelled(ended).await;
                 if stop.is_cancelled() {
                     return;
                 }
