@@ -14,10 +14,11 @@ use muster_domain::job::{NetworkPolicy, PolicyProtocol};
 use tokio_util::sync::CancellationToken;
 
 use super::AgentConfig;
-use crate::bpf::Bpf;
+use crate::bpf::{Bpf, GATEWAY};
+use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::facilities::Facilities;
-use crate::limits::SWEEP_AFTER;
+use crate::limits::{OWN_ADDRESSES_MAX, SWEEP_AFTER};
 use crate::store::Loaded;
 
 /// What the node adds to every task's policy at this moment. The operator's configuration stays as it is; who the
@@ -130,7 +131,8 @@ fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<Place> {
     sockets(SERVERS, PolicyProtocol::Udp, servers)
 }
 
-/// Where these sockets are reached. One on this machine may listen at every address, so on loopback as well.
+/// Where these sockets are reached. One on this machine may listen at every address, whatever it says: at those of
+/// loopback, at the gateway of bridged tasks, and at every other one that the machine has.
 fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<Place> {
     let mut places = Vec::new();
     for addr in addrs {
@@ -139,12 +141,33 @@ fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<Pl
             IpNet::from(loopback),
             IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
         ];
-        let here = here.into_iter().filter(|_| is_here(addr.ip()));
-        for net in here.chain([addr.ip().into()]) {
+        let machine = IpAddr::V4(Ipv4Addr::from(GATEWAY)).into();
+        let machine = own_addresses().into_iter().chain([machine]);
+        let here = here.into_iter().chain(machine);
+        let here: BTreeSet<IpNet> = if is_here(addr.ip()) {
+            here.chain([addr.ip().into()]).collect()
+        } else {
+            BTreeSet::from([addr.ip().into()])
+        };
+        for net in here {
             places.push((name.to_owned(), net, protocol, addr.port()));
         }
     }
     places
+}
+
+/// Addresses of this machine's devices.
+fn own_addresses() -> Vec<IpNet> {
+    let v6 = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let v6 = v6.lines().filter_map(|line| {
+        let number = u128::from_str_radix(line.split_whitespace().next()?, 16).ok()?;
+        Some(IpAddr::V6(number.into()))
+    });
+    let v4 = bridge::machine_addresses().into_iter().map(IpAddr::V4);
+    v4.chain(v6)
+        .take(OWN_ADDRESSES_MAX)
+        .map(IpNet::from)
+        .collect()
 }
 
 /// Whether the address is one of this machine's.
@@ -178,5 +201,36 @@ pub(super) async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationT
     }
     if let Some(bpf) = facilities.bpf() {
         sweep(bpf, &facilities.tree);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_covered(places: &[Place], address: IpAddr, port: u16) -> bool {
+        let covers = |(_, net, _, of): &Place| net.contains(&address) && *of == port;
+        places.iter().any(covers)
+    }
+
+    /// A server that advertises one address may listen at all of them.
+    #[test]
+    fn a_local_server_is_fenced_at_every_address() {
+        let advertised = SocketAddr::from(([127, 0, 0, 1], 4646));
+        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[advertised]);
+
+        let gateway = IpAddr::from(GATEWAY);
+        assert!(is_covered(&places, gateway, 4646), "{places:?}");
+        for net in own_addresses() {
+            assert!(is_covered(&places, net.addr(), 4646), "{net}: {places:?}");
+        }
+        assert!(!is_covered(&places, gateway, 4647));
+    }
+
+    #[test]
+    fn a_remote_server_is_fenced_at_its_address() {
+        let remote = SocketAddr::from(([192, 0, 2, 7], 4646));
+        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[remote]);
+        assert_eq!(places.len(), 1, "{places:?}");
     }
 }
