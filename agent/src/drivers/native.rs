@@ -113,7 +113,7 @@ impl NativeProcess {
         let kept = ENV_KEPT
             .iter()
             .filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let child = tokio::process::Command::new(program)
+        let mut child = tokio::process::Command::new(program)
             .args(arguments)
             .arg(self.socket())
             .env_clear()
@@ -127,7 +127,11 @@ impl NativeProcess {
             .process_group(0)
             .spawn()?;
         if let Some(process) = child.id().and_then(ProcessId::of) {
-            process.store(&pid_record(&self.dir))?;
+            if let Err(error) = process.store(&pid_record(&self.dir)) {
+                // Nobody would find it, as on a full disk.
+                child.start_kill()?;
+                return Err(error);
+            }
         }
         Ok(child)
     }
@@ -289,4 +293,34 @@ async fn answers(client: &Client, stop: &CancellationToken) -> bool {
         tokio::time::sleep(DRIVER_PING_INTERVAL).await;
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory in the place of the record makes it fail for root as well, as a full disk does.
+    #[tokio::test]
+    async fn a_driver_that_cannot_be_recorded_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(pid_record(dir.path())).unwrap();
+        let pid_file = dir.path().join("pid");
+        let script = format!("echo $$ > {}; exec sleep 1000", pid_file.display());
+        let command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
+        let config = Value::Null;
+        let process = NativeProcess::new(command, vec![], dir.path().to_owned(), config).unwrap();
+
+        let error = process.spawn().unwrap_err();
+
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory, "{error}");
+        let Ok(pid) = std::fs::read_to_string(pid_file) else {
+            // It was killed before it wrote anything.
+            return;
+        };
+        if let Some(child) = pid.trim().parse().ok().and_then(ProcessId::of) {
+            tokio::time::timeout(DRIVER_START_DEADLINE, child.ended())
+                .await
+                .unwrap();
+        }
+    }
 }

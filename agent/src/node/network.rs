@@ -18,7 +18,7 @@ use crate::bpf::{Bpf, GATEWAY};
 use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::facilities::Facilities;
-use crate::limits::{OWN_ADDRESSES_MAX, SWEEP_AFTER};
+use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::store::Loaded;
 
 /// What the node adds to every task's policy at this moment. The operator's configuration stays as it is; who the
@@ -191,6 +191,52 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
         Some(cgroup.id())
     });
     alive.collect()
+}
+
+/// Removes what eBPF maps have of cgroups that are gone, now and then until the agent stops.
+pub(super) async fn reconcile(facilities: Arc<Facilities>, stop: CancellationToken) {
+    let mut before = BTreeSet::new();
+    let mut look = tokio::time::interval(RECONCILE_INTERVAL);
+    while stop.run_until_cancelled(look.tick()).await.is_some() {
+        let of = Arc::clone(&facilities);
+        let looked = tokio::task::spawn_blocking(move || stale(&of)).await;
+        let stale = looked.unwrap_or_default();
+        // A task that has just ended is cleaned up by its runner, which still reads what was counted.
+        for cgroup in stale.intersection(&before) {
+            let Some(Ok(())) = facilities.bpf().map(|bpf| bpf.forget(*cgroup)) else {
+                continue;
+            };
+            let removed = &facilities.ebpf_stale_removed;
+            removed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(cgroup, "entries of eBPF maps had no cgroup and are removed");
+        }
+        before = stale;
+    }
+}
+
+/// Cgroups that the maps know and that are gone.
+fn stale(facilities: &Facilities) -> BTreeSet<u64> {
+    let known = facilities.bpf().and_then(|bpf| bpf.collect().ok());
+    let Some(known) = known else {
+        return BTreeSet::new();
+    };
+    // Looked for after the maps were read: the cgroup of a task is made before its entries. A tree that cannot be read
+    // says nothing.
+    let Ok(tasks) = facilities.tree.tasks() else {
+        return BTreeSet::new();
+    };
+    if tasks.is_empty() && !facilities.tree.v2_dir().is_dir() {
+        return BTreeSet::new();
+    }
+    let alive = alive(&facilities.tree);
+    let running = facilities.live.of(None);
+    let running: BTreeSet<u64> = running
+        .iter()
+        .map(|(_, _, live)| live.record.cgroup_id)
+        .collect();
+    let mut stale: BTreeSet<u64> = known.into_keys().collect();
+    stale.retain(|cgroup| !alive.contains(cgroup) && !running.contains(cgroup));
+    stale
 }
 
 /// Removes network policies that tasks had before this agent found them and gave them theirs.
