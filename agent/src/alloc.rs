@@ -317,10 +317,12 @@ impl AllocTask {
         }
         match effect {
             TaskEffect::Start { attempt } => {
-                jobs.spawn(task::run(facilities, task, attempt, None, inputs));
+                let stopped = self.stopped.clone();
+                jobs.spawn(task::run(facilities, task, attempt, None, stopped, inputs));
             }
             TaskEffect::TakeOver { attempt, handle } => {
-                jobs.spawn(task::run(facilities, task, attempt, Some(handle), inputs));
+                let (take, stopped) = (Some(handle), self.stopped.clone());
+                jobs.spawn(task::run(facilities, task, attempt, take, stopped, inputs));
             }
             TaskEffect::Recover { attempt } => {
                 let record = self.records.remove(task.name());
@@ -346,7 +348,11 @@ impl AllocTask {
             }
             TaskEffect::Force => {
                 if let Some(live) = live {
-                    jobs.spawn(async move { live.force().await });
+                    jobs.spawn(async move {
+                        if let Some(message) = live.force().await {
+                            inputs.send(TaskInput::Told { message }).await;
+                        }
+                    });
                 }
             }
         }

@@ -227,6 +227,16 @@ fn marks(node_id: NodeId) -> (String, u32) {
     (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
 }
 
+/// The machine's IPv4 addresses; none where the kernel does not tell.
+pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
+    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.addresses());
+    let found = found.inspect_err(|error| {
+        tracing::warn!(%error, "the machine's addresses cannot be listed");
+    });
+    let found = found.unwrap_or_default().into_iter();
+    found.map(|(_, address)| address).collect()
+}
+
 /// Removes a node's programs from devices and its rule. Says whether there was a rule.
 pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
     let (table, handle) = marks(node_id);

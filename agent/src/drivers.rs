@@ -28,7 +28,9 @@ use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
+use crate::limits::{
+    DRIVER_ANSWER_DEADLINE, DRIVER_ANSWER_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN,
+};
 pub(crate) use tell::follow_events;
 
 /// A driver and whether it answers.
@@ -259,6 +261,38 @@ pub(crate) fn unserved(name: &str, capabilities: &Capabilities) -> Option<String
             "driver `{name}` isolates file systems by `unveil`: drivers of that kind (exec2) open a task's output in `logs` of its allocation's shared directory, whatever place they are told, and this agent has it where no task can write; take another driver for its tasks, such as `native` with isolation = \"contained\""
         )),
         FsIsolation::None | FsIsolation::Chroot | FsIsolation::Image => None,
+    }
+}
+
+/// Asks a driver now and then whether it answers, and tells when it does not: its process may hang or be stopped.
+/// Never returns.
+pub(crate) async fn watch_answers(
+    client: &muster_driver::plugin::Client,
+    name: &str,
+    health: &watch::Sender<DriverHealth>,
+) {
+    let mut before: Option<DriverInfo> = None;
+    loop {
+        tokio::time::sleep(DRIVER_ANSWER_INTERVAL).await;
+        let asked = tokio::time::timeout(DRIVER_ANSWER_DEADLINE, client.ping()).await;
+        match (asked, &before) {
+            (Err(_elapsed), None) => {
+                let reason = format!(
+                    "the driver's process does not answer within {DRIVER_ANSWER_DEADLINE:?}: it hangs or was stopped"
+                );
+                tracing::error!(driver = name, reason);
+                before = health.borrow().get(name).cloned();
+                publish(health, name, unreachable(&reason));
+            }
+            (Ok(Ok(())), Some(_)) => {
+                tracing::info!(driver = name, "the driver's process answers again");
+                if let Some(info) = before.take() {
+                    publish(health, name, info);
+                }
+            }
+            // A process that has ended is seen by its supervisor.
+            (Ok(_), _) | (Err(_), Some(_)) => {}
+        }
     }
 }
 

@@ -152,7 +152,7 @@ pub(crate) async fn keep(
     facilities: &Facilities,
     alloc_id: AllocId,
     leftover: Leftover,
-    error: &ReleaseError,
+    error: &(dyn std::error::Error + Send + Sync),
 ) {
     tracing::warn!(
         %alloc_id, task = leftover.task, error = chain(error),

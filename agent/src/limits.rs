@@ -31,6 +31,16 @@ pub(crate) const START_PAUSE_MIN: Duration = Duration::from_secs(30);
 pub(crate) const START_PAUSE_MAX: Duration = Duration::from_mins(10);
 /// Pause between two looks at open files.
 pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause between two questions whether a driver's process answers.
+pub(crate) const DRIVER_ANSWER_INTERVAL: Duration = Duration::from_secs(5);
+/// How long it may take to answer; a busy machine makes it slow, and a stopped process never answers.
+pub(crate) const DRIVER_ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed.
+pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// Pause between two comparisons of eBPF maps with the cgroups that there are.
+pub(crate) const RECONCILE_INTERVAL: Duration = Duration::from_mins(5);
+/// Addresses of this machine at which its servers are kept from tasks. Each is a rule of every task for every server.
+pub(crate) const OWN_ADDRESSES_MAX: usize = 64;
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.

@@ -199,18 +199,24 @@ impl LiveTask {
         self.leaving.cancel();
     }
 
-    /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches.
-    pub(crate) async fn force(&self) {
+    /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches. Returns why it may still run.
+    pub(crate) async fn force(&self) -> Option<String> {
         let cgroup = self.cgroup.as_ref().filter(|_| self.is_here());
         let Some(cgroup) = cgroup else {
             if let Err(error) = self.stop(FORCE_SIGNAL, Duration::ZERO).await {
                 tracing::error!(task = self.record.task_id, %error, "a task cannot be killed by its driver");
+                return Some(format!(
+                    "the task may still run: its driver `{}` could not kill it ({error}), and no process is in the cgroup of the agent",
+                    self.record.driver
+                ));
             }
-            return;
+            return None;
         };
-        if let Err(error) = cgroup.kill() {
-            tracing::error!(task = self.record.task_id, %error, "a task cannot be killed");
-        }
+        let error = cgroup.kill().err()?;
+        tracing::error!(task = self.record.task_id, %error, "a task cannot be killed");
+        Some(format!(
+            "the task may still run: its cgroup cannot be killed: {error}"
+        ))
     }
 }
 
@@ -223,6 +229,7 @@ pub(crate) async fn run(
     task: TaskAt,
     attempt: u32,
     take: Option<Vec<u8>>,
+    stopped: CancellationToken,
     inputs: Inputs,
 ) {
     let begun = {
@@ -233,7 +240,7 @@ pub(crate) async fn run(
             None => None,
         };
         // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
-        Box::pin(begin::begin(&facilities, &task, attempt, take)).await
+        Box::pin(begin::begin(&facilities, &task, attempt, take, &stopped)).await
     };
     match begun {
         Ok((live, note)) => {

@@ -14,6 +14,10 @@ pub const DRIVER_PORT_MIN: u16 = 14_000;
 /// The last of the ports that begin with [`DRIVER_PORT_MIN`].
 pub const DRIVER_PORT_MAX: u16 = 14_512;
 
+/// Bytes of what a driver knows of a task that the agent stores for it, and sends with each recovery. Drivers of Nomad
+/// need some hundred bytes. A task whose driver sends more is not kept.
+pub const DRIVER_STATE_BYTES_MAX: usize = 1 << 20;
+
 /// Calls that may be open at once on one connection; more wait in the client.
 ///
 /// With a driver that is not ours every running task has a `WaitTask` open. The default of the HTTP library, 200, would make the

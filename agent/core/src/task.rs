@@ -883,7 +883,7 @@ impl TaskRunner {
         if !forced {
             self.event(
                 TaskEventKind::Killing,
-                "the kill timeout is over: everything in its cgroup is killed",
+                "the kill timeout is over: the task is killed",
                 now,
             );
         }

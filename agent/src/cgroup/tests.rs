@@ -895,3 +895,15 @@ async fn a_running_task_makes_room_for_one_with_cores() {
     task.remove().await.unwrap();
     fixture.tree.remove().await.unwrap();
 }
+
+#[test]
+fn an_adopted_tree_gets_its_group_of_drivers_back() {
+    let Some(fixture) = Fixture::new() else {
+        return;
+    };
+    fs::remove_dir(fixture.tree.drivers_dir()).unwrap();
+
+    let adopted = NodeTree::open(fixture.tree.record().clone()).unwrap();
+
+    assert!(adopted.drivers_dir().is_dir());
+}

@@ -196,7 +196,13 @@ impl NodeTree {
         };
         match tree.roots().into_iter().find(|root| !root.is_dir()) {
             Some(dir) => Err(NodeTreeError::Gone { dir: dir.into() }),
-            None => Ok(tree),
+            None => {
+                // Whoever removes empty groups may have taken the drivers' own, which holds nothing then.
+                for root in tree.roots() {
+                    make(&root.join(DRIVERS))?;
+                }
+                Ok(tree)
+            }
         }
     }
 

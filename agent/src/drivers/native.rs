@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drivers::introduce::introduce;
 use crate::drivers::pause::Pause;
-use crate::drivers::{DriverHealth, publish, unreachable, wait};
+use crate::drivers::{DriverHealth, publish, unreachable, wait, watch_answers};
 use crate::limits::{
     DRIVER_PING_INTERVAL, DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
 };
@@ -113,7 +113,7 @@ impl NativeProcess {
         let kept = ENV_KEPT
             .iter()
             .filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        let child = tokio::process::Command::new(program)
+        let mut child = tokio::process::Command::new(program)
             .args(arguments)
             .arg(self.socket())
             .env_clear()
@@ -126,8 +126,12 @@ impl NativeProcess {
             // A signal to the agent's group, such as Ctrl-C, is none to the driver's.
             .process_group(0)
             .spawn()?;
-        if let Some(process) = child.id().and_then(ProcessId::of) {
-            process.store(&pid_record(&self.dir))?;
+        if let Some(process) = child.id().and_then(ProcessId::of)
+            && let Err(error) = process.store(&pid_record(&self.dir))
+        {
+            // Nobody would find it, as on a full disk.
+            child.start_kill()?;
+            return Err(error);
         }
         Ok(child)
     }
@@ -172,7 +176,13 @@ pub(crate) async fn supervise(
                 lives.send_replace(life);
                 tracing::info!(life, "the native driver answers");
                 let answered = Instant::now();
-                let _ended = stop.run_until_cancelled(driver.ended(&client)).await;
+                let ended = async {
+                    tokio::select! {
+                        () = driver.ended(&client) => {}
+                        () = watch_answers(&client, NAME, &health) => {}
+                    }
+                };
+                let _ended = stop.run_until_cancelled(ended).await;
                 if stop.is_cancelled() {
                     return;
                 }
@@ -283,4 +293,34 @@ async fn answers(client: &Client, stop: &CancellationToken) -> bool {
         tokio::time::sleep(DRIVER_PING_INTERVAL).await;
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory in the place of the record makes it fail for root as well, as a full disk does.
+    #[tokio::test]
+    async fn a_driver_that_cannot_be_recorded_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(pid_record(dir.path())).unwrap();
+        let pid_file = dir.path().join("pid");
+        let script = format!("echo $$ > {}; exec sleep 1000", pid_file.display());
+        let command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
+        let config = Value::Null;
+        let process = NativeProcess::new(command, vec![], dir.path().to_owned(), config).unwrap();
+
+        let error = process.spawn().unwrap_err();
+
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory, "{error}");
+        let Ok(pid) = std::fs::read_to_string(pid_file) else {
+            // It was killed before it wrote anything.
+            return;
+        };
+        if let Some(child) = pid.trim().parse().ok().and_then(ProcessId::of) {
+            tokio::time::timeout(DRIVER_START_DEADLINE, child.ended())
+                .await
+                .unwrap();
+        }
+    }
 }

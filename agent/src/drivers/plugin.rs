@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::introduce::{IntroduceError, introduce};
 use super::pause::Pause;
-use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait};
+use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait, watch_answers};
 use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::process::ProcessId;
 use crate::task::chain;
@@ -440,7 +440,10 @@ async fn supervise(
                     lives.send_replace(life);
                     tracing::info!(driver = name, life, "a plugin answers");
                     let answered = Instant::now();
-                    let _ended = around.stop.run_until_cancelled(plugin.ended(process)).await;
+                    let _ended = around
+                        .stop
+                        .run_until_cancelled(plugin.ended(process, &name, &around))
+                        .await;
                     if around.stop.is_cancelled() {
                         return;
                     }
@@ -494,7 +497,7 @@ impl Plugin {
         Err(error)
     }
 
-    async fn ended(&self, life: Life) {
+    async fn ended(&self, life: Life, name: &str, around: &Around) {
         let client = self.client.clone();
         let ended = async {
             match life {
@@ -513,9 +516,11 @@ impl Plugin {
             client.attend().await;
             std::future::pending::<()>().await;
         };
+        let answers = watch_answers(&self.client, name, &around.health);
         tokio::select! {
             () = ended => {}
             () = attended => {}
+            () = answers => {}
         }
     }
 }

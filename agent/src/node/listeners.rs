@@ -118,32 +118,6 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical())
 }
 
-/// The addresses of this machine, without those of loopback. The gateway of bridge networks is among them.
-pub(super) fn machine_addresses() -> BTreeSet<IpAddr> {
-    let trie = fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
-    let inet6 = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-    let addresses = local_addresses(&trie).chain(inet6_addresses(&inet6));
-    addresses.filter(|address| !address.is_loopback()).collect()
-}
-
-/// The local addresses in the text of `/proc/net/fib_trie`: a line with an address, and the next one `/32 host LOCAL`.
-fn local_addresses(trie: &str) -> impl Iterator<Item = IpAddr> {
-    let lines = trie.lines().map(str::trim_start);
-    lines.clone().zip(lines.skip(1)).filter_map(|(line, next)| {
-        let address = line.strip_prefix("|-- ")?;
-        let is_local = next == "/32 host LOCAL";
-        is_local.then(|| address.parse().ok())?
-    })
-}
-
-fn inet6_addresses(text: &str) -> impl Iterator<Item = IpAddr> {
-    text.lines().filter_map(|line| {
-        let digits = line.split_ascii_whitespace().next()?;
-        let number = u128::from_str_radix(digits, 16).ok()?;
-        Some(Ipv6Addr::from(number).into())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,17 +137,6 @@ mod tests {
         assert!(address.ip().is_unspecified() && address.port() == 4_646);
         assert_eq!(parse_row(row, UDP_UNCONNECTED), None);
         assert_eq!(parse_row("sl local_address", TCP_LISTEN), None);
-    }
-
-    #[test]
-    fn addresses_of_the_machine_are_found() {
-        let trie = "Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.0.0.5\n        /32 host LOCAL\n     |-- 10.0.0.255\n        /32 link BROADCAST\n";
-        let found: Vec<IpAddr> = local_addresses(trie).collect();
-        assert_eq!(found, [IpAddr::from([10, 0, 0, 5])]);
-
-        let inet6 = "fe800000000000000000000000000001 02 40 20 80 eth0\n";
-        let found: Vec<IpAddr> = inet6_addresses(inet6).collect();
-        assert_eq!(found, ["fe80::1".parse::<IpAddr>().unwrap()]);
     }
 
     #[test]

@@ -11,15 +11,15 @@ use ipnet::{IpNet, Ipv4Net};
 use muster_agent_core::policy::NodePolicy;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{NetworkPolicy, PolicyProtocol};
-use muster_ebpf_common::nat::GATEWAY;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentConfig;
 use super::listeners::{self, Listener};
-use crate::bpf::Bpf;
+use crate::bpf::{Bpf, GATEWAY};
+use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::facilities::Facilities;
-use crate::limits::SWEEP_AFTER;
+use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::store::Loaded;
 
 /// What the node adds to every task's policy at this moment. The operator's configuration stays as it is; who the
@@ -128,9 +128,6 @@ const SERVERS: &str = "servers";
 /// The same of those for clients: HTTP and Diego's wire.
 const HTTP_API: &str = "http-api";
 
-/// Addresses of this machine that a server's socket is forbidden at. A machine with more has its first ones fenced.
-const MACHINE_ADDRESSES_MAX: usize = 64;
-
 /// A place that no task reaches, with what a refusal is told by.
 type Place = (String, IpNet, PolicyProtocol, u16);
 
@@ -143,46 +140,54 @@ fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<Place> {
 fn listener((protocol, socket): Listener) -> Vec<Place> {
     let place = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
     if socket.ip().is_unspecified() {
-        everywhere_here().map(place).collect()
+        everywhere_here().into_iter().map(place).collect()
     } else {
         vec![place(socket.ip().into())]
     }
 }
 
-/// All addresses of this machine, the gateway of bridge networks included.
-fn everywhere_here() -> impl Iterator<Item = IpNet> {
+/// All addresses of this machine: of loopback, the gateway of bridge networks, and those of its devices.
+fn everywhere_here() -> BTreeSet<IpNet> {
     let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
-    let gateway = IpAddr::from(GATEWAY);
-    let mut addresses = listeners::machine_addresses();
-    addresses.insert(gateway);
-    [
+    let gateway = IpAddr::V4(Ipv4Addr::from(GATEWAY));
+    let built_in = [
         IpNet::from(loopback),
         IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
-    ]
-    .into_iter()
-    .chain(
-        addresses
-            .into_iter()
-            .take(MACHINE_ADDRESSES_MAX)
-            .map(IpNet::from),
-    )
+        gateway.into(),
+    ];
+    built_in.into_iter().chain(own_addresses()).collect()
 }
 
-/// Where these sockets are reached. One on this machine may listen at every address, so on loopback as well.
+/// Where these sockets are reached. One on this machine may listen at every address, whatever it says: at those of
+/// loopback, at the gateway of bridged tasks, and at every other one that the machine has.
 fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<Place> {
     let mut places = Vec::new();
     for addr in addrs {
-        let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
-        let here = [
-            IpNet::from(loopback),
-            IpAddr::V6(Ipv6Addr::LOCALHOST).into(),
-        ];
-        let here = here.into_iter().filter(|_| is_here(addr.ip()));
-        for net in here.chain([addr.ip().into()]) {
+        let own = IpNet::from(addr.ip());
+        let here = if is_here(addr.ip()) {
+            everywhere_here().into_iter().chain([own]).collect()
+        } else {
+            BTreeSet::from([own])
+        };
+        for net in here {
             places.push((name.to_owned(), net, protocol, addr.port()));
         }
     }
     places
+}
+
+/// Addresses of this machine's devices.
+fn own_addresses() -> Vec<IpNet> {
+    let v6 = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let v6 = v6.lines().filter_map(|line| {
+        let number = u128::from_str_radix(line.split_whitespace().next()?, 16).ok()?;
+        Some(IpAddr::V6(number.into()))
+    });
+    let v4 = bridge::machine_addresses().into_iter().map(IpAddr::V4);
+    v4.chain(v6)
+        .take(OWN_ADDRESSES_MAX)
+        .map(IpNet::from)
+        .collect()
 }
 
 /// Whether the address is one of this machine's.
@@ -208,6 +213,52 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
     alive.collect()
 }
 
+/// Removes what eBPF maps have of cgroups that are gone, now and then until the agent stops.
+pub(super) async fn reconcile(facilities: Arc<Facilities>, stop: CancellationToken) {
+    let mut before = BTreeSet::new();
+    let mut look = tokio::time::interval(RECONCILE_INTERVAL);
+    while stop.run_until_cancelled(look.tick()).await.is_some() {
+        let of = Arc::clone(&facilities);
+        let looked = tokio::task::spawn_blocking(move || stale(&of)).await;
+        let stale = looked.unwrap_or_default();
+        // A task that has just ended is cleaned up by its runner, which still reads what was counted.
+        for cgroup in stale.intersection(&before) {
+            let Some(Ok(())) = facilities.bpf().map(|bpf| bpf.forget(*cgroup)) else {
+                continue;
+            };
+            let removed = &facilities.ebpf_stale_removed;
+            removed.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(cgroup, "entries of eBPF maps had no cgroup and are removed");
+        }
+        before = stale;
+    }
+}
+
+/// Cgroups that the maps know and that are gone.
+fn stale(facilities: &Facilities) -> BTreeSet<u64> {
+    let known = facilities.bpf().and_then(|bpf| bpf.collect().ok());
+    let Some(known) = known else {
+        return BTreeSet::new();
+    };
+    // Looked for after the maps were read: the cgroup of a task is made before its entries. A tree that cannot be read
+    // says nothing.
+    let Ok(tasks) = facilities.tree.tasks() else {
+        return BTreeSet::new();
+    };
+    if tasks.is_empty() && !facilities.tree.v2_dir().is_dir() {
+        return BTreeSet::new();
+    }
+    let alive = alive(&facilities.tree);
+    let running = facilities.live.of(None);
+    let running: BTreeSet<u64> = running
+        .iter()
+        .map(|(_, _, live)| live.record.cgroup_id)
+        .collect();
+    let mut stale: BTreeSet<u64> = known.into_keys().collect();
+    stale.retain(|cgroup| !alive.contains(cgroup) && !running.contains(cgroup));
+    stale
+}
+
 /// Removes network policies that tasks had before this agent found them and gave them theirs.
 pub(super) async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationToken) {
     tokio::select! {
@@ -216,5 +267,36 @@ pub(super) async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationT
     }
     if let Some(bpf) = facilities.bpf() {
         sweep(bpf, &facilities.tree);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_covered(places: &[Place], address: IpAddr, port: u16) -> bool {
+        let covers = |(_, net, _, of): &Place| net.contains(&address) && *of == port;
+        places.iter().any(covers)
+    }
+
+    /// A server that advertises one address may listen at all of them.
+    #[test]
+    fn a_local_server_is_fenced_at_every_address() {
+        let advertised = SocketAddr::from(([127, 0, 0, 1], 4646));
+        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[advertised]);
+
+        let gateway = IpAddr::from(GATEWAY);
+        assert!(is_covered(&places, gateway, 4646), "{places:?}");
+        for net in own_addresses() {
+            assert!(is_covered(&places, net.addr(), 4646), "{net}: {places:?}");
+        }
+        assert!(!is_covered(&places, gateway, 4647));
+    }
+
+    #[test]
+    fn a_remote_server_is_fenced_at_its_address() {
+        let remote = SocketAddr::from(([192, 0, 2, 7], 4646));
+        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[remote]);
+        assert_eq!(places.len(), 1, "{places:?}");
     }
 }

@@ -247,6 +247,7 @@ fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mu
     tasks.spawn(start_health::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(pressure::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
+    tasks.spawn(network::reconcile(Arc::clone(facilities), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
     tasks.spawn(bridge::follow_devices(Arc::clone(facilities), stop.clone()));
     for (name, slot) in facilities.drivers.iter() {

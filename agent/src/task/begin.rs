@@ -21,7 +21,7 @@ use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, Learned, TaskConfigError, native, unserved};
 use crate::facilities::Facilities;
 use crate::gc::{self, Leftover};
-use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE};
+use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
 use crate::logs::Owner;
 use crate::payload;
 use crate::store::{self, TaskRecord};
@@ -78,6 +78,7 @@ pub(crate) async fn begin(
     task: &TaskAt,
     attempt: u32,
     take: Option<Vec<u8>>,
+    stopped: &CancellationToken,
 ) -> Result<(LiveTask, String), StartFailure> {
     let _start = facilities.trash.start_of();
     if let Some(reason) = facilities.conditions.reason(store::CONDITION) {
@@ -88,7 +89,7 @@ pub(crate) async fn begin(
     room.map_err(StartFailure::retryable)?;
     let slot = driver(facilities, task)?;
     let isolation = fs_isolation(&slot, task).await?;
-    let begun = begin_isolated(facilities, task, slot, isolation, attempt, take).await;
+    let begun = begin_isolated(facilities, task, slot, isolation, attempt, (take, stopped)).await;
     if begun.is_err() && isolation == FsIsolation::Chroot {
         root::remove(facilities, task).await;
     }
@@ -101,7 +102,7 @@ async fn begin_isolated(
     slot: DriverSlot,
     isolation: FsIsolation,
     attempt: u32,
-    take: Option<Vec<u8>>,
+    (take, stopped): (Option<Vec<u8>>, &CancellationToken),
 ) -> Result<(LiveTask, String), StartFailure> {
     let network = facilities.bridge.ensure(facilities, &task.desired).await;
     let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
@@ -137,7 +138,8 @@ async fn begin_isolated(
         }
     };
     let begins = attempt == 0 && take.is_none();
-    match start(facilities, task, &slot, config, take, &cgroup, begins).await {
+    let taken = (take, stopped);
+    match start(facilities, task, &slot, config, taken, &cgroup, begins).await {
         Ok((started, streams)) => {
             let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
             notes.extend(note);
@@ -318,7 +320,7 @@ async fn start(
     task: &TaskAt,
     slot: &DriverSlot,
     mut config: TaskConfig,
-    take: Option<Vec<u8>>,
+    (take, stopped): (Option<Vec<u8>>, &CancellationToken),
     cgroup: &TaskCgroup,
     begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
@@ -348,9 +350,36 @@ async fn start(
         dir: cgroup.dir().to_owned(),
         joins: cgroup.joins(),
     });
-    let asked = match take {
-        Some(handle) => remote::take_over(slot, config, &handle).await,
-        None => with_driver(facilities, task, slot, config, cgroup.id()).await,
+    let task_id = config.id.clone();
+    let asking = async {
+        match take {
+            Some(handle) => remote::take_over(slot, config, &handle).await,
+            None => with_driver(facilities, task, slot, config, cgroup.id()).await,
+        }
+    };
+    let given_up = async {
+        stopped.cancelled().await;
+        tokio::time::sleep(START_STOP_DEADLINE).await;
+    };
+    let asked = tokio::select! {
+        asked = asking => asked,
+        () = given_up => {
+            let reason = format!(
+                "the driver `{}` did not answer StartTask within {START_STOP_DEADLINE:?} of the stop: the task's cgroup is killed",
+                task.task().driver
+            );
+            let leftover = Leftover {
+                driver: task.task().driver.clone(),
+                task_id,
+                task: task.name().to_owned(),
+                cgroup_id: cgroup.id(),
+                boot_id: facilities.boot_id.clone(),
+            };
+            // The driver may make the task yet: it is asked to destroy it with the allocation.
+            let error = std::io::Error::other(reason.clone());
+            gc::keep(facilities, task.alloc_id(), leftover, &error).await;
+            Err(StartFailure::retryable(reason))
+        }
     };
     match asked {
         Ok(started) => Ok((started, streams)),

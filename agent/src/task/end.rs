@@ -20,7 +20,7 @@ use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::{DriverSlot, native};
 use crate::facilities::{Facilities, now};
 use crate::gc::{self, Leftover};
-use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, LEDGER_DEADLINE};
+use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::store::{Ended, TaskRecord};
 
 /// Who knows that the task runs.
@@ -189,7 +189,6 @@ async fn wait(
             live.slot.ready().await;
             match driver.recover_task(live.handle()).await {
                 Ok(()) => {
-                    pause = RETRY_PAUSE;
                     if let Known::No(told) = std::mem::replace(&mut known, Known::ToRunner) {
                         // A task without a process of ours, or one that has just ended.
                         let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
@@ -228,6 +227,7 @@ async fn wait(
                 }
             }
         }
+        let asked = Instant::now();
         match driver.wait_task(&live.record.task_id).await {
             Ok(result) if result.status_known => return Ok(seen_by_driver(result)),
             Ok(unknown) => {
@@ -239,6 +239,10 @@ async fn wait(
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
                 known = Known::ToRunner;
+                if asked.elapsed() > DRIVER_SETTLED {
+                    // Not a driver that answers each call with an error.
+                    pause = RETRY_PAUSE;
+                }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(DRIVER_PAUSE_MAX);
             }

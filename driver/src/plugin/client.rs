@@ -290,6 +290,7 @@ impl Client {
             .handle
             .ok_or_else(|| protocol("a task was started without a handle"))?;
         let mut handle = convert::handle_from_proto(handle)?;
+        check_state(handle.driver_state.len())?;
         if handle.driver.is_empty() {
             handle.driver.clone_from(&self.name);
         }
@@ -437,6 +438,19 @@ async fn opened<T: Send + 'static>(
             .flatten()
             .boxed()),
     }
+}
+
+/// Refuses a handle that is too large to be stored.
+fn check_state(bytes: usize) -> Result<(), StartTaskError> {
+    if bytes <= limits::DRIVER_STATE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(StartTaskError::Fatal {
+        message: format!(
+            "the driver's state of the task has {bytes} bytes, at most {} are kept",
+            limits::DRIVER_STATE_BYTES_MAX
+        ),
+    })
 }
 
 fn path_of(socket: &Mutex<PathBuf>) -> PathBuf {

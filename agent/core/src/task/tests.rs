@@ -341,9 +341,9 @@ fn stop_sends_the_signal_then_force() {
             5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
             5 stop => running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
             14 timer => running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
-            15 timer => force running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
-            20 timer => running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
-            25 timer => force running restarts=0 timer 35s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+            15 timer => force running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: the task is killed
+            20 timer => running restarts=0 timer 25s to kill the task | Killing: the kill timeout is over: the task is killed
+            25 timer => force running restarts=0 timer 35s to kill the task | Killing: the kill timeout is over: the task is killed
             26 signal 9 => dead restarts=0 | Killed: the task was stopped
         "]],
     );
@@ -436,7 +436,7 @@ fn a_driver_that_cannot_stop_is_forced() {
         5 stop => stop(SIGTERM,5s) running restarts=0 timer 15s to kill the task | Killing: SIGTERM sent, force after 5s
         6 stop-failed => running restarts=0 timer 11s to kill the task | Driver Failure: driver gone
         10 timer => running restarts=0 timer 11s to kill the task | Driver Failure: driver gone
-        11 timer => force running restarts=0 timer 21s to kill the task | Killing: the kill timeout is over: everything in its cgroup is killed
+        11 timer => force running restarts=0 timer 21s to kill the task | Killing: the kill timeout is over: the task is killed
         12 signal 9 => dead restarts=0 | Killed: the task was stopped
     "]],
     );
