@@ -191,3 +191,10 @@ pub const URL_BYTES_MAX: usize = 8 << 10;
 
 /// How often a thread that hands an archive on looks whether the transfer was stopped while the task takes nothing.
 pub const TRANSFER_STOP_POLL: Duration = Duration::from_millis(100);
+
+/// Pause between two questions how a process ended that is not a child.
+pub const EXIT_INFO_PAUSE: Duration = Duration::from_millis(30);
+
+/// Questions of that kind. Together they take three seconds: the first process of a container may be slow to take the
+/// status of its children, and the kernel tells others only then.
+pub const EXIT_INFO_ATTEMPTS_MAX: u32 = 100;

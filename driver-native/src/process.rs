@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use thiserror::Error;
 
 use crate::limits;
-use crate::spawn::{Spawned, held};
+use crate::spawn::{ExitInfo, Spawned, exit_info, held};
 
 /// What /proc says of a process, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +160,22 @@ impl Process {
     /// How the process ended, taken from the kernel; `None` while it runs.
     pub(crate) fn reap(&self) -> io::Result<Option<Ended>> {
         self.wait(WaitIdOptions::empty())
+    }
+
+    /// How a process ended that is not a child, as the kernel tells it once its parent has taken the status. `None` where
+    /// the kernel does not tell, or the parent takes too long.
+    pub(crate) async fn exit_of_other(&self) -> Option<Ended> {
+        for _ in 0..limits::EXIT_INFO_ATTEMPTS_MAX {
+            match exit_info(self.pidfd.as_fd()) {
+                ExitInfo::Status(status) if libc::WIFSIGNALED(status) => {
+                    return Some(Ended::Signaled(libc::WTERMSIG(status)));
+                }
+                ExitInfo::Status(status) => return Some(Ended::Exited(libc::WEXITSTATUS(status))),
+                ExitInfo::NotReaped => tokio::time::sleep(limits::EXIT_INFO_PAUSE).await,
+                ExitInfo::Unsupported => return None,
+            }
+        }
+        None
     }
 
     fn is_child(&self) -> bool {
@@ -309,6 +325,38 @@ mod tests {
         let error = Process::find(i32::MAX, 1).unwrap_err();
 
         assert!(matches!(error, FindError::NoProcess { .. }), "{error}");
+    }
+
+    /// A process whose parent is a shell: its status is told where the kernel can, and never a wrong one.
+    #[tokio::test]
+    async fn exit_of_a_process_of_another_parent_is_told() {
+        use std::io::{BufRead as _, BufReader};
+
+        let mut shell = std::process::Command::new("/bin/sh")
+            .args([
+                "-c",
+                "exec 3<&0; (read line <&3; exit 7) & echo $!; wait $!",
+            ])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pid = String::new();
+        let mut output = BufReader::new(shell.stdout.take().unwrap());
+        output.read_line(&mut pid).unwrap();
+        let pid = pid.trim().parse().unwrap();
+        let process = Process::find(pid, stat(pid).unwrap().start_ticks).unwrap();
+
+        drop(shell.stdin.take());
+        assert_eq!(shell.wait().unwrap().code(), Some(7));
+
+        assert_eq!(process.ended().unwrap(), Some(Ended::Unknown));
+        let told = process.exit_of_other().await;
+        if exit_info(process.pidfd.as_fd()) == ExitInfo::Unsupported {
+            assert_eq!(told, None);
+        } else {
+            assert_eq!(told, Some(Ended::Exited(7)));
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@
     reason = "clone3 with a stack of our own, and the child between it and execve"
 )]
 
+mod exit_info;
 mod landlock;
 mod namespace;
 mod script;
@@ -40,6 +41,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::limits;
 
+pub(crate) use exit_info::{ExitInfo, exit_info};
 pub(crate) use landlock::abstract_scope;
 pub(crate) use namespace::user_namespace;
 use script::Call;

@@ -443,6 +443,7 @@ impl Life {
             let ready = pidfd.readable().await;
             match self.take_end() {
                 Ok(Some(result)) => {
+                    let result = self.completed(result).await;
                     let result = match &self.tree {
                         Some(tree) => tree.result(result).await,
                         None => result,
@@ -477,6 +478,29 @@ impl Life {
         }
     }
 
+    /// Completes the result of a process that was not a child with what the kernel tells of its end.
+    async fn completed(&self, result: ExitResult) -> ExitResult {
+        if result.status_known {
+            return result;
+        }
+        let told = match self.process.exit_of_other().await {
+            Some(Ended::Exited(code)) => ExitResult::exited(code),
+            Some(Ended::Signaled(signal)) => self.signaled(signal),
+            Some(Ended::Unknown) | None => return result,
+        };
+        ExitResult {
+            oom_killed: result.oom_killed,
+            ..told
+        }
+    }
+
+    /// The result of a process that a signal ended. SIGKILL after another signal is told as that one.
+    fn signaled(&self, signal: i32) -> ExitResult {
+        let meant = self.meant.load(Ordering::Relaxed);
+        let killed = signal == Signal::KILL.as_raw() && meant != 0;
+        ExitResult::signaled(if killed { meant } else { signal })
+    }
+
     /// Reaps an ended process. What it left running is killed first: while it is not reaped, its
     /// group's number is its own.
     fn take_end(&self) -> io::Result<Option<ExitResult>> {
@@ -503,11 +527,7 @@ impl Life {
         *reaped = true;
         let mut result = match ended {
             Ended::Exited(code) => ExitResult::exited(code),
-            Ended::Signaled(signal) => {
-                let meant = self.meant.load(Ordering::Relaxed);
-                let killed = signal == Signal::KILL.as_raw() && meant != 0;
-                ExitResult::signaled(if killed { meant } else { signal })
-            }
+            Ended::Signaled(signal) => self.signaled(signal),
             Ended::Unknown => ExitResult::unknown(format!(
                 "the driver was started again while the task ran, so that it is not the parent of \
                  process {}; the exit ledger knows",
