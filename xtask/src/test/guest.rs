@@ -3,7 +3,6 @@
 //! One object has to load on every supported kernel, which only those kernels can say. The rest of what a guest tests is
 //! ours and Linux's for longer than that, so it is run once.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +12,6 @@ use super::output::{Output, Run};
 use super::report::{Report, Skip};
 use super::timing::{BinaryTime, Started, Timing};
 use crate::shell::artifact::Artifact;
-use crate::shell::usage;
 use crate::vm;
 
 /// What a guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
@@ -190,33 +188,19 @@ struct Context<'a> {
     timing: &'a Mutex<Timing>,
 }
 
-/// Runs the parts, one for each processor at once: an emulated machine uses one processor.
+/// Runs the parts in turn. Their tests of rates need a whole processor each, and two machines at once were not proven
+/// on two.
 fn run_parts(
     context: &Context<'_>,
     guests: &[Guest],
     parts: Vec<Part>,
 ) -> anyhow::Result<Vec<(Part, Attempt, Report)>> {
-    let workers = std::thread::available_parallelism()?.get().min(parts.len());
-    let queue = Mutex::new(VecDeque::from(parts));
-    let finished = Mutex::new(Vec::new());
-    let cpu = std::thread::scope(|scope| {
-        let work = || {
-            while let Some(part) = lock(&queue).pop_front() {
-                let mut report = Report::default();
-                let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
-                lock(&finished).push((part, attempt, report));
-            }
-            anyhow::Ok(usage::cpu_time())
-        };
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().expect("a worker returns its errors"))
-            .sum::<anyhow::Result<Duration>>()
-    })?;
-    usage::add_cpu_time(cpu);
-    let finished = finished.into_inner();
-    Ok(finished.unwrap_or_else(PoisonError::into_inner))
+    let run = |part: Part| {
+        let mut report = Report::default();
+        let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
+        Ok((part, attempt, report))
+    };
+    parts.into_iter().map(run).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
