@@ -55,8 +55,8 @@ mod tests {
     #[test]
     fn request_holds_the_size_of_the_answer() {
         assert_eq!(
-            size_of::<PidfdInfo>(),
-            (PIDFD_GET_INFO as usize >> 16) & 0x3fff
+            size_of::<PidfdInfo>() as u64,
+            (PIDFD_GET_INFO >> 16) & 0x3fff
         );
     }
 }
