@@ -400,7 +400,7 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     let help = "1 while the node takes no new tasks for this reason.";
     header(&mut text, name, "gauge", help);
     for condition in stats.conditions.keys() {
-        let label = format!("{{condition=\"{condition}\"}}");
+        let label = format!("condition=\"{condition}\"");
         line(&mut text, name, &label, 1.0);
     }
     add_collection(&mut text, &stats.collection);
