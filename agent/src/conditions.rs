@@ -2,7 +2,7 @@
 //!
 //! A part of the agent that cannot serve new tasks sets a condition, and clears it once it is well. While there is one,
 //! every driver of the node is registered as unhealthy with the reason. So the scheduler places nothing there, and
-//! `muster node status`, the node's event and the metric `muster_node_condition` say why.
+//! `muster node status` and the metric `muster_node_condition` say why.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ pub(crate) fn raise_open_files() -> Option<u64> {
     current
 }
 
-/// What recent starts tell about the node.
+/// The health of the node, as recent starts show it.
 #[derive(Debug)]
 pub(crate) struct StartHealth {
     conditions: Conditions,

@@ -48,7 +48,7 @@ pub enum OperatorCommand {
     },
     /// Look after a server's wall clock.
     Clock {
-        /// What to do.
+        /// The command.
         #[command(subcommand)]
         command: ClockCommand,
     },
@@ -62,7 +62,7 @@ pub enum OperatorCommand {
     Health,
 }
 
-/// What to do with a server's wall clock.
+/// Commands for a server's wall clock.
 #[derive(Debug, Subcommand)]
 pub enum ClockCommand {
     /// Take the wall clock of the server that is asked for right although it has jumped forward.

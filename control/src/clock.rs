@@ -107,7 +107,7 @@ fn uptime() -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// What the newest look at the wall clock has found.
+/// The result of the newest look at the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// It has jumped forward by so much.
@@ -224,7 +224,7 @@ mod tests {
         assert!(!guard.is_held);
     }
 
-    /// What was slept through has elapsed.
+    /// Time in which the machine slept has elapsed.
     #[test]
     fn a_sleep_is_no_jump() {
         let mut guard = Guard::new(at(0));

@@ -760,7 +760,7 @@ impl Control {
         lease.await.ok()
     }
 
-    /// What keeps this server from its work.
+    /// Lists the troubles that keep this server from its work.
     pub(crate) fn troubles(&self) -> Troubles {
         let mut troubles = Vec::new();
         if let Err(error) = self.raft().room() {

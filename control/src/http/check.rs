@@ -101,7 +101,7 @@ pub(super) async fn confirm_clock(
     })
 }
 
-/// What keeps a server from its work, as it says; nothing if it does not answer, which shows otherwise.
+/// Troubles of a server, as it reports them; none if it does not answer, which shows otherwise.
 async fn troubles(control: &Control, server_id: u64) -> Troubles {
     if server_id == control.peers().me().server_id {
         return control.troubles();

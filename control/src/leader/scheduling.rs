@@ -226,8 +226,8 @@ impl Scheduling {
         self.under_way.note(std::iter::empty());
     }
 
-    /// What the worker looks at next. An evaluation with which a run or a process has ended before is alone, so that no
-    /// other one is taken for its cause.
+    /// Takes the evaluations for the worker's next run. An evaluation with which a run or a process has ended before is
+    /// alone, so that no other one is taken for its cause.
     fn next_run(&mut self, now: Timestamp) -> Vec<Delivery> {
         if let Some(delivery) = self.alone.pop_front() {
             return vec![delivery];

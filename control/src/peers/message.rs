@@ -249,7 +249,7 @@ pub(crate) enum PeerReply {
     Collected(Freed),
     /// Places that are not given to anybody else for a while.
     Places(PlacesFound),
-    /// What keeps the server from its work.
+    /// The troubles of the server.
     Troubles(Troubles),
 }
 
@@ -274,7 +274,7 @@ pub struct MemberRecord {
     pub stalled_ms: u64,
 }
 
-/// What keeps a server from its work, as it says itself.
+/// Troubles that keep a server from its work, as it reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Troubles(pub(crate) Vec<String>);
 

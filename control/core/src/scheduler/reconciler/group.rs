@@ -627,7 +627,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         limit
     }
 
-    /// What is to be placed by this plan, and how many are left for the next.
+    /// Lists the instances that this plan places, and counts those left for the next.
     fn placements(
         &self,
         names: &mut NameIndex,

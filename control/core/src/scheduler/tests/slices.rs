@@ -51,7 +51,7 @@ fn a_large_job_is_placed_in_slices() {
     );
 }
 
-/// Who finds no place with the first slice finds none with the others: they wait together.
+/// Instances without a place in the first slice wait together with those of the other slices.
 #[test]
 fn slices_end_where_there_is_no_room() {
     let mut cluster = cluster(400);
