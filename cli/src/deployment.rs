@@ -87,7 +87,7 @@ pub fn run(client: &Client, json: bool, command: &DeploymentCommand) -> CliResul
             Some(name) => status(client, json, name, args),
         },
         DeploymentCommand::Promote(args) => {
-            let deployment = names::deployment(client, &args.name)?;
+            let deployment = names::deployment(client, &args.name, names::Purpose::Change)?;
             promote(client, json, &deployment, &args.groups)
         }
         DeploymentCommand::Fail { deployment } => fail(client, json, deployment),
@@ -145,7 +145,7 @@ fn list(client: &Client, json: bool) -> CliResult {
 }
 
 fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResult {
-    let mut deployment = names::deployment(client, name)?;
+    let mut deployment = names::deployment(client, name, names::Purpose::Show)?;
     if args.monitor {
         deployment = follow(client, &deployment.id, Duration::from_secs(args.timeout))?;
     }
@@ -215,7 +215,7 @@ pub(crate) fn promote(
 }
 
 fn fail(client: &Client, json: bool, name: &str) -> CliResult {
-    let deployment = names::deployment(client, name)?;
+    let deployment = names::deployment(client, name, names::Purpose::Change)?;
     let request = json!({ "DeploymentID": deployment.id });
     let answer = change(client, &deployment, "fail", &request)?;
     let back = answer.reverted_job_version.map_or_else(
@@ -226,7 +226,7 @@ fn fail(client: &Client, json: bool, name: &str) -> CliResult {
 }
 
 fn pause(client: &Client, json: bool, name: &str, pause: bool) -> CliResult {
-    let deployment = names::deployment(client, name)?;
+    let deployment = names::deployment(client, name, names::Purpose::Change)?;
     let request = PauseRequest {
         deployment_id: deployment.id.clone(),
         pause,

@@ -65,7 +65,7 @@ pub enum JobCommand {
     ///
     /// Example: muster job promote web
     Promote {
-        /// The job's name or a unique prefix.
+        /// The job's name.
         job: String,
         /// Only this group; may be given again. All of them unless given.
         #[arg(long = "group", value_name = "GROUP")]
@@ -161,7 +161,7 @@ impl ValueArgs {
 /// Arguments of `muster job stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// Forget the job as well.
     #[arg(long)]
@@ -187,7 +187,8 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         JobCommand::Status { job: None } => status::list(client, json),
         JobCommand::Status { job: Some(name) } => status::one(client, json, name),
         JobCommand::Promote { job, groups } => {
-            let deployment = names::deployment_of(client, &names::job(client, job)?)?;
+            let deployment =
+                names::deployment_of(client, &names::job(client, job, names::Purpose::Change)?)?;
             deployment::promote(client, json, &deployment, groups)
         }
         JobCommand::History(args) => history::run(client, json, args),
@@ -237,7 +238,7 @@ fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueA
 }
 
 fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Change)?;
     let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
     let answer: RegisterResponse = client.delete(&path)?;
     if args.detach {
@@ -278,7 +279,7 @@ fn freed(counts: &BTreeMap<String, u64>) -> String {
 }
 
 fn inspect(client: &Client, name: &str) -> CliResult {
-    let id = names::job(client, name)?;
+    let id = names::job(client, name, names::Purpose::Show)?;
     let job: Job = client.get(&format!("/v1/job/{}", escape(&id)))?;
     output::print_json(&json!({ "Job": job }))?;
     Ok(Exit::Done)

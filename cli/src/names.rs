@@ -4,6 +4,12 @@
 //! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A deployment by its id, a
 //! unique prefix of it, or its job, whose newest is meant. A node by its name, id or a unique prefix. What is
 //! ambiguous lists the choices.
+//!
+//! A command that changes something acts on an exact name only: a job's id, the name of an allocation or a node,
+//! or at least [`EXACT_ID_CHARS`] characters of a UUID, as tables print them. For a shorter prefix it asks, and
+//! refuses where standard input is not a terminal.
+
+use std::io::{BufRead as _, IsTerminal as _};
 
 use muster_wire::api::alloc::AllocListStub;
 use muster_wire::api::deployment::Deployment;
@@ -13,28 +19,87 @@ use muster_wire::api::node::NodeListStub;
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, Exit};
-use crate::output::short_id;
+use crate::output::{self, short_id};
+
+/// Characters of a UUID that count as exact. Tables print this many.
+const EXACT_ID_CHARS: usize = 8;
 
 /// Choices listed when a name is ambiguous.
 const CHOICES_MAX: usize = 8;
+
+/// The use that a command makes of the object that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It shows the object. A unique prefix is enough.
+    Show,
+    /// It changes the object. Anything but an exact name must be confirmed.
+    Change,
+}
+
+impl Purpose {
+    /// Asks whether `found` is meant, if `name` does not name it exactly.
+    fn check(self, noun: &str, name: &str, found: &str, exact: bool) -> Result<(), CliError> {
+        if self == Self::Show || exact {
+            return Ok(());
+        }
+        let (name, found) = (output::clean(name), output::clean(found));
+        if !std::io::stdin().is_terminal() {
+            return Err(CliError::new(
+                Exit::NotFound,
+                format!("there is no {noun} `{name}`; nothing is changed"),
+            )
+            .help(format!(
+                "a change needs the exact name: did you mean `{found}`?"
+            )));
+        }
+        confirm(&format!(
+            "There is no {noun} `{name}`. Change {noun} `{found}`?"
+        ))
+    }
+}
+
+/// Asks a question on standard error and reads the answer.
+///
+/// # Errors
+///
+/// [`Exit::Interrupted`] unless the answer is yes, or standard input cannot be read.
+pub(crate) fn confirm(question: &str) -> Result<(), CliError> {
+    output::say(&format!("{question} [y/N]"));
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    if matches!(line.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::Interrupted,
+        "not confirmed: nothing is changed",
+    ))
+}
+
+/// Whether `name` is `id`, or enough of it.
+fn is_exact_id(id: &str, name: &str) -> bool {
+    name.len() >= EXACT_ID_CHARS && id.starts_with(name)
+}
 
 /// The id of the job that `name` means.
 ///
 /// # Errors
 ///
-/// Not found, ambiguous, or no server.
-pub fn job(client: &Client, name: &str) -> Result<String, CliError> {
+/// Not found, ambiguous, not confirmed, or no server.
+pub fn job(client: &Client, name: &str, purpose: Purpose) -> Result<String, CliError> {
     let jobs: Vec<JobListStub> = client.get(&format!("/v1/jobs?prefix={}", escape(name)))?;
     let ids: Vec<String> = jobs.into_iter().map(|job| job.id).collect();
     if ids.iter().any(|id| id == name) {
         return Ok(name.to_owned());
     }
-    one(
+    let id = one(
         "job",
         name,
         ids.into_iter().map(|id| (id.clone(), id)).collect(),
         "muster job status",
-    )
+    )?;
+    purpose.check("job", name, &id, false)?;
+    Ok(id)
 }
 
 /// The allocation that `name` means.
@@ -42,12 +107,14 @@ pub fn job(client: &Client, name: &str) -> Result<String, CliError> {
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn alloc(client: &Client, name: &str) -> Result<AllocListStub, CliError> {
+pub fn alloc(client: &Client, name: &str, purpose: Purpose) -> Result<AllocListStub, CliError> {
     if may_be_id(name) {
         let path = format!("/v1/allocations?namespace=*&prefix={}", escape(name));
         let found: Vec<AllocListStub> = client.get(&path)?;
         if !found.is_empty() {
-            return one("allocation", name, labelled(found), "muster job status JOB");
+            let alloc = one("allocation", name, labelled(found), "muster job status JOB")?;
+            purpose.check("allocation", name, &alloc.id, is_exact_id(&alloc.id, name))?;
+            return Ok(alloc);
         }
     }
     // One-off tasks have a namespace of their own.
@@ -83,7 +150,7 @@ fn may_be_id(name: &str) -> bool {
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn deployment(client: &Client, name: &str) -> Result<Deployment, CliError> {
+pub fn deployment(client: &Client, name: &str, purpose: Purpose) -> Result<Deployment, CliError> {
     if may_be_id(name) {
         let path = format!("/v1/deployments?prefix={}", escape(name));
         let found: Vec<Deployment> = client.get(&path)?;
@@ -91,10 +158,13 @@ pub fn deployment(client: &Client, name: &str) -> Result<Deployment, CliError> {
             let label =
                 |row: &Deployment| format!("{}  {}  {}", short_id(&row.id), row.job_id, row.status);
             let choices = found.into_iter().map(|row| (label(&row), row)).collect();
-            return one("deployment", name, choices, "muster deployment list");
+            let deployment = one("deployment", name, choices, "muster deployment list")?;
+            let exact = is_exact_id(&deployment.id, name);
+            purpose.check("deployment", name, &deployment.id, exact)?;
+            return Ok(deployment);
         }
     }
-    let job = job(client, name)?;
+    let job = job(client, name, purpose)?;
     deployment_of(client, &job)
 }
 
@@ -152,7 +222,7 @@ pub(crate) fn is_called(alloc: &AllocListStub, name: &str) -> bool {
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn node(client: &Client, name: &str) -> Result<NodeListStub, CliError> {
+pub fn node(client: &Client, name: &str, purpose: Purpose) -> Result<NodeListStub, CliError> {
     let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
     let exact = |node: &NodeListStub| node.name == name || node.id == name;
     let mut matching: Vec<NodeListStub> = nodes
@@ -166,7 +236,10 @@ pub fn node(client: &Client, name: &str) -> Result<NodeListStub, CliError> {
         .into_iter()
         .map(|node| (format!("{}  {}", short_id(&node.id), node.name), node))
         .collect();
-    one("node", name, choices, "muster node status")
+    let node = one("node", name, choices, "muster node status")?;
+    let is_exact = exact(&node) || is_exact_id(&node.id, name);
+    purpose.check("node", name, &node.name, is_exact)?;
+    Ok(node)
 }
 
 /// The evaluation that `name` means.

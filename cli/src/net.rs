@@ -166,8 +166,8 @@ fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<Stri
 
 /// The running allocations that `name` means.
 fn allocs(client: &Client, name: &str) -> Result<Vec<AllocListStub>, CliError> {
-    let Ok(job) = names::job(client, name) else {
-        return Ok(vec![names::alloc(client, name)?]);
+    let Ok(job) = names::job(client, name, names::Purpose::Show) else {
+        return Ok(vec![names::alloc(client, name, names::Purpose::Show)?]);
     };
     let path = format!("/v1/job/{}/allocations", escape(&job));
     let mut allocs: Vec<AllocListStub> = client.get(&path)?;

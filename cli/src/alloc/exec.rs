@@ -45,7 +45,7 @@ type Socket = WebSocketStream<TcpStream>;
 ///
 /// [`CliError`]: no such allocation or task, or the session broke off.
 pub(super) fn run(client: &Client, args: &ExecArgs) -> CliResult {
-    let found = names::alloc(client, &args.alloc)?;
+    let found = names::alloc(client, &args.alloc, names::Purpose::Change)?;
     let task = match &args.task {
         Some(task) => task.clone(),
         None => super::only_task(client, &found)?,

@@ -13,7 +13,7 @@ use crate::names;
 /// Arguments of `muster job scale`.
 #[derive(Debug, Args)]
 pub struct ScaleArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// The group, unless the job has only one, and how many instances there should be.
     #[arg(required = true, num_args = 1..=2, value_names = ["GROUP] [COUNT"])]
@@ -29,7 +29,7 @@ pub struct ScaleArgs {
 /// Arguments of `muster job revert`.
 #[derive(Debug, Args)]
 pub struct RevertArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// The version to go back to, as `muster job history` lists it, or its tag.
     pub version: String,
@@ -41,7 +41,7 @@ pub struct RevertArgs {
 /// Arguments of `muster job eval`.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// Replace instances that failed at once, whatever their policy says.
     #[arg(long)]
@@ -52,7 +52,7 @@ pub struct EvalArgs {
 }
 
 pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Change)?;
     let (group, count) = match args.group_and_count.as_slice() {
         [group, count] => (group.clone(), count),
         [count] => (only_group(client, &id)?, count),
@@ -91,7 +91,7 @@ fn only_group(client: &Client, id: &str) -> Result<String, CliError> {
 }
 
 pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Change)?;
     let version = tag::version(client, &id, &args.version)?;
     let body = json!({ "JobID": id, "JobVersion": version });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/revert", escape(&id)), &body)?;
@@ -99,7 +99,7 @@ pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResul
 }
 
 pub(super) fn eval(client: &Client, json: bool, args: &EvalArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Change)?;
     let body = json!({
         "JobID": id,
         "EvalOptions": { "ForceReschedule": args.force_reschedule },

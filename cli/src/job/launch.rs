@@ -19,7 +19,7 @@ use crate::{names, output};
 /// Arguments of `muster job dispatch`.
 #[derive(Debug, Args)]
 pub struct DispatchArgs {
-    /// The parameterized job's name or a unique prefix.
+    /// The parameterized job's name.
     pub job: String,
     /// What it is given to work on; `-` is standard input.
     pub payload: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct DispatchArgs {
 pub enum PeriodicCommand {
     /// Launch a periodic job now, without waiting for its time.
     Force {
-        /// The periodic job's name or a unique prefix.
+        /// The periodic job's name.
         job: String,
         /// How to wait.
         #[command(flatten)]
@@ -53,7 +53,7 @@ pub enum PeriodicCommand {
 }
 
 pub(super) fn dispatch(client: &Client, json: bool, args: &DispatchArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Change)?;
     let payload = args.payload.as_deref().map(read_payload).transpose()?;
     let body = DispatchRequest {
         payload: payload.map(|bytes| BASE64_STANDARD.encode(bytes)),
@@ -102,7 +102,7 @@ fn read_meta(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
 
 pub(super) fn periodic(client: &Client, json: bool, command: &PeriodicCommand) -> CliResult {
     let PeriodicCommand::Force { job, follow } = command;
-    let parent = names::job(client, job)?;
+    let parent = names::job(client, job, names::Purpose::Change)?;
     let path = format!("/v1/job/{}/periodic/force", escape(&parent));
     let answer: RegisterResponse = client.put(&path, &json!({}))?;
     let mut id = parent;

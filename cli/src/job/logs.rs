@@ -43,7 +43,7 @@ pub struct JobLogsArgs {
 ///
 /// No such job, task, group or allocation; or no server.
 pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
-    let id = names::job(client, &args.job)?;
+    let id = names::job(client, &args.job, names::Purpose::Show)?;
     let path = format!("/v1/job/{}", escape(&id));
     let wanted = Wanted {
         allocs: format!("{path}/allocations"),

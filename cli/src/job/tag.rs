@@ -24,7 +24,7 @@ pub enum TagCommand {
 /// Arguments of `muster job tag apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// The name; one version of a job has it.
     #[arg(long, value_name = "NAME")]
@@ -40,7 +40,7 @@ pub struct ApplyArgs {
 /// Arguments of `muster job tag unset`.
 #[derive(Debug, Args)]
 pub struct UnsetArgs {
-    /// The job's name or a unique prefix.
+    /// The job's name.
     pub job: String,
     /// The name.
     #[arg(long, value_name = "NAME")]
@@ -50,7 +50,7 @@ pub struct UnsetArgs {
 pub(super) fn run(client: &Client, json: bool, command: &TagCommand) -> CliResult {
     match command {
         TagCommand::Apply(args) => {
-            let id = names::job(client, &args.job)?;
+            let id = names::job(client, &args.job, names::Purpose::Change)?;
             let body = json!({ "Version": args.version, "Description": args.description });
             let answer: TagResponse = client.put(&path(&id, &args.name), &body)?;
             let version = args.version.map_or_else(
@@ -64,7 +64,7 @@ pub(super) fn run(client: &Client, json: bool, command: &TagCommand) -> CliResul
             )
         }
         TagCommand::Unset(args) => {
-            let id = names::job(client, &args.job)?;
+            let id = names::job(client, &args.job, names::Purpose::Change)?;
             let answer: TagResponse = client.delete(&path(&id, &args.name))?;
             told(
                 json,

@@ -1,7 +1,7 @@
 //! Emptying a node, and waiting until it is empty.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
@@ -31,7 +31,7 @@ const END_WAIT: Duration = Duration::from_mins(10);
     reason = "each is a flag of the command line"
 )]
 pub struct DrainArgs {
-    /// The node: name, id or a unique prefix.
+    /// The node: name or id.
     pub node: Option<String>,
     /// The node of this machine, found by its name.
     #[arg(long = "self", id = "this")]
@@ -118,7 +118,7 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         Some(name) => name.clone(),
         None => super::this_machine()?,
     };
-    let node = names::node(client, &name)?;
+    let node = names::node(client, &name, names::Purpose::Change)?;
     if args.enable && !args.yes {
         confirm(&format!(
             "Move everything off node {} ({})?",
@@ -165,21 +165,13 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
 
 fn confirm(question: &str) -> Result<(), CliError> {
     if !std::io::stdin().is_terminal() {
-        return Err(
-            CliError::new(Exit::Usage, "nobody is there to confirm the drain")
-                .help("say --yes to do without"),
-        );
+        return Err(CliError::new(
+            Exit::Usage,
+            "a drain must be confirmed, and standard input is not a terminal",
+        )
+        .help("say --yes to do without"));
     }
-    output::say(&format!("{question} [y/N]"));
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line)?;
-    if matches!(line.trim(), "y" | "Y" | "yes") {
-        return Ok(());
-    }
-    Err(CliError::new(
-        Exit::Interrupted,
-        "not confirmed: nothing is changed",
-    ))
+    names::confirm(question)
 }
 
 /// What becomes of an instance on a node that is drained.

@@ -12,7 +12,7 @@ use crate::{names, output};
 #[command(group = ArgGroup::new("what").args(["enable", "disable"]).required(true))]
 #[command(group = ArgGroup::new("which").args(["nodes", "this"]).required(true))]
 pub struct EligibilityArgs {
-    /// The nodes: names, ids or unique prefixes.
+    /// The nodes: names or ids.
     #[arg(value_name = "NODE")]
     pub nodes: Vec<String>,
     /// The node of this machine, found by its name.
@@ -48,7 +48,7 @@ pub(super) fn run(client: &Client, json: bool, args: &EligibilityArgs) -> CliRes
     }
     let nodes: Vec<NodeListStub> = names
         .iter()
-        .map(|name| names::node(client, name))
+        .map(|name| names::node(client, name, names::Purpose::Change))
         .collect::<Result<_, CliError>>()?;
     let mut answers: Vec<NodeUpdateResponse> = Vec::with_capacity(nodes.len());
     for node in &nodes {

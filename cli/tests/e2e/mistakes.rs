@@ -253,3 +253,50 @@ fn completions_are_printed_for_each_shell() {
         assert!(stdout(&output).contains("muster"), "{shell}");
     }
 }
+
+#[test]
+fn a_prefix_changes_no_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = server(dir.path());
+    let file = job_file(
+        dir.path(),
+        "job \"review-12\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"native\"\n      config { command = \"/bin/true\" }\n    }\n  }\n}\n",
+    );
+    ask(
+        &address,
+        &["job", "run", "--detach", file.to_str().unwrap()],
+    );
+
+    let changes: [&[&str]; 8] = [
+        &["job", "stop", "--purge", "review-1"],
+        &["job", "scale", "review-1", "2"],
+        &["job", "revert", "review-1", "0"],
+        &["job", "eval", "review-1"],
+        &["job", "promote", "review-1"],
+        &["job", "dispatch", "review-1"],
+        &["job", "tag", "apply", "--name", "v", "review-1"],
+        &["deployment", "fail", "review-1"],
+    ];
+    for change in changes {
+        let output = ask(&address, change);
+
+        assert_eq!(
+            output.status.code(),
+            Some(4),
+            "{change:?} {}",
+            stderr(&output)
+        );
+        assert!(
+            stderr(&output).contains("did you mean `review-12`?"),
+            "{change:?} {}",
+            stderr(&output)
+        );
+    }
+    let shown = ask(&address, &["job", "inspect", "review-1"]);
+    assert_eq!(shown.status.code(), Some(0), "{}", stderr(&shown));
+    assert!(
+        stdout(&shown).contains("\"Version\": 0"),
+        "{}",
+        stdout(&shown)
+    );
+}
