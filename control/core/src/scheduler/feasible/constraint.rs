@@ -1,11 +1,13 @@
 //! Constraints: the node has the attributes the job asks for.
 //!
 //! Meaning and oddities are Nomad's, held to its recorded decisions: a missing attribute reads as empty
-//! text but does not count as found; an unknown reference reads as nothing at all.
+//! text but does not count as found; an unknown reference reads as nothing at all. Order differs from the
+//! recorded decisions of Nomad 1.1.2, which compares texts: see [`order`].
 
 mod version;
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -190,10 +192,10 @@ impl<'a> Condition<'a> {
         match self.operand {
             Operand::Equal => both && left.text == right.text,
             Operand::NotEqual => left.text != right.text,
-            Operand::Less => both && left.text < right.text,
-            Operand::LessOrEqual => both && left.text <= right.text,
-            Operand::Greater => both && left.text > right.text,
-            Operand::GreaterOrEqual => both && left.text >= right.text,
+            Operand::Less => both && order(left, right).is_some_and(Ordering::is_lt),
+            Operand::LessOrEqual => both && order(left, right).is_some_and(Ordering::is_le),
+            Operand::Greater => both && order(left, right).is_some_and(Ordering::is_gt),
+            Operand::GreaterOrEqual => both && order(left, right).is_some_and(Ordering::is_ge),
             Operand::IsSet => left.found,
             Operand::IsNotSet => !left.found,
             Operand::DistinctHosts | Operand::DistinctProperty => true,
@@ -213,6 +215,19 @@ impl<'a> Condition<'a> {
             }
         }
     }
+}
+
+/// The order of two sides: of integers, else of numbers, else of their texts, as Nomad has it since 1.4.
+/// `None` if a side is missing or not a number that can be compared.
+fn order(left: &Side<'_>, right: &Side<'_>) -> Option<Ordering> {
+    let (left, right) = (left.text.as_deref()?, right.text.as_deref()?);
+    if let (Ok(left), Ok(right)) = (left.parse::<i64>(), right.parse::<i64>()) {
+        return Some(left.cmp(&right));
+    }
+    if let (Ok(left), Ok(right)) = (left.parse::<f64>(), right.parse::<f64>()) {
+        return left.partial_cmp(&right);
+    }
+    Some(left.cmp(right))
 }
 
 impl fmt::Display for Condition<'_> {
