@@ -153,7 +153,7 @@ pub(super) fn show_placement(
     if total == 0 {
         let (span, why) = (
             output::span(elapsed),
-            "what runs stays, and takes what changes in place",
+            idle_reason(client, id, &eval.job_type)?,
         );
         return output::print(&format!("{id}: nothing to place ({span}): {why}\n"));
     }
@@ -203,6 +203,41 @@ pub(super) fn show_placement(
         ))?;
     }
     Ok(())
+}
+
+/// The reason why an evaluation placed nothing, and the next command where no instance runs.
+fn idle_reason(client: &Client, id: &str, job_type: &str) -> Result<String, CliError> {
+    let allocs: Vec<AllocListStub> = client.get(&format!("/v1/job/{}/allocations", escape(id)))?;
+    let count = |status: &str| {
+        let of_status = allocs.iter().filter(|alloc| {
+            alloc.client_status == status
+                && (alloc.desired_status == "run" || status == "complete")
+                && alloc.next_allocation.is_empty()
+        });
+        of_status.count()
+    };
+    if count("running") + count("pending") > 0 {
+        return Ok("what runs stays, and takes what changes in place".to_owned());
+    }
+    let failed = count("failed");
+    if failed > 0 {
+        let next = match job_type {
+            "system" | "sysbatch" => {
+                format!("stop it and run it again: muster job stop {id}")
+            }
+            _ => format!("replace them at once: muster job eval --force-reschedule {id}"),
+        };
+        return Ok(format!(
+            "{failed} failed, and the reschedule policy allows no replacement now.\n  {next}"
+        ));
+    }
+    let complete = count("complete");
+    if complete > 0 && matches!(job_type, "batch" | "sysbatch") {
+        return Ok(format!(
+            "the work of this version is done, {complete} complete.\n  do it again: muster job stop {id}, then muster job run"
+        ));
+    }
+    Ok("the job wants no instance".to_owned())
 }
 
 /// What a wait for instances ended with.
