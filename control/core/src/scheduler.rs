@@ -235,6 +235,25 @@ pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
     reconciler::next_time(&Instance::ended(alloc), Some(policy))
 }
 
+/// Whether an unhealthy instance may still be replaced by one that becomes healthy.
+pub(crate) fn may_be_replaced(alloc: AllocView<'_>) -> bool {
+    match alloc.client_status() {
+        ClientStatus::Failed | ClientStatus::Complete if alloc.desired() == DesiredStatus::Run => {
+            alloc.next().is_some() || replaced_at(alloc).is_some()
+        }
+        // It runs, and may still fail and be replaced then.
+        ClientStatus::Pending | ClientStatus::Running => {
+            let policy = &alloc.group().reschedule;
+            let is_system = alloc.job().spec.job_type.is_on_every_node();
+            is_system || policy.unlimited || policy.attempts > 0
+        }
+        ClientStatus::Failed
+        | ClientStatus::Complete
+        | ClientStatus::Lost
+        | ClientStatus::Unknown => true,
+    }
+}
+
 /// Whether jobs of this type may take the place of less important ones.
 fn may_preempt(state: &State, job_type: JobType) -> bool {
     let preemption = state.config().scheduler.preemption;

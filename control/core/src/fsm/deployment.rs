@@ -239,14 +239,19 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &Heard) {
     let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
         return;
     };
-    let fails = |name: &String| {
+    let has_no_deadline = |name: &String| {
         let group = deployment.group(name);
         group.is_some_and(|group| group.progress_deadline_ns == 0)
+    };
+    // Nomad waits for the progress deadline also where no policy replaces the instance.
+    let cannot_succeed = |key: u64| {
+        let alloc = change.state.allocs.at(key);
+        alloc.is_some_and(|alloc| !scheduler::may_be_replaced(alloc))
     };
     let failing: BTreeSet<&str> = heard
         .unhealthy
         .iter()
-        .filter(|(_, name)| fails(name))
+        .filter(|(key, name)| has_no_deadline(name) || cannot_succeed(*key))
         .map(|(_, name)| name.as_str())
         .collect();
     if !failing.is_empty() {

@@ -287,3 +287,34 @@ fn a_cancelled_replacement_is_planned_again() {
 
     assert_eq!(cluster.state.evals().pending().count(), 1);
 }
+
+/// The status of the newest deployment of a version whose only instance is unhealthy.
+fn status_after_failure(client_status: ClientStatus, attempts: u32) -> String {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let mut spec = web(1, 100, 0);
+    let reschedule = &mut spec.groups[0].reschedule;
+    (reschedule.attempts, reschedule.unlimited) = (attempts, false);
+    reschedule.interval = Duration::from_secs(600);
+    cluster.run(spec);
+    let live = cluster.live("web");
+    say(&mut cluster, &live[0], client_status, false);
+    cluster.settle();
+    let deployment = cluster
+        .state
+        .deployments()
+        .latest(&JobKey::in_default("web"));
+    let deployment = deployment.unwrap();
+    format!("{:?}: {}", deployment.status, deployment.status_description)
+}
+
+#[test]
+fn a_deployment_without_a_chance_fails_at_once() {
+    let failed = "Failed: Failed due to unhealthy allocations";
+    let running = "Running: Deployment is running";
+
+    assert_eq!(status_after_failure(ClientStatus::Failed, 0), failed);
+    assert_eq!(status_after_failure(ClientStatus::Running, 0), failed);
+    assert_eq!(status_after_failure(ClientStatus::Failed, 1), running);
+    assert_eq!(status_after_failure(ClientStatus::Running, 1), running);
+}
