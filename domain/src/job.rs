@@ -267,6 +267,12 @@ pub struct Job {
 }
 
 impl Job {
+    /// Whether it wants instances of its own: it is not stopped, and not a template of other jobs.
+    #[must_use]
+    pub fn wants_instances(&self) -> bool {
+        !self.stop && !self.current.spec.is_template()
+    }
+
     /// The job's key.
     #[must_use]
     pub fn key(&self) -> JobKey {

@@ -96,6 +96,8 @@ pub const RESCHEDULES_MAX: usize = 64;
 pub const SYSTEM_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// Dispatched jobs that are looked through for a repeated token; older ones are finished long since.
 pub const DISPATCHES_LOOKED_AT: usize = 4_096;
+/// Launches of one periodic job that may be made within a second. Each has an id of its own, by seconds.
+pub const LAUNCHES_PER_SECOND_MAX: u64 = 60;
 
 /// How long a leader may not have looked at its heartbeats before it gives every node a whole period. It
 /// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that

@@ -96,9 +96,14 @@ pub(super) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
     }
 }
 
-/// Has a job looked at, unless it only makes others.
+/// Adds an evaluation of a job. A template of other jobs needs none, unless instances run from a time when it was not
+/// one: those are stopped.
 pub(super) fn look_at(change: &mut Change<'_>, job: &Job, trigger: Trigger) -> Option<EvalId> {
-    if job.current.spec.is_template() {
+    let has_instances = || {
+        let mut allocs = change.state.allocs.of_job(&job.key());
+        allocs.any(|alloc| !alloc.is_terminal())
+    };
+    if job.current.spec.is_template() && !has_instances() {
         change.touch(&job.key());
         None
     } else {

@@ -163,7 +163,9 @@ pub(super) fn periodic(
     if row.job.stop {
         return refuse("it is stopped: run it again before you launch it");
     }
-    let child_id = format!("{}{PERIODIC_LAUNCH_INFIX}{}", key.job_id, due.0 / NS_PER_S);
+    let Some(child_id) = free_launch_id(change, &key, due) else {
+        return refuse("too many launches are of this second: wait a moment and force it again");
+    };
     let nothing = Response::JobLaunched {
         job_id: child_id.clone(),
         eval_id: None,
@@ -172,7 +174,9 @@ pub(super) fn periodic(
     if !forced && was_launched {
         return Ok(nothing);
     }
-    let runs = periodic.prohibit_overlap
+    // A user who forces a launch wants it beside an earlier one, too.
+    let runs = !forced
+        && periodic.prohibit_overlap
         && change
             .state
             .jobs
@@ -188,9 +192,6 @@ pub(super) fn periodic(
         ..(*row).clone()
     });
     if runs {
-        if forced {
-            return refuse("an earlier launch runs, and it prohibits overlap: stop that one first");
-        }
         return Ok(nothing);
     }
     let child = JobSpec {
@@ -211,6 +212,20 @@ pub(super) fn periodic(
         Err(_) => Ok(nothing),
         Ok(()) => Ok(launch(change, child)),
     }
+}
+
+/// The id of a launch at `due`. Several launches of one second get the ids of the seconds after it.
+fn free_launch_id(change: &Change<'_>, key: &JobKey, due: Timestamp) -> Option<String> {
+    let first = due.0 / NS_PER_S;
+    let mut ids = (first..first + limits::LAUNCHES_PER_SECOND_MAX)
+        .map(|second| format!("{}{PERIODIC_LAUNCH_INFIX}{second}", key.job_id));
+    ids.find(|id| {
+        let key = JobKey {
+            namespace: key.namespace.clone(),
+            job_id: id.clone(),
+        };
+        change.state.jobs.get(&key).is_none()
+    })
 }
 
 fn launch(change: &mut Change<'_>, spec: JobSpec) -> Response {

@@ -1,6 +1,8 @@
 //! Launches by time, through changes of the clock and gaps in leadership.
 
-use muster_domain::fixture::job;
+use muster_domain::fixture::{job, node};
+use muster_domain::id::JobKey;
+use muster_domain::job::JobSpec;
 
 use super::*;
 use crate::fixture::Cluster;
@@ -173,6 +175,54 @@ fn launch(cluster: &mut Cluster, duty: &mut PeriodicLaunches) -> (Vec<String>, O
         ));
     }
     (made, again.map(|at| told(at, &utc)))
+}
+
+#[test]
+fn forced_launches_overlap_and_have_own_ids() {
+    let mut cluster = cluster(Periodic {
+        prohibit_overlap: true,
+        ..cron(&["0 3 * * *"], "UTC")
+    });
+    let mut ids = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        let response = cluster.apply(Command::LaunchPeriodic {
+            key: JobKey::in_default("nightly"),
+            due: cluster.now,
+            forced: true,
+            at: cluster.now,
+        });
+        let Response::JobLaunched { job_id, eval_id } = response else {
+            panic!("{response:?}");
+        };
+        assert!(eval_id.is_some(), "{job_id} starts nothing");
+        ids.insert(job_id);
+    }
+
+    assert_eq!(ids.len(), 3, "{ids:?}");
+    let before = cluster.state.jobs().iter().count();
+    cluster.now = at("2026-01-10T03:00:00Z");
+    launch(&mut cluster, &mut PeriodicLaunches::default());
+    assert_eq!(
+        cluster.state.jobs().iter().count(),
+        before,
+        "it prohibits overlap"
+    );
+}
+
+#[test]
+fn a_job_that_becomes_periodic_stops() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    let spec = job("j").build();
+    cluster.run(spec.clone());
+    assert_eq!(cluster.live("j").len(), 1);
+
+    cluster.run(JobSpec {
+        periodic: Some(cron(&["@daily"], "UTC")),
+        ..spec
+    });
+
+    assert_eq!(cluster.live("j").len(), 0);
 }
 
 #[test]

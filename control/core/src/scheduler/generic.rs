@@ -20,8 +20,8 @@ use super::instances::{Changes, kill_timeout};
 use super::kinds::Kinds;
 use super::rank::{Found, Place, Ranking, Scan};
 use super::reconciler::{
-    self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, Placement, RESCHEDULED,
-    Work,
+    self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, NOT_NEEDED, Placement,
+    RESCHEDULED, Work,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::fsm::is_placed_one_off;
@@ -43,7 +43,7 @@ pub(super) fn schedule(
     let is_new = groups.iter().all(|group| group.instances.is_empty());
     let input = Input {
         batch: super::job_type(job, eval) == JobType::Batch,
-        stopped: job.is_none_or(|job| job.stop),
+        stopped: job.is_none_or(|job| !job.wants_instances()),
         deployment,
         deployment_is_current: job
             .zip(deployment)
@@ -89,7 +89,7 @@ pub(super) fn schedule(
         .filter(|(_, work)| work.left > 0)
         .map(|(name, work)| ((*name).to_owned(), work.left))
         .collect();
-    if let Some(job) = job.filter(|job| !job.stop) {
+    if let Some(job) = job.filter(|job| job.wants_instances()) {
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
         let seed = seed(&eval.id);
         if work.iter().any(|(_, work)| wants_room(work)) {
@@ -103,6 +103,9 @@ pub(super) fn schedule(
             Placer::new(state, job, &eval.job, is_new, fleet).place(work, &mut plan);
         }
     }
+    if input.stopped && job.is_some() {
+        plan.stops.extend(input.groups.iter().flat_map(settled));
+    }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
     let is_partial = leave(left, &mut plan);
     let update = outcome(state, eval, &mut plan);
@@ -112,6 +115,21 @@ pub(super) fn schedule(
         is_partial,
         desired,
     }
+}
+
+/// Marks the failed instances of a stopped job as stopped. They hold no place then if the job runs again.
+fn settled(group: &GroupInput<'_>) -> Vec<PlannedStop> {
+    let failed = group.instances.iter().filter(|instance| {
+        instance.client == ClientStatus::Failed && instance.desired == DesiredStatus::Run
+    });
+    failed
+        .map(|instance| PlannedStop {
+            alloc_id: instance.id,
+            description: NOT_NEEDED.to_owned(),
+            client_status: None,
+            follow_up: None,
+        })
+        .collect()
 }
 
 /// Says of each group what a slice has left. Where not all of the slice found a place, the rest finds none either and
@@ -211,7 +229,7 @@ fn place_missing_canaries(
     let Some((job, deployment)) = job.zip(state.deployments().latest(key)) else {
         return;
     };
-    let is_under_way = !job.stop
+    let is_under_way = job.wants_instances()
         && deployment.status == DeploymentStatus::Running
         && deployment.job_version == job.current.version
         && deployment.job_create_index == job.current.create_index;

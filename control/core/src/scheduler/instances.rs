@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::alloc::{ClientStatus, DesiredStatus, TaskEventKind, TaskState};
 use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::{NodeStatus, limits_in_place};
@@ -146,6 +146,35 @@ pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
     finished.unwrap_or(alloc.modify_time())
 }
 
+/// Whether `alloc` is complete and its main tasks ended by themselves. A task that a drain or a user stopped has not
+/// done its work, whatever its exit code is. Sidecars are always stopped; the leader, if any, stops the others.
+fn ran_to_its_end(alloc: AllocView<'_>) -> bool {
+    if alloc.client_status() != ClientStatus::Complete {
+        return false;
+    }
+    if alloc.desired() == DesiredStatus::Run {
+        return true;
+    }
+    let tasks = &alloc.group().tasks;
+    let has_leader = tasks.iter().any(|task| task.leader);
+    let mut decisive = tasks
+        .iter()
+        .filter(|task| task.lifecycle.is_none() && (task.leader || !has_leader));
+    let states = alloc.task_states();
+    decisive.all(|task| {
+        let state = states.iter().find(|state| state.name == task.name);
+        state.is_some_and(|state| state.started_at.is_some() && !was_stopped(state))
+    })
+}
+
+/// Whether the last run of a task was stopped from outside.
+fn was_stopped(state: &TaskState) -> bool {
+    let last_run = state.events.iter().rev();
+    last_run
+        .take_while(|event| event.kind != TaskEventKind::Started)
+        .any(|event| matches!(event.kind, TaskEventKind::Killing | TaskEventKind::Killed))
+}
+
 impl Instance {
     /// `alloc`, which has ended, by itself.
     pub(super) fn ended(alloc: AllocView<'_>) -> Self {
@@ -206,7 +235,7 @@ impl Instance {
             change,
             desired: alloc.desired(),
             client,
-            ran_successfully: alloc.client_status() == ClientStatus::Complete,
+            ran_successfully: ran_to_its_end(alloc),
             deployment: alloc.deployment(),
             healthy: alloc.healthy(),
             canary: alloc.canary(),

@@ -37,7 +37,7 @@ pub(super) fn schedule(
     now: Timestamp,
 ) -> ScheduleOutcome {
     let mut plan = empty_plan(state, job, eval);
-    let running = job.filter(|job| !job.stop);
+    let running = job.filter(|job| job.wants_instances());
     let mut groups: BTreeMap<&str, Present<'_>> = BTreeMap::new();
     let mut desired: BTreeMap<String, DesiredUpdates> = BTreeMap::new();
     let mut looking = Looking {

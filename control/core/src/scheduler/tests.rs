@@ -7,6 +7,7 @@
 
 mod alike;
 mod canaries;
+mod commands;
 mod disconnect;
 mod laws;
 pub(super) mod life;

@@ -103,7 +103,7 @@ fn same_process(old: &Task, new: &Task) -> bool {
         constraints: _,
         affinities,
         restart: _,
-        lifecycle: _,
+        lifecycle,
         leader: _,
         payload_file,
         volume_mounts,
@@ -120,6 +120,8 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *env == new.env
         && same_resources(resources, &new.resources)
         && *affinities == new.affinities
+        // The hook decides when a task starts. Nomad 1.1.2 changes it in place, and a task that has ended stays so.
+        && *lifecycle == new.lifecycle
         && *payload_file == new.payload_file
         && *volume_mounts == new.volume_mounts
         // Where a task writes to is decided at its start.
@@ -147,7 +149,7 @@ fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
 #[cfg(test)]
 mod tests {
     use muster_domain::fixture::job;
-    use muster_domain::job::{ByteRate, LogConfig};
+    use muster_domain::job::{ByteRate, Lifecycle, LifecycleHook, LogConfig};
     use muster_domain::resources::{CpuMhz, Mb};
 
     use super::*;
@@ -177,6 +179,25 @@ mod tests {
         assert_eq!(change_by(|to| to.cpu_hard_limit = true), expected);
         assert_eq!(change_by(|to| to.io.read_rate = rate), expected);
         assert_eq!(change_by(|_same| {}), (Change::InPlace, Vec::new()));
+    }
+
+    #[test]
+    fn lifecycle_changes_replace_instances() {
+        let old = job("web").build();
+        let by = |edit: fn(&mut Task)| {
+            let mut new = old.clone();
+            edit(&mut new.groups[0].tasks[0]);
+            change((&old, &old.groups[0]), (&new, &new.groups[0])).0
+        };
+
+        let sidecar = by(|task| {
+            task.lifecycle = Some(Lifecycle {
+                hook: LifecycleHook::Prestart,
+                sidecar: true,
+            });
+        });
+        assert_eq!(sidecar, Change::Destructive);
+        assert_eq!(by(|task| task.kill_timeout *= 2), Change::InPlace);
     }
 
     #[test]

@@ -135,8 +135,8 @@ async fn a_periodic_job_is_launched_on_request() {
 
     let path = "/v1/job/nightly/periodic/force";
     let forced = client.put(path, &json!({})).await.json();
-    let again = client.put(path, &json!({})).await;
     let list = client.get("/v1/jobs").await.json();
+    let again = client.put(path, &json!({})).await;
 
     let eval = forced["EvalID"].as_str().unwrap();
     let eval = client.get(&format!("/v1/evaluation/{eval}")).await.json();
@@ -146,8 +146,8 @@ async fn a_periodic_job_is_launched_on_request() {
         (&list[0]["Periodic"], &list[1]["ParentID"]),
         (&json!(true), &json!("nightly"))
     );
-    // What was launched waits for room, and the job prohibits overlap.
-    assert!(again.status == 400 || again.json()["EvalID"] == "");
+    // The job prohibits overlap, which counts for launches by time alone.
+    assert_ne!(again.json()["EvalID"], "");
     test.server.shutdown().await;
 }
 

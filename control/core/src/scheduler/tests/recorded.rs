@@ -117,11 +117,13 @@ fn judge_update(case: &Value) -> Outcome {
     Outcome::from_differences(&differences)
 }
 
-/// Where ours replaces more: tasks see the job's name, their volumes and the file of their payload.
-const REPLACED_HERE: [&str; 4] = [
+/// Where ours replaces more: tasks see the job's name, their volumes and the file of their payload, and a changed
+/// lifecycle takes effect at a start alone.
+const REPLACED_HERE: [&str; 5] = [
     "\"group_volume\"",
     "\"name\"",
     "\"task_dispatch_payload\"",
+    "\"task_lifecycle\"",
     "\"task_volume_mount\"",
 ];
 
