@@ -377,6 +377,11 @@ impl AllocRunner {
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
                 if let Some(task) = self.tasks.get_mut(task_at) {
+                    let is_last = task.sibling().role == Role::Poststop;
+                    let stopping = self.stopping.filter(|_| !is_last);
+                    if let (Some(stopping), TaskInput::Exited { .. }) = (stopping, &input) {
+                        task.handle_end_during_stop(stopping.cause);
+                    }
                     task.handle_input(input, now);
                 }
             }
@@ -772,8 +777,8 @@ impl AllocRunner {
         }
     }
 
-    /// Goes on with a stop: tasks without a process at once, then, after the delay, the leader, then
-    /// everybody else.
+    /// Goes on with a stop: tasks without a process at once, then, after the delay, the leader, then the other tasks,
+    /// and the sidecars last.
     fn stop_tasks(&mut self, now: Timestamp) {
         let Some(Stopping { cause, kill_at }) = self.stopping else {
             return;
@@ -795,12 +800,17 @@ impl AllocRunner {
             return;
         }
         let leads = |task: &TaskRunner| task.sibling().leader && !task.is_idle();
-        match tasks.iter_mut().find(|task| leads(task)) {
-            Some(leader) => leader.handle_stop(cause, now),
-            None => {
-                for task in tasks {
-                    task.handle_stop(cause, now);
-                }
+        if let Some(leader) = tasks.iter_mut().find(|task| leads(task)) {
+            leader.handle_stop(cause, now);
+        } else {
+            // Main tasks may need their sidecars until they have ended.
+            let is_needed = |task: &TaskRunner| !task.sibling().role.is_sidecar() && !task.is_idle();
+            let sidecars_wait = !cause.fails() && tasks.iter().any(|task| is_needed(task));
+            let now_due = tasks
+                .iter_mut()
+                .filter(|task| !(sidecars_wait && task.sibling().role.is_sidecar()));
+            for task in now_due {
+                task.handle_stop(cause, now);
             }
         }
         self.unsaved |= kill_at.is_some();

@@ -54,7 +54,9 @@ impl Role {
         }
     }
 
-    fn is_sidecar(self) -> bool {
+    /// Whether a task of this role runs beside the main tasks until they have ended.
+    #[must_use]
+    pub fn is_sidecar(self) -> bool {
         match self {
             Self::PrestartSidecar | Self::PoststartSidecar => true,
             Self::Prestart | Self::Main | Self::Poststart | Self::Poststop => false,

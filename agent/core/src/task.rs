@@ -470,6 +470,14 @@ impl TaskRunner {
         }
     }
 
+    /// The process ended before its turn in a stop of the allocation came: the task is neither started again nor failed.
+    pub fn handle_end_during_stop(&mut self, cause: StopCause) {
+        if self.life != Life::Dead && self.stop.is_none() {
+            self.stop = Some(cause);
+            self.changes += 1;
+        }
+    }
+
     /// The task cannot be started: its directories could not be made. A process that may exist is
     /// not touched.
     pub fn handle_unrunnable(&mut self, reason: &str, now: Timestamp) {
