@@ -239,10 +239,10 @@ impl DataDir {
     ) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
         let root = make_private(&dirs.alloc)?;
-        let shared = root.make("alloc", 0o755, None)?;
-        for name in ["data", "tmp"] {
-            // Tasks of one group may run as different users.
-            shared.make(name, 0o1777, None)?;
+        // Tasks of one group may run as different users, and take what others have left, as in Nomad.
+        let shared = root.make("alloc", 0o777, None)?;
+        for name in ["data", "logs", "tmp"] {
+            shared.make(name, 0o777, None)?;
         }
         for (task, owner) in tasks {
             let dir = root.make(task, 0o755, *owner)?;
@@ -468,7 +468,7 @@ mod tests {
             assert!(dirs.alloc.join(path).is_dir(), "{path}");
         }
         assert_eq!(mode(&dirs.alloc.join("web/secrets")), 0o700);
-        assert_eq!(mode(&dirs.shared().join("data")), 0o1777);
+        assert_eq!(mode(&dirs.shared().join("data")), 0o777);
         assert_eq!(mode(&dirs.logs), 0o700);
     }
 

@@ -81,8 +81,8 @@ impl TaskEnv {
         let mut vars = muster_vars(at, places, spec);
         add_ports(&mut vars, desired, &spec.address, address);
         add_holding(&mut vars, at);
-        add_meta(&mut vars, desired, group, task);
         let mut env = Self { vars, node };
+        env.add_meta(desired, group, task);
         env.vars.insert("PATH".into(), DEFAULT_PATH.into());
         env.vars
             .insert("TMPDIR".into(), places.tmp.display().to_string());
@@ -93,11 +93,29 @@ impl TaskEnv {
             .collect();
         // What the job says wins over everything but the allocation's own facts.
         for (name, value) in own {
-            if !name.starts_with("NOMAD_") {
+            if !clean_name(&name).starts_with("NOMAD_") {
                 env.vars.insert(name, value);
             }
         }
+        let vars = std::mem::take(&mut env.vars);
+        env.vars = vars
+            .into_iter()
+            .map(|(name, value)| (clean_name(&name), value))
+            .collect();
         env
+    }
+
+    /// Adds the meta of job, group and task, the innermost winning, under its own name and in capitals.
+    fn add_meta(&mut self, desired: &DesiredAlloc, group: &TaskGroup, task: &Task) {
+        let mut added = BTreeMap::new();
+        for meta in [&desired.job.spec.meta, &group.meta, &task.meta] {
+            for (key, value) in meta {
+                let value = self.interpolate(value);
+                added.insert(format!("NOMAD_META_{key}"), value.clone());
+                added.insert(format!("NOMAD_META_{}", key.to_uppercase()), value);
+            }
+        }
+        self.vars.extend(added);
     }
 
     /// `text` with each `${NAME}` replaced that is known.
@@ -150,6 +168,7 @@ impl TaskEnv {
         self.vars
             .get(name)
             .or_else(|| self.node.get(name))
+            .or_else(|| self.vars.get(&clean_name(name)))
             .map(String::as_str)
     }
 }
@@ -275,19 +294,15 @@ fn add_holding(vars: &mut BTreeMap<String, String>, at: &TaskAt) {
     }
 }
 
-/// Meta of job, group and task, the innermost winning, under its own name and in capitals.
-fn add_meta(
-    vars: &mut BTreeMap<String, String>,
-    desired: &DesiredAlloc,
-    group: &TaskGroup,
-    task: &Task,
-) {
-    for meta in [&desired.job.spec.meta, &group.meta, &task.meta] {
-        for (key, value) in meta {
-            vars.insert(format!("NOMAD_META_{key}"), value.clone());
-            vars.insert(format!("NOMAD_META_{}", key.to_uppercase()), value.clone());
-        }
-    }
+/// A name that a shell can use: other characters than letters, digits, `_` and `.` become `_`, and so does a digit at
+/// the begin. Nomad does the same.
+fn clean_name(name: &str) -> String {
+    let clean = |(at, c): (usize, char)| match c {
+        'a'..='z' | 'A'..='Z' | '_' | '.' => c,
+        '0'..='9' if at > 0 => c,
+        _ => '_',
+    };
+    name.chars().enumerate().map(clean).collect()
 }
 
 #[cfg(test)]
@@ -402,6 +417,40 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn names_are_clean_and_meta_is_interpolated() {
+        let env = env(|task| {
+            let meta = [
+                ("app-name", "shop"),
+                ("where", "${node.datacenter}-${attr.cpu.arch}"),
+            ];
+            let meta = meta.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            task.meta.extend(meta);
+            task.env
+                .insert("my-var".into(), "${NOMAD_META_app-name}".into());
+            task.env.insert("1st.x".into(), "1".into());
+            task.env.insert("NOMAD-ALLOC-ID".into(), "forged".into());
+        });
+
+        let expected = [
+            ("NOMAD_META_app_name", "shop"),
+            ("NOMAD_META_APP_NAME", "shop"),
+            ("NOMAD_META_where", "dc1-amd64"),
+            ("my_var", "shop"),
+            ("_st.x", "1"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(
+                env.vars.get(name).map(String::as_str),
+                Some(value),
+                "{name}"
+            );
+        }
+        assert_ne!(env.vars["NOMAD_ALLOC_ID"], "forged");
+        assert_eq!(env.interpolate("${NOMAD_META_app_name}"), "shop");
+        assert_eq!(env.interpolate("${NOMAD_META_app-name}"), "shop");
     }
 
     #[test]

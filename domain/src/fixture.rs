@@ -144,7 +144,7 @@ pub fn task(name: &str) -> Task {
         volume_mounts: Vec::new(),
         shutdown_delay: Duration::ZERO,
         kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
-        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
+        kill_signal: "SIGTERM".to_owned(),
         logs: LogConfig::default(),
         meta: BTreeMap::new(),
         policy: None,

@@ -469,12 +469,9 @@ impl Launch<'_> {
             .collect()
     }
 
-    /// As the task sees it: `/local` unless the job says otherwise.
+    /// As the task sees it. The root, where `local`, `secrets`, `tmp` and `alloc` are, unless the job says otherwise.
     fn work_dir(&self, translation: &Translation) -> Result<CString, StartProcessError> {
-        let home = match task_dir(self.config) {
-            Some(_dir) => Path::new("/local"),
-            None => Path::new("/"),
-        };
+        let home = Path::new("/");
         let dir = match &self.native.work_dir {
             Some(named) => home.join(translation.apply(named)),
             None => home.to_owned(),
@@ -590,7 +587,7 @@ impl Sight<'_> {
         }
         if !config.alloc_dir.as_os_str().is_empty() {
             let base = paths::open_dir("the allocation's directory", &config.alloc_dir)?;
-            let dir = paths::open_own_dir(&base, "alloc", 0o755, None)?;
+            let dir = paths::open_own_dir(&base, "alloc", 0o777, None)?;
             own.push(self.attachment(&dir, "/alloc", MountFlags::default())?);
         }
         Ok(own)

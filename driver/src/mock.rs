@@ -644,7 +644,7 @@ fn network_of(task: &MockTask) -> Option<NetworkOverride> {
 fn number(signal: &str) -> Result<i32, TaskError> {
     match signal {
         "SIGHUP" => Ok(1),
-        "SIGINT" => Ok(2),
+        "SIGINT" | "" => Ok(2),
         "SIGKILL" => Ok(SIGKILL),
         "SIGUSR1" => Ok(10),
         "SIGTERM" => Ok(15),

@@ -804,7 +804,8 @@ impl AllocRunner {
             leader.handle_stop(cause, now);
         } else {
             // Main tasks may need their sidecars until they have ended.
-            let is_needed = |task: &TaskRunner| !task.sibling().role.is_sidecar() && !task.is_idle();
+            let is_needed =
+                |task: &TaskRunner| !task.sibling().role.is_sidecar() && !task.is_idle();
             let sidecars_wait = !cause.fails() && tasks.iter().any(|task| is_needed(task));
             let now_due = tasks
                 .iter_mut()

@@ -861,11 +861,12 @@ impl TaskRunner {
         }
         let timeout = self.policy.kill_timeout;
         let signal = self.policy.kill_signal.clone();
-        self.event(
-            TaskEventKind::Killing,
-            &format!("{signal} sent, force after {timeout:?}"),
-            now,
-        );
+        let name = match signal.as_str() {
+            "" => "the driver's stop signal",
+            name => name,
+        };
+        let message = format!("{name} sent, force after {timeout:?}");
+        self.event(TaskEventKind::Killing, &message, now);
         let force_at = now.plus(timeout).plus(limits::STOP_GRACE);
         self.set_life(Life::Stopping {
             force_at,

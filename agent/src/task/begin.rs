@@ -578,7 +578,7 @@ fn task_config(
         task_dir: dirs.task(&description.name),
         stdout_path: fifo(LogStream::Stdout),
         stderr_path: fifo(LogStream::Stderr),
-        kill_signal: Some(description.kill_signal.clone()),
+        kill_signal: Some(description.kill_signal.clone()).filter(|name| !name.is_empty()),
         without_host: group
             .disconnect
             .stop_without_agent_after()

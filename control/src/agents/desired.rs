@@ -5,8 +5,12 @@
 //! too, so that it knows what it may keep; those it knows as they are by id alone. Rows that vanish are named
 //! as gone. A set ends with the number of rows there are.
 
+use std::sync::Arc;
+
 use muster_control_core::state::{AllocView, State, id_of};
+use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, LogIndex, NodeId};
+use muster_domain::job::JobVersion;
 use muster_wire::codec;
 use muster_wire::limits::{DESIRED_BATCH_MAX, FRAME_BYTES_MAX, UNCHANGED_BATCH_MAX};
 use muster_wire::rpc::ToAgent;
@@ -69,15 +73,15 @@ impl Told {
         }
         let mut messages: Vec<ToAgent> = unchanged
             .chunks(UNCHANGED_BATCH_MAX)
-            .map(|ids| message(state.applied(), &[], ids.to_vec()))
+            .map(|ids| message(state, &[], ids.to_vec()))
             .chain(
                 batches(&changed)
                     .into_iter()
-                    .map(|allocs| message(state.applied(), allocs, Vec::new())),
+                    .map(|allocs| message(state, allocs, Vec::new())),
             )
             .collect();
         if messages.is_empty() {
-            messages.push(message(state.applied(), &[], Vec::new()));
+            messages.push(message(state, &[], Vec::new()));
         }
         if let Some(ToAgent::Desired {
             gone: last_gone,
@@ -92,10 +96,14 @@ impl Told {
     }
 }
 
-fn message(index: LogIndex, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> ToAgent {
+fn message(state: &State, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> ToAgent {
+    let mut desired: Vec<DesiredAlloc> = allocs.iter().map(|alloc| alloc.to_desired()).collect();
+    if !state.config().scheduler.memory_oversubscription {
+        limit_memory(&mut desired);
+    }
     ToAgent::Desired {
-        index,
-        allocs: allocs.iter().map(|alloc| alloc.to_desired()).collect(),
+        index: state.applied(),
+        allocs: desired,
         unchanged,
         gone: Vec::new(),
         complete: None,
@@ -103,6 +111,37 @@ fn message(index: LogIndex, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -
             .iter()
             .filter_map(|alloc| alloc.to_remote())
             .collect(),
+    }
+}
+
+/// Takes `memory_max` away: it has no effect while the cluster does not oversubscribe memory.
+fn limit_memory(desired: &mut [DesiredAlloc]) {
+    // Many allocations share a version of a job.
+    let mut limited: Option<(Arc<JobVersion>, Arc<JobVersion>)> = None;
+    for alloc in desired {
+        let groups = &alloc.job.spec.groups;
+        let mut tasks = groups.iter().flat_map(|group| &group.tasks);
+        if tasks.all(|task| task.resources.memory_max.is_none()) {
+            continue;
+        }
+        let known = limited
+            .as_ref()
+            .filter(|(of, _)| Arc::ptr_eq(of, &alloc.job));
+        let version = match known {
+            Some((_, version)) => Arc::clone(version),
+            None => {
+                let mut version = (*alloc.job).clone();
+                for group in &mut version.spec.groups {
+                    for task in &mut group.tasks {
+                        task.resources.memory_max = None;
+                    }
+                }
+                let version = Arc::new(version);
+                limited = Some((Arc::clone(&alloc.job), Arc::clone(&version)));
+                version
+            }
+        };
+        alloc.job = version;
     }
 }
 

@@ -188,11 +188,12 @@ async fn submit(
 ) -> Result<Response, ApiError> {
     let ReadJob {
         spec,
-        warnings,
+        mut warnings,
         enforce_index,
         wants_diff: _,
     } = read(body).await?;
     let spec = admit(query, spec, id)?;
+    warnings.extend(ineffective(http, &spec));
     let check_index = enforce_index.map(LogIndex);
     let command = http.control.registration(spec, check_index).await;
     let answer = propose(http, query, command).await?;
@@ -220,6 +221,32 @@ fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, 
             Err(ApiError::Invalid(faults))
         }
     }
+}
+
+/// Warnings of fields that have no effect with the cluster's settings.
+fn ineffective(http: &Http, spec: &JobSpec) -> Vec<String> {
+    if http
+        .control
+        .state()
+        .config()
+        .scheduler
+        .memory_oversubscription
+    {
+        return Vec::new();
+    }
+    let tasks = spec.groups.iter().flat_map(|group| {
+        let tasks = group.tasks.iter();
+        tasks.map(move |task| (group, task))
+    });
+    let tasks = tasks.filter(|(_, task)| task.resources.memory_max.is_some());
+    tasks
+        .map(|(group, task)| {
+            format!(
+                "group \"{}\" → task \"{}\" → memory_max: has no effect, the limit is `memory`: memory oversubscription is off (`muster operator scheduler set-config --memory-oversubscription` turns it on)",
+                group.name, task.name
+            )
+        })
+        .collect()
 }
 
 /// Everything that is wrong with a job that could be read.
@@ -332,12 +359,19 @@ fn outcome(
     })
 }
 
-async fn check(query: Query, body: RawBody) -> Result<Response, ApiError> {
+async fn check(
+    Shared(http): Shared<Http>,
+    query: Query,
+    body: RawBody,
+) -> Result<Response, ApiError> {
     let (faults, warnings) = match read(body).await {
         Ok(ReadJob {
-            mut spec, warnings, ..
+            mut spec,
+            mut warnings,
+            ..
         }) => {
             claim_namespace(&query, &mut spec)?;
+            warnings.extend(ineffective(&http, &spec));
             (faults(&spec), warnings)
         }
         Err(ApiError::Body(ReadJobError::Faults(faults))) => (faults, Vec::new()),

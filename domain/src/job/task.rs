@@ -42,7 +42,7 @@ pub struct Task {
     pub shutdown_delay: Duration,
     /// From the kill signal to force; 5 s unless said.
     pub kill_timeout: Duration,
-    /// The signal that asks it to stop; `SIGTERM` unless said.
+    /// The signal that asks it to stop. Empty: the driver chooses; the native one sends `SIGINT`, as Nomad does.
     pub kill_signal: String,
     /// Rotation of its output.
     pub logs: LogConfig,
@@ -56,7 +56,7 @@ impl Task {
     /// The kill timeout of a task that names none.
     pub const DEFAULT_KILL_TIMEOUT: Duration = Duration::from_secs(5);
     /// The kill signal of a task that names none.
-    pub const DEFAULT_KILL_SIGNAL: &'static str = "SIGTERM";
+    pub const DEFAULT_KILL_SIGNAL: &'static str = "";
 }
 
 /// How a task's output is taken. Each of stdout and stderr has its own files and its own rate. Without a file

@@ -333,7 +333,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     if kill_timeout.as_secs() > 24 * 3600 {
         faults.push(Fault::new(format!("{at} → kill_timeout"), "is above 24 h"));
     }
-    if !is_signal(kill_signal) {
+    if !kill_signal.is_empty() && !is_signal(kill_signal) {
         faults.push(Fault::new(
             format!("{at} → kill_signal"),
             format!("`{kill_signal}` is not a signal: write it as SIGTERM or SIGINT"),

@@ -196,7 +196,8 @@ fn task(definition: &Definition) -> Task {
         volume_mounts: Vec::new(),
         shutdown_delay: Duration::ZERO,
         kill_timeout: GRACE,
-        kill_signal: Task::DEFAULT_KILL_SIGNAL.to_owned(),
+        // Diego's signal, whatever the default of jobs is.
+        kill_signal: "SIGTERM".to_owned(),
         logs: LogConfig::default(),
         meta: BTreeMap::new(),
         policy: None,

@@ -483,12 +483,7 @@ impl From<&domain::Task> for Task {
             kill_timeout: nanos(*kill_timeout),
             log_config: Some(LogConfig::from(*logs)),
             policy: policy.as_ref().map(NetworkPolicy::from),
-            // Nomad leaves it to the driver unless somebody said.
-            kill_signal: if kill_signal == domain::Task::DEFAULT_KILL_SIGNAL {
-                String::new()
-            } else {
-                kill_signal.clone()
-            },
+            kill_signal: kill_signal.clone(),
             ..Self::default()
         }
     }

@@ -68,6 +68,10 @@ pub(super) fn dispatch(
         ..spec.clone()
     };
     child.meta.extend(meta);
+    // A task may refer to what the dispatch left out.
+    for key in &parameterized.meta_optional {
+        child.meta.entry(key.clone()).or_default();
+    }
     job::check_instances(change.state, &child)?;
     Ok(launch(change, child))
 }
