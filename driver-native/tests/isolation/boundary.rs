@@ -17,7 +17,7 @@ const ALWAYS: &[(&str, &str)] = &[
     ("descriptors", "[0, 1, 2]"),
     ("core_limit", "(0, 0)"),
     ("pid", "1"),
-    ("work_dir", "/local"),
+    ("work_dir", "/"),
     ("namespace_cgroup", "own"),
     ("namespace_ipc", "own"),
     ("namespace_mnt", "own"),
