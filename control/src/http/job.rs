@@ -191,8 +191,18 @@ async fn submit(
         mut warnings,
         enforce_index,
         wants_diff: _,
+        preserve_counts,
+        preserve_resources,
     } = read(body).await?;
-    let spec = admit(query, spec, id)?;
+    let mut spec = admit(query, spec, id)?;
+    if let Some(old) = http.control.state().jobs().get(&spec.key()) {
+        preserve(
+            &mut spec,
+            &old.current.spec,
+            preserve_counts,
+            preserve_resources,
+        );
+    }
     warnings.extend(ineffective(http, &spec));
     let check_index = enforce_index.map(LogIndex);
     let command = http.control.registration(spec, check_index).await;
@@ -219,6 +229,23 @@ fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, 
         Err(mut faults) => {
             faults.extend(periodic);
             Err(ApiError::Invalid(faults))
+        }
+    }
+}
+
+/// Keeps counts and resources of `old`, the registered version, where the request says so.
+fn preserve(spec: &mut JobSpec, old: &JobSpec, counts: bool, resources: bool) {
+    for group in &mut spec.groups {
+        let Some(old_group) = old.group(&group.name) else {
+            continue;
+        };
+        if counts {
+            group.count = old_group.count;
+        }
+        for task in group.tasks.iter_mut().filter(|_| resources) {
+            if let Some(old_task) = old_group.task(&task.name) {
+                task.resources = old_task.resources.clone();
+            }
         }
     }
 }

@@ -27,6 +27,17 @@ const ALL_NAMESPACES: &str = "*";
 /// Names a write, so that it is applied once however often it is sent.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// Parameters of Nomad that are refused if they are set: an answer without them would be another one than was asked for.
+const UNSUPPORTED: [(&str, &str); 4] = [
+    ("filter", "chooses rows by an expression"),
+    ("reverse", "turns the order of rows"),
+    (
+        "eval_priority",
+        "gives an evaluation another priority than its job",
+    ),
+    ("reschedule", "counts a stop as a failure"),
+];
+
 /// The parameters of a request. Those that nobody asks for are ignored, as Nomad does.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Query {
@@ -99,6 +110,14 @@ impl Query {
             return Err(ApiError::Malformed(format!(
                 "there is no region `{region}`, only `{DEFAULT_REGION}`"
             )));
+        }
+        if let Some((name, why)) = UNSUPPORTED.iter().find(|(name, _)| {
+            let value = params.get(*name).map_or("", String::as_str);
+            !matches!(value, "" | "0" | "f" | "F" | "false" | "False" | "FALSE")
+        }) {
+            return Err(ApiError::Unsupported {
+                what: format!("the parameter `{name}`, which {why},"),
+            });
         }
         let pretty = params.contains_key("pretty");
         let mut query = Self {

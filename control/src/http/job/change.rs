@@ -8,9 +8,10 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::Job;
 use muster_wire::api::job::{
-    EvaluateRequest, GroupScaleStatus, RegisterResponse, RevertRequest, ScaleRequest, ScaleStatus,
-    StableRequest, StableResponse, TagRequest, TagResponse,
+    EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest, ScaleStatus, StableRequest,
+    StableResponse, TagRequest, TagResponse,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -21,7 +22,13 @@ use crate::http::status::ApiError;
 
 /// The request in `body`, about the job `key`. An empty body is an empty request, as the name of the job in
 /// the path is all that some need.
-pub(super) fn request<T: DeserializeOwned>(key: &JobKey, body: &RawBody) -> Result<T, ApiError> {
+///
+/// A field that the request does not have is refused, unless it is empty: Nomad may know it, and the user meant
+/// something by it.
+pub(super) fn request<T>(key: &JobKey, body: &RawBody) -> Result<T, ApiError>
+where
+    T: DeserializeOwned + Serialize + Default,
+{
     let bytes: &[u8] = if body.0.is_empty() { b"{}" } else { &body.0 };
     let malformed = |error| ApiError::Malformed(format!("the request body is malformed: {error}"));
     let value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
@@ -33,7 +40,49 @@ pub(super) fn request<T: DeserializeOwned>(key: &JobKey, body: &RawBody) -> Resu
             "Job ID does not match: the body names `{named}`"
         )));
     }
+    let known = serde_json::to_value(T::default()).unwrap_or_default();
+    if let Some(field) = unsupported(&value, &known) {
+        return Err(ApiError::Unsupported {
+            what: format!("the field `{field}` of this request"),
+        });
+    }
     T::deserialize(value).map_err(malformed)
+}
+
+/// Fields that every request of Nomad's clients may have.
+const COMMON_FIELDS: [&str; 6] = [
+    "JobID",
+    "Job",
+    "Region",
+    "Namespace",
+    "AuthToken",
+    "SecretID",
+];
+
+/// A field of `given` that says something and is not in `known`.
+fn unsupported<'a>(given: &'a Value, known: &Value) -> Option<&'a str> {
+    let (given, known) = (given.as_object()?, known.as_object()?);
+    let is_known = |field: &str| {
+        let common = COMMON_FIELDS.iter().copied();
+        let mut names = known.keys().map(String::as_str).chain(common);
+        names.any(|name| name.eq_ignore_ascii_case(field))
+    };
+    let mut fields = given.iter();
+    fields
+        .find(|(field, value)| !is_known(field) && !is_empty(value))
+        .map(|(field, _)| field.as_str())
+}
+
+/// Whether a value is the zero value of its type, as Go writes fields that nobody has set.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
 }
 
 pub(super) async fn evaluate(
@@ -64,8 +113,11 @@ pub(super) async fn scale(
         ));
     };
     let Some(count) = asked.count else {
-        return query.json(&RegisterResponse::default());
+        return Err(ApiError::Unsupported {
+            what: "a scaling event without a count".to_owned(),
+        });
     };
+    let has_note = !asked.message.is_empty() || !is_empty(&asked.meta);
     let count = u32::try_from(count).ok().filter(|_| !asked.error);
     let count = count.ok_or_else(|| {
         ApiError::Malformed(
@@ -81,7 +133,12 @@ pub(super) async fn scale(
             .then_some(LogIndex(asked.job_modify_index)),
         at: http.control.now(),
     };
-    query.json(&propose(http, query, command).await?)
+    let mut answer = propose(http, query, command).await?;
+    if has_note {
+        answer.warnings =
+            "Message and Meta are not kept: scaling events are not recorded".to_owned();
+    }
+    query.json(&answer)
 }
 
 pub(super) async fn revert(

@@ -33,6 +33,8 @@ pub(super) async fn plan(
         warnings,
         enforce_index: _,
         wants_diff,
+        preserve_counts: _,
+        preserve_resources: _,
     } = read(body).await?;
     let spec = admit(query, spec, Some(id))?;
     let state = query.state(http).await?.state;

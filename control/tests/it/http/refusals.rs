@@ -144,3 +144,141 @@ async fn a_malformed_query_is_named() {
     }
     test.server.shutdown().await;
 }
+
+/// Fields and parameters of Nomad that this API does not carry out, and the answer to each. None is ignored without a
+/// word.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_are_carried_out_refused_or_warned_of() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut parent = job("parent");
+    parent["Job"]["Type"] = json!("batch");
+    parent["Job"]["ParameterizedJob"] = json!({});
+    for body in [job("web"), parent] {
+        assert_eq!(client.put("/v1/jobs", &body).await.status, 200);
+    }
+
+    let with = |field: &str, value: serde_json::Value| {
+        let mut body = job("web");
+        body[field] = value;
+        body
+    };
+    let scale = |field: &str, value: serde_json::Value| {
+        let mut body = json!({"Count": 1, "Target": {"Group": "main"}});
+        body[field] = value;
+        body
+    };
+    // Path, body, status, and a word of the text or of the warning.
+    let rows = [
+        (
+            "/v1/jobs",
+            with("EvalPriority", json!(70)),
+            200,
+            "EvalPriority",
+        ),
+        (
+            "/v1/jobs",
+            with("PolicyOverride", json!(true)),
+            200,
+            "PolicyOverride",
+        ),
+        ("/v1/jobs", with("EvalPriority", json!(0)), 200, ""),
+        (
+            "/v1/job/parent/dispatch",
+            json!({"Priority": 70}),
+            501,
+            "Priority",
+        ),
+        ("/v1/job/parent/dispatch", json!({"Priority": 0}), 200, ""),
+        (
+            "/v1/job/parent/dispatch",
+            json!({"IdPrefixTemplate": "x"}),
+            501,
+            "IdPrefixTemplate",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("Message", json!("why")),
+            200,
+            "Message",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("Meta", json!({"a": 1})),
+            200,
+            "Meta",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("Count", json!(null)),
+            501,
+            "scaling event",
+        ),
+        (
+            "/v1/job/web/evaluate",
+            json!({"EvalOptions": {}, "Other": 1}),
+            501,
+            "Other",
+        ),
+        (
+            "/v1/job/web/revert",
+            json!({"JobVersion": 0, "ConsulToken": "x"}),
+            501,
+            "ConsulToken",
+        ),
+        (
+            "/v1/job/web/stable",
+            json!({"JobVersion": 0, "Stable": true, "New": "x"}),
+            501,
+            "New",
+        ),
+        (
+            "/v1/job/web/scale?filter=x",
+            scale("Error", json!(false)),
+            501,
+            "filter",
+        ),
+    ];
+    for (path, body, status, word) in rows {
+        let answer = client.put(path, &body).await;
+
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.text);
+        assert!(answer.text.contains(word), "{path} {body}: {}", answer.text);
+    }
+
+    for query in ["filter=x", "reverse=true", "eval_priority=70"] {
+        assert_eq!(
+            client.get(&format!("/v1/jobs?{query}")).await.status,
+            501,
+            "{query}"
+        );
+    }
+    for query in ["filter=", "reverse=false", "eval_priority=0"] {
+        assert_eq!(
+            client.get(&format!("/v1/jobs?{query}")).await.status,
+            200,
+            "{query}"
+        );
+    }
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_and_resources_are_preserved() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut body = job("web");
+    body["Job"]["TaskGroups"][0]["Count"] = json!(7);
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"] = json!({"CPU": 333});
+    client.put("/v1/jobs", &body).await.json();
+
+    let mut body = job("web");
+    body["PreserveCounts"] = json!(true);
+    body["PreserveResources"] = json!(true);
+    client.put("/v1/jobs", &body).await.json();
+
+    let group = client.get("/v1/job/web").await.json()["TaskGroups"][0].clone();
+    assert_eq!(group["Count"], 7);
+    assert_eq!(group["Tasks"][0]["Resources"]["CPU"], 333);
+    test.server.shutdown().await;
+}

@@ -27,14 +27,8 @@ mod update;
 pub use crate::api::block::SyntaxError;
 
 const BODY: Known = Known {
-    derived: &[
-        "Submission",
-        "SecretID",
-        "AuthToken",
-        "Namespace",
-        "EvalPriority",
-    ],
-    harmless: &["PolicyOverride", "PreserveCounts", "PreserveResources"],
+    derived: &["Submission", "SecretID", "AuthToken", "Namespace"],
+    harmless: &["EvalPriority", "PolicyOverride"],
     unsupported: &[],
 };
 const JOB: Known = Known {
@@ -154,6 +148,10 @@ pub struct ReadJob {
     pub enforce_index: Option<u64>,
     /// Whether a plan is to say what differs.
     pub wants_diff: bool,
+    /// Whether groups that the registered job has keep its counts.
+    pub preserve_counts: bool,
+    /// Whether tasks that the registered job has keep its resources.
+    pub preserve_resources: bool,
 }
 
 /// Why a job could not be read.
@@ -197,6 +195,8 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
     let enforce = body.boolean("EnforceIndex").unwrap_or(false);
     let index = body.number("JobModifyIndex", u64::MAX).unwrap_or(0);
     let wants_diff = body.boolean("Diff").unwrap_or(false);
+    let preserve_counts = body.boolean("PreserveCounts").unwrap_or(false);
+    let preserve_resources = body.boolean("PreserveResources").unwrap_or(false);
     check_region(&mut body);
     let spec = match body.block("Job") {
         Some(job) => Some(read_job(job)),
@@ -213,6 +213,8 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
         warnings: Vec::new(),
         enforce_index: enforce.then_some(index),
         wants_diff,
+        preserve_counts,
+        preserve_resources,
     })
 }
 
