@@ -8,6 +8,7 @@
 mod introduce;
 pub(crate) mod native;
 pub(crate) mod networks;
+pub(crate) mod nomad;
 mod pause;
 pub(crate) mod plugin;
 mod tell;

@@ -20,6 +20,7 @@ use crate::cores::Cores;
 use crate::disk::Disks;
 use crate::drivers::Drivers;
 use crate::drivers::networks::DriverNetworks;
+use crate::drivers::nomad::NomadDrivers;
 use crate::gc::Leftovers;
 use crate::history::Histories;
 use crate::migrate::Loans;
@@ -71,6 +72,8 @@ pub(crate) struct Facilities {
     pub(crate) disks: Arc<Disks>,
     /// By name.
     pub(crate) drivers: Drivers,
+    /// Nomad's drivers that the native driver serves.
+    pub(crate) nomad_drivers: NomadDrivers,
     /// Network namespaces that drivers made.
     pub(crate) driver_networks: DriverNetworks,
     /// Users of tasks that name none.

@@ -27,6 +27,7 @@ use crate::cores::Cores;
 use crate::disk::{Disks, Means};
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::networks::DriverNetworks;
+use crate::drivers::nomad::NomadDrivers;
 use crate::drivers::plugin::{self, Around};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
 use crate::facilities::{Facilities, LiveTasks};
@@ -96,6 +97,7 @@ pub(super) async fn open(
     }
     plugin::check_names(&config.plugins, config.plugin_dir.as_deref(), &drivers)?;
     watch_health(&drivers, &health, stop, tasks);
+    let nomad_drivers = NomadDrivers::beside(&drivers, allows_raw(config));
 
     let facts = super::spec::Parts {
         node_id,
@@ -107,6 +109,7 @@ pub(super) async fn open(
         unenforced: tree.unenforced().to_vec(),
         core_ids: tree.core_ids(),
         node_secret,
+        nomad_drivers: nomad_drivers.clone(),
     };
     let (publisher, spec) = Publisher::new(
         config,
@@ -130,6 +133,7 @@ pub(super) async fn open(
         chroot_env: Arc::new(config.chroot_env.clone()),
         disks,
         drivers,
+        nomad_drivers,
         driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
         users: WorkloadUsers::new(config.users, std::mem::take(&mut loaded.users)),
         boot_id,
@@ -304,6 +308,12 @@ fn fresh_node_secret() -> NodeSecret {
 
 fn fresh_node_id() -> NodeId {
     NodeId(*uuid::Uuid::new_v4().as_bytes())
+}
+
+/// Whether the configuration of the native driver allows raw tasks.
+fn allows_raw(config: &AgentConfig) -> bool {
+    let settings = config.plugins.get(native::NAME);
+    settings.is_some_and(|settings| settings.config["allow_raw"] == true)
 }
 
 fn native_process(

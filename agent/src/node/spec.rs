@@ -21,6 +21,7 @@ use crate::cgroup::{Hierarchies, Unenforced};
 use crate::conditions::Conditions;
 use crate::disk::Means;
 use crate::drivers::DriverHealth;
+use crate::drivers::nomad::NomadDrivers;
 use crate::fingerprint::{Facts, address_towards};
 use crate::limits::FINGERPRINT_INTERVAL;
 use crate::ring::Engine;
@@ -38,6 +39,7 @@ pub(super) struct Parts {
     pub(super) unenforced: Vec<Unenforced>,
     pub(super) core_ids: Vec<u16>,
     pub(super) node_secret: NodeSecret,
+    pub(super) nomad_drivers: NomadDrivers,
 }
 
 impl Parts {
@@ -174,6 +176,7 @@ impl Publisher {
             self.base.address.clone(),
         );
         let mut drivers = self.health.borrow().clone();
+        self.parts.nomad_drivers.add_health(&mut drivers);
         hold_back(&mut drivers, &mut attributes, &self.conditions.all());
         for (name, driver) in &drivers {
             if driver.healthy {

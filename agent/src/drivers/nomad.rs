@@ -1,0 +1,207 @@
+//! Nomad's drivers `exec` and `raw_exec`, which the native driver serves.
+//!
+//! A task of `exec` is contained, one of `raw_exec` is raw. The agent rewrites such a task when it learns of it; nothing
+//! behind that knows the names. A plugin of the name comes first.
+
+use std::sync::Arc;
+
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::job::Task;
+use muster_domain::node::{DriverInfo, limits_in_place};
+use serde_json::{Map, Value};
+
+use super::{DriverHealth, Drivers, native};
+
+/// A driver of Nomad that the native driver serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Served {
+    name: &'static str,
+    /// The level of isolation of its tasks.
+    isolation: &'static str,
+    /// Fields of its `config` that say what the native driver does anyway, and those values.
+    implied: &'static [(&'static str, &'static [&'static str])],
+}
+
+const EXEC: Served = Served {
+    name: "exec",
+    isolation: "contained",
+    implied: &[
+        ("pid_mode", &["", "private"]),
+        ("ipc_mode", &["", "private"]),
+    ],
+};
+const RAW_EXEC: Served = Served {
+    name: "raw_exec",
+    isolation: "raw",
+    implied: &[],
+};
+
+/// Which of Nomad's drivers the native driver serves on this node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NomadDrivers {
+    served: Vec<Served>,
+    allow_raw: bool,
+}
+
+impl NomadDrivers {
+    /// Those that no driver of `drivers` has the name of, if the native driver is there.
+    /// `allow_raw`: the native driver takes raw tasks.
+    pub(crate) fn beside(drivers: &Drivers, allow_raw: bool) -> Self {
+        let is_free = |served: &Served| drivers.named(served.name).is_none();
+        let has_native = drivers.named(native::NAME).is_some();
+        let served = [EXEC, RAW_EXEC].into_iter().filter(is_free);
+        Self {
+            served: served.filter(|_| has_native).collect(),
+            allow_raw,
+        }
+    }
+
+    /// `desired` with its tasks of these drivers as tasks of the native driver.
+    pub(crate) fn rewritten(&self, mut desired: DesiredAlloc) -> DesiredAlloc {
+        let is_theirs = |task: &Task| self.served_as(&task.driver).is_some();
+        let groups = &desired.job.spec.groups;
+        if !groups.iter().flat_map(|group| &group.tasks).any(is_theirs) {
+            return desired;
+        }
+        let version = Arc::make_mut(&mut desired.job);
+        for group in &mut version.spec.groups {
+            for task in &mut group.tasks {
+                if let Some(served) = self.served_as(&task.driver) {
+                    native::NAME.clone_into(&mut task.driver);
+                    task.config_json = native_config(served, &task.config_json);
+                }
+            }
+        }
+        desired
+    }
+
+    fn served_as(&self, driver: &str) -> Option<&Served> {
+        self.served.iter().find(|served| served.name == driver)
+    }
+
+    /// Adds these drivers to the `health` of the node's drivers. Each is as well as the native driver.
+    pub(crate) fn add_health(&self, health: &mut DriverHealth) {
+        let Some(native) = health.get(native::NAME).cloned() else {
+            return;
+        };
+        for served in &self.served {
+            let mut info = native.clone();
+            let attribute = info.attributes.remove(&limits_in_place(native::NAME));
+            info.attributes.clear();
+            let attribute = attribute.map(|value| (limits_in_place(served.name), value));
+            info.attributes.extend(attribute);
+            if *served == RAW_EXEC && !self.allow_raw {
+                info = DriverInfo {
+                    detected: false,
+                    healthy: false,
+                    description: "the node allows no raw tasks: plugin \"native\" { config { allow_raw = true } }"
+                        .to_owned(),
+                    ..info
+                };
+            }
+            health.insert(served.name.to_owned(), info);
+        }
+    }
+}
+
+/// The `config` of a task of `served`, as the native driver takes it. Fields that it does not have stay, and are refused
+/// by name when the task starts.
+fn native_config(served: &Served, config_json: &str) -> String {
+    let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(config_json) else {
+        return config_json.to_owned();
+    };
+    drop_implied(served, &mut fields);
+    fields.insert("isolation".to_owned(), served.isolation.into());
+    Value::Object(fields).to_string()
+}
+
+fn drop_implied(served: &Served, fields: &mut Map<String, Value>) {
+    for (field, values) in served.implied {
+        let is_implied = fields
+            .get(*field)
+            .is_some_and(|value| value.is_null() || values.iter().any(|implied| value == implied));
+        if is_implied {
+            fields.remove(*field);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use muster_domain::fixture;
+    use muster_domain::id::{AllocId, LogIndex};
+    use serde_json::json;
+
+    use super::*;
+
+    const BOTH: [Served; 2] = [EXEC, RAW_EXEC];
+
+    fn rewritten(driver: &str, config: &Value) -> (String, Value) {
+        let mut spec = fixture::job("web").build();
+        let task = &mut spec.groups[0].tasks[0];
+        driver.clone_into(&mut task.driver);
+        task.config_json = config.to_string();
+        let desired = fixture::desired(AllocId::at(LogIndex(1), 0), fixture::version(spec));
+        let drivers = NomadDrivers {
+            served: BOTH.to_vec(),
+            allow_raw: true,
+        };
+        let desired = drivers.rewritten(desired);
+        let task = &desired.job.spec.groups[0].tasks[0];
+        let config = serde_json::from_str(&task.config_json).unwrap();
+        (task.driver.clone(), config)
+    }
+
+    #[test]
+    fn exec_tasks_become_native_tasks() {
+        let native = |config| ("native".to_owned(), config);
+        let config =
+            json!({"command": "a", "args": ["b"], "pid_mode": "private", "work_dir": "/x"});
+        assert_eq!(
+            rewritten("exec", &config),
+            native(
+                json!({"command": "a", "args": ["b"], "work_dir": "/x", "isolation": "contained"})
+            )
+        );
+        assert_eq!(
+            rewritten("raw_exec", &json!({"command": "a"})),
+            native(json!({"command": "a", "isolation": "raw"}))
+        );
+        // Left for the native driver to refuse by name.
+        let host = json!({"command": "a", "pid_mode": "host"});
+        assert_eq!(rewritten("exec", &host).1["pid_mode"], "host");
+        let other = json!({"image": "redis"});
+        assert_eq!(
+            rewritten("docker", &other),
+            ("docker".to_owned(), other.clone())
+        );
+    }
+
+    #[test]
+    fn health_follows_the_native_driver() {
+        let attributes = BTreeMap::from([
+            (limits_in_place("native"), "1".to_owned()),
+            ("driver.native.version".to_owned(), "1".to_owned()),
+        ]);
+        let native = DriverInfo {
+            detected: true,
+            healthy: true,
+            description: "Healthy".to_owned(),
+            attributes,
+        };
+        let mut health = DriverHealth::from([("native".to_owned(), native)]);
+
+        let drivers = NomadDrivers {
+            served: BOTH.to_vec(),
+            allow_raw: false,
+        };
+        drivers.add_health(&mut health);
+
+        assert!(health["exec"].healthy && !health["raw_exec"].healthy);
+        assert!(health["raw_exec"].description.contains("allow_raw"));
+        let exec = BTreeMap::from([("driver.exec.limits_in_place".to_owned(), "1".to_owned())]);
+        assert_eq!(health["exec"].attributes, exec);
+    }
+}
