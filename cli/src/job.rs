@@ -227,14 +227,12 @@ fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueA
         return Ok(Exit::Done);
     }
     let list = answer.validation_errors.join("\n  ");
-    Err(CliError::new(
-        Exit::Usage,
-        format!(
-            "{} has {} faults:\n  {list}",
-            file.display(),
-            answer.validation_errors.len()
-        ),
-    ))
+    let count = match answer.validation_errors.len() {
+        1 => "a fault".to_owned(),
+        many => format!("{many} faults"),
+    };
+    let message = format!("{} has {count}:\n  {list}", file.display());
+    Err(CliError::new(Exit::Usage, message))
 }
 
 fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {

@@ -1,12 +1,13 @@
 //! Registering a job and waiting for its instances. A wait always says for what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use muster_wire::api::alloc::{AllocListStub, Allocation};
 use muster_wire::api::deployment::Deployment;
 use muster_wire::api::eval::Evaluation;
 use muster_wire::api::job::RegisterResponse;
+use muster_wire::api::node::NodeListStub;
 use serde_json::{Value, json};
 
 use super::RunArgs;
@@ -202,7 +203,36 @@ pub(super) fn show_placement(
             super::status::reasons(metric)
         ))?;
     }
+    let lacks_driver = eval.failed_tg_allocs.values().any(|metric| {
+        let mut filtered = metric.constraint_filtered.keys();
+        filtered.any(|reason| reason.starts_with(MISSING_DRIVER))
+    });
+    if lacks_driver {
+        output::print(&format!("  drivers of the nodes: {}\n", drivers(client)?))?;
+    }
     Ok(())
+}
+
+/// The begin of the reason of a node that has not got a task's driver.
+const MISSING_DRIVER: &str = "missing driver";
+
+/// The drivers that are healthy on some node.
+fn drivers(client: &Client) -> Result<String, CliError> {
+    let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
+    let healthy: BTreeSet<&str> = nodes
+        .iter()
+        .flat_map(|node| &node.drivers)
+        .filter(|(_, driver)| driver.healthy)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if healthy.is_empty() {
+        return Ok("none".to_owned());
+    }
+    Ok(healthy
+        .into_iter()
+        .map(output::clean)
+        .collect::<Vec<_>>()
+        .join(", "))
 }
 
 /// The reason why an evaluation placed nothing, and the next command where no instance runs.
@@ -332,6 +362,11 @@ fn show_end(
     if running.allocs.is_empty() && short == 0 {
         return output::print(&format!(
             "{id} is registered.   more: muster job status {id}   undo: muster job revert {id} VERSION\n"
+        ));
+    }
+    if running.allocs.is_empty() {
+        return output::print(&format!(
+            "{id} runs nowhere yet: it waits for a node that can take it.   more: muster job status {id}   undo: muster job stop {id}\n"
         ));
     }
     let state = match (running.failed, short) {
