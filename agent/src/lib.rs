@@ -71,6 +71,7 @@ pub use drivers::networks::DriverNetworkError;
 pub use drivers::plugin::{PluginError, PluginSettings};
 pub use gc::Collected;
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
+pub use muster_domain::region;
 pub use roots::{ChrootEnv, ChrootEnvError};
 pub use store::{LockDataDirError, OpenStoreError};
 pub use users::{UserRange, UserRangeError};

@@ -8,8 +8,9 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use muster_domain::alloc::{DesiredAlloc, alloc_name};
-use muster_domain::job::{DEFAULT_REGION, Task, TaskGroup};
+use muster_domain::job::{Task, TaskGroup};
 use muster_domain::node::NodeSpec;
+use muster_domain::region;
 use muster_domain::resources::AllocatedPort;
 use muster_driver::FsIsolation;
 use serde_json::Value;
@@ -188,7 +189,7 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         ("node.datacenter", spec.datacenter.clone()),
         ("node.class", spec.class.clone()),
         ("node.pool", spec.pool.clone()),
-        ("node.region", DEFAULT_REGION.to_owned()),
+        ("node.region", region::name().to_owned()),
     ];
     attributes
         .chain(meta)
@@ -218,7 +219,7 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
         ("JOB_NAME", job.name.clone()),
         ("NAMESPACE", job.namespace.clone()),
         ("DC", spec.datacenter.clone()),
-        ("REGION", DEFAULT_REGION.to_owned()),
+        ("REGION", region::name().to_owned()),
         ("CPU_LIMIT", at.cpu_mhz().to_string()),
         ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
         ("MEMORY_MAX_LIMIT", memory_max.0.to_string()),

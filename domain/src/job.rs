@@ -43,8 +43,6 @@ pub use validate::{ValidJob, check_instances, validate, validate_policy};
 
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
-/// The region of a job that names none. There is one region.
-pub const DEFAULT_REGION: &str = "global";
 /// The node pool of a job or node that names none.
 pub const DEFAULT_NODE_POOL: &str = "default";
 /// The pool that holds every node.

@@ -36,5 +36,6 @@ pub mod one_off;
 pub mod pack;
 pub mod pattern;
 pub mod plan;
+pub mod region;
 pub mod resources;
 pub mod scheduling;

@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 use muster_agent::node::{
     Agent, AgentConfig, HostVolume, Leave, StartAgentError, parse_host_volume,
 };
+use muster_agent::region::{self, Region};
 use muster_driver::{Schema, TaskDriver as _};
 use muster_link::certificates::Certificates;
 use muster_link::tls::Role;
@@ -86,6 +87,9 @@ pub struct AgentRunArgs {
     /// Where the node stands. [default: dc1]
     #[arg(long, value_name = "NAME")]
     pub datacenter: Option<String>,
+    /// The region of the node's cluster. [default: global]
+    #[arg(long, value_name = "NAME")]
+    pub region: Option<Region>,
     /// Free classification, for constraints.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
@@ -178,6 +182,9 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     config.name = text(&args.name, &file.name).unwrap_or_else(|| host_name("agent"));
     if let Some(datacenter) = text(&args.datacenter, &file.datacenter) {
         config.datacenter = datacenter;
+    }
+    if let Some(region) = args.region.clone().or_else(|| file.region.clone()) {
+        region::set(region);
     }
     if let Some(class) = text(&args.class, &file.class) {
         config.class = class;

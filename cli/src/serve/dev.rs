@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::region::{self, DEFAULT_REGION, Region};
 use muster_control::server::{AllowedHost, Server, ServerConfig};
 use muster_link::tls::{Identity, Role};
 
@@ -30,6 +31,9 @@ pub struct DevArgs {
     /// Another name or address under which clients reach the HTTP API, with commas between; see `muster server --help`.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub http_allowed_host: Vec<AllowedHost>,
+    /// The region that the cluster is; jobs for another one are refused.
+    #[arg(long, default_value = DEFAULT_REGION, value_name = "NAME")]
+    pub region: Region,
     /// Where server and agent speak to each other; a free port unless given.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub quic: SocketAddr,
@@ -46,6 +50,7 @@ pub struct DevArgs {
 /// If either cannot start.
 pub fn run(args: &DevArgs) -> CliResult {
     logging::start();
+    region::set(args.region.clone());
     let (dir, ours) = match &args.data_dir {
         Some(dir) => (absolute(dir)?, false),
         None => (

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use muster_agent::region::{self, DEFAULT_REGION, Region};
 use muster_control::server::{AllowedHost, DEFAULT_DEAD_SERVER_AFTER, Server, ServerConfig};
 use muster_link::tls::NAME_BYTES_MAX;
 
@@ -38,6 +39,10 @@ pub struct ServerArgs {
     /// The cluster's name: letters, digits, hyphens.
     #[arg(long, default_value = muster_link::tls::DEFAULT_CLUSTER, value_name = "NAME")]
     pub cluster: String,
+    /// The region that the cluster is; all servers and agents of the cluster have the same. Jobs for another region are
+    /// refused.
+    #[arg(long, default_value = DEFAULT_REGION, value_name = "NAME")]
+    pub region: Region,
     /// The server's name, letters, digits and hyphens; the machine's unless given.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -79,6 +84,7 @@ pub struct ServerArgs {
 /// If it cannot start, or its log fails.
 pub fn run(args: &ServerArgs) -> CliResult {
     logging::start();
+    region::set(args.region.clone());
     let mut config = ServerConfig::new(absolute(&args.data_dir)?);
     config.http_addr = args.http;
     config

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 
-use crate::support::{ask, job_file, muster, server, skipped, stderr, stdout};
+use crate::support::{ask, job_file, muster, server, server_with, skipped, stderr, stdout};
 
 #[test]
 fn a_missing_server_is_exit_6_with_advice() {
@@ -298,5 +298,37 @@ fn a_prefix_changes_no_job() {
         stdout(&shown).contains("\"Version\": 0"),
         "{}",
         stdout(&shown)
+    );
+}
+
+#[test]
+fn jobs_of_another_region_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = server_with(dir.path(), &["--region", "eu"]);
+    let run = |region: &str| {
+        let text = format!(
+            "job \"web\" {{\n  region = \"{region}\"\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"native\"\n      config {{ command = \"/bin/true\" }}\n    }}\n  }}\n}}\n"
+        );
+        let file = job_file(dir.path(), &text);
+        ask(
+            &address,
+            &["job", "run", "--detach", file.to_str().unwrap()],
+        )
+    };
+
+    let taken = run("eu");
+    assert_eq!(taken.status.code(), Some(0), "{}", stderr(&taken));
+    let shown = ask(&address, &["job", "inspect", "web"]);
+    assert!(
+        stdout(&shown).contains("\"Region\": \"eu\""),
+        "{}",
+        stdout(&shown)
+    );
+    let refused = run("us");
+    assert_ne!(refused.status.code(), Some(0));
+    assert!(
+        stderr(&refused).contains("no path to region `us`: this cluster is region `eu`"),
+        "{}",
+        stderr(&refused)
     );
 }

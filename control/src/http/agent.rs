@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::State as Shared;
 use axum::response::Response;
 use axum::routing::get;
-use muster_domain::job::DEFAULT_REGION;
+use muster_domain::region;
 use muster_wire::api::agent::{Health, HealthResponse, Member, MembersResponse, SelfResponse};
 use serde_json::json;
 
@@ -72,7 +72,7 @@ fn member(http: &Http, server: &Known) -> Member {
     let is_me = server.server_id == info.server_id;
     let mut tags = BTreeMap::from([
         tag("role", "nomad"),
-        tag("region", DEFAULT_REGION),
+        tag("region", region::name()),
         tag("dc", DATACENTER),
         tag("id", &server.server_id.to_string()),
         tag("port", port),
@@ -86,7 +86,7 @@ fn member(http: &Http, server: &Known) -> Member {
     let silence = http.control.peers().last_contact(server.server_id);
     let alive = is_me || silence.is_some_and(|silence| silence <= limits::SERVER_HEALTHY_WITHIN);
     Member {
-        name: format!("{}.{DEFAULT_REGION}", server.node.name),
+        name: format!("{}.{}", server.node.name, region::name()),
         addr: addr.to_owned(),
         port: port.parse().unwrap_or_default(),
         tags,
@@ -116,7 +116,7 @@ fn leads(http: &Http) -> bool {
 async fn itself(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let info = http.control.server_info();
     let config = json!({
-        "Region": DEFAULT_REGION,
+        "Region": region::name(),
         "Datacenter": DATACENTER,
         "NodeName": info.name,
         "BindAddr": info.http_addr.ip().to_string(),
@@ -202,7 +202,7 @@ fn stats(http: &Http) -> BTreeMap<String, BTreeMap<String, String>> {
 async fn members(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     query.json(&MembersResponse {
         server_name: http.control.server_info().name.clone(),
-        server_region: DEFAULT_REGION.to_owned(),
+        server_region: region::name().to_owned(),
         server_dc: DATACENTER.to_owned(),
         members: known(&http)
             .iter()
@@ -244,5 +244,5 @@ async fn peers(Shared(http): Shared<Http>, query: Query) -> Result<Response, Api
 }
 
 async fn regions(query: Query) -> Result<Response, ApiError> {
-    query.json(&[DEFAULT_REGION])
+    query.json(&[region::name()])
 }

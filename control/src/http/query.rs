@@ -10,7 +10,8 @@ use axum::response::Response;
 use muster_control_core::fsm::Command;
 use muster_control_core::state::State;
 use muster_domain::id::{JobKey, LogIndex, WriteKey};
-use muster_domain::job::{DEFAULT_NAMESPACE, DEFAULT_REGION};
+use muster_domain::job::DEFAULT_NAMESPACE;
+use muster_domain::region;
 use muster_wire::api::duration;
 use muster_wire::limits::{BLOCKING_WAIT_DEFAULT, BLOCKING_WAIT_MAX};
 use serde::Serialize;
@@ -103,12 +104,13 @@ impl Query {
             }
             None => LogIndex(0),
         };
-        if let Some(region) = params
+        if let Some(other) = params
             .get("region")
-            .filter(|name| !name.is_empty() && *name != DEFAULT_REGION)
+            .filter(|name| !name.is_empty() && *name != region::name())
         {
             return Err(ApiError::Malformed(format!(
-                "there is no region `{region}`, only `{DEFAULT_REGION}`"
+                "no path to region `{other}`: this cluster is region `{}`",
+                region::name()
             )));
         }
         if let Some((name, why)) = UNSUPPORTED.iter().find(|(name, _)| {

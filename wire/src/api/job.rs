@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use muster_domain::job as domain;
-use muster_domain::job::DEFAULT_REGION;
+use muster_domain::region;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -119,7 +119,7 @@ impl Job {
             groups,
         } = spec;
         Self {
-            region: DEFAULT_REGION.to_owned(),
+            region: region::name().to_owned(),
             namespace: namespace.clone(),
             id: id.clone(),
             name: name.clone(),

@@ -44,6 +44,7 @@ use hcl_edit::Span as _;
 use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
+use muster_agent::region::Region;
 use muster_agent::{
     ChrootEnv, DiskEnforcement, GcConfig, PluginError, PluginSettings, UserRange, parse_subnet,
 };
@@ -62,7 +63,7 @@ use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Attributes of the file, as faults list them.
-const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
+const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, region, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
 const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
@@ -78,6 +79,7 @@ pub(super) struct AgentFile {
     pub(super) tls_dir: Option<PathBuf>,
     pub(super) name: Option<String>,
     pub(super) datacenter: Option<String>,
+    pub(super) region: Option<Region>,
     pub(super) class: Option<String>,
     pub(super) pool: Option<String>,
     pub(super) plugin_dir: Option<PathBuf>,
@@ -188,6 +190,11 @@ impl AgentFile {
             "datacenter" => self.datacenter = Some(text()?),
             "class" => self.class = Some(text()?),
             "pool" => self.pool = Some(text()?),
+            "region" => {
+                let region = text()?.parse();
+                let wanted = "letters, digits, `-` or `_`";
+                self.region = Some(region.map_err(|_unusable| wrong(attribute, wanted))?);
+            }
             "plugin_dir" => self.plugin_dir = Some(text()?.into()),
             "meta" => {
                 let value = any(&name, &attribute.value)?;
@@ -526,6 +533,7 @@ tls_dir    = "/t"
 plugin_dir = "/p"
 name       = "web1"
 datacenter = "dc2"
+region     = "eu"
 class      = "big"
 pool       = "gpu"
 meta {
@@ -554,6 +562,7 @@ host_volume "certs" {
         assert_eq!(file.plugin_dir.unwrap(), Path::new("/p"));
         assert_eq!(file.name.unwrap(), "web1");
         assert_eq!(file.datacenter.unwrap(), "dc2");
+        assert_eq!(file.region.unwrap(), "eu".parse().unwrap());
         assert_eq!(file.class.unwrap(), "big");
         assert_eq!(file.pool.unwrap(), "gpu");
         assert_eq!(file.meta["rack"], "r1");

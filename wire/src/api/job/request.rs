@@ -9,11 +9,12 @@ use std::cell::RefCell;
 use muster_domain::fault::Fault;
 use muster_domain::job::{
     Affinity, ByteRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
-    DEFAULT_PRIORITY, DEFAULT_REGION, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
+    DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType, Lifecycle,
+    LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
     RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
+use muster_domain::region;
 use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
@@ -219,12 +220,15 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
 }
 
 fn check_region(block: &mut Block<'_>) {
-    if let Some(region) = block.word("Region")
-        && region != DEFAULT_REGION
+    if let Some(other) = block.word("Region")
+        && other != region::name()
     {
+        let ours = region::name();
         block.fault(
             "Region",
-            format!("there is no region `{region}`: leave it out or write `{DEFAULT_REGION}`"),
+            format!(
+                "no path to region `{other}`: this cluster is region `{ours}`; leave it out or write `{ours}`"
+            ),
         );
     }
 }

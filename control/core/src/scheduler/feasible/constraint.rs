@@ -353,6 +353,7 @@ fn named<'a>(target: &str, node: &'a NodeSpec) -> Side<'a> {
         "${node.class}" => Some(Cow::Borrowed(node.class.as_str())),
         "${node.datacenter}" => Some(Cow::Borrowed(node.datacenter.as_str())),
         "${node.pool}" => Some(Cow::Borrowed(node.pool.as_str())),
+        "${node.region}" => Some(Cow::Borrowed(muster_domain::region::name())),
         "${node.unique.id}" => Some(Cow::Owned(node.id.to_string())),
         "${node.unique.name}" => Some(Cow::Borrowed(node.name.as_str())),
         _ => None,
