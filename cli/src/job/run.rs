@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::RunArgs;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::jobspec::ConfigPlaces;
+use muster_jobspec::ConfigPlaces;
 use crate::{deployment, output};
 
 /// How long one blocking query waits before it asks again.

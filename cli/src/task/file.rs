@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::DesireArgs;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::{JobFileFault, ReadJobFileError, free, from_parser, load};
+use muster_jobspec::{JobFileFault, ReadJobFileError, free, from_parser, load};
 
 /// Fields that are lists, wherever they stand.
 const LISTS: [&str; 11] = [

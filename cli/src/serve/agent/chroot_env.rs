@@ -7,7 +7,7 @@ use muster_agent::ChrootEnv;
 use serde_json::Value;
 
 use super::file::wrong;
-use crate::jobspec::{JobFileFault, any, span};
+use muster_jobspec::{JobFileFault, any, span};
 
 const NAME: &str = "chroot_env";
 

@@ -55,8 +55,8 @@ use super::policy;
 use super::reserved::{self, Reserved};
 use super::users;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::free::{self, Places};
-use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
+use muster_jobspec::free::{self, Places};
+use muster_jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 
 /// Bytes of a configuration file; people write it, and a larger one is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;

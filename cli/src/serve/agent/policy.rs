@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::file;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::{JobFileFault, ReadJobFileError, free, from_parser};
+use muster_jobspec::{JobFileFault, ReadJobFileError, free, from_parser};
 
 /// Names of the block's fields in a job file and in a job's JSON.
 const FIELDS: [(&str, &str); 14] = [

@@ -7,7 +7,7 @@ use hcl_edit::structure::{Attribute, Block, Structure};
 use muster_agent::node::Amount;
 
 use super::file::{number, text_of, wrong};
-use crate::jobspec::JobFileFault;
+use muster_jobspec::JobFileFault;
 
 /// Its attributes, as faults list them.
 const ATTRIBUTES: &str = "cores, cpu, disk, memory, reserved_ports";

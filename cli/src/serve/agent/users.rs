@@ -5,7 +5,7 @@ use hcl_edit::structure::{Attribute, Block, Structure};
 use muster_agent::UserRange;
 
 use super::file::number;
-use crate::jobspec::JobFileFault;
+use muster_jobspec::JobFileFault;
 
 /// Its attributes, as faults list them.
 const ATTRIBUTES: &str = "dynamic_user_max, dynamic_user_min";

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Args, CallFault, Function, Outcome, argument, function, said, whole};
-use crate::jobspec::convert::{self, describe};
-use crate::jobspec::limits::WIDTH_MAX;
+use crate::convert::{self, describe};
+use crate::limits::WIDTH_MAX;
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("format", 1, usize::MAX, |args| {

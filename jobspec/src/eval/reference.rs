@@ -8,9 +8,9 @@ use hcl_edit::{Decorated, Span as _};
 use serde_json::{Map, Value};
 
 use super::{Evaluator, Outcome, span, wrong};
-use crate::jobspec::convert::describe;
-use crate::jobspec::fault::{JobFileFault, nearest};
-use crate::jobspec::scope::Scope;
+use crate::convert::describe;
+use crate::fault::{JobFileFault, nearest};
+use crate::scope::Scope;
 
 /// First words of references that the agent fills in when it starts the task, or the scheduler when
 /// it compares a constraint.
@@ -243,11 +243,11 @@ fn indexed<'a>(
 ) -> Result<Cow<'a, Value>, JobFileFault> {
     let place = || span(expression);
     match (value.as_ref(), index) {
-        (Value::Object(_), _) => match crate::jobspec::convert::text(index) {
+        (Value::Object(_), _) => match crate::convert::text(index) {
             Some(name) => attribute(value, &name, place),
             None => Err(wrong(expression, "the index of an object is a text", index)),
         },
-        (_, _) => match crate::jobspec::convert::number(index) {
+        (_, _) => match crate::convert::number(index) {
             Some(number) => {
                 let at = number.as_u64().and_then(|at| usize::try_from(at).ok());
                 element(value, at, place)

@@ -4,7 +4,7 @@ use muster_wire::limits::JOB_FILE_BYTES_MAX;
 use serde_json::Value;
 
 use super::{Args, Function, Outcome, argument, function, said, whole};
-use crate::jobspec::limits::{WIDTH_MAX, WORK_BYTES_MAX};
+use crate::limits::{WIDTH_MAX, WORK_BYTES_MAX};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("chomp", 1, 1, |args| {

@@ -178,7 +178,7 @@ impl Diagnostic for Shown {
 }
 
 /// The name and text of the file at `path`; `-` is standard input.
-pub(crate) fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
+pub fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
     let unreadable = |source| ReadJobFileError::Unreadable {
         path: path.to_owned(),
         source,
@@ -231,7 +231,7 @@ pub(super) fn nearest<'a>(
 }
 
 /// A fault of the HCL parser.
-pub(crate) fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
+pub fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
     let at = error.location().offset().min(text.len());
     JobFileFault::at(at..at, format!("is no HCL: {}", error.message()))
 }

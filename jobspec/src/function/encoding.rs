@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256, Sha512};
 
 use super::{Args, Function, Outcome, argument, function, said};
-use crate::jobspec::number;
+use crate::number;
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("base64decode", 1, 1, base64decode),

@@ -463,7 +463,7 @@ fn values_nested_without_end_are_stopped() {
 /// Each cut leaves something half written.
 #[test]
 fn cut_files_are_errors_and_no_panics() {
-    for text in [VARIABLES, include_str!("../../../examples/variables.hcl")] {
+    for text in [VARIABLES, include_str!("../../examples/variables.hcl")] {
         let ends = text.char_indices().map(|(at, _)| at);
         for end in ends.step_by(3) {
             drop(parse("job.hcl", &text[..end]));

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::reference::left_as_text;
 use super::{Evaluator, Outcome, span, wrong};
-use crate::jobspec::convert;
-use crate::jobspec::fault::JobFileFault;
-use crate::jobspec::scope::Scope;
+use crate::convert;
+use crate::fault::JobFileFault;
+use crate::scope::Scope;
 
 /// What `~` takes away beside it.
 #[derive(Clone, Copy, Debug)]

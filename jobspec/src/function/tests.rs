@@ -195,7 +195,7 @@ fn addresses_and_times_are_computed() {
 #[test]
 fn files_are_read_beside_the_job_file() {
     let manifest = call("file", json!(["Cargo.toml"])).unwrap();
-    assert!(manifest.as_str().unwrap().contains("muster-cli"));
+    assert!(manifest.as_str().unwrap().contains("muster-jobspec"));
 
     is("basename", json!(["a/b.txt"]), json!("b.txt"));
     is("dirname", json!(["a/b.txt"]), json!("a"));

@@ -10,10 +10,10 @@ use super::fault::JobFileFault;
 use super::schema::Kind;
 use super::scope::Scope;
 
-pub(crate) use super::eval::span;
+pub use super::eval::span;
 
 /// The value of `expression` for the field `field`, of a file that has no names of its own.
-pub(crate) fn any(field: &str, expression: &Expression) -> Outcome {
+pub fn any(field: &str, expression: &Expression) -> Outcome {
     let evaluator = Evaluator::new("");
     evaluator
         .eval(expression, &Scope::default())

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Args, Function, Outcome, argument, function, whole};
-use crate::jobspec::number;
+use crate::number;
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("abs", 1, 1, |args| rounded(args, f64::abs)),

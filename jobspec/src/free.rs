@@ -20,13 +20,13 @@ use super::scope::Scope;
 
 /// Where the parts of a configuration stand in their file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub struct Places {
     by_field: BTreeMap<String, Range<usize>>,
 }
 
 impl Places {
     /// Where `field` stands, or what is around it if it is not there.
-    pub(crate) fn of(&self, field: &str) -> Range<usize> {
+    pub fn of(&self, field: &str) -> Range<usize> {
         let mut field = field;
         loop {
             if let Some(place) = self.by_field.get(field) {
@@ -46,7 +46,7 @@ impl Places {
 
 /// The keys of `block`, which is called `name`, in a file that has no names of its own. What cannot be
 /// read is added to `faults`.
-pub(crate) fn read(
+pub fn read(
     name: &str,
     block: &Block,
     faults: &mut Vec<JobFileFault>,

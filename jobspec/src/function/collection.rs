@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{Args, CallFault, Function, Outcome, argument, function, whole};
-use crate::jobspec::convert;
-use crate::jobspec::kind::{VarKind, once_each};
-use crate::jobspec::limits::{RANGE_MAX, WORK_BYTES_MAX};
-use crate::jobspec::number;
+use crate::convert;
+use crate::kind::{VarKind, once_each};
+use crate::limits::{RANGE_MAX, WORK_BYTES_MAX};
+use crate::number;
 
 const ANY: usize = usize::MAX;
 

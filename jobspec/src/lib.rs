@@ -8,12 +8,14 @@
 //! given, `eval` computes. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`)
 //! stay as they are.
 
+#![forbid(unsafe_code)]
+
 mod convert;
 mod decode;
 mod dynamic;
 mod eval;
 mod fault;
-pub(crate) mod free;
+pub mod free;
 mod function;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -34,9 +36,9 @@ use serde_json::Value;
 use decode::{Failure, JobFile};
 use eval::Evaluator;
 pub use fault::{JobFileFault, ReadJobFileError};
-pub(crate) use fault::{from_parser, load};
+pub use fault::{from_parser, load};
 pub use locate::ConfigPlaces;
-pub(crate) use value::{any, span};
+pub use value::{any, span};
 pub use variable::Inputs;
 
 /// Reads the job file at `path`; `-` is standard input.

@@ -298,7 +298,7 @@ fn wrong(expression: &Expression, rule: &str, found: &Value) -> JobFileFault {
 }
 
 /// Where `expression` stands.
-pub(crate) fn span(expression: &Expression) -> Range<usize> {
+pub fn span(expression: &Expression) -> Range<usize> {
     expression.span().unwrap_or_default()
 }
 

@@ -4,10 +4,10 @@ use hcl_edit::expr::{BinaryOp, BinaryOperator, Expression, UnaryOp, UnaryOperato
 use serde_json::{Number, Value};
 
 use super::{Evaluator, Outcome, span, wrong};
-use crate::jobspec::convert;
-use crate::jobspec::fault::JobFileFault;
-use crate::jobspec::number;
-use crate::jobspec::scope::Scope;
+use crate::convert;
+use crate::fault::JobFileFault;
+use crate::number;
+use crate::scope::Scope;
 
 impl Evaluator {
     pub(super) fn unary(&self, operation: &UnaryOp, scope: &Scope) -> Outcome {
