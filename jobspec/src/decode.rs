@@ -2,32 +2,31 @@
 
 use std::ops::Range;
 
-use hcl_edit::Span as _;
-use hcl_edit::structure::{Attribute, Block as HclBlock, Body, Structure};
 use serde_json::{Map, Value};
 
-use super::convert;
-use super::dynamic::{Found, Item, place};
-use super::eval::Evaluator;
-use super::fault::{JobFileFault, ReadJobFileError, nearest};
-use super::free;
-use super::locals;
-use super::schema::{ALONE, Attr, Block, JOB, Kind, Nested, Shape};
-use super::scope::Scope;
-use super::value;
-use super::variable::{Inputs, Variables};
+use crate::convert;
+use crate::dynamic::{Found, Item, place};
+use crate::eval::Evaluator;
+use crate::fault::{JobFileFault, ReadJobFileError, nearest};
+use crate::field;
+use crate::free;
+use crate::locals;
+use crate::schema::{ALONE, Attr, Block, JOB, Kind, Nested, Shape};
+use crate::scope::Scope;
+use crate::syntax::{Attribute, Block as HclBlock, Body, Structure};
+use crate::variable::{Inputs, Variables};
 
 /// The blocks of a job file.
 #[derive(Debug)]
-pub(super) struct JobFile<'a> {
+pub(crate) struct JobFile<'a> {
     /// The `job` block.
-    pub(super) job: Found<'a>,
-    pub(super) evaluator: Evaluator,
+    pub(crate) job: Found<'a>,
+    pub(crate) evaluator: Evaluator,
 }
 
 /// Why a job file could not be read.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The file is wrong.
     Here(Vec<JobFileFault>),
     /// A value that was given beside it is wrong.
@@ -36,7 +35,7 @@ pub(super) enum Failure {
 
 impl<'a> JobFile<'a> {
     /// Finds the `job` block in `body`, and the names it may use.
-    pub(super) fn open(
+    pub(crate) fn open(
         body: &'a Body,
         inputs: &Inputs,
         evaluator: Evaluator,
@@ -50,8 +49,11 @@ impl<'a> JobFile<'a> {
                 Structure::Block(block) => block,
                 Structure::Attribute(attribute) => {
                     faults.push(JobFileFault::at(
-                        attribute.key.span().unwrap_or_default(),
-                        format!("`{}` stands outside the `job` block", attribute.key.value()),
+                        attribute.key.span.clone(),
+                        format!(
+                            "`{}` stands outside the `job` block",
+                            attribute.key.as_str()
+                        ),
                     ));
                     continue;
                 }
@@ -100,7 +102,7 @@ impl<'a> JobFile<'a> {
     }
 
     /// The job, as the API's JSON.
-    pub(super) fn decode(&self) -> Result<Value, Vec<JobFileFault>> {
+    pub(crate) fn decode(&self) -> Result<Value, Vec<JobFileFault>> {
         let mut decoder = Decoder {
             evaluator: &self.evaluator,
             faults: Vec::new(),
@@ -199,7 +201,7 @@ impl Decoder<'_> {
             .evaluator
             .eval(&attribute.value, &block.scope)
             .map_err(|fault| fault.about(name))
-            .and_then(|found| value::of_kind(name, attr.kind, found, &attribute.value));
+            .and_then(|found| field::of_kind(name, attr.kind, &found, &attribute.value));
         match value {
             Ok(Value::Null) => {}
             Ok(value) => {
@@ -218,7 +220,7 @@ impl Decoder<'_> {
         object: &mut Map<String, Value>,
     ) {
         let name = attribute.key.as_str();
-        let key = attribute.key.span().unwrap_or_default();
+        let key = attribute.key.span.clone();
         let Some(nested) = schema.blocks.iter().find(|nested| nested.name == name) else {
             self.faults.push(unknown(block, schema, name, key));
             return;
@@ -232,11 +234,16 @@ impl Decoder<'_> {
         }
         let value = self.evaluator.eval(&attribute.value, &block.scope);
         match value.map_err(|fault| fault.about(name)) {
-            Ok(Value::Object(map)) => {
-                object.insert(nested.json.to_owned(), Value::Object(map));
+            Ok(found) if found.entries().is_some() => {
+                match field::to_json(&found, &attribute.value) {
+                    Ok(map) => {
+                        object.insert(nested.json.to_owned(), map);
+                    }
+                    Err(fault) => self.faults.push(fault.about(name)),
+                }
             }
             Ok(_) => self.fault(
-                value::span(&attribute.value),
+                attribute.value.span.clone(),
                 format!("`{name}` must be a block: {name} {{ … }}"),
             ),
             Err(fault) => self.faults.push(fault),
@@ -354,7 +361,7 @@ impl Decoder<'_> {
                 continue;
             };
             condition.insert("Operand".to_owned(), Value::String(name.to_owned()));
-            match (side, convert::boolean(&value)) {
+            match (side, value.as_bool()) {
                 // `distinct_hosts = false` asks for nothing.
                 (Side::Neither, Some(false)) => return,
                 // `is_set = true` beside an attribute.
@@ -402,7 +409,7 @@ impl Decoder<'_> {
                         map.insert(key.to_owned(), Value::String(text));
                     }
                     None => self.fault(
-                        value::span(&attribute.value),
+                        attribute.value.span.clone(),
                         format!("`{field}` must be a text in quotes"),
                     ),
                 },

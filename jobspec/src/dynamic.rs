@@ -1,52 +1,50 @@
 //! What stands in a body once its `dynamic` blocks are written out.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use hcl_edit::Span as _;
-use hcl_edit::expr::Expression;
-use hcl_edit::structure::{Attribute, Block, BlockLabel, Body, Structure};
-use serde_json::{Map, Value};
-
-use super::convert;
-use super::eval::{Evaluator, span};
-use super::fault::JobFileFault;
-use super::limits::VALUE_BYTES;
-use super::scope::Scope;
+use crate::convert;
+use crate::eval::{Evaluator, span};
+use crate::fault::JobFileFault;
+use crate::limits::VALUE_BYTES;
+use crate::scope::Scope;
+use crate::syntax::{Attribute, Block, Body, Expression, Structure};
+use crate::value::Value;
 
 /// One thing in a body.
 #[derive(Debug)]
-pub(super) enum Item<'a> {
+pub(crate) enum Item<'a> {
     Attribute(&'a Attribute),
     Block(Found<'a>),
 }
 
 /// A block, as it was written or as a `dynamic` block makes it.
 #[derive(Debug)]
-pub(super) struct Found<'a> {
-    pub(super) name: &'a str,
+pub(crate) struct Found<'a> {
+    pub(crate) name: &'a str,
     /// Where its name stands.
-    pub(super) place: Range<usize>,
-    pub(super) labels: Vec<String>,
-    pub(super) body: &'a Body,
+    pub(crate) place: Range<usize>,
+    pub(crate) labels: Vec<String>,
+    pub(crate) body: &'a Body,
     /// The names that are known inside.
-    pub(super) scope: Scope,
+    pub(crate) scope: Scope,
 }
 
 impl<'a> Found<'a> {
     /// `block` as it was written.
-    pub(super) fn written(block: &'a Block, scope: &Scope) -> Self {
-        let labels = block.labels.iter().map(BlockLabel::as_str);
+    pub(crate) fn written(block: &'a Block, scope: &Scope) -> Self {
+        let labels = block.labels.iter();
         Self {
             name: block.ident.as_str(),
             place: place(block),
-            labels: labels.map(str::to_owned).collect(),
+            labels: labels.map(|label| label.name.clone()).collect(),
             body: &block.body,
             scope: scope.clone(),
         }
     }
 
     /// What stands in it. Faults of `dynamic` blocks are added to `faults`.
-    pub(super) fn items(
+    pub(crate) fn items(
         &self,
         evaluator: &Evaluator,
         faults: &mut Vec<JobFileFault>,
@@ -90,7 +88,7 @@ fn expand<'a>(
     let mut blocks = Vec::new();
     for (key, value) in evaluator.elements(parts.for_each, scope)? {
         evaluator.charge(VALUE_BYTES, || parts.place.clone())?;
-        let element = Map::from_iter([("key".to_owned(), key), ("value".to_owned(), value)]);
+        let element = BTreeMap::from([("key".to_owned(), key), ("value".to_owned(), value)]);
         let scope = scope.with(parts.iterator, Value::Object(element));
         let labels = match parts.labels {
             Some(labels) => texts(labels, &scope, evaluator)?,
@@ -123,16 +121,16 @@ impl<'a> Parts<'a> {
                 Structure::Attribute(attribute) => match attribute.key.as_str() {
                     "for_each" => for_each = Some(&attribute.value),
                     "labels" => labels = Some(&attribute.value),
-                    "iterator" => match &attribute.value {
-                        Expression::Variable(name) => iterator = name.as_str(),
-                        other => {
+                    "iterator" => match attribute.value.keyword() {
+                        Some(name) => iterator = name,
+                        None => {
                             let message = "`iterator` is a name without quotes";
-                            return Err(JobFileFault::at(span(other), message));
+                            return Err(JobFileFault::at(span(&attribute.value), message));
                         }
                     },
                     other => {
                         let message = format!("unknown field `{other}` in `dynamic`");
-                        let at = attribute.key.span().unwrap_or_default();
+                        let at = attribute.key.span.clone();
                         return Err(JobFileFault::at(at, message).help(FORM));
                     }
                 },
@@ -166,14 +164,12 @@ fn texts(
     evaluator: &Evaluator,
 ) -> Result<Vec<String>, JobFileFault> {
     let value = evaluator.eval(expression, scope)?;
-    let texts = match &value {
-        Value::Array(items) => items.iter().map(convert::text).collect(),
-        _ => None,
-    };
+    let items = value.items();
+    let texts = items.and_then(|items| items.iter().map(convert::text).collect());
     texts.ok_or_else(|| JobFileFault::at(span(expression), "`labels` must be a list of texts"))
 }
 
 /// Where the name of `block` stands.
-pub(super) fn place(block: &Block) -> Range<usize> {
-    block.ident.span().unwrap_or_default()
+pub(crate) fn place(block: &Block) -> Range<usize> {
+    block.ident.span.clone()
 }

@@ -1,64 +1,74 @@
 //! Expressions to values.
 //!
-//! The crate `hcl-rs` evaluates expressions too. A job file needs what it does not offer: the place of
-//! a fault inside an expression, references that stay text for the agent, arguments that may fail
-//! (`try`), and a bound on the work that a file can ask for. Nesting is bounded by the parser.
+//! A job file needs what a general evaluator does not offer: the place of a fault inside an expression,
+//! references that stay text for the agent, and a bound on the work that a file can ask for. Nesting is
+//! bounded by the parser.
 
 mod operator;
 mod reference;
 mod template;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use hcl_edit::Span as _;
-use hcl_edit::expr::{Conditional, Expression, ForExpr, FuncCall, Object, ObjectKey};
-use serde_json::{Map, Value};
+use crate::convert;
+use crate::fault::JobFileFault;
+use crate::function::{self, Args, CallFault};
+use crate::kind;
+use crate::limits::WORK_BYTES_MAX;
+use crate::scope::Scope;
+use crate::syntax::{Call, ExprKind, Expression, ForExpr, Step};
+use crate::value::{Attribute, Type, Value};
 
-use super::convert::{self, describe, weight};
-use super::fault::JobFileFault;
-use super::function::{self, Args, CallFault};
-use super::kind::VarKind;
-use super::limits::WORK_BYTES_MAX;
-use super::number;
-use super::scope::Scope;
-
-/// What becomes of an expression.
-pub(super) type Outcome = Result<Value, JobFileFault>;
+/// The value of an expression, or the reason why it has none.
+pub(crate) type Outcome = Result<Value, JobFileFault>;
 
 /// Evaluates the expressions of one file.
 #[derive(Debug)]
-pub(super) struct Evaluator {
-    /// Where `file` begins.
+pub(crate) struct Evaluator {
+    /// The directory in which `file` looks.
     dir: PathBuf,
     /// Bytes of values that may still be made.
     left: Cell<usize>,
+    /// Whether names that only the agent knows stay text.
+    keeps_references: bool,
 }
 
 impl Evaluator {
-    /// For a file in `dir`.
-    pub(super) fn new(dir: impl Into<PathBuf>) -> Self {
+    /// An evaluator for a file in `dir`.
+    pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
             dir: dir.into(),
             left: Cell::new(WORK_BYTES_MAX),
+            keeps_references: true,
         }
     }
 
-    /// For the file at `path`, of which nothing is read.
-    pub(super) fn beside(path: &Path) -> Self {
+    /// An evaluator for plain HCL: an unknown name is a fault.
+    #[cfg(test)]
+    pub(crate) fn plain() -> Self {
+        Self {
+            keeps_references: false,
+            ..Self::new("")
+        }
+    }
+
+    /// An evaluator for the file at `path`, which is not read.
+    pub(crate) fn beside(path: &Path) -> Self {
         Self::new(path.parent().unwrap_or(Path::new("")))
     }
 
     /// The value of `expression`.
-    pub(super) fn eval(&self, expression: &Expression, scope: &Scope) -> Outcome {
+    pub(crate) fn eval(&self, expression: &Expression, scope: &Scope) -> Outcome {
         let value = self.made(expression, scope)?;
-        self.charge(weight(&value), || span(expression))?;
+        self.charge(value.weight(), || span(expression))?;
         Ok(value)
     }
 
-    /// Counts `bytes` against what a file may make.
-    pub(super) fn charge(
+    /// Counts `bytes` against the limit of a file.
+    pub(crate) fn charge(
         &self,
         bytes: usize,
         place: impl FnOnce() -> Range<usize>,
@@ -81,57 +91,107 @@ impl Evaluator {
     }
 
     fn made(&self, expression: &Expression, scope: &Scope) -> Outcome {
-        match expression {
-            Expression::Null(_) => Ok(Value::Null),
-            Expression::Bool(yes) => Ok(Value::Bool(*yes.value())),
-            Expression::Number(number) => literal_number(expression, number.value()),
-            Expression::String(text) => Ok(Value::String(text.value().clone())),
-            Expression::Array(items) => items
+        match &expression.kind {
+            ExprKind::Null => Ok(Value::NULL),
+            ExprKind::Bool(yes) => Ok(Value::Bool(*yes)),
+            ExprKind::Number(number) => Ok(Value::Number(number.clone())),
+            ExprKind::Text(text) => Ok(Value::text(text.as_str())),
+            ExprKind::Tuple(items) => items
                 .iter()
                 .map(|item| self.eval(item, scope))
                 .collect::<Result<_, _>>()
-                .map(Value::Array),
-            Expression::Object(object) => self.object(object, scope),
-            Expression::StringTemplate(template) => self.string_template(template, scope),
-            Expression::HeredocTemplate(heredoc) => self.heredoc(heredoc, scope),
-            Expression::Parenthesis(inner) => self.made(inner.inner(), scope),
-            Expression::UnaryOp(operation) => self.unary(operation, scope),
-            Expression::BinaryOp(operation) => self.binary(operation, scope),
-            Expression::Variable(_) | Expression::Traversal(_) => self.reference(expression, scope),
-            Expression::FuncCall(call) => self.call(expression, call, scope),
-            Expression::Conditional(conditional) => self.conditional(conditional, scope),
-            Expression::ForExpr(each) => self.for_each(each, scope),
+                .map(Value::Tuple),
+            ExprKind::Object(entries) => self.object(entries, scope),
+            ExprKind::Template(template) => self.template(template, scope).map(Value::text),
+            ExprKind::Wrap(only) => self.wrapped(only, scope),
+            ExprKind::Paren(inner) => self.made(inner, scope),
+            ExprKind::Not(operand) => self.not(operand, scope),
+            ExprKind::Negate(operand) => self.negated(operand, scope),
+            ExprKind::Binary(first, rest) => self.binary(first, rest, scope),
+            ExprKind::Reference(name, steps) => self.reference(expression, name, steps, scope),
+            ExprKind::Path(source, steps) => {
+                let value = self.eval(source, scope)?;
+                self.follow(value, steps, scope)
+            }
+            ExprKind::Call(call) => self.call(call, scope),
+            ExprKind::Conditional(parts) => self.conditional(parts, scope),
+            ExprKind::For(each) => self.for_each(each, scope),
         }
     }
 
-    fn object(&self, object: &Object, scope: &Scope) -> Outcome {
-        let mut map = Map::new();
-        for (key, value) in object {
-            let name = match key {
-                ObjectKey::Ident(name) => name.value().to_string(),
-                ObjectKey::Expression(key) => self.key(key, scope)?,
-            };
-            map.insert(name, self.eval(value.expr(), scope)?);
+    fn object(&self, written: &[(Expression, Expression)], scope: &Scope) -> Outcome {
+        let mut entries = BTreeMap::new();
+        for (key, value) in written {
+            let name = self.key(key, scope)?;
+            entries.insert(name, self.eval(value, scope)?);
         }
-        Ok(Value::Object(map))
+        Ok(Value::Object(entries))
     }
 
-    /// The value of a key of an object.
+    /// The text of a key as it is written in an object.
     fn key(&self, expression: &Expression, scope: &Scope) -> Result<String, JobFileFault> {
-        let value = self.eval(expression, scope)?;
-        convert::text(&value).ok_or_else(|| wrong(expression, "a key must be a text", &value))
+        if let Some(name) = expression.keyword() {
+            return Ok(name.to_owned());
+        }
+        if let ExprKind::Reference(..) = expression.kind {
+            let message = "a key with a path is ambiguous";
+            return Err(JobFileFault::at(span(expression), message)
+                .help("write (a.b) for its value, or \"a.b\" for the text"));
+        }
+        self.key_value(expression, scope)
     }
 
-    fn conditional(&self, conditional: &Conditional, scope: &Scope) -> Outcome {
-        if self.condition(&conditional.cond_expr, scope)? {
-            self.eval(&conditional.true_expr, scope)
+    fn key_value(&self, expression: &Expression, scope: &Scope) -> Result<String, JobFileFault> {
+        let value = self.eval(expression, scope)?;
+        match convert::text(&value) {
+            // Texts are in Unicode's composed form.
+            Some(text) => match Value::text(text) {
+                Value::Text(text) => Ok(text),
+                _ => Ok(String::new()),
+            },
+            None => Err(wrong(expression, "a key must be a text", &value)),
+        }
+    }
+
+    /// The chosen value, as the type that both have in common. A fault of the other does not count.
+    fn conditional(&self, parts: &[Expression; 3], scope: &Scope) -> Outcome {
+        let [condition, yes, no] = parts;
+        let (yes_value, no_value) = (self.eval(yes, scope), self.eval(no, scope));
+        let common = match (&yes_value, &no_value) {
+            (Ok(Value::Null(Type::Any)), Ok(other)) | (Ok(other), Ok(Value::Null(Type::Any))) => {
+                Some(other.kind())
+            }
+            (Ok(yes), Ok(no)) => {
+                let kinds = [yes.kind(), no.kind()];
+                let common = convert::unify(&kinds, false).ok_or_else(|| {
+                    let message = format!(
+                        "both results of a condition need one type, not {} and {}",
+                        yes.describe(),
+                        no.describe()
+                    );
+                    JobFileFault::at(parts[1].span.start..parts[2].span.end, message)
+                })?;
+                Some(common)
+            }
+            (Ok(value), Err(_)) => agreed(&value.kind(), no)?,
+            (Err(_), Ok(value)) => agreed(&value.kind(), yes)?,
+            (Err(_), Err(_)) => None,
+        };
+        let (chosen, place) = if self.condition(condition, scope)? {
+            (yes_value?, yes)
         } else {
-            self.eval(&conditional.false_expr, scope)
+            (no_value?, no)
+        };
+        match common {
+            None => Ok(chosen),
+            Some(common) => convert::convert(chosen, &common).map_err(|fault| {
+                JobFileFault::at(span(place), format!("the result {}", fault.message))
+            }),
         }
     }
 
     /// Whether the condition `expression` holds.
-    pub(super) fn condition(
+    pub(crate) fn condition(
         &self,
         expression: &Expression,
         scope: &Scope,
@@ -142,30 +202,29 @@ impl Evaluator {
     }
 
     fn for_each(&self, each: &ForExpr, scope: &Scope) -> Outcome {
-        let intro = &each.intro;
-        let key_name = intro.key_var.as_ref().map(|name| name.as_str());
+        let names = &each.names;
         let mut list = Vec::new();
-        let mut map = Map::new();
-        for (key, value) in self.elements(&intro.collection_expr, scope)? {
+        let mut map: BTreeMap<String, Value> = BTreeMap::new();
+        for (key, value) in self.elements(&names.list, scope)? {
             let mut inner = scope.clone();
-            if let Some(name) = key_name {
+            if let Some(name) = &names.key {
                 inner = inner.with(name, key);
             }
-            let inner = inner.with(intro.value_var.as_str(), value);
-            if let Some(condition) = &each.cond
-                && !self.condition(&condition.expr, &inner)?
+            let inner = inner.with(&names.value, value);
+            if let Some(condition) = &each.condition
+                && !self.condition(condition, &inner)?
             {
                 continue;
             }
-            let value = self.eval(&each.value_expr, &inner)?;
-            let Some(key_expr) = &each.key_expr else {
-                list.push(value);
+            let Some(key_expr) = &each.key else {
+                list.push(self.eval(&each.value, &inner)?);
                 continue;
             };
-            let key = self.key(key_expr, &inner)?;
-            if each.grouping {
-                let group = map.entry(key).or_insert_with(|| Value::Array(Vec::new()));
-                if let Value::Array(group) = group {
+            let key = self.key_value(key_expr, &inner)?;
+            let value = self.eval(&each.value, &inner)?;
+            if each.groups {
+                let group = map.entry(key).or_insert_with(|| Value::Tuple(Vec::new()));
+                if let Value::Tuple(group) = group {
                     group.push(value);
                 }
             } else if map.contains_key(&key) {
@@ -176,28 +235,31 @@ impl Evaluator {
                 map.insert(key, value);
             }
         }
-        Ok(if each.key_expr.is_some() {
+        Ok(if each.key.is_some() {
             Value::Object(map)
         } else {
-            Value::Array(list)
+            Value::Tuple(list)
         })
     }
 
     /// The elements of the collection `expression`, each with its key or position.
-    pub(super) fn elements(
+    pub(crate) fn elements(
         &self,
         expression: &Expression,
         scope: &Scope,
     ) -> Result<Vec<(Value, Value)>, JobFileFault> {
         match self.eval(expression, scope)? {
-            Value::Array(items) => Ok(items
+            Value::Set(_, items) => {
+                Ok(items.into_iter().map(|item| (item.clone(), item)).collect())
+            }
+            Value::Tuple(items) | Value::List(_, items) => Ok(items
                 .into_iter()
                 .enumerate()
-                .map(|(at, item)| (Value::from(at), item))
+                .map(|(at, item)| (Value::count(at), item))
                 .collect()),
-            Value::Object(entries) => Ok(entries
+            Value::Object(entries) | Value::Map(_, entries) => Ok(entries
                 .into_iter()
-                .map(|(name, value)| (Value::String(name), value))
+                .map(|(name, value)| (Value::text(name), value))
                 .collect()),
             other => Err(wrong(
                 expression,
@@ -207,33 +269,38 @@ impl Evaluator {
         }
     }
 
-    fn call(&self, whole: &Expression, call: &FuncCall, scope: &Scope) -> Outcome {
-        let name = call.name.name.as_str();
-        let place = || call.name.name.span().unwrap_or_else(|| span(whole));
-        if call.name.is_namespaced() {
+    fn call(&self, call: &Call, scope: &Scope) -> Outcome {
+        let name = call.name.as_str();
+        let place = || call.name.span.clone();
+        if name.contains("::") {
             let message = "functions have no namespaces here";
             return Err(JobFileFault::at(place(), message));
         }
         match name {
-            "can" => return self.can(call, scope, place()),
-            "try" => return self.first_that_works(call, scope, place()),
-            "convert" => return self.convert(call, scope, place()),
+            "can" => return self.can(call, scope),
+            "try" => return self.first_without_fault(call, scope),
+            "convert" => return self.convert(call, scope),
             _ => {}
         }
         let function = function::find(name, place())?;
         let mut values = Vec::new();
-        let count = call.args.len();
-        for (at, argument) in call.args.iter().enumerate() {
-            let value = self.eval(argument, scope)?;
-            match value {
-                Value::Array(items) if call.args.expand_final() && at + 1 == count => {
-                    values.extend(items);
+        for argument in &call.args {
+            values.push(self.eval(argument, scope)?);
+        }
+        if call.expands
+            && let Some(last) = values.pop()
+        {
+            match last.items() {
+                Some(items) => values.extend_from_slice(items),
+                None => {
+                    let argument = call.args.last().map_or_else(place, span);
+                    let message = format!("`...` needs a list; this is {}", last.describe());
+                    return Err(JobFileFault::at(argument, message));
                 }
-                value => values.push(value),
             }
         }
-        let args = Args::new(values, &self.dir);
-        function.call(&args).map_err(|fault| {
+        let answer = Args::new(function, values, &self.dir).and_then(|args| function.call(&args));
+        answer.map_err(|fault| {
             let CallFault { argument, message } = fault;
             let place = argument
                 .and_then(|at| call.args.get(at))
@@ -243,16 +310,19 @@ impl Evaluator {
     }
 
     /// `can(expression)`: whether it has a value.
-    fn can(&self, call: &FuncCall, scope: &Scope, place: Range<usize>) -> Outcome {
-        match (call.args.get(0), call.args.len()) {
-            (Some(argument), 1) => Ok(Value::Bool(self.eval(argument, scope).is_ok())),
-            (_, _) => Err(JobFileFault::at(place, "`can` takes one argument")),
+    fn can(&self, call: &Call, scope: &Scope) -> Outcome {
+        match call.args.as_slice() {
+            [argument] if !call.expands => Ok(Value::Bool(self.eval(argument, scope).is_ok())),
+            _ => Err(JobFileFault::at(
+                call.name.span.clone(),
+                "`can` takes one argument",
+            )),
         }
     }
 
     /// `try(expression, …)`: the first that has a value.
-    fn first_that_works(&self, call: &FuncCall, scope: &Scope, place: Range<usize>) -> Outcome {
-        let mut last = JobFileFault::at(place, "`try` needs an argument");
+    fn first_without_fault(&self, call: &Call, scope: &Scope) -> Outcome {
+        let mut last = JobFileFault::at(call.name.span.clone(), "`try` needs an argument");
         for argument in &call.args {
             match self.eval(argument, scope) {
                 Ok(value) => return Ok(value),
@@ -263,43 +333,82 @@ impl Evaluator {
     }
 
     /// `convert(value, type)`.
-    fn convert(&self, call: &FuncCall, scope: &Scope, place: Range<usize>) -> Outcome {
-        let (Some(value), Some(kind), 2) = (call.args.get(0), call.args.get(1), call.args.len())
-        else {
+    fn convert(&self, call: &Call, scope: &Scope) -> Outcome {
+        let [value, kind] = call.args.as_slice() else {
             let message = "`convert` takes a value and a type";
-            return Err(JobFileFault::at(place, message));
+            return Err(JobFileFault::at(call.name.span.clone(), message));
         };
-        let kind = VarKind::parse(kind)?;
+        let kind = kind::parse(kind)?;
         let found = self.eval(value, scope)?;
-        kind.convert(found)
-            .map_err(|message| JobFileFault::at(span(value), format!("`convert`: {message}")))
+        convert::convert(found, &kind).map_err(|fault| {
+            let message = format!("`convert`: it{} {}", fault.path, fault.message);
+            JobFileFault::at(span(value), message)
+        })
     }
 }
 
-fn literal_number(expression: &Expression, number: &hcl_edit::Number) -> Outcome {
-    if let Some(whole) = number.as_i64() {
-        return Ok(Value::from(whole));
+/// The type that a result of the type `kind` and `failed` have in common, of which the latter has no value.
+/// Its form may say that there is none.
+fn agreed(kind: &Type, failed: &Expression) -> Result<Option<Type>, JobFileFault> {
+    let form = match &failed.kind {
+        ExprKind::Paren(inner) => return agreed(kind, inner),
+        ExprKind::Template(_) => Type::Text,
+        ExprKind::Not(_) => Type::Bool,
+        ExprKind::Negate(_) => Type::Number,
+        ExprKind::Binary(_, rest) => {
+            match rest.last().map(|(operator, _)| operator.is_arithmetic()) {
+                Some(true) => Type::Number,
+                Some(false) | None => Type::Bool,
+            }
+        }
+        ExprKind::Reference(_, steps) | ExprKind::Path(_, steps)
+            if matches!(
+                steps.last(),
+                Some(Step::FullSplat(..) | Step::AttributeSplat(..))
+            ) =>
+        {
+            Type::Tuple(Vec::new())
+        }
+        ExprKind::Tuple(items) => Type::Tuple(vec![Type::Any; items.len()]),
+        ExprKind::Object(entries) => {
+            let attribute = || Attribute {
+                kind: Type::Any,
+                optional: false,
+            };
+            let names: Option<Vec<&str>> =
+                entries.iter().map(|(key, _)| key.literal_key()).collect();
+            match names {
+                Some(names) => {
+                    let attributes = names.into_iter().map(|name| (name.to_owned(), attribute()));
+                    Type::Object(attributes.collect())
+                }
+                None if matches!(kind, Type::Object(_) | Type::Map(_)) => return Ok(None),
+                None => Type::Object(BTreeMap::new()),
+            }
+        }
+        _ => return Ok(None),
+    };
+    match convert::unify(&[kind.clone(), form], false) {
+        Some(common) => Ok(Some(common)),
+        None => {
+            let message = "both results of a condition need one type";
+            Err(JobFileFault::at(span(failed), message))
+        }
     }
-    if let Some(whole) = number.as_u64() {
-        return Ok(Value::from(whole));
-    }
-    number
-        .as_f64()
-        .and_then(number::value)
-        .ok_or_else(|| JobFileFault::at(span(expression), "the number is out of range"))
 }
 
-/// A fault of a value that is of the wrong kind for its place.
+/// A fault of a value that is of the wrong type for its place.
 fn wrong(expression: &Expression, rule: &str, found: &Value) -> JobFileFault {
     JobFileFault::at(
         span(expression),
-        format!("{rule}; this is {}", describe(found)),
+        format!("{rule}; this is {}", found.describe()),
     )
 }
 
-/// Where `expression` stands.
+/// The place of `expression`.
+#[must_use]
 pub fn span(expression: &Expression) -> Range<usize> {
-    expression.span().unwrap_or_default()
+    expression.span.clone()
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceSpan};
 use muster_wire::limits::{FAULTS_MAX, JOB_FILE_BYTES_MAX};
 
+use crate::syntax::SyntaxError;
+
 /// One thing wrong with a job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFileFault {
@@ -178,6 +180,10 @@ impl Diagnostic for Shown {
 }
 
 /// The name and text of the file at `path`; `-` is standard input.
+///
+/// # Errors
+///
+/// The file cannot be read, is too large or is not UTF-8 text.
 pub fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
     let unreadable = |source| ReadJobFileError::Unreadable {
         path: path.to_owned(),
@@ -209,7 +215,7 @@ pub fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
 }
 
 /// `fault`, with the one of `known` that comes nearest to `name`, or all of them.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     fault: JobFileFault,
     name: &str,
     known: impl Iterator<Item = &'a str> + Clone,
@@ -231,13 +237,13 @@ pub(super) fn nearest<'a>(
 }
 
 /// A fault of the HCL parser.
-pub fn from_parser(text: &str, error: &hcl_edit::parser::Error) -> JobFileFault {
-    let at = error.location().offset().min(text.len());
-    JobFileFault::at(at..at, format!("is no HCL: {}", error.message()))
+#[must_use]
+pub fn from_parser(error: SyntaxError) -> JobFileFault {
+    JobFileFault::at(error.span, format!("invalid HCL: {}", error.message))
 }
 
 /// Line and column, both from 1, of the byte at `offset`.
-pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
+pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before
@@ -251,7 +257,7 @@ pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
 }
 
 /// The byte at `line` and `column`, both from 1.
-pub(super) fn offset(text: &str, line: usize, column: usize) -> usize {
+pub(crate) fn offset(text: &str, line: usize, column: usize) -> usize {
     let start: usize = text
         .split_inclusive('\n')
         .take(line.saturating_sub(1))

@@ -8,15 +8,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use hcl_edit::Span as _;
-use hcl_edit::expr::{Expression, ObjectKey};
-use hcl_edit::structure::{Attribute, Block};
 use serde_json::{Map, Value};
 
-use super::dynamic::{Found, Item};
-use super::eval::Evaluator;
-use super::fault::JobFileFault;
-use super::scope::Scope;
+use crate::dynamic::{Found, Item};
+use crate::eval::Evaluator;
+use crate::fault::JobFileFault;
+use crate::field;
+use crate::scope::Scope;
+use crate::syntax::{Attribute, Block, ExprKind, Expression};
 
 /// Where the parts of a configuration stand in their file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,8 +38,8 @@ impl Places {
         }
     }
 
-    fn put(&mut self, field: String, place: Option<Range<usize>>) {
-        self.by_field.insert(field, place.unwrap_or_default());
+    fn put(&mut self, field: String, place: Range<usize>) {
+        self.by_field.insert(field, place);
     }
 }
 
@@ -56,7 +55,7 @@ pub fn read(
 }
 
 /// The keys of `block`, which is called `name`. What cannot be read is added to `faults`.
-pub(super) fn read_in(
+pub(crate) fn read_in(
     name: &str,
     block: &Found<'_>,
     evaluator: &Evaluator,
@@ -67,8 +66,7 @@ pub(super) fn read_in(
         places: Places::default(),
         faults,
     };
-    let place = Some(block.place.clone());
-    reader.places.put(name.to_owned(), place);
+    reader.places.put(name.to_owned(), block.place.clone());
     let map = reader.body(name, block);
     (map, reader.places)
 }
@@ -102,8 +100,9 @@ impl Reader<'_> {
     ) {
         let key = attribute.key.as_str().to_owned();
         let field = format!("{field}.{key}");
-        self.places.put(field.clone(), attribute.key.span());
-        match self.evaluator.eval(&attribute.value, scope) {
+        self.places.put(field.clone(), attribute.key.span.clone());
+        let value = self.evaluator.eval(&attribute.value, scope);
+        match value.and_then(|value| field::to_json(&value, &attribute.value)) {
             Ok(value) => {
                 self.inside(&field, &attribute.value);
                 let value = match value {
@@ -121,20 +120,22 @@ impl Reader<'_> {
 
     /// Places of what is in an expression.
     fn inside(&mut self, field: &str, expression: &Expression) {
-        match expression {
-            Expression::Array(items) => {
+        match &expression.kind {
+            ExprKind::Tuple(items) => {
                 for (at, item) in items.iter().enumerate() {
                     let field = format!("{field}[{at}]");
-                    self.places.put(field.clone(), item.span());
+                    self.places.put(field.clone(), item.span.clone());
                     self.inside(&field, item);
                 }
             }
-            Expression::Object(entries) => {
+            ExprKind::Object(entries) => {
                 for (key, value) in entries {
-                    let ObjectKey::Ident(key) = key else { continue };
-                    let field = format!("{field}.{}", key.value());
-                    self.places.put(field.clone(), key.span());
-                    self.inside(&field, value.expr());
+                    let Some(name) = key.literal_key() else {
+                        continue;
+                    };
+                    let field = format!("{field}.{name}");
+                    self.places.put(field.clone(), key.span.clone());
+                    self.inside(&field, value);
                 }
             }
             _ => {}
@@ -143,7 +144,7 @@ impl Reader<'_> {
 
     fn block(&mut self, field: &str, block: &Found<'_>, map: &mut Map<String, Value>) {
         let key = block.name.to_owned();
-        let place = Some(block.place.clone());
+        let place = block.place.clone();
         let list = map
             .entry(key.clone())
             .or_insert_with(|| Value::Array(Vec::new()));
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     fn read_text(text: &str) -> (Value, Places, Vec<JobFileFault>) {
-        let body = hcl_edit::parser::parse_body(text).unwrap();
+        let body = crate::syntax::parse_body(text).unwrap();
         let block = body.blocks().next().unwrap();
         let mut faults = Vec::new();
         let (map, places) = read("config", block, &mut faults);

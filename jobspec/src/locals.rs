@@ -3,17 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use hcl_edit::expr::{Expression, Traversal, TraversalOperator};
-use hcl_edit::structure::Block;
-use hcl_edit::visit::{Visit, visit_traversal};
-use hcl_edit::{Decorated, Span as _};
-use serde_json::{Map, Value};
-
-use super::convert::depth;
-use super::eval::Evaluator;
-use super::fault::JobFileFault;
-use super::limits::{LOCALS_MAX, VALUE_DEPTH_MAX};
-use super::scope::Scope;
+use crate::eval::Evaluator;
+use crate::fault::JobFileFault;
+use crate::limits::{LOCALS_MAX, VALUE_DEPTH_MAX};
+use crate::scope::Scope;
+use crate::syntax::{Block, ExprKind, Expression, ForPart, Part, Step, Template};
+use crate::value::Value;
 
 /// A local that has no value yet.
 #[derive(Debug)]
@@ -25,14 +20,14 @@ struct Local<'a> {
 }
 
 /// The names of a file: `variables`, and all locals in `blocks`. What a local needs comes before it.
-pub(super) fn read(
+pub(crate) fn read(
     blocks: &[&Block],
-    variables: Map<String, Value>,
+    variables: BTreeMap<String, Value>,
     evaluator: &Evaluator,
     faults: &mut Vec<JobFileFault>,
 ) -> Scope {
     let mut left = collect(blocks, faults);
-    let mut scope = Scope::of_file(variables, Map::new());
+    let mut scope = Scope::of_file(variables, BTreeMap::new());
     let mut broken = BTreeSet::new();
     loop {
         let ready: Vec<String> = left
@@ -79,7 +74,7 @@ fn collect<'a>(
         }
         for attribute in block.body.attributes() {
             let name = attribute.key.as_str().to_owned();
-            let place = attribute.key.span().unwrap_or_default();
+            let place = attribute.key.span.clone();
             if locals.len() == LOCALS_MAX {
                 let message = format!("more than {LOCALS_MAX} locals");
                 faults.push(JobFileFault::at(place, message));
@@ -91,7 +86,7 @@ fn collect<'a>(
                 continue;
             }
             let mut needs = Needs::default();
-            needs.visit_expr(&attribute.value);
+            needs.visit(&attribute.value);
             let local = Local {
                 place,
                 expression: &attribute.value,
@@ -112,7 +107,7 @@ fn value(
     let value = evaluator
         .eval(local.expression, scope)
         .map_err(|fault| fault.about(&format!("local.{name}")))?;
-    if depth(&value) > VALUE_DEPTH_MAX {
+    if value.depth() > VALUE_DEPTH_MAX {
         let message = format!("`local.{name}` is nested deeper than {VALUE_DEPTH_MAX}");
         return Err(JobFileFault::at(local.place.clone(), message));
     }
@@ -139,24 +134,93 @@ fn circle(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
     }
 }
 
-/// Collects the locals that an expression names.
+/// The locals that an expression names.
 #[derive(Debug, Default)]
 struct Needs(BTreeSet<String>);
 
-impl Visit for Needs {
-    fn visit_traversal(&mut self, node: &Traversal) {
-        if let Expression::Variable(root) = &node.expr
-            && root.as_str() == "local"
-        {
-            let name = match node.operators.first().map(Decorated::value) {
-                Some(TraversalOperator::GetAttr(name)) => Some(name.as_str()),
-                Some(TraversalOperator::Index(Expression::String(name))) => {
-                    Some(name.value().as_str())
+impl Needs {
+    fn visit(&mut self, expression: &Expression) {
+        match &expression.kind {
+            ExprKind::Null | ExprKind::Bool(_) | ExprKind::Number(_) | ExprKind::Text(_) => {}
+            ExprKind::Template(template) => self.visit_template(template),
+            ExprKind::Wrap(inner)
+            | ExprKind::Paren(inner)
+            | ExprKind::Not(inner)
+            | ExprKind::Negate(inner) => self.visit(inner),
+            ExprKind::Tuple(items) => self.visit_all(items),
+            ExprKind::Object(entries) => {
+                for (key, value) in entries {
+                    self.visit(key);
+                    self.visit(value);
                 }
-                Some(_) | None => None,
-            };
-            self.0.extend(name.map(str::to_owned));
+            }
+            ExprKind::Binary(first, rest) => {
+                self.visit(first);
+                rest.iter().for_each(|(_, operand)| self.visit(operand));
+            }
+            ExprKind::Reference(root, steps) => {
+                if root == "local" {
+                    let name = match steps.first() {
+                        Some(Step::Attribute(name)) => Some(name.as_str()),
+                        Some(Step::Index(index)) => index.literal_key(),
+                        Some(_) | None => None,
+                    };
+                    self.0.extend(name.map(str::to_owned));
+                }
+                self.visit_steps(steps);
+            }
+            ExprKind::Path(source, steps) => {
+                self.visit(source);
+                self.visit_steps(steps);
+            }
+            ExprKind::Call(call) => self.visit_all(&call.args),
+            ExprKind::Conditional(parts) => self.visit_all(parts.as_slice()),
+            ExprKind::For(each) => {
+                self.visit_for(&each.names);
+                self.visit(&each.value);
+                each.key.iter().for_each(|key| self.visit(key));
+                each.condition
+                    .iter()
+                    .for_each(|condition| self.visit(condition));
+            }
         }
-        visit_traversal(self, node);
+    }
+
+    fn visit_all(&mut self, expressions: &[Expression]) {
+        expressions
+            .iter()
+            .for_each(|expression| self.visit(expression));
+    }
+
+    fn visit_for(&mut self, names: &ForPart) {
+        self.visit(&names.list);
+    }
+
+    fn visit_steps(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Attribute(_) => {}
+                Step::Index(index) => self.visit(index),
+                Step::AttributeSplat(each, _) | Step::FullSplat(each, _) => self.visit_steps(each),
+            }
+        }
+    }
+
+    fn visit_template(&mut self, template: &Template) {
+        for part in &template.parts {
+            match part {
+                Part::Literal(_) => {}
+                Part::Interpolation(expression) => self.visit(expression),
+                Part::If(condition, yes, no) => {
+                    self.visit(condition);
+                    self.visit_template(yes);
+                    self.visit_template(no);
+                }
+                Part::For(names, inner) => {
+                    self.visit_for(names);
+                    self.visit_template(inner);
+                }
+            }
+        }
     }
 }

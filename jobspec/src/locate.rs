@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::decode::JobFile;
-use super::dynamic::{Found, Item};
-use super::eval::Evaluator;
-use super::fault::{load, position};
-use super::free::{self, Places};
-use super::variable::Inputs;
+use crate::decode::JobFile;
+use crate::dynamic::{Found, Item};
+use crate::eval::Evaluator;
+use crate::fault::{load, position};
+use crate::free::{self, Places};
+use crate::variable::Inputs;
 
 /// The first name of every field of a task's configuration.
 const ROOT: &str = "config";
@@ -38,9 +38,9 @@ impl ConfigPlaces {
         Self::parse(file, text, inputs, Evaluator::beside(path))
     }
 
-    pub(super) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
+    pub(crate) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
         let mut tasks = BTreeMap::new();
-        let body = hcl_edit::parser::parse_body(&text).ok();
+        let body = crate::syntax::parse_body(&text).ok();
         let opened = body
             .as_ref()
             .and_then(|body| JobFile::open(body, inputs, evaluator).ok());
@@ -107,7 +107,7 @@ fn put(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
 
     const TEXT: &str = r#"job "web" {
   group "front" {

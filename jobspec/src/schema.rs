@@ -5,7 +5,7 @@
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A text.
     Text,
     /// One of a few texts.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// For people.
-    pub(super) fn describe(self) -> String {
+    pub(crate) fn describe(self) -> String {
         match self {
             Self::Text => "a text in quotes".to_owned(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
@@ -39,15 +39,15 @@ impl Kind {
 
 /// One attribute.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attr {
-    pub(super) name: &'static str,
-    pub(super) json: &'static str,
-    pub(super) kind: Kind,
+pub(crate) struct Attr {
+    pub(crate) name: &'static str,
+    pub(crate) json: &'static str,
+    pub(crate) kind: Kind,
 }
 
 /// How often a block may stand, and what it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// Once; an object.
     One,
     /// Any number of times; a list of objects.
@@ -66,26 +66,26 @@ pub(super) enum Shape {
 
 /// One nested block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nested {
-    pub(super) name: &'static str,
-    pub(super) json: &'static str,
-    pub(super) shape: Shape,
-    pub(super) block: &'static Block,
+pub(crate) struct Nested {
+    pub(crate) name: &'static str,
+    pub(crate) json: &'static str,
+    pub(crate) shape: Shape,
+    pub(crate) block: &'static Block,
 }
 
 /// One kind of block.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// What the label becomes; empty if there is none.
-    pub(super) label: &'static [&'static str],
-    pub(super) attrs: &'static [Attr],
-    pub(super) blocks: &'static [Nested],
+    pub(crate) label: &'static [&'static str],
+    pub(crate) attrs: &'static [Attr],
+    pub(crate) blocks: &'static [Nested],
     /// Attributes that must be there.
-    pub(super) required: &'static [&'static str],
+    pub(crate) required: &'static [&'static str],
     /// Names in the API with the text that stands there if the file does not say another.
-    pub(super) defaults: &'static [(&'static str, &'static str)],
+    pub(crate) defaults: &'static [(&'static str, &'static str)],
     /// Names of Nomad that are not supported.
-    pub(super) later: &'static [&'static str],
+    pub(crate) later: &'static [&'static str],
 }
 
 const fn attr(name: &'static str, json: &'static str, kind: Kind) -> Attr {
@@ -116,9 +116,9 @@ const EMPTY: Block = Block {
 };
 
 /// Where groups of a single task are collected: Nomad lists them before the others.
-pub(super) const ALONE: &str = "alone";
+pub(crate) const ALONE: &str = "alone";
 
-pub(super) const JOB: Block = Block {
+pub(crate) const JOB: Block = Block {
     label: &["ID", "Name"],
     attrs: &[
         attr("id", "ID", Kind::Text),

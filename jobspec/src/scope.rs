@@ -1,12 +1,13 @@
 //! The names that an expression can use.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Map, Value};
+use crate::value::Value;
 
 /// Names with values; an inner name hides an outer one. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Scope {
+pub(crate) struct Scope {
     innermost: Option<Rc<Named>>,
 }
 
@@ -18,14 +19,17 @@ struct Named {
 }
 
 impl Scope {
-    /// That of a job file: its variables and locals.
-    pub(super) fn of_file(variables: Map<String, Value>, locals: Map<String, Value>) -> Self {
+    /// The scope of a job file: its variables and locals.
+    pub(crate) fn of_file(
+        variables: BTreeMap<String, Value>,
+        locals: BTreeMap<String, Value>,
+    ) -> Self {
         let scope = Self::default().with("var", Value::Object(variables));
         scope.with("local", Value::Object(locals))
     }
 
     /// The same with `name` inside.
-    pub(super) fn with(&self, name: impl Into<String>, value: Value) -> Self {
+    pub(crate) fn with(&self, name: impl Into<String>, value: Value) -> Self {
         Self {
             innermost: Some(Rc::new(Named {
                 name: name.into(),
@@ -39,8 +43,8 @@ impl Scope {
     ///
     /// # Panics
     ///
-    /// It is not that of a file, or somebody else holds it.
-    pub(super) fn with_locals(self, more: Vec<(String, Value)>) -> Self {
+    /// If the scope is not that of a file, or is shared.
+    pub(crate) fn with_locals(self, more: Vec<(String, Value)>) -> Self {
         let named = self.innermost.and_then(Rc::into_inner);
         let named = named.expect("the scope of a file is held once while its locals are read");
         let Value::Object(mut locals) = named.value else {
@@ -54,7 +58,7 @@ impl Scope {
     }
 
     /// The value of `name`.
-    pub(super) fn find(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn find(&self, name: &str) -> Option<&Value> {
         let mut next = self.innermost.as_deref();
         while let Some(named) = next {
             if named.name == name {

@@ -117,7 +117,7 @@ fn an_undeclared_variable_is_refused_with_advice() {
     refused(
         "job \"web\" {\n  region = var.region\n}\n",
         expect![[
-            r#"job.hcl:2:16: `region`: there is no variable `region` (declare it: variable "name" { default = … })"#
+            r#"job.hcl:2:16: `region`: unknown variable `region` (declare it: variable "name" { default = … })"#
         ]],
     );
 }
@@ -263,7 +263,8 @@ fn wrong_values_are_placed_where_they_were_given() {
     expect!["--var:1:1: the job file declares no variable `cont` (did you mean `count`?)"]
         .assert_eq(&wrong("cont=1"));
     expect!["--var:1:1: `count` has no `=` (write --var name=value)"].assert_eq(&wrong("count"));
-    expect!["--var:1:7: `zones` is no HCL: expected `]`"].assert_eq(&wrong("zones=[1"));
+    expect!["--var:1:9: `zones`: invalid HCL: expected `,` or `]`, found the end of the text"]
+        .assert_eq(&wrong("zones=[1"));
     expect!["--var:1:7: `zones`: it must be of type list(string), not an object"]
         .assert_eq(&wrong("zones={}"));
     expect!["job.hcl:9:21: `count`: no more than nine"].assert_eq(&wrong("count=12"));
@@ -286,7 +287,7 @@ variable {}
 job "x" {}
 "#,
         expect![[r#"
-            job.hcl:3:11: `strin` is no type (types are any, bool, number, string, list(…), set(…), map(…), object({…}) and tuple([…]))
+            job.hcl:3:11: unknown type `strin` (types are any, bool, number, string, list(…), set(…), map(…), object({…}) and tuple([…]))
             job.hcl:4:3: unknown field `other` in `variable` (known here: type, default, description, validation)
             job.hcl:8:13: `b`: it must be of type number, not the text `x`
             job.hcl:11:1: `variable` needs a name, and only one (write variable "name" { … })"#]],
@@ -307,9 +308,9 @@ fn a_variable_without_a_value_is_a_fault() {
 fn locals_that_need_each_other_are_named() {
     refused(
         "locals {\n  a = local.b\n  b = [local.c]\n  c = \"${local.b}\"\n  d = upper(1, 2)\n}\njob \"x\" {}\n",
-        expect![[r"
-            job.hcl:5:7: `local.d`: `upper`: takes 1 arguments, not 2
-            job.hcl:3:3: locals that need each other: local.b → local.c → local.b"]],
+        expect![[r#"
+            job.hcl:5:7: `local.d`: `upper`: takes 1 argument, not 2
+            job.hcl:3:3: locals that need each other: local.b → local.c → local.b"#]],
     );
 }
 

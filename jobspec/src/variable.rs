@@ -6,17 +6,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use hcl_edit::Span as _;
-use hcl_edit::expr::Expression;
-use hcl_edit::structure::{Block, Structure};
-use serde_json::{Map, Value};
-
-use super::convert;
-use super::dynamic::place;
-use super::eval::{Evaluator, span};
-use super::fault::{self, JobFileFault, ReadJobFileError, from_parser, nearest};
-use super::kind::VarKind;
-use super::scope::Scope;
+use crate::convert;
+use crate::dynamic::place;
+use crate::eval::{Evaluator, span};
+use crate::fault::{self, JobFileFault, ReadJobFileError, from_parser, nearest};
+use crate::kind;
+use crate::scope::Scope;
+use crate::syntax::{self, Block, Expression, Structure};
+use crate::value::{Type, Value};
 
 /// What the name of a variable begins with in the environment.
 const ENV_PREFIX: &str = "NOMAD_VAR_";
@@ -35,9 +32,9 @@ pub struct Inputs {
 
 /// A `variable` block.
 #[derive(Debug)]
-pub(super) struct Variable<'a> {
+pub(crate) struct Variable<'a> {
     place: Range<usize>,
-    kind: VarKind,
+    kind: Type,
     value: Option<Value>,
     checks: Vec<Check<'a>>,
 }
@@ -64,11 +61,11 @@ impl Source<'_> {
 
 /// The variables of a file, by name.
 #[derive(Debug, Default)]
-pub(super) struct Variables<'a>(BTreeMap<String, Variable<'a>>);
+pub(crate) struct Variables<'a>(BTreeMap<String, Variable<'a>>);
 
 impl<'a> Variables<'a> {
     /// Adds the one that a `variable` block declares.
-    pub(super) fn declare(&mut self, block: &'a Block, evaluator: &Evaluator) -> Vec<JobFileFault> {
+    pub(crate) fn declare(&mut self, block: &'a Block, evaluator: &Evaluator) -> Vec<JobFileFault> {
         let mut faults = Vec::new();
         let [name] = block.labels.as_slice() else {
             let fault = JobFileFault::at(place(block), "`variable` needs a name, and only one");
@@ -87,12 +84,12 @@ impl<'a> Variables<'a> {
                 Structure::Attribute(attribute) => match attribute.key.as_str() {
                     "default" => default = Some(&attribute.value),
                     "description" | "sensitive" | "nullable" => {}
-                    "type" => match VarKind::parse(&attribute.value) {
+                    "type" => match kind::parse(&attribute.value) {
                         Ok(found) => kind = Some(found),
                         Err(fault) => faults.push(fault),
                     },
                     other => {
-                        let at = attribute.key.span().unwrap_or_default();
+                        let at = attribute.key.span.clone();
                         faults.push(unknown(at, other));
                     }
                 },
@@ -124,7 +121,7 @@ impl<'a> Variables<'a> {
     }
 
     /// Adds all of a `variables` block: names with defaults.
-    pub(super) fn declare_all(
+    pub(crate) fn declare_all(
         &mut self,
         block: &'a Block,
         evaluator: &Evaluator,
@@ -136,17 +133,17 @@ impl<'a> Variables<'a> {
                 faults.push(JobFileFault::at(place(block), message));
                 continue;
             };
-            let (name, at) = (attribute.key.as_str(), attribute.key.span());
+            let (name, at) = (attribute.key.as_str(), attribute.key.span.clone());
             if self.0.contains_key(name) {
                 let message = format!("a second variable `{name}`");
-                faults.push(JobFileFault::at(at.unwrap_or_default(), message));
+                faults.push(JobFileFault::at(at, message));
                 continue;
             }
             let declared = Declaration { name, kind: None };
             match declared.value(Some(&attribute.value), evaluator) {
                 Ok((kind, value)) => {
                     let variable = Variable {
-                        place: at.unwrap_or_default(),
+                        place: at,
                         kind,
                         value,
                         checks: Vec::new(),
@@ -165,7 +162,7 @@ impl<'a> Variables<'a> {
     ///
     /// The first of them that cannot be read, names no variable or does not fit it; its place is in the
     /// text where it was given.
-    pub(super) fn take(&mut self, inputs: &Inputs) -> Result<(), ReadJobFileError> {
+    pub(crate) fn take(&mut self, inputs: &Inputs) -> Result<(), ReadJobFileError> {
         for (name, value) in &inputs.env {
             let Some(variable) = name.strip_prefix(ENV_PREFIX) else {
                 continue;
@@ -205,18 +202,14 @@ impl<'a> Variables<'a> {
             Some(variable) => &variable.kind,
             None => return Err(source.failed(self.undeclared(name, 0..name.len()))),
         };
-        let value = if kind.is_plain() {
-            Value::String(text.to_owned())
+        let value = if kind.is_primitive() {
+            Value::text(text)
         } else {
-            let expression: Expression = text.trim().parse().map_err(|error| {
-                let reason = from_parser(text, &error).message;
-                source.failed(JobFileFault::at(at.clone(), format!("`{name}` {reason}")))
-            })?;
+            let expression = syntax::parse_expression(text, offset)
+                .map_err(|error| source.failed(from_parser(error).about(name)))?;
             Evaluator::new("")
                 .eval(&expression, &Scope::default())
-                .map_err(|fault| {
-                    source.failed(JobFileFault::at(at.clone(), fault.message).about(name))
-                })?
+                .map_err(|fault| source.failed(fault.about(name)))?
         };
         self.put(name, value, at)
             .map_err(|fault| source.failed(fault))
@@ -228,8 +221,7 @@ impl<'a> Variables<'a> {
             name: &name,
             text: &text,
         };
-        let body = hcl_edit::parser::parse_body(&text)
-            .map_err(|error| source.failed(from_parser(&text, &error)))?;
+        let body = syntax::parse_body(&text).map_err(|error| source.failed(from_parser(error)))?;
         let evaluator = Evaluator::beside(path);
         for structure in &body {
             let attribute = match structure {
@@ -242,7 +234,7 @@ impl<'a> Variables<'a> {
             };
             let name = attribute.key.as_str();
             if !self.0.contains_key(name) {
-                let at = attribute.key.span().unwrap_or_default();
+                let at = attribute.key.span.clone();
                 return Err(source.failed(self.undeclared(name, at)));
             }
             evaluator
@@ -256,8 +248,8 @@ impl<'a> Variables<'a> {
 
     fn put(&mut self, name: &str, value: Value, at: Range<usize>) -> Result<(), JobFileFault> {
         if let Some(variable) = self.0.get_mut(name) {
-            let converted = variable.kind.convert(value);
-            let converted = converted.map_err(|message| JobFileFault::at(at, message).about(name));
+            let converted = convert::convert(value, &variable.kind);
+            let converted = converted.map_err(|fault| mismatch(&fault, at).about(name));
             variable.value = Some(converted?);
         }
         Ok(())
@@ -270,12 +262,12 @@ impl<'a> Variables<'a> {
     }
 
     /// The values of all of them, checked.
-    pub(super) fn values(
+    pub(crate) fn values(
         self,
         evaluator: &Evaluator,
         faults: &mut Vec<JobFileFault>,
-    ) -> Map<String, Value> {
-        let mut values = Map::new();
+    ) -> BTreeMap<String, Value> {
+        let mut values = BTreeMap::new();
         let mut checks = Vec::new();
         for (name, variable) in self.0 {
             let Some(value) = variable.value else {
@@ -293,7 +285,7 @@ impl<'a> Variables<'a> {
             );
             values.insert(name, value);
         }
-        let scope = Scope::of_file(values.clone(), Map::new());
+        let scope = Scope::of_file(values.clone(), BTreeMap::new());
         for (name, check) in checks {
             faults.extend(check.fault(&name, &scope, evaluator));
         }
@@ -303,7 +295,12 @@ impl<'a> Variables<'a> {
 
 impl<'a> Check<'a> {
     fn read(block: &'a Block) -> Result<Self, JobFileFault> {
-        let part = |name: &str| block.body.get_attribute(name).map(|part| &part.value);
+        let part = |name: &str| {
+            let mut parts = block.body.attributes();
+            parts
+                .find(|part| part.key.as_str() == name)
+                .map(|part| &part.value)
+        };
         match (part("condition"), part("error_message")) {
             (Some(condition), Some(message)) => Ok(Self { condition, message }),
             (_, _) => {
@@ -332,7 +329,7 @@ impl<'a> Check<'a> {
 #[derive(Debug)]
 struct Declaration<'a> {
     name: &'a str,
-    kind: Option<VarKind>,
+    kind: Option<Type>,
 }
 
 impl Declaration<'_> {
@@ -341,18 +338,17 @@ impl Declaration<'_> {
         self,
         default: Option<&Expression>,
         evaluator: &Evaluator,
-    ) -> Result<(VarKind, Option<Value>), JobFileFault> {
+    ) -> Result<(Type, Option<Value>), JobFileFault> {
         let Some(default) = default else {
             // A value for a variable of no kind is the text that was given.
-            return Ok((self.kind.unwrap_or(VarKind::Text), None));
+            return Ok((self.kind.unwrap_or(Type::Text), None));
         };
         let value = evaluator
             .eval(default, &Scope::default())
             .map_err(|fault| fault.about(self.name))?;
-        let kind = self.kind.unwrap_or_else(|| VarKind::of(&value));
-        let value = kind
-            .convert(value)
-            .map_err(|message| JobFileFault::at(span(default), message).about(self.name))?;
+        let kind = self.kind.unwrap_or_else(|| kind::of_default(&value));
+        let value = convert::convert(value, &kind)
+            .map_err(|fault| mismatch(&fault, span(default)).about(self.name))?;
         Ok((kind, Some(value)))
     }
 }
@@ -360,4 +356,8 @@ impl Declaration<'_> {
 fn unknown(at: Range<usize>, name: &str) -> JobFileFault {
     JobFileFault::at(at, format!("unknown field `{name}` in `variable`"))
         .help("known here: type, default, description, validation")
+}
+
+fn mismatch(fault: &convert::Mismatch, at: Range<usize>) -> JobFileFault {
+    JobFileFault::at(at, format!("it{} {}", fault.path, fault.message))
 }

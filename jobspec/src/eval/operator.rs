@@ -1,116 +1,108 @@
 //! Operators.
 
-use hcl_edit::expr::{BinaryOp, BinaryOperator, Expression, UnaryOp, UnaryOperator};
-use serde_json::{Number, Value};
+use std::cmp::Ordering;
 
 use super::{Evaluator, Outcome, span, wrong};
 use crate::convert;
 use crate::fault::JobFileFault;
-use crate::number;
+use crate::number::Number;
 use crate::scope::Scope;
+use crate::syntax::{BinaryOperator, Expression};
+use crate::value::Value;
 
 impl Evaluator {
-    pub(super) fn unary(&self, operation: &UnaryOp, scope: &Scope) -> Outcome {
-        match operation.operator.value() {
-            UnaryOperator::Not => self
-                .condition(&operation.expr, scope)
-                .map(|holds| Value::Bool(!holds)),
-            UnaryOperator::Neg => {
-                let number = self.number(&operation.expr, scope)?;
-                combined(BinaryOperator::Minus, &Number::from(0), &number)
-                    .ok_or_else(|| too_large(&operation.expr))
-            }
-        }
+    pub(super) fn not(&self, operand: &Expression, scope: &Scope) -> Outcome {
+        self.condition(operand, scope)
+            .map(|holds| Value::Bool(!holds))
     }
 
-    pub(super) fn binary(&self, operation: &BinaryOp, scope: &Scope) -> Outcome {
-        let (left, right) = (&operation.lhs_expr, &operation.rhs_expr);
-        let operator = *operation.operator.value();
-        match operator {
-            BinaryOperator::Eq => Ok(Value::Bool(
-                self.eval(left, scope)? == self.eval(right, scope)?,
-            )),
-            BinaryOperator::NotEq => Ok(Value::Bool(
-                self.eval(left, scope)? != self.eval(right, scope)?,
-            )),
-            BinaryOperator::And => Ok(Value::Bool(
-                self.condition(left, scope)? && self.condition(right, scope)?,
-            )),
-            BinaryOperator::Or => Ok(Value::Bool(
-                self.condition(left, scope)? || self.condition(right, scope)?,
-            )),
-            BinaryOperator::Less
-            | BinaryOperator::LessEq
-            | BinaryOperator::Greater
-            | BinaryOperator::GreaterEq => {
-                let (left, right) = (self.number(left, scope)?, self.number(right, scope)?);
-                Ok(Value::Bool(compared(operator, &left, &right)))
-            }
-            BinaryOperator::Plus
-            | BinaryOperator::Minus
-            | BinaryOperator::Mul
-            | BinaryOperator::Div
-            | BinaryOperator::Mod => {
-                let (first, second) = (self.number(left, scope)?, self.number(right, scope)?);
-                if matches!(operator, BinaryOperator::Div | BinaryOperator::Mod)
-                    && second.as_f64() == Some(0.0)
-                {
-                    return Err(JobFileFault::at(span(right), "divides by zero"));
-                }
-                combined(operator, &first, &second).ok_or_else(|| too_large(left))
-            }
-        }
+    pub(super) fn negated(&self, operand: &Expression, scope: &Scope) -> Outcome {
+        let value = self.eval(operand, scope)?;
+        Ok(Value::Number(number(operand, &value)?.negated()))
     }
 
-    fn number(&self, expression: &Expression, scope: &Scope) -> Result<Number, JobFileFault> {
-        let value = self.eval(expression, scope)?;
-        convert::number(&value)
-            .ok_or_else(|| wrong(expression, "this operator takes numbers", &value))
+    /// Operators of one precedence, from left to right.
+    pub(super) fn binary(
+        &self,
+        first: &Expression,
+        rest: &[(BinaryOperator, Expression)],
+        scope: &Scope,
+    ) -> Outcome {
+        let mut left = self.eval(first, scope);
+        let mut place = first;
+        for (operator, right) in rest {
+            let value = self.eval(right, scope);
+            left = combined(*operator, (left, place), (value, right));
+            place = right;
+        }
+        left
     }
 }
 
-fn compared(operator: BinaryOperator, left: &Number, right: &Number) -> bool {
-    let order = match (left.as_i64(), right.as_i64()) {
-        (Some(left), Some(right)) => Some(left.cmp(&right)),
-        (_, _) => real(left).partial_cmp(&real(right)),
+type Operand<'a> = (Outcome, &'a Expression);
+
+fn combined(operator: BinaryOperator, left: Operand<'_>, right: Operand<'_>) -> Outcome {
+    match operator {
+        BinaryOperator::And => logical(left, right, false),
+        BinaryOperator::Or => logical(left, right, true),
+        BinaryOperator::Equal => Ok(Value::Bool(left.0?.equals(&right.0?))),
+        BinaryOperator::NotEqual => Ok(Value::Bool(!left.0?.equals(&right.0?))),
+        _ => {
+            let (first, second) = (number(left.1, &left.0?)?, number(right.1, &right.0?)?);
+            let order = first.order(&second);
+            let result = match operator {
+                BinaryOperator::Less => return Ok(Value::Bool(order == Ordering::Less)),
+                BinaryOperator::LessEqual => return Ok(Value::Bool(order != Ordering::Greater)),
+                BinaryOperator::Greater => return Ok(Value::Bool(order == Ordering::Greater)),
+                BinaryOperator::GreaterEqual => return Ok(Value::Bool(order != Ordering::Less)),
+                BinaryOperator::Plus => first.plus(&second),
+                BinaryOperator::Minus => first.minus(&second),
+                BinaryOperator::Times => first.times(&second),
+                BinaryOperator::Divide => first.divided(&second),
+                _ => first.modulo(&second),
+            };
+            let place = span(left.1).start..span(right.1).end;
+            result
+                .map(Value::Number)
+                .ok_or_else(|| JobFileFault::at(place, "the result is undefined or out of range"))
+        }
+    }
+}
+
+/// `&&` and `||`. An operand that decides alone makes a fault of the other not count.
+fn logical(left: Operand<'_>, right: Operand<'_>, decides: bool) -> Outcome {
+    let read = |(outcome, place): Operand<'_>| -> Result<Option<bool>, JobFileFault> {
+        match outcome {
+            Ok(Value::Null(_)) => Ok(None),
+            Ok(value) => convert::boolean(&value)
+                .map(Some)
+                .ok_or_else(|| wrong(place, "this operator takes true or false", &value)),
+            Err(fault) => Err(fault),
+        }
     };
-    order.is_some_and(|order| match operator {
-        BinaryOperator::Less => order.is_lt(),
-        BinaryOperator::LessEq => order.is_le(),
-        BinaryOperator::Greater => order.is_gt(),
-        _ => order.is_ge(),
-    })
-}
-
-/// The result of an arithmetic operator; `None` where it is out of range. Whole numbers stay exact.
-fn combined(operator: BinaryOperator, left: &Number, right: &Number) -> Option<Value> {
-    if let (Some(left), Some(right)) = (left.as_i64(), right.as_i64()) {
-        let exact = match operator {
-            BinaryOperator::Plus => left.checked_add(right),
-            BinaryOperator::Minus => left.checked_sub(right),
-            BinaryOperator::Mul => left.checked_mul(right),
-            BinaryOperator::Mod => left.checked_rem(right),
-            BinaryOperator::Div if left.checked_rem(right) == Some(0) => left.checked_div(right),
-            _ => None,
-        };
-        if let Some(exact) = exact {
-            return Some(Value::from(exact));
+    let is_fault = |operand: &Operand<'_>| operand.0.is_err();
+    let (left_failed, right_failed) = (is_fault(&left), is_fault(&right));
+    let (left_place, right_place) = (left.1, right.1);
+    let (left, right) = (read(left), read(right));
+    // A value of another type is always a fault.
+    for (outcome, failed) in [(&left, left_failed), (&right, right_failed)] {
+        if let (Err(fault), false) = (outcome, failed) {
+            return Err(fault.clone());
         }
     }
-    let (left, right) = (real(left), real(right));
-    number::value(match operator {
-        BinaryOperator::Plus => left + right,
-        BinaryOperator::Minus => left - right,
-        BinaryOperator::Mul => left * right,
-        BinaryOperator::Mod => left % right,
-        _ => left / right,
-    })
+    if left == Ok(Some(decides)) || right == Ok(Some(decides)) {
+        return Ok(Value::Bool(decides));
+    }
+    let null = |place| JobFileFault::at(span(place), "this operator takes true or false, not null");
+    let left = left?.ok_or_else(|| null(left_place))?;
+    let right = right?.ok_or_else(|| null(right_place))?;
+    Ok(Value::Bool(if decides {
+        left || right
+    } else {
+        left && right
+    }))
 }
 
-fn real(number: &Number) -> f64 {
-    number.as_f64().unwrap_or(f64::NAN)
-}
-
-fn too_large(expression: &Expression) -> JobFileFault {
-    JobFileFault::at(span(expression), "the result is out of range")
+fn number(expression: &Expression, value: &Value) -> Result<Number, JobFileFault> {
+    convert::number(value).ok_or_else(|| wrong(expression, "this operator takes numbers", value))
 }

@@ -1,285 +1,338 @@
 //! Lists and objects.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
-
-use super::{Args, CallFault, Function, Outcome, argument, function, whole};
+use super::{Args, CallFault, Function, Outcome, Param, argument, function, variadic, whole};
 use crate::convert;
-use crate::kind::{VarKind, once_each};
 use crate::limits::{RANGE_MAX, WORK_BYTES_MAX};
-use crate::number;
-
-const ANY: usize = usize::MAX;
+use crate::number::Number;
+use crate::value::{Type, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    function("chunklist", 2, 2, chunklist),
-    function("coalesce", 1, ANY, coalesce),
-    function("coalescelist", 1, ANY, coalescelist),
-    function("compact", 1, 1, compact),
-    function("concat", 1, ANY, concat),
-    function("contains", 2, 2, |args| {
-        Ok(Value::Bool(args.list(0)?.contains(args.value(1))))
+    function("chunklist", &[Param::List, Param::Number], chunklist),
+    variadic("coalesce", &[], Param::Nullable, coalesce),
+    variadic("coalescelist", &[], Param::Nullable, coalescelist),
+    function("compact", &[Param::Texts], compact),
+    variadic("concat", &[], Param::Any, concat),
+    function("contains", &[Param::Any, Param::Nullable], |args| {
+        let wanted = args.value(1);
+        let is_in = args.items(0)?.iter().any(|item| wanted.equals(item));
+        Ok(Value::Bool(is_in))
     }),
-    function("distinct", 1, 1, distinct),
-    function("element", 2, 2, element),
-    function("flatten", 1, 1, flatten),
-    function("index", 2, 2, index),
-    function("keys", 1, 1, keys),
-    function("length", 1, 1, length),
-    function("lookup", 2, 3, lookup),
-    function("merge", 0, ANY, merge),
-    function("range", 1, 3, range),
-    function("reverse", 1, 1, reverse),
-    function("setintersection", 1, ANY, |args| sets(args, |a, b| &a & &b)),
-    function("setproduct", 2, ANY, setproduct),
-    function("setsubtract", 2, 2, |args| sets(args, |a, b| &a - &b)),
-    function("setunion", 1, ANY, |args| sets(args, |a, b| &a | &b)),
-    function("slice", 3, 3, slice),
-    function("sort", 1, 1, sort),
-    function("sum", 1, 1, sum),
-    function("tobool", 1, 1, |args| converted(args, &VarKind::Bool)),
-    function("tolist", 1, 1, |args| listed(args, false)),
-    function("tomap", 1, 1, |args| {
-        Ok(Value::Object(args.object(0)?.clone()))
+    function("distinct", &[Param::List], distinct),
+    function("element", &[Param::Any, Param::Number], element),
+    function("flatten", &[Param::Any], flatten),
+    function("index", &[Param::Any, Param::Any], index),
+    function("keys", &[Param::Any], keys),
+    function("length", &[Param::Any], length),
+    Function {
+        optional: 1,
+        ..function("lookup", &[Param::Any, Param::Text, Param::Any], lookup)
+    },
+    variadic("merge", &[], Param::Nullable, merge),
+    variadic("range", &[], Param::Number, range),
+    function("slice", &[Param::Any, Param::Number, Param::Number], slice),
+    function("sort", &[Param::Texts], |args| {
+        let mut texts = args.texts(0)?;
+        texts.sort_unstable();
+        Ok(Value::texts(texts.into_iter().map(str::to_owned)))
     }),
-    function("tonumber", 1, 1, |args| converted(args, &VarKind::Number)),
-    function("toset", 1, 1, |args| listed(args, true)),
-    function("tostring", 1, 1, |args| converted(args, &VarKind::Text)),
-    function("values", 1, 1, values),
-    function("zipmap", 2, 2, zipmap),
+    function("sum", &[Param::List], super::number::sum),
+    function("tobool", &[Param::Nullable], |args| {
+        converted(args, &Type::Bool)
+    }),
+    function("tolist", &[Param::Nullable], |args| {
+        converted(args, &Type::list(Type::Any))
+    }),
+    function("tomap", &[Param::Nullable], |args| {
+        converted(args, &Type::map(Type::Any))
+    }),
+    function("tonumber", &[Param::Nullable], |args| {
+        converted(args, &Type::Number)
+    }),
+    function("toset", &[Param::Nullable], |args| {
+        converted(args, &Type::set(Type::Any))
+    }),
+    function("tostring", &[Param::Nullable], |args| {
+        converted(args, &Type::Text)
+    }),
+    function("values", &[Param::Any], values),
+    function("zipmap", &[Param::Texts, Param::Any], zipmap),
 ];
 
+fn converted(args: &Args<'_>, kind: &Type) -> Outcome {
+    convert::convert(args.value(0).clone(), kind)
+        .map_err(|fault| argument(0, format!("it{} {}", fault.path, fault.message)))
+}
+
+/// The list in the first argument, which is a parameter of type list: its element type and its items.
+fn list<'a>(args: &'a Args<'_>) -> Result<(&'a Type, &'a [Value]), CallFault> {
+    match args.value(0) {
+        Value::List(kind, items) => Ok((kind, items)),
+        _ => Err(args.wrong(0, "a list")),
+    }
+}
+
+/// Items as a value of the same kind of list as `like`, with elements of the same type.
+fn like(like: &Value, items: Vec<Value>) -> Value {
+    match like {
+        Value::List(kind, _) | Value::Set(kind, _) => Value::List(kind.clone(), items),
+        _ => Value::Tuple(items),
+    }
+}
+
 fn chunklist(args: &Args<'_>) -> Outcome {
-    let (list, size) = (args.list(0)?, args.count(1)?);
-    let size = if size == 0 { list.len().max(1) } else { size };
-    let chunks = list.chunks(size).map(|chunk| Value::Array(chunk.to_vec()));
-    Ok(Value::Array(chunks.collect()))
+    let ((kind, items), size) = (list(args)?, args.count(1)?);
+    let size = if size == 0 { items.len().max(1) } else { size };
+    let chunks = items
+        .chunks(size)
+        .map(|chunk| Value::List(kind.clone(), chunk.to_vec()));
+    Ok(Value::List(Type::list(kind.clone()), chunks.collect()))
 }
 
 fn coalesce(args: &Args<'_>) -> Outcome {
+    let kinds: Vec<Type> = args.values.iter().map(Value::kind).collect();
+    let kind = convert::unify(&kinds, false)
+        .ok_or_else(|| whole("the arguments have no type in common"))?;
     let found = args.values.iter().find(|value| !value.is_null());
-    found
-        .cloned()
-        .ok_or_else(|| whole("all arguments are null"))
+    let found = found.ok_or_else(|| whole("all arguments are null"))?;
+    convert::convert(found.clone(), &kind).map_err(|fault| whole(fault.message))
 }
 
 fn coalescelist(args: &Args<'_>) -> Outcome {
     for at in 0..args.len() {
-        let list = args.list(at)?;
-        if !list.is_empty() {
-            return Ok(Value::Array(list.to_vec()));
+        let is_list = matches!(
+            args.value(at),
+            Value::List(..) | Value::Tuple(_) | Value::Null(Type::List(_) | Type::Tuple(_))
+        );
+        if !is_list {
+            return Err(args.wrong(at, "a list"));
         }
     }
-    Err(whole("all lists are empty"))
+    let mut lists = args.values.iter();
+    let found = lists.find(|list| list.items().is_some_and(|items| !items.is_empty()));
+    found.cloned().ok_or_else(|| whole("all lists are empty"))
 }
 
 fn compact(args: &Args<'_>) -> Outcome {
-    let items = args.list(0)?.iter();
-    let kept = items.filter(|item| !item.is_null() && item.as_str() != Some(""));
-    Ok(Value::Array(kept.cloned().collect()))
+    let texts = args.items(0)?.iter().filter_map(|item| match item {
+        Value::Text(text) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    });
+    Ok(Value::texts(texts))
 }
 
 fn concat(args: &Args<'_>) -> Outcome {
+    if args.len() == 0 {
+        return Err(whole("takes at least 1 argument"));
+    }
     let mut all = Vec::new();
     for at in 0..args.len() {
-        all.extend_from_slice(args.list(at)?);
+        if !matches!(args.value(at), Value::List(..) | Value::Tuple(_)) {
+            return Err(args.wrong(at, "a list"));
+        }
+        all.extend_from_slice(args.items(at)?);
     }
-    Ok(Value::Array(all))
+    let kinds: Vec<Type> = args.values.iter().map(Value::kind).collect();
+    let is_all_lists = kinds.iter().all(|kind| matches!(kind, Type::List(_)));
+    if is_all_lists && let Some(Type::List(kind)) = convert::unify(&kinds, false) {
+        let items = all.into_iter().map(|item| convert::convert(item, &kind));
+        let items = items.collect::<Result<_, _>>();
+        return Ok(Value::List(
+            *kind,
+            items.map_err(|fault| whole(fault.message))?,
+        ));
+    }
+    Ok(Value::Tuple(all))
 }
 
 fn distinct(args: &Args<'_>) -> Outcome {
-    let mut seen = BTreeSet::new();
-    let items = args.list(0)?.iter();
-    let kept = items.filter(|item| seen.insert(item.to_string()));
-    Ok(Value::Array(kept.cloned().collect()))
+    let (kind, items) = list(args)?;
+    let weight: usize = items.len().saturating_mul(items.len());
+    if weight > WORK_BYTES_MAX {
+        return Err(argument(0, "the list is too long"));
+    }
+    let mut kept: Vec<Value> = Vec::new();
+    for item in items {
+        if !kept.iter().any(|known| known.equals(item)) {
+            kept.push(item.clone());
+        }
+    }
+    Ok(Value::List(kind.clone(), kept))
 }
 
 /// The element at a position; a position behind the end begins again.
 fn element(args: &Args<'_>) -> Outcome {
-    let list = args.list(0)?;
-    let count = i64::try_from(list.len()).unwrap_or(i64::MAX);
+    if matches!(args.value(0), Value::Set(..)) {
+        return Err(args.wrong(0, "a list"));
+    }
+    let items = args.items(0)?;
+    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
     if count == 0 {
         return Err(argument(0, "the list is empty"));
     }
     let at = usize::try_from(args.whole(1)?.rem_euclid(count)).unwrap_or(0);
-    Ok(list[at].clone())
+    Ok(items[at].clone())
 }
 
 fn flatten(args: &Args<'_>) -> Outcome {
     fn add(items: &[Value], flat: &mut Vec<Value>) {
         for item in items {
-            match item {
-                Value::Array(inner) => add(inner, flat),
-                other => flat.push(other.clone()),
+            match item.items() {
+                Some(inner) => add(inner, flat),
+                None => flat.push(item.clone()),
             }
         }
     }
     let mut flat = Vec::new();
-    add(args.list(0)?, &mut flat);
-    Ok(Value::Array(flat))
+    add(args.items(0)?, &mut flat);
+    Ok(Value::Tuple(flat))
 }
 
 fn index(args: &Args<'_>) -> Outcome {
-    let mut items = args.list(0)?.iter();
-    let at = items.position(|item| item == args.value(1));
-    at.map(Value::from)
-        .ok_or_else(|| argument(1, "the list does not hold it"))
+    let none = || argument(1, "there is no such element");
+    match (args.value(0), args.value(1)) {
+        (Value::Tuple(items) | Value::List(_, items), Value::Number(_)) => {
+            let at = args.whole(1)?;
+            let at = usize::try_from(at).ok();
+            at.and_then(|at| items.get(at)).cloned().ok_or_else(none)
+        }
+        (Value::Map(_, entries), Value::Text(name)) => entries.get(name).cloned().ok_or_else(none),
+        (Value::Tuple(_) | Value::List(..), _) => Err(args.wrong(1, "a number")),
+        (Value::Map(..), _) => Err(args.wrong(1, "a text")),
+        (_, _) => Err(args.wrong(0, "a list or a map")),
+    }
 }
 
 fn keys(args: &Args<'_>) -> Outcome {
-    let names = args.object(0)?.keys();
-    Ok(Value::Array(names.cloned().map(Value::String).collect()))
+    let names = args.entries(0)?.keys().cloned();
+    Ok(match args.value(0) {
+        Value::Map(..) => Value::texts(names),
+        _ => Value::Tuple(names.map(Value::text).collect()),
+    })
 }
 
 fn length(args: &Args<'_>) -> Outcome {
-    match args.value(0) {
-        Value::Array(items) => Ok(Value::from(items.len())),
-        Value::Object(entries) => Ok(Value::from(entries.len())),
-        Value::String(text) => Ok(Value::from(text.chars().count())),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {
-            Err(args.wrong(0, "a list, an object or a text"))
-        }
+    let value = args.value(0);
+    match (value.items(), value) {
+        (Some(items), _) => Ok(Value::count(items.len())),
+        (None, Value::Map(_, entries)) => Ok(Value::count(entries.len())),
+        (None, _) => Err(args.wrong(0, "a list, a set or a map (strlen counts characters)")),
     }
 }
 
 fn lookup(args: &Args<'_>) -> Outcome {
-    let (entries, name) = (args.object(0)?, args.text(1)?);
-    match entries.get(&name) {
-        Some(value) => Ok(value.clone()),
-        None if args.len() == 3 => Ok(args.value(2).clone()),
-        None => Err(argument(1, format!("there is no `{name}`, and no default"))),
-    }
+    let (entries, name) = (args.entries(0)?, args.text(1)?);
+    let default = (args.len() == 3).then(|| args.value(2).clone());
+    let default = match (args.value(0), default) {
+        (Value::Map(kind, _), Some(default)) => {
+            Some(convert::convert(default, kind).map_err(|fault| argument(2, fault.message))?)
+        }
+        (_, default) => default,
+    };
+    entries
+        .get(name)
+        .cloned()
+        .or(default)
+        .ok_or_else(|| argument(1, format!("unknown key `{name}`, and no default")))
 }
 
 fn merge(args: &Args<'_>) -> Outcome {
-    let mut merged = Map::new();
-    for at in 0..args.len() {
-        if !args.value(at).is_null() {
-            merged.extend(args.object(at)?.clone());
+    let mut merged = BTreeMap::new();
+    for (at, value) in args.values.iter().enumerate() {
+        match value {
+            Value::Null(Type::Any | Type::Map(_) | Type::Object(_)) => {}
+            _ => merged.extend(args.entries(at)?.clone()),
         }
     }
-    Ok(Value::Object(merged))
+    // Arguments of one type make a value of it, others an object.
+    let mut kinds = args.values.iter().map(Value::kind);
+    let first = kinds.next();
+    Ok(match first {
+        Some(Type::Map(kind)) if kinds.all(|other| other == Type::map(*kind.clone())) => {
+            Value::Map(*kind, merged)
+        }
+        _ => Value::Object(merged),
+    })
 }
 
 fn range(args: &Args<'_>) -> Outcome {
+    let zero = Number::integer(0);
     let (start, end) = match args.len() {
-        1 => (0.0, args.real(0)?),
-        _ => (args.real(0)?, args.real(1)?),
+        1 => (&zero, args.number(0)?),
+        2 | 3 => (args.number(0)?, args.number(1)?),
+        count => return Err(whole(format!("takes 1 to 3 arguments, not {count}"))),
     };
     let step = match args.len() {
-        3 => args.real(2)?,
-        _ if end < start => -1.0,
-        _ => 1.0,
+        3 => args.number(2)?.clone(),
+        _ if end.order(start).is_lt() => Number::integer(-1),
+        _ => Number::integer(1),
     };
-    if step == 0.0 {
+    if step.is_zero() {
         return Err(argument(2, "the step must not be 0"));
     }
+    let is_down = step.is_negative();
+    let order = end.order(start);
+    if (is_down && order.is_gt()) || (!is_down && order.is_lt()) {
+        return Err(argument(2, "the step leads away from the end"));
+    }
     let mut numbers = Vec::new();
-    let mut next = start;
-    while (step > 0.0 && next < end) || (step < 0.0 && next > end) {
+    let mut next = start.clone();
+    loop {
+        let order = next.order(end);
+        if (is_down && order.is_le()) || (!is_down && order.is_ge()) {
+            return Ok(Value::List(Type::Number, numbers));
+        }
         if numbers.len() == RANGE_MAX {
             return Err(whole(format!("makes more than {RANGE_MAX} numbers")));
         }
-        numbers.extend(number::value(next));
-        next += step;
+        numbers.push(Value::Number(next.clone()));
+        next = next
+            .plus(&step)
+            .ok_or_else(|| whole("a number is out of range"))?;
     }
-    Ok(Value::Array(numbers))
-}
-
-fn reverse(args: &Args<'_>) -> Outcome {
-    Ok(Value::Array(args.list(0)?.iter().rev().cloned().collect()))
-}
-
-/// All lists as sets, combined from the left.
-fn sets(
-    args: &Args<'_>,
-    combine: fn(BTreeSet<String>, BTreeSet<String>) -> BTreeSet<String>,
-) -> Outcome {
-    let set = |at: usize| -> Result<BTreeSet<String>, CallFault> {
-        Ok(args.list(at)?.iter().map(Value::to_string).collect())
-    };
-    let mut combined = set(0)?;
-    for at in 1..args.len() {
-        combined = combine(combined, set(at)?);
-    }
-    let items = combined
-        .iter()
-        .filter_map(|text| serde_json::from_str(text).ok());
-    Ok(once_each(Value::Array(items.collect())))
-}
-
-fn setproduct(args: &Args<'_>) -> Outcome {
-    let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
-    for at in 0..args.len() {
-        let list = args.list(at)?;
-        let weight: usize = list.iter().map(convert::weight).sum();
-        let before: usize = rows.iter().flatten().map(convert::weight).sum();
-        let more = weight
-            .saturating_mul(rows.len())
-            .saturating_add(before.saturating_mul(list.len()));
-        if more > WORK_BYTES_MAX {
-            return Err(whole("the result is too large"));
-        }
-        rows = rows
-            .iter()
-            .flat_map(|row| {
-                list.iter().map(|item| {
-                    let mut row = row.clone();
-                    row.push(item.clone());
-                    row
-                })
-            })
-            .collect();
-    }
-    Ok(Value::Array(rows.into_iter().map(Value::Array).collect()))
 }
 
 fn slice(args: &Args<'_>) -> Outcome {
-    let (list, start, end) = (args.list(0)?, args.count(1)?, args.count(2)?);
-    let Some(part) = list.get(start..end) else {
-        let message = format!("{start} to {end} is no part of {} elements", list.len());
+    if matches!(args.value(0), Value::Set(..)) {
+        return Err(args.wrong(0, "a list"));
+    }
+    let (items, start, end) = (args.items(0)?, args.count(1)?, args.count(2)?);
+    let Some(part) = items.get(start..end) else {
+        let message = format!("{start} to {end} is not a part of {} elements", items.len());
         return Err(argument(1, message));
     };
-    Ok(Value::Array(part.to_vec()))
+    Ok(like(args.value(0), part.to_vec()))
 }
 
-fn sort(args: &Args<'_>) -> Outcome {
-    let mut texts = args.texts(0)?;
-    texts.sort();
-    Ok(Value::Array(texts.into_iter().map(Value::String).collect()))
-}
-
-fn sum(args: &Args<'_>) -> Outcome {
-    let numbers: Option<Vec<f64>> = args
-        .list(0)?
-        .iter()
-        .map(|item| convert::number(item)?.as_f64())
-        .collect();
-    let numbers = numbers.ok_or_else(|| args.wrong(0, "a list of numbers"))?;
-    number::value(numbers.iter().sum()).ok_or_else(|| whole("the result is out of range"))
-}
-
-fn converted(args: &Args<'_>, kind: &VarKind) -> Outcome {
-    let value = args.value(0).clone();
-    kind.convert(value).map_err(|message| argument(0, message))
-}
-
-fn listed(args: &Args<'_>, once: bool) -> Outcome {
-    let list = Value::Array(args.list(0)?.to_vec());
-    Ok(if once { once_each(list) } else { list })
+/// The items in reverse order.
+pub(super) fn reversed(args: &Args<'_>) -> Outcome {
+    let items = args.items(0)?.iter().rev().cloned().collect();
+    Ok(like(args.value(0), items))
 }
 
 fn values(args: &Args<'_>) -> Outcome {
-    Ok(Value::Array(args.object(0)?.values().cloned().collect()))
+    let values: Vec<Value> = args.entries(0)?.values().cloned().collect();
+    Ok(match args.value(0) {
+        Value::Map(kind, _) => Value::List(kind.clone(), values),
+        _ => Value::Tuple(values),
+    })
 }
 
 fn zipmap(args: &Args<'_>) -> Outcome {
-    let (names, values) = (args.texts(0)?, args.list(1)?);
-    if names.len() != values.len() {
-        let message = format!("{} keys and {} values", names.len(), values.len());
+    let (names, values) = (args.texts(0)?, args.value(1));
+    let items = match values {
+        Value::List(_, items) | Value::Tuple(items) => items,
+        _ => return Err(args.wrong(1, "a list")),
+    };
+    if names.len() != items.len() {
+        let message = format!("{} keys and {} values", names.len(), items.len());
         return Err(whole(message));
     }
-    let entries = names.into_iter().zip(values.iter().cloned());
-    Ok(Value::Object(entries.collect()))
+    let names = names.into_iter().map(str::to_owned);
+    let entries = names.zip(items.iter().cloned()).collect();
+    Ok(match values {
+        Value::List(kind, _) => Value::Map(kind.clone(), entries),
+        _ => Value::Object(entries),
+    })
 }

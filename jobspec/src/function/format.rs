@@ -1,38 +1,44 @@
 //! `format` and `formatlist`: texts with verbs, as Go has them.
 
-use serde_json::Value;
+use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::{Args, CallFault, Function, Outcome, argument, function, said, whole};
-use crate::convert::{self, describe};
+use super::encoding::to_json;
+use super::{Args, CallFault, Function, Outcome, Param, argument, text_answer, variadic, whole};
+use crate::convert;
 use crate::limits::WIDTH_MAX;
+use crate::number::Number;
+use crate::value::{Type, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    function("format", 1, usize::MAX, |args| {
-        said(filled(&args.text(0)?, &args.values[1..])?)
+    variadic("format", &[Param::Text], Param::Nullable, |args| {
+        text_answer(filled(args.text(0)?, &args.values[1..])?)
     }),
-    function("formatlist", 1, usize::MAX, formatlist),
+    variadic("formatlist", &[Param::Text], Param::Nullable, formatlist),
 ];
 
-/// One verb: `%-08.3f`.
+/// One verb: `%-08.3[2]f`.
 #[derive(Debug, Default)]
 struct Verb {
+    minus: bool,
+    plus: bool,
+    sharp: bool,
+    space: bool,
+    zero: bool,
+    width: Option<usize>,
+    precision: Option<usize>,
     /// The argument that it names, from 1.
     index: Option<usize>,
-    /// Any of `-+#0` and a space.
-    flags: Vec<char>,
-    width: usize,
-    precision: Option<usize>,
     kind: char,
 }
 
-/// As many texts as the longest list has elements; what is no list is the same in all.
+/// As many texts as the longest list has elements; another value is the same in all.
 fn formatlist(args: &Args<'_>) -> Outcome {
     let format = args.text(0)?;
-    let lists = args.values[1..].iter().enumerate();
-    let lists = lists.filter_map(|(at, value)| Some((at + 1, value.as_array()?.len())));
     let mut count = None;
-    for (at, length) in lists {
-        if *count.get_or_insert(length) != length {
+    for (at, value) in args.values.iter().enumerate().skip(1) {
+        if let Some(items) = value.items()
+            && *count.get_or_insert(items.len()) != items.len()
+        {
             return Err(argument(at, "all lists must be of the same length"));
         }
     }
@@ -40,48 +46,43 @@ fn formatlist(args: &Args<'_>) -> Outcome {
     for row in 0..count.unwrap_or(1) {
         let values: Vec<Value> = args.values[1..]
             .iter()
-            .map(|value| match value {
-                Value::Array(items) => items.get(row).cloned().unwrap_or_default(),
-                other => other.clone(),
+            .map(|value| match value.items() {
+                Some(items) => items.get(row).cloned().unwrap_or(Value::NULL),
+                None => value.clone(),
             })
             .collect();
-        texts.push(Value::String(filled(&format, &values)?));
+        texts.push(Value::text(filled(format, &values)?));
     }
-    Ok(Value::Array(texts))
+    Ok(Value::List(Type::Text, texts))
 }
 
 /// `format` with its verbs filled in from `values`.
 fn filled(format: &str, values: &[Value]) -> Result<String, CallFault> {
     let mut text = String::new();
     let mut rest = format;
-    let mut next = 0;
+    let mut next = 1;
     let mut used = 0;
     while let Some(at) = rest.find('%') {
         text.push_str(&rest[..at]);
-        let (verb, after) = Verb::parse(&rest[at + 1..])?;
-        rest = after;
-        if verb.kind == '%' {
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('%') {
             text.push('%');
+            rest = after;
             continue;
         }
-        let at = match verb.index {
-            Some(0) => return Err(argument(0, "arguments are counted from 1")),
-            Some(index) => index - 1,
-            None => next,
-        };
-        let value = values.get(at).ok_or_else(|| {
-            argument(
-                0,
-                format!("`%{}` has no argument: it is number {}", verb.kind, at + 1),
-            )
+        let (verb, after) = Verb::parse(rest)?;
+        rest = after;
+        let index = verb.index.unwrap_or(next);
+        let value = values.get(index - 1).ok_or_else(|| {
+            let message = format!("`%{}` has no argument: it is number {index}", verb.kind);
+            argument(0, message)
         })?;
-        next = at + 1;
-        used = used.max(next);
-        text.push_str(
-            &verb
-                .write(value)
-                .map_err(|message| argument(at + 1, message))?,
-        );
+        next = index + 1;
+        used = used.max(index);
+        let written = verb
+            .write(value)
+            .map_err(|message| argument(index, message))?;
+        text.push_str(&written);
     }
     if used < values.len() {
         let message = format!(
@@ -94,162 +95,181 @@ fn filled(format: &str, values: &[Value]) -> Result<String, CallFault> {
     Ok(text)
 }
 
+/// The digits that `text` begins with, as a number that is too large rather than wrong.
+fn digits(text: &str) -> (Option<usize>, &str) {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = &text[..text.len() - rest.len()];
+    if digits.is_empty() {
+        return (None, rest);
+    }
+    (Some(digits.parse().unwrap_or(usize::MAX)), rest)
+}
+
 impl Verb {
-    /// The verb that `text` begins with, and what is after it.
+    /// The verb that `text` begins with, and the text after it.
     fn parse(text: &str) -> Result<(Self, &str), CallFault> {
         let mut verb = Self::default();
-        let mut rest = text;
-        loop {
-            let Some(c) = rest.chars().next() else {
-                return Err(argument(
-                    0,
-                    "the format ends inside a verb; write %% for a percent sign",
-                ));
-            };
-            let after = &rest[c.len_utf8()..];
-            match c {
-                flag @ ('-' | '+' | ' ' | '#' | '0') => {
-                    if !verb.has(flag) {
-                        verb.flags.push(flag);
-                    }
-                }
-                '[' => {
-                    let (index, after) = number(after);
-                    verb.index = Some(index);
-                    rest = after
-                        .strip_prefix(']')
-                        .ok_or_else(|| argument(0, "an argument's number ends with `]`"))?;
-                    continue;
-                }
-                '1'..='9' => {
-                    (verb.width, rest) = number(rest);
-                    continue;
-                }
-                '.' => {
-                    let (precision, after) = number(after);
-                    verb.precision = Some(precision);
-                    rest = after;
-                    continue;
-                }
-                kind => {
-                    verb.kind = kind;
-                    if verb.width > WIDTH_MAX || verb.precision > Some(WIDTH_MAX) {
-                        let message = format!("at most {WIDTH_MAX} columns");
-                        return Err(argument(0, message));
-                    }
-                    return Ok((verb, after));
-                }
+        let flags = text.len() - text.trim_start_matches(['0', '#', '-', '+', ' ']).len();
+        let (flags, mut rest) = text.split_at(flags);
+        for flag in flags.chars() {
+            match flag {
+                '0' => verb.zero = true,
+                '#' => verb.sharp = true,
+                '-' => verb.minus = true,
+                '+' => verb.plus = true,
+                _ => verb.space = true,
             }
+        }
+        (verb.width, rest) = digits(rest);
+        if let Some(after) = rest.strip_prefix('.') {
+            let (precision, after) = digits(after);
+            verb.precision = Some(precision.unwrap_or(0));
             rest = after;
         }
-    }
-
-    fn has(&self, flag: char) -> bool {
-        self.flags.contains(&flag)
+        if let Some(after) = rest.strip_prefix('[') {
+            let (index, after) = digits(after);
+            verb.index = index.filter(|index| *index > 0);
+            rest = match (verb.index, after.strip_prefix(']')) {
+                (Some(_), Some(after)) if !rest.starts_with("[0") => after,
+                (_, _) => {
+                    return Err(argument(
+                        0,
+                        "an argument's number is from 1 and in brackets: %[1]s",
+                    ));
+                }
+            };
+        }
+        let mut chars = rest.chars();
+        let Some(kind) = chars.next().filter(char::is_ascii_alphabetic) else {
+            let message = "a verb ends with a letter; write %% for a percent sign";
+            return Err(argument(0, message));
+        };
+        verb.kind = kind;
+        if verb.width.max(verb.precision) > Some(WIDTH_MAX) {
+            return Err(argument(0, format!("at most {WIDTH_MAX} columns")));
+        }
+        Ok((verb, chars.as_str()))
     }
 
     fn write(&self, value: &Value) -> Result<String, String> {
         let wrong =
-            |wanted: &str| format!("`%{}` takes {wanted}, not {}", self.kind, describe(value));
-        let real = || {
-            convert::number(value)
-                .and_then(|number| number.as_f64())
-                .ok_or_else(|| wrong("a number"))
-        };
-        let whole = || {
-            convert::number(value)
-                .and_then(|number| number.as_i64())
-                .ok_or_else(|| wrong("a whole number"))
-        };
-        let text = match self.kind {
-            'v' if !self.has('#') => match convert::text(value) {
-                Some(text) if !value.is_number() => text,
-                Some(text) => self.signed(text),
-                None => value.to_string(),
+            |wanted: &str| format!("`%{}` takes {wanted}, not {}", self.kind, value.describe());
+        let number = || convert::number(value).ok_or_else(|| wrong("a number"));
+        if self.kind != 'v' && value.is_null() {
+            return Err(wrong("a value"));
+        }
+        match self.kind {
+            'v' => match value {
+                Value::Text(text) if !self.sharp => Ok(self.padded(text.clone())),
+                Value::Number(number) if !self.sharp => Ok(self.padded(number.general(None))),
+                _ => Ok(self.padded(to_json(value)?)),
             },
-            'v' => value.to_string(),
             's' | 'q' => {
                 let text = convert::text(value).ok_or_else(|| wrong("a text"))?;
-                let most = self.precision.unwrap_or(usize::MAX);
-                let text: String = text.chars().take(most).collect();
-                if self.kind == 'q' {
-                    Value::String(text).to_string()
+                let most = self.precision.filter(|most| *most > 0);
+                let text: String = text
+                    .graphemes(true)
+                    .take(most.unwrap_or(usize::MAX))
+                    .collect();
+                Ok(self.padded(if self.kind == 'q' {
+                    super::quoted(&text)
                 } else {
                     text
+                }))
+            }
+            't' => {
+                let yes = convert::boolean(value).ok_or_else(|| wrong("a boolean"))?;
+                Ok(yes.to_string())
+            }
+            'b' | 'd' | 'o' | 'x' | 'X' => {
+                let number = number()?;
+                if !number.is_whole() {
+                    return Err(wrong("a whole number"));
                 }
+                Ok(self.integer(&number))
             }
-            't' => convert::boolean(value)
-                .ok_or_else(|| wrong("a boolean"))?
-                .to_string(),
-            'd' => self.signed(whole()?.to_string()),
-            'b' => self.signed(in_base(whole()?, |n| format!("{n:b}"))),
-            'o' => self.signed(in_base(whole()?, |n| format!("{n:o}"))),
-            'x' => self.signed(in_base(whole()?, |n| format!("{n:x}"))),
-            'X' => self.signed(in_base(whole()?, |n| format!("{n:X}"))),
-            'f' | 'F' => {
-                let precision = self.precision.unwrap_or(6);
-                self.signed(format!("{:.precision$}", real()?))
-            }
-            'e' | 'E' => {
-                let text = exponential(real()?, self.precision.unwrap_or(6));
-                self.signed(if self.kind == 'E' {
-                    text.to_uppercase()
-                } else {
-                    text
-                })
-            }
-            'g' | 'G' => self.signed(convert::text(&Value::from(real()?)).unwrap_or_default()),
-            other => return Err(format!("there is no verb `%{other}`")),
-        };
-        Ok(self.padded(text))
+            'e' | 'E' => Ok(self.real(number()?.exponential(self.precision.or(Some(6))))),
+            'f' => Ok(self.real(number()?.fixed(self.precision.or(Some(6))))),
+            'g' | 'G' => Ok(self.real(number()?.general(self.precision))),
+            other => Err(format!("unknown verb `%{other}`")),
+        }
     }
 
-    fn signed(&self, text: String) -> String {
-        match (text.starts_with('-'), self.has('+'), self.has(' ')) {
-            (false, true, _) => format!("+{text}"),
-            (false, false, true) => format!(" {text}"),
-            (_, _, _) => text,
+    fn sign(&self, is_negative: bool) -> &'static str {
+        match (is_negative, self.plus, self.space) {
+            (true, _, _) => "-",
+            (false, true, _) => "+",
+            (false, false, true) => " ",
+            (false, false, false) => "",
+        }
+    }
+
+    fn integer(&self, number: &Number) -> String {
+        let size = number.truncated().unwrap_or_default();
+        let (base, prefix) = match self.kind {
+            'b' => (2, "0b"),
+            'o' => (8, "0"),
+            'x' => (16, "0x"),
+            'X' => (16, "0X"),
+            _ => (10, ""),
+        };
+        let mut digits = size.to_str_radix(base);
+        if self.kind == 'X' {
+            digits = digits.to_uppercase();
+        }
+        if self.precision == Some(0) && digits == "0" {
+            return String::new();
+        }
+        let sign = self.sign(number.is_negative());
+        let prefix = if self.sharp { prefix } else { "" };
+        let mut zeros = self.precision.unwrap_or(0).saturating_sub(digits.len());
+        let length = sign.len() + prefix.len() + zeros + digits.len();
+        let missing = self.width.unwrap_or(0).saturating_sub(length);
+        let (mut left, mut right) = (0, 0);
+        if self.minus {
+            right = missing;
+        } else if self.zero && self.precision.is_none() {
+            zeros = missing;
+        } else {
+            left = missing;
+        }
+        let (left, right, zeros) = (" ".repeat(left), " ".repeat(right), "0".repeat(zeros));
+        format!("{left}{sign}{prefix}{zeros}{digits}{right}")
+    }
+
+    /// `text`, the digits of a number, with its sign and padding.
+    fn real(&self, text: String) -> String {
+        let text = if self.kind.is_ascii_uppercase() {
+            text.replace('e', "E")
+        } else {
+            text
+        };
+        let is_infinite = text.ends_with("Inf");
+        let digits = text.trim_start_matches(['-', '+']);
+        let sign = if is_infinite && !text.starts_with('-') {
+            if self.space { " " } else { "+" }
+        } else {
+            self.sign(text.starts_with('-'))
+        };
+        let length = sign.len() + digits.len();
+        let missing = self.width.unwrap_or(0).saturating_sub(length);
+        if self.minus {
+            format!("{sign}{digits}{}", " ".repeat(missing))
+        } else if self.zero && !is_infinite {
+            format!("{sign}{}{digits}", "0".repeat(missing))
+        } else {
+            format!("{}{sign}{digits}", " ".repeat(missing))
         }
     }
 
     fn padded(&self, text: String) -> String {
-        let missing = self.width.saturating_sub(text.chars().count());
-        if missing == 0 {
-            text
-        } else if self.has('-') {
-            text + &" ".repeat(missing)
-        } else if self.has('0') {
-            let digits = text.trim_start_matches(['-', '+', ' ']);
-            let sign = &text[..text.len() - digits.len()];
-            format!("{sign}{}{digits}", "0".repeat(missing))
+        let count = text.graphemes(true).count();
+        let missing = self.width.unwrap_or(0).saturating_sub(count);
+        let padding = if self.zero { "0" } else { " " }.repeat(missing);
+        if self.minus {
+            text + &padding
         } else {
-            " ".repeat(missing) + &text
+            padding + &text
         }
     }
-}
-
-/// The digits that `text` begins with, as a number that is too large rather than wrong.
-fn number(text: &str) -> (usize, &str) {
-    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    let digits = &text[..text.len() - rest.len()];
-    if digits.is_empty() {
-        return (0, rest);
-    }
-    (digits.parse().unwrap_or(usize::MAX), rest)
-}
-
-fn in_base(number: i64, digits: fn(u64) -> String) -> String {
-    let sign = if number < 0 { "-" } else { "" };
-    format!("{sign}{}", digits(number.unsigned_abs()))
-}
-
-/// `1.5e+00`: an exponent of at least two digits, with its sign.
-fn exponential(real: f64, precision: usize) -> String {
-    let text = format!("{real:.precision$e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let (sign, exponent) = match exponent.strip_prefix('-') {
-        Some(exponent) => ('-', exponent),
-        None => ('+', exponent),
-    };
-    format!("{digits}e{sign}{exponent:0>2}")
 }

@@ -1,59 +1,122 @@
 //! Arithmetic.
 
-use serde_json::Value;
+use num_bigint::BigUint;
 
-use super::{Args, Function, Outcome, argument, function, whole};
-use crate::number;
+use super::{Args, Function, Outcome, Param, argument, function, number_answer, variadic, whole};
+use crate::limits::NUMBER_TEXT_BYTES_MAX;
+use crate::number::Number;
+use crate::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] = &[
-    function("abs", 1, 1, |args| rounded(args, f64::abs)),
-    function("ceil", 1, 1, |args| rounded(args, f64::ceil)),
-    function("floor", 1, 1, |args| rounded(args, f64::floor)),
-    function("log", 2, 2, |args| answer(args.real(0)?.log(args.real(1)?))),
-    function("max", 1, usize::MAX, |args| {
-        extreme(args, |next, best| next > best)
+    function("abs", &[Param::Number], |args| {
+        number_answer(Some(args.number(0)?.absolute()))
     }),
-    function("min", 1, usize::MAX, |args| {
-        extreme(args, |next, best| next < best)
+    function("ceil", &[Param::Number], |args| {
+        number_answer(args.number(0)?.ceil())
     }),
-    function("parseint", 2, 2, parseint),
-    function("pow", 2, 2, |args| {
-        answer(args.real(0)?.powf(args.real(1)?))
+    function("floor", &[Param::Number], |args| {
+        number_answer(args.number(0)?.floor())
     }),
-    function("signum", 1, 1, |args| {
-        let real = args.real(0)?;
-        answer(if real == 0.0 { 0.0 } else { real.signum() })
+    function("log", &[Param::Number, Param::Number], |args| {
+        let (number, base) = (double(args, 0)?, double(args, 1)?);
+        number_answer(Number::double(number.ln() / base.ln()))
+    }),
+    variadic("max", &[], Param::Number, |args| {
+        extreme(args, std::cmp::Ordering::Greater)
+    }),
+    variadic("min", &[], Param::Number, |args| {
+        extreme(args, std::cmp::Ordering::Less)
+    }),
+    function("parseint", &[Param::Any, Param::Number], parseint),
+    function("pow", &[Param::Number, Param::Number], |args| {
+        number_answer(Number::double(double(args, 0)?.powf(double(args, 1)?)))
+    }),
+    function("signum", &[Param::Number], |args| {
+        let number = args.number(0)?;
+        let sign = if number.is_zero() {
+            0
+        } else if number.is_negative() {
+            -1
+        } else {
+            1
+        };
+        number_answer(Some(Number::integer(sign)))
     }),
 ];
 
-fn answer(real: f64) -> Outcome {
-    number::value(real).ok_or_else(|| whole("the result is out of range"))
+/// A number as a float of 64 bits, which must hold it.
+fn double(args: &Args<'_>, at: usize) -> Result<f64, super::CallFault> {
+    let number = args.number(at)?;
+    let real = number.to_double();
+    if real.is_infinite() && !number.is_infinite() {
+        return Err(args.wrong(at, "a smaller number"));
+    }
+    Ok(real)
 }
 
-fn rounded(args: &Args<'_>, round: fn(f64) -> f64) -> Outcome {
-    answer(round(args.real(0)?))
-}
-
-fn extreme(args: &Args<'_>, is_better: fn(f64, f64) -> bool) -> Outcome {
-    let mut best = args.real(0)?;
-    let mut found = args.number(0)?;
+fn extreme(args: &Args<'_>, better: std::cmp::Ordering) -> Outcome {
+    if args.len() == 0 {
+        return Err(whole("takes at least 1 argument"));
+    }
+    let mut best = args.number(0)?;
     for at in 1..args.len() {
-        let next = args.real(at)?;
-        if is_better(next, best) {
+        let next = args.number(at)?;
+        if next.order(best) == better {
             best = next;
-            found = args.number(at)?;
         }
     }
-    Ok(Value::Number(found))
+    number_answer(Some(best.clone()))
 }
 
 fn parseint(args: &Args<'_>) -> Outcome {
     let text = args.text(0)?;
-    let base = u32::try_from(args.whole(1)?)
+    let base = args.whole(1)?;
+    let base = u32::try_from(base)
         .ok()
-        .filter(|base| (2..=36).contains(base))
-        .ok_or_else(|| argument(1, "the base must be 2 to 36"))?;
-    i64::from_str_radix(&text, base)
-        .map(Value::from)
-        .map_err(|_unparsed| argument(0, format!("`{text}` is no whole number in base {base}")))
+        .filter(|base| (2..=62).contains(base))
+        .ok_or_else(|| argument(1, "the base must be 2 to 62"))?;
+    if text.len() > NUMBER_TEXT_BYTES_MAX {
+        let message = format!("a number has at most {NUMBER_TEXT_BYTES_MAX} digits");
+        return Err(argument(0, message));
+    }
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let mut whole = BigUint::ZERO;
+    let digit = |c: char| match c {
+        '0'..='9' => c.to_digit(10),
+        'a'..='z' => Some(u32::from(c) - u32::from('a') + 10),
+        // Up to 36 both cases are the same digits.
+        'A'..='Z' if base <= 36 => Some(u32::from(c) - u32::from('A') + 10),
+        'A'..='Z' => Some(u32::from(c) - u32::from('A') + 36),
+        _ => None,
+    };
+    for c in digits.chars() {
+        let Some(digit) = digit(c).filter(|digit| *digit < base) else {
+            return Err(argument(
+                0,
+                format!("`{text}` is not a whole number in base {base}"),
+            ));
+        };
+        whole = whole * base + digit;
+    }
+    if digits.is_empty() {
+        return Err(argument(
+            0,
+            format!("`{text}` is not a whole number in base {base}"),
+        ));
+    }
+    let is_negative = text.starts_with('-') && whole.bits() > 0;
+    number_answer(Number::big(is_negative, whole))
+}
+
+/// The sum of a list of numbers.
+pub(super) fn sum(args: &Args<'_>) -> Outcome {
+    let mut total = Number::integer(0);
+    for item in args.items(0)? {
+        let number = crate::convert::number(item);
+        let number = number.ok_or_else(|| args.wrong(0, "a list of numbers"))?;
+        total = total
+            .plus(&number)
+            .ok_or_else(|| whole("the result is out of range"))?;
+    }
+    Ok(Value::Number(total))
 }

@@ -1,19 +1,21 @@
 //! Calls in, answers out.
 
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 
 use super::*;
 
-fn call(name: &str, values: Value) -> Outcome {
-    let Value::Array(values) = values else {
-        panic!("arguments are a list");
-    };
+fn call(name: &str, values: Json) -> Result<Json, String> {
+    let values = Value::from_json(values);
+    let values = values.items().expect("arguments are a list").to_vec();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    find(name, 0..0).unwrap().call(&Args::new(values, dir))
+    let function = find(name, 0..0).unwrap();
+    let answer = Args::new(function, values, dir).and_then(|args| function.call(&args));
+    let answer = answer.map_err(|fault| fault.message)?;
+    answer.to_json().map_err(str::to_owned)
 }
 
 #[track_caller]
-fn is(name: &str, values: Value, expected: Value) {
+fn is(name: &str, values: Json, expected: Json) {
     assert_eq!(
         call(name, values.clone()).unwrap(),
         expected,
@@ -22,7 +24,7 @@ fn is(name: &str, values: Value, expected: Value) {
 }
 
 #[track_caller]
-fn fails(name: &str, values: Value) {
+fn fails(name: &str, values: Json) {
     assert!(call(name, values.clone()).is_err(), "{name}{values}");
 }
 
