@@ -236,7 +236,11 @@ fn elements_at(
     let items = items
         .into_iter()
         .map(|item| convert(item, &of))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<Vec<Value>, _>>()?;
+    // `any` in common is no type in common.
+    if items.iter().any(|item| item.kind() != of) {
+        return Err(no_common_type());
+    }
     Ok((of, items))
 }
 

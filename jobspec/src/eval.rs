@@ -19,7 +19,7 @@ use crate::function::{self, Args, CallFault};
 use crate::kind;
 use crate::limits::WORK_BYTES_MAX;
 use crate::scope::Scope;
-use crate::syntax::{Call, ExprKind, Expression, ForExpr, Step};
+use crate::syntax::{Call, ExprKind, Expression, ForExpr, ForPart, Step};
 use crate::value::{Attribute, Type, Value};
 
 /// The value of an expression, or the reason why it has none.
@@ -173,8 +173,8 @@ impl Evaluator {
                 })?;
                 Some(common)
             }
-            (Ok(value), Err(_)) => agreed(&value.kind(), no)?,
-            (Err(_), Ok(value)) => agreed(&value.kind(), yes)?,
+            (Ok(value), Err(_)) => self.agreed(&value.kind(), no, scope)?,
+            (Err(_), Ok(value)) => self.agreed(&value.kind(), yes, scope)?,
             (Err(_), Err(_)) => None,
         };
         let (chosen, place) = if self.condition(condition, scope)? {
@@ -188,6 +188,99 @@ impl Evaluator {
                 JobFileFault::at(span(place), format!("the result {}", fault.message))
             }),
         }
+    }
+
+    /// The type that a result of the type `kind` and `failed` have in common, of which the latter has no value.
+    /// Its form may say that there is none.
+    fn agreed(
+        &self,
+        kind: &Type,
+        failed: &Expression,
+        scope: &Scope,
+    ) -> Result<Option<Type>, JobFileFault> {
+        let form = match &failed.kind {
+            ExprKind::Paren(inner) => return self.agreed(kind, inner, scope),
+            ExprKind::Template(_) => Type::Text,
+            ExprKind::Not(_) => Type::Bool,
+            ExprKind::Negate(_) => Type::Number,
+            ExprKind::Binary(_, rest) => {
+                match rest.last().map(|(operator, _)| operator.is_arithmetic()) {
+                    Some(true) => Type::Number,
+                    Some(false) | None => Type::Bool,
+                }
+            }
+            ExprKind::Reference(_, steps) | ExprKind::Path(_, steps)
+                if matches!(
+                    steps.last(),
+                    Some(Step::FullSplat(..) | Step::AttributeSplat(..))
+                ) =>
+            {
+                Type::Tuple(Vec::new())
+            }
+            ExprKind::Tuple(items) => Type::Tuple(vec![Type::Any; items.len()]),
+            ExprKind::Object(entries) => {
+                let attribute = || Attribute {
+                    kind: Type::Any,
+                    optional: false,
+                };
+                let names: Option<Vec<&str>> =
+                    entries.iter().map(|(key, _)| key.literal_key()).collect();
+                match names {
+                    Some(names) => {
+                        let attributes =
+                            names.into_iter().map(|name| (name.to_owned(), attribute()));
+                        Type::Object(attributes.collect())
+                    }
+                    None if matches!(kind, Type::Object(_) | Type::Map(_)) => return Ok(None),
+                    None => Type::Object(BTreeMap::new()),
+                }
+            }
+            ExprKind::For(each) => match self.failed_for(each, scope) {
+                Some(form) => form,
+                None => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        match convert::unify(&[kind.clone(), form], false) {
+            Some(common) => Ok(Some(common)),
+            None => {
+                let message = "both results of a condition need one type";
+                Err(JobFileFault::at(span(failed), message))
+            }
+        }
+    }
+
+    /// The type of a failed `for`, if only its values are wrong.
+    fn failed_for(&self, each: &ForExpr, scope: &Scope) -> Option<Type> {
+        let mut attributes = BTreeMap::new();
+        let mut kinds = Vec::new();
+        for (key, value) in self.elements(&each.names.list, scope).ok()? {
+            let inner = each_scope(&each.names, key, value, scope);
+            let is_in = match &each.condition {
+                Some(condition) => self.condition(condition, &inner).ok()?,
+                None => true,
+            };
+            if !is_in {
+                continue;
+            }
+            let value = self.eval(&each.value, &inner);
+            let kind = value.map_or(Type::Any, |value| value.kind());
+            match &each.key {
+                Some(key) => {
+                    let name = self.key_value(key, &inner).ok()?;
+                    let attribute = Attribute {
+                        kind,
+                        optional: false,
+                    };
+                    attributes.entry(name).or_insert(attribute);
+                }
+                None => kinds.push(kind),
+            }
+        }
+        Some(match each.key {
+            Some(_) => Type::Object(attributes),
+            None => Type::Tuple(kinds),
+        })
     }
 
     /// Whether the condition `expression` holds.
@@ -205,12 +298,16 @@ impl Evaluator {
         let names = &each.names;
         let mut list = Vec::new();
         let mut map: BTreeMap<String, Value> = BTreeMap::new();
-        for (key, value) in self.elements(&names.list, scope)? {
-            let mut inner = scope.clone();
-            if let Some(name) = &names.key {
-                inner = inner.with(name, key);
-            }
-            let inner = inner.with(&names.value, value);
+        let elements = self.elements(&names.list, scope)?;
+        if let Some(condition) = &each.condition
+            && elements.is_empty()
+            && !mentions(condition, names)
+        {
+            // A wrong condition is a fault even if there is no element to ask it for.
+            self.condition(condition, scope)?;
+        }
+        for (key, value) in elements {
+            let inner = each_scope(names, key, value, scope);
             if let Some(condition) = &each.condition
                 && !self.condition(condition, &inner)?
             {
@@ -347,54 +444,24 @@ impl Evaluator {
     }
 }
 
-/// The type that a result of the type `kind` and `failed` have in common, of which the latter has no value.
-/// Its form may say that there is none.
-fn agreed(kind: &Type, failed: &Expression) -> Result<Option<Type>, JobFileFault> {
-    let form = match &failed.kind {
-        ExprKind::Paren(inner) => return agreed(kind, inner),
-        ExprKind::Template(_) => Type::Text,
-        ExprKind::Not(_) => Type::Bool,
-        ExprKind::Negate(_) => Type::Number,
-        ExprKind::Binary(_, rest) => {
-            match rest.last().map(|(operator, _)| operator.is_arithmetic()) {
-                Some(true) => Type::Number,
-                Some(false) | None => Type::Bool,
-            }
-        }
-        ExprKind::Reference(_, steps) | ExprKind::Path(_, steps)
-            if matches!(
-                steps.last(),
-                Some(Step::FullSplat(..) | Step::AttributeSplat(..))
-            ) =>
-        {
-            Type::Tuple(Vec::new())
-        }
-        ExprKind::Tuple(items) => Type::Tuple(vec![Type::Any; items.len()]),
-        ExprKind::Object(entries) => {
-            let attribute = || Attribute {
-                kind: Type::Any,
-                optional: false,
-            };
-            let names: Option<Vec<&str>> =
-                entries.iter().map(|(key, _)| key.literal_key()).collect();
-            match names {
-                Some(names) => {
-                    let attributes = names.into_iter().map(|name| (name.to_owned(), attribute()));
-                    Type::Object(attributes.collect())
-                }
-                None if matches!(kind, Type::Object(_) | Type::Map(_)) => return Ok(None),
-                None => Type::Object(BTreeMap::new()),
-            }
-        }
-        _ => return Ok(None),
+/// `scope` with the names of one element.
+fn each_scope(names: &ForPart, key: Value, value: Value, scope: &Scope) -> Scope {
+    let scope = match &names.key {
+        Some(name) => scope.with(name, key),
+        None => scope.clone(),
     };
-    match convert::unify(&[kind.clone(), form], false) {
-        Some(common) => Ok(Some(common)),
-        None => {
-            let message = "both results of a condition need one type";
-            Err(JobFileFault::at(span(failed), message))
+    scope.with(&names.value, value)
+}
+
+/// Whether `expression` uses a name of an element.
+fn mentions(expression: &Expression, names: &ForPart) -> bool {
+    let mut found = false;
+    expression.walk(&mut |inner| {
+        if let ExprKind::Reference(root, _) = &inner.kind {
+            found |= *root == names.value || names.key.as_ref() == Some(root);
         }
-    }
+    });
+    found
 }
 
 /// A fault of a value that is of the wrong type for its place.

@@ -255,13 +255,3 @@ pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
         + 1;
     (line, column)
 }
-
-/// The byte at `line` and `column`, both from 1.
-pub(crate) fn offset(text: &str, line: usize, column: usize) -> usize {
-    let start: usize = text
-        .split_inclusive('\n')
-        .take(line.saturating_sub(1))
-        .map(str::len)
-        .sum();
-    (start + column.saturating_sub(1)).min(text.len())
-}

@@ -20,6 +20,7 @@ pub mod free;
 mod function;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod json_syntax;
 mod kind;
 mod limits;
 mod locals;
@@ -54,55 +55,64 @@ pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
     parse(&name, &text, inputs)
 }
 
-/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON. Files
-/// that it names are looked for beside `name`.
+/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON: the API's
+/// form, or HCL's JSON syntax. Files that it names are looked for beside `name`.
 ///
 /// # Errors
 ///
 /// [`ReadJobFileError`], with every fault in the text, or the first in the values of `inputs`.
 pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
-    let is_json = Path::new(name)
-        .extension()
-        .is_some_and(|extension| extension == "json");
-    if is_json || text.trim_start().starts_with('{') {
-        return parse_json(name, text);
-    }
-    let body = syntax::parse_body(text)
-        .map_err(|error| ReadJobFileError::new(name, text, vec![from_parser(error)]))?;
+    let failed = |faults| ReadJobFileError::new(name, text, faults);
+    let body = match read_syntax(name, text).map_err(|fault| failed(vec![fault]))? {
+        Read::Api(job) => return Ok(job),
+        Read::Hcl(body) => body,
+    };
     let evaluator = Evaluator::beside(Path::new(name));
     match JobFile::open(&body, inputs, evaluator) {
-        Ok(file) => file
-            .decode()
-            .map_err(|faults| ReadJobFileError::new(name, text, faults)),
-        Err(Failure::Here(faults)) => Err(ReadJobFileError::new(name, text, faults)),
+        Ok(file) => file.decode().map_err(failed),
+        Err(Failure::Here(faults)) => Err(failed(faults)),
         Err(Failure::Given(error)) => Err(error),
     }
 }
 
-fn parse_json(name: &str, text: &str) -> Result<Value, ReadJobFileError> {
-    let value: Value = serde_json::from_str(text).map_err(|error| {
-        let at = fault::offset(text, error.line(), error.column());
-        let found = JobFileFault::at(at..at, format!("is no JSON: {error}"));
-        ReadJobFileError::new(name, text, vec![found])
+/// A job file of which only the syntax was read.
+enum Read {
+    /// A job in the API's form.
+    Api(Value),
+    Hcl(syntax::Body),
+}
+
+/// Whether a file is JSON: by its name, or by its first sign.
+fn is_json(name: &str, text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "json") || text.starts_with('{')
+}
+
+fn read_syntax(name: &str, text: &str) -> Result<Read, JobFileFault> {
+    if !is_json(name, text) {
+        return syntax::parse_body(text).map(Read::Hcl).map_err(from_parser);
+    }
+    let node = syntax::json::parse(text, 0).map_err(|error| {
+        JobFileFault::at(error.span, format!("invalid JSON: {}", error.message))
     })?;
-    match value {
+    if node.has("job") {
+        return json_syntax::job_file(&node).map(Read::Hcl);
+    }
+    let json = serde_json::from_str(text.trim_start_matches('\u{feff}'));
+    match json.map_err(|error| JobFileFault::at(0..0, format!("invalid JSON: {error}")))? {
         Value::Object(mut map) if map.contains_key("Job") => {
-            Ok(map.remove("Job").unwrap_or_default())
+            Ok(Read::Api(map.remove("Job").unwrap_or_default()))
         }
-        Value::Object(map) if map.contains_key("ID") => Ok(Value::Object(map)),
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_) => {
-            let found = JobFileFault::at(0..0, "holds no job")
-                .help("write {\"Job\": {\"ID\": …}}, as `muster job inspect` prints it");
-            Err(ReadJobFileError::new(name, text, vec![found]))
-        }
+        Value::Object(map) if map.contains_key("ID") => Ok(Read::Api(Value::Object(map))),
+        _ => Err(JobFileFault::at(0..0, "has no job").help(
+            "write {\"Job\": {\"ID\": …}}, as `muster job inspect` prints it, or {\"job\": {\"name\": {…}}} in HCL's JSON syntax",
+        )),
     }
 }
 
+#[cfg(test)]
+mod oracle;
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]

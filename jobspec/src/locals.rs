@@ -7,7 +7,7 @@ use crate::eval::Evaluator;
 use crate::fault::JobFileFault;
 use crate::limits::{LOCALS_MAX, VALUE_DEPTH_MAX};
 use crate::scope::Scope;
-use crate::syntax::{Block, ExprKind, Expression, ForPart, Part, Step, Template};
+use crate::syntax::{Block, ExprKind, Expression, Step};
 use crate::value::Value;
 
 /// A local that has no value yet.
@@ -85,12 +85,10 @@ fn collect<'a>(
                 faults.push(JobFileFault::at(place, message));
                 continue;
             }
-            let mut needs = Needs::default();
-            needs.visit(&attribute.value);
             let local = Local {
                 place,
                 expression: &attribute.value,
-                needs: needs.0,
+                needs: needs(&attribute.value),
             };
             locals.insert(name, local);
         }
@@ -135,92 +133,19 @@ fn circle(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
 }
 
 /// The locals that an expression names.
-#[derive(Debug, Default)]
-struct Needs(BTreeSet<String>);
-
-impl Needs {
-    fn visit(&mut self, expression: &Expression) {
-        match &expression.kind {
-            ExprKind::Null | ExprKind::Bool(_) | ExprKind::Number(_) | ExprKind::Text(_) => {}
-            ExprKind::Template(template) => self.visit_template(template),
-            ExprKind::Wrap(inner)
-            | ExprKind::Paren(inner)
-            | ExprKind::Not(inner)
-            | ExprKind::Negate(inner) => self.visit(inner),
-            ExprKind::Tuple(items) => self.visit_all(items),
-            ExprKind::Object(entries) => {
-                for (key, value) in entries {
-                    self.visit(key);
-                    self.visit(value);
-                }
-            }
-            ExprKind::Binary(first, rest) => {
-                self.visit(first);
-                rest.iter().for_each(|(_, operand)| self.visit(operand));
-            }
-            ExprKind::Reference(root, steps) => {
-                if root == "local" {
-                    let name = match steps.first() {
-                        Some(Step::Attribute(name)) => Some(name.as_str()),
-                        Some(Step::Index(index)) => index.literal_key(),
-                        Some(_) | None => None,
-                    };
-                    self.0.extend(name.map(str::to_owned));
-                }
-                self.visit_steps(steps);
-            }
-            ExprKind::Path(source, steps) => {
-                self.visit(source);
-                self.visit_steps(steps);
-            }
-            ExprKind::Call(call) => self.visit_all(&call.args),
-            ExprKind::Conditional(parts) => self.visit_all(parts.as_slice()),
-            ExprKind::For(each) => {
-                self.visit_for(&each.names);
-                self.visit(&each.value);
-                each.key.iter().for_each(|key| self.visit(key));
-                each.condition
-                    .iter()
-                    .for_each(|condition| self.visit(condition));
-            }
+fn needs(expression: &Expression) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    expression.walk(&mut |inner| {
+        if let ExprKind::Reference(root, steps) = &inner.kind
+            && root == "local"
+        {
+            let name = match steps.first() {
+                Some(Step::Attribute(name)) => Some(name.as_str()),
+                Some(Step::Index(index)) => index.literal_key(),
+                Some(_) | None => None,
+            };
+            names.extend(name.map(str::to_owned));
         }
-    }
-
-    fn visit_all(&mut self, expressions: &[Expression]) {
-        expressions
-            .iter()
-            .for_each(|expression| self.visit(expression));
-    }
-
-    fn visit_for(&mut self, names: &ForPart) {
-        self.visit(&names.list);
-    }
-
-    fn visit_steps(&mut self, steps: &[Step]) {
-        for step in steps {
-            match step {
-                Step::Attribute(_) => {}
-                Step::Index(index) => self.visit(index),
-                Step::AttributeSplat(each, _) | Step::FullSplat(each, _) => self.visit_steps(each),
-            }
-        }
-    }
-
-    fn visit_template(&mut self, template: &Template) {
-        for part in &template.parts {
-            match part {
-                Part::Literal(_) => {}
-                Part::Interpolation(expression) => self.visit(expression),
-                Part::If(condition, yes, no) => {
-                    self.visit(condition);
-                    self.visit_template(yes);
-                    self.visit_template(no);
-                }
-                Part::For(names, inner) => {
-                    self.visit_for(names);
-                    self.visit_template(inner);
-                }
-            }
-        }
-    }
+    });
+    names
 }

@@ -26,7 +26,7 @@ pub struct ConfigPlaces {
 }
 
 impl ConfigPlaces {
-    /// Those of the job file at `path`, with the values of `inputs`. Empty for JSON, for standard input,
+    /// Those of the job file at `path`, with the values of `inputs`. Empty for the API's JSON, for standard input,
     /// which can be read only once, and for a file that was changed since.
     #[must_use]
     pub fn read(path: &Path, inputs: &Inputs) -> Self {
@@ -40,7 +40,10 @@ impl ConfigPlaces {
 
     pub(crate) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
         let mut tasks = BTreeMap::new();
-        let body = crate::syntax::parse_body(&text).ok();
+        let body = match crate::read_syntax(&file, &text) {
+            Ok(crate::Read::Hcl(body)) => Some(body),
+            Ok(crate::Read::Api(_)) | Err(_) => None,
+        };
         let opened = body
             .as_ref()
             .and_then(|body| JobFile::open(body, inputs, evaluator).ok());

@@ -119,15 +119,17 @@ impl Number {
         }
         let (mut ten, mut two) = (-i64::try_from(fraction.len()).ok()?, 0_i64);
         if !exponent.is_empty() {
-            let written = &exponent[1..];
+            let mut marked = exponent.chars();
+            let marker = marked.next()?;
+            let written = marked.as_str();
             let unsigned = written.strip_prefix(['+', '-']).unwrap_or(written);
             if unsigned.is_empty() || !unsigned.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
             let value: i64 = written.parse().ok()?;
-            match exponent.as_bytes()[0] {
-                b'e' | b'E' => ten = ten.checked_add(value)?,
-                b'p' | b'P' => two = value,
+            match marker {
+                'e' | 'E' => ten = ten.checked_add(value)?,
+                'p' | 'P' => two = value,
                 _ => return None,
             }
         }
@@ -760,6 +762,7 @@ mod tests {
             "abc",
             "0x10",
             "1 ",
+            "1😀",
             "1e999999999999",
         ] {
             assert!(Number::parse(text).is_none(), "{text}");

@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Int,
     /// True or false.
     Bool,
-    /// A text such as `30s`; nanoseconds in the API.
+    /// A text such as `30s`, or a number of nanoseconds; nanoseconds in the API.
     Duration,
     /// A list of texts.
     Texts,
@@ -30,7 +30,9 @@ impl Kind {
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Int => "a whole number".to_owned(),
             Self::Bool => "true or false".to_owned(),
-            Self::Duration => "a duration in quotes, such as \"30s\" or \"1h15m\"".to_owned(),
+            Self::Duration => {
+                "a duration such as \"30s\" or \"1h15m\", or whole nanoseconds".to_owned()
+            }
             Self::Texts => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
             Self::TextMap => "keys with texts, such as { KEY = \"value\" }".to_owned(),
         }

@@ -478,3 +478,238 @@ fn cut_files_are_errors_and_no_panics() {
         }
     }
 }
+
+fn job_of(text: &str) -> serde_json::Value {
+    parse("job.hcl", text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn heredocs_keep_their_text() {
+    let job = job_of(
+        "job \"cut\" {\n  meta {\n    first = <<-EOF\n#!/bin/sh\ncd ${NOMAD_TASK_DIR}\n  exec ./run ${NOMAD_ALLOC_ID}\n   --flag\nEOF\n    blank = <<-EOF\n    one\n  \n    two\n    EOF\n    branch = <<-EOF\n      one %{ if true }\n      two\n      %{ endif }\n    EOF\n  }\n}\n",
+    );
+
+    assert_eq!(
+        job["Meta"]["first"],
+        "#!/bin/sh\ncd ${NOMAD_TASK_DIR}\n  exec ./run ${NOMAD_ALLOC_ID}\n   --flag\n"
+    );
+    assert_eq!(job["Meta"]["blank"], "one\n  \ntwo\n");
+    assert_eq!(job["Meta"]["branch"], "one \ntwo\n\n");
+}
+
+#[test]
+fn empty_heredoc_ends_at_its_marker() {
+    let job = job_of(
+        "job \"swallow\" {\n  meta {\n    note = <<EOF\nEOF\n    level = \"high\"\n    text = <<EOF\nhello\nEOF, it says\nEOF\n  }\n}\n",
+    );
+
+    assert_eq!(
+        job["Meta"],
+        serde_json::json!({"note": "", "level": "high", "text": "hello\nEOF, it says\n"})
+    );
+}
+
+#[test]
+fn escapes_inside_directives_are_resolved() {
+    let job = job_of(
+        r#"job "escapes" {
+  meta {
+    tab   = "%{ if true }a\tb%{ endif }"
+    quote = "%{ if true }\"q\"%{ endif }"
+    lines = "%{ for x in ["a", "b"] }${x}\n%{ endfor }"
+  }
+}
+"#,
+    );
+
+    assert_eq!(
+        job["Meta"],
+        serde_json::json!({"tab": "a\tb", "quote": "\"q\"", "lines": "a\nb\n"})
+    );
+}
+
+#[test]
+fn computed_numbers_are_exact() {
+    let job = job_of(
+        r#"
+variable "mem" {
+  default = 100
+}
+locals {
+  second = 1000000000
+}
+job "numbers" {
+  group "g" {
+    shutdown_delay = 2 * local.second
+    restart {
+      delay = 5e9
+    }
+    task "t" {
+      driver = "native"
+      resources {
+        memory     = floor(1.15 * 100)
+        memory_max = var.mem * 1.1
+      }
+    }
+  }
+}
+"#,
+    );
+
+    let group = &job["TaskGroups"][0];
+    assert_eq!(group["ShutdownDelay"], 2_000_000_000);
+    assert_eq!(group["RestartPolicy"]["Delay"], 5_000_000_000_u64);
+    assert_eq!(group["Tasks"][0]["Resources"]["MemoryMB"], 115);
+    assert_eq!(group["Tasks"][0]["Resources"]["MemoryMaxMB"], 110);
+}
+
+#[test]
+fn fraction_is_not_a_duration() {
+    refused(
+        "job \"x\" {\n  group \"g\" {\n    shutdown_delay = 1.5\n  }\n}\n",
+        expect![[
+            r#"job.hcl:3:22: `shutdown_delay` must be a duration such as "30s" or "1h15m", or whole nanoseconds, not a fraction"#
+        ]],
+    );
+}
+
+#[test]
+fn label_cannot_be_computed() {
+    refused(
+        "variable \"n\" {\n  default = \"x\"\n}\njob \"${var.n}\" {}\n",
+        expect![
+            "job.hcl:4:6: invalid HCL: a label is a text without `${…}`: it cannot be computed (write `$${` for the sign)"
+        ],
+    );
+}
+
+#[test]
+fn byte_order_mark_is_ignored() {
+    assert_eq!(job_of("\u{feff}job \"x\" {}\n")["ID"], "x");
+    let json = parse("job", "\u{feff}{\"Job\": {\"ID\": \"x\"}}").unwrap();
+    assert_eq!(json["ID"], "x");
+}
+
+#[test]
+fn quoted_keys_are_attributes() {
+    let job = job_of("job \"x\" {\n  meta {\n    \"max-file\" = \"3\"\n  }\n}\n");
+
+    assert_eq!(job["Meta"]["max-file"], "3");
+}
+
+const JSON_SYNTAX: &str = r#"{
+  "//": "a comment",
+  "variable": {"count": {"type": "number", "default": 2}},
+  "locals": {"ports": {"http": 8080, "admin": 9090}},
+  "job": {"web": {
+    "type": "batch",
+    "meta": {"who": "job ${var.count}"},
+    "constraint": [{"distinct_hosts": true}, {"attribute": "${attr.cpu.arch}", "value": "amd64"}],
+    "group": {
+      "g": {
+        "count": "${var.count + 1}",
+        "network": {"dynamic": {"port": {
+          "for_each": "${local.ports}",
+          "labels": ["${port.key}"],
+          "content": {"static": "${port.value}"}
+        }}},
+        "task": {"t": {
+          "driver": "native",
+          "config": {"command": "/bin/echo", "args": ["a", "${NOMAD_ALLOC_ID}"], "mount": {"source": "x"}}
+        }}
+      },
+      "h": [{"task": {"t": {"driver": "native"}}}]
+    }
+  }}
+}"#;
+
+#[test]
+fn json_syntax_says_the_same() {
+    let native = r#"
+variable "count" {
+  type    = number
+  default = 2
+}
+locals {
+  ports = { http = 8080, admin = 9090 }
+}
+job "web" {
+  type = "batch"
+  meta {
+    who = "job ${var.count}"
+  }
+  constraint {
+    distinct_hosts = true
+  }
+  constraint {
+    attribute = "${attr.cpu.arch}"
+    value     = "amd64"
+  }
+  group "g" {
+    count = var.count + 1
+    network {
+      dynamic "port" {
+        for_each = local.ports
+        labels   = [port.key]
+        content {
+          static = port.value
+        }
+      }
+    }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/bin/echo"
+        args    = ["a", "${NOMAD_ALLOC_ID}"]
+        mount {
+          source = "x"
+        }
+      }
+    }
+  }
+  group "h" {
+    task "t" {
+      driver = "native"
+    }
+  }
+}
+"#;
+
+    assert_eq!(parse("job.json", JSON_SYNTAX).unwrap(), job_of(native));
+}
+
+#[test]
+fn json_syntax_places_its_faults() {
+    let refused = |text: &str| parse("job.json", text).expect_err("is faulty").to_string();
+
+    expect!["job.json:2:1: unknown field `typ` in `job` (did you mean `type`?)"]
+        .assert_eq(&refused("{\"job\": {\"x\": {\n\"typ\": \"batch\"\n}}}"));
+    expect!["job.json:2:15: invalid HCL: expected a value, found `}`"]
+        .assert_eq(&refused("{\"job\": {\"x\": {\n\"type\": \"${1 +}\"\n}}}"));
+    expect!["job.json:1:15: expected an object: this is a block"]
+        .assert_eq(&refused("{\"job\": {\"x\": 5}}"));
+    expect!["job.json:1:27: a second attribute `type`"]
+        .assert_eq(&refused("{\"job\": {\"x\": {\"type\": 1, \"type\": 2}}}"));
+    expect![[r#"job.json:1:1: has no job (write {"Job": {"ID": …}}, as `muster job inspect` prints it, or {"job": {"name": {…}}} in HCL's JSON syntax)"#]].assert_eq(&refused("{\"other\": 1}"));
+}
+
+#[test]
+fn values_may_be_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vars.json");
+    std::fs::write(
+        &file,
+        "{\"count\": 5, \"image\": \"${x}\", \"zones\": [\"a\"]}",
+    )
+    .unwrap();
+    let inputs = Inputs {
+        files: vec![file],
+        ..Inputs::default()
+    };
+
+    let job = super::parse("job.hcl", VARIABLES, &inputs).unwrap();
+
+    assert_eq!(job["Name"], "front-${x}");
+    assert_eq!(job["Datacenters"], serde_json::json!(["a"]));
+    assert_eq!(job["TaskGroups"][0]["Count"], 5);
+}

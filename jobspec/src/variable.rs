@@ -221,7 +221,16 @@ impl<'a> Variables<'a> {
             name: &name,
             text: &text,
         };
-        let body = syntax::parse_body(&text).map_err(|error| source.failed(from_parser(error)))?;
+        let body = if crate::is_json(&name, &text) {
+            syntax::json::parse(&text, 0)
+                .map_err(|error| {
+                    JobFileFault::at(error.span, format!("invalid JSON: {}", error.message))
+                })
+                .and_then(|node| crate::json_syntax::values(&node))
+        } else {
+            syntax::parse_body(&text).map_err(from_parser)
+        };
+        let body = body.map_err(|fault| source.failed(fault))?;
         let evaluator = Evaluator::beside(path);
         for structure in &body {
             let attribute = match structure {

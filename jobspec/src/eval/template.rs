@@ -1,7 +1,7 @@
 //! Texts with values in them: `"${…}"`, `%{ if … }`, heredocs.
 
 use super::reference::left_as_text;
-use super::{Evaluator, Outcome, span, wrong};
+use super::{Evaluator, Outcome, each_scope, span, wrong};
 use crate::convert;
 use crate::fault::JobFileFault;
 use crate::scope::Scope;
@@ -51,11 +51,7 @@ impl Evaluator {
                 }
                 Part::For(names, inner) => {
                     for (key, value) in self.elements(&names.list, scope)? {
-                        let mut each = scope.clone();
-                        if let Some(name) = &names.key {
-                            each = each.with(name, key);
-                        }
-                        let each = each.with(&names.value, value);
+                        let each = each_scope(names, key, value, scope);
                         let start = text.len();
                         self.write(text, inner, &each)?;
                         self.charge(text.len() - start, || span(&names.list))?;

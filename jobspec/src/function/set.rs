@@ -85,6 +85,12 @@ fn setproduct(args: &Args<'_>) -> Outcome {
             .map(|item| convert::convert(item.clone(), &kind))
             .collect();
         let items = items.map_err(|fault| argument(at, fault.message))?;
+        if items
+            .iter()
+            .any(|item| kind == Type::Any && !item.is_null())
+        {
+            return Err(argument(at, "the elements have no type in common"));
+        }
         kinds.push(kind);
         let weight: usize = items.iter().map(Value::weight).sum();
         let before: usize = rows.iter().flatten().map(Value::weight).sum();

@@ -217,3 +217,130 @@ fn every_function_has_one_name() {
 
     assert_eq!(names.len(), count);
 }
+
+#[test]
+fn answers_are_those_of_nomad() {
+    is("index", json!([["a", "b"], 1]), json!("b"));
+    is("reverse", json!(["abc"]), json!("cba"));
+    is("strlen", json!(["e\u{301}"]), json!(1));
+    is("strrev", json!(["a👩‍👩‍👧b"]), json!("b👩‍👩‍👧a"));
+    is("dirname", json!(["/a/b/"]), json!("/a/b"));
+    is("dirname", json!([""]), json!("."));
+    is("abspath", json!(["/a/../b/./c"]), json!("/b/c"));
+    is("setunion", json!([[2], [10], [1]]), json!([1, 2, 10]));
+    is("distinct", json!([[1, 1.0, "1"]]), json!(["1"]));
+    is("upper", json!(["straße"]), json!("STRAßE"));
+    is("format", json!(["%g", 1e21]), json!("1e+21"));
+    is("jsonencode", json!([1e-7]), json!("0.0000001"));
+    is(
+        "cidrnetmask",
+        json!(["fd00::/48"]),
+        json!("ffff:ffff:ffff::"),
+    );
+    is(
+        "formatdate",
+        json!(["DD MMM YYYY hh:mm ZZZZZ", "2020-01-02T05:04:05+02:00"]),
+        json!("02 Jan 2020 05:04 +02:00"),
+    );
+    is(
+        "timeadd",
+        json!(["2020-01-02T03:04:05+05:00", "1h"]),
+        json!("2020-01-02T04:04:05+05:00"),
+    );
+}
+
+#[test]
+fn documents_are_read_and_written() {
+    is(
+        "yamldecode",
+        json!(["a: 1\nb: [x, yes, ~]\nc: &d {e: 1.5}\nf: *d"]),
+        json!({"a": 1, "b": ["x", true, null], "c": {"e": 1.5}, "f": {"e": 1.5}}),
+    );
+    is(
+        "yamlencode",
+        json!([{"a": 1, "b": ["x"]}]),
+        json!("\"a\": 1\n\"b\":\n- \"x\"\n"),
+    );
+    is("csvdecode", json!(["a\n1\n"]), json!([{"a": "1"}]));
+    fails("yamldecode", json!(["a: [1"]));
+    fails("yamldecode", json!(["a: 1\n---\nb: 2"]));
+    fails("csvdecode", json!(["a,b\n1\n"]));
+}
+
+#[test]
+fn aliases_do_not_grow_without_end() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for at in 1..12 {
+        let before = vec![format!("*a{}", at - 1); 10].join(", ");
+        text.push_str(&format!("a{at}: &a{at} [{before}]\n"));
+    }
+
+    let fault = call("yamldecode", json!([text])).expect_err("is too much");
+
+    assert!(fault.contains("more than 100000 values"), "{fault}");
+}
+
+#[test]
+fn hashes_and_ids_are_standard() {
+    is(
+        "md5",
+        json!(["x"]),
+        json!("9dd4e461268c8034f5c8564e155c67a6"),
+    );
+    is(
+        "sha1",
+        json!(["x"]),
+        json!("11f6ad8ec52a2984abaafd7c3b516503785c2072"),
+    );
+    is(
+        "uuidv5",
+        json!(["dns", "example.com"]),
+        json!("cfbff0d1-9375-5685-968c-48ce8b15ae17"),
+    );
+    let id = call("uuidv4", json!([])).unwrap();
+    assert_eq!(id.as_str().unwrap().len(), 36);
+    let hash = call("bcrypt", json!(["x", 4])).unwrap();
+    assert!(bcrypt::verify("x", hash.as_str().unwrap()).unwrap());
+    assert!(hash.as_str().unwrap().starts_with("$2a$04$"));
+    fails("bcrypt", json!(["x", 31]));
+}
+
+#[test]
+fn subnets_follow_each_other() {
+    is(
+        "cidrsubnets",
+        json!(["10.1.0.0/16", 4, 4, 8, 4]),
+        json!([
+            "10.1.0.0/20",
+            "10.1.16.0/20",
+            "10.1.32.0/24",
+            "10.1.48.0/20"
+        ]),
+    );
+    fails("cidrsubnets", json!(["10.0.0.0/30", 1, 1, 1]));
+}
+
+#[test]
+fn files_are_found_by_pattern() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.hcl", "b.txt", "sub/c.hcl", "sub/deep/d.hcl"] {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "x").unwrap();
+    }
+    let root = dir.path().to_str().unwrap();
+
+    is("fileset", json!([root, "*.hcl"]), json!(["a.hcl"]));
+    is(
+        "fileset",
+        json!([root, "**/*.hcl"]),
+        json!(["a.hcl", "sub/c.hcl", "sub/deep/d.hcl"]),
+    );
+    is("fileset", json!([root, "[b-z].{txt,md}"]), json!(["b.txt"]));
+    is(
+        "filebase64",
+        json!([format!("{root}/a.hcl")]),
+        json!("eA=="),
+    );
+    fails("fileexists", json!([root]));
+}

@@ -165,17 +165,6 @@ pub(crate) enum Step {
     FullSplat(Vec<Step>, Range<usize>),
 }
 
-impl Step {
-    /// Byte range in the file.
-    pub(crate) fn span(&self) -> Range<usize> {
-        match self {
-            Self::Attribute(name) => name.span.clone(),
-            Self::Index(index) => index.span.clone(),
-            Self::AttributeSplat(_, span) | Self::FullSplat(_, span) => span.clone(),
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) name: Ident,
@@ -239,6 +228,77 @@ impl Expression {
         match &self.kind {
             ExprKind::Text(text) => Some(text),
             _ => self.keyword(),
+        }
+    }
+}
+
+impl Expression {
+    /// Calls `visit` with the expression and every expression inside it.
+    pub(crate) fn walk(&self, visit: &mut dyn FnMut(&Expression)) {
+        visit(self);
+        match &self.kind {
+            ExprKind::Null | ExprKind::Bool(_) | ExprKind::Number(_) | ExprKind::Text(_) => {}
+            ExprKind::Template(template) => template.walk(visit),
+            ExprKind::Wrap(inner)
+            | ExprKind::Paren(inner)
+            | ExprKind::Not(inner)
+            | ExprKind::Negate(inner) => inner.walk(visit),
+            ExprKind::Tuple(items) => items.iter().for_each(|item| item.walk(visit)),
+            ExprKind::Object(entries) => {
+                for (key, value) in entries {
+                    key.walk(visit);
+                    value.walk(visit);
+                }
+            }
+            ExprKind::Binary(first, rest) => {
+                first.walk(visit);
+                rest.iter().for_each(|(_, operand)| operand.walk(visit));
+            }
+            ExprKind::Reference(_, steps) => walk_steps(steps, visit),
+            ExprKind::Path(source, steps) => {
+                source.walk(visit);
+                walk_steps(steps, visit);
+            }
+            ExprKind::Call(call) => call.args.iter().for_each(|arg| arg.walk(visit)),
+            ExprKind::Conditional(parts) => parts.iter().for_each(|part| part.walk(visit)),
+            ExprKind::For(each) => {
+                each.names.list.walk(visit);
+                each.value.walk(visit);
+                each.key.iter().for_each(|key| key.walk(visit));
+                each.condition
+                    .iter()
+                    .for_each(|condition| condition.walk(visit));
+            }
+        }
+    }
+}
+
+fn walk_steps(steps: &[Step], visit: &mut dyn FnMut(&Expression)) {
+    for step in steps {
+        match step {
+            Step::Attribute(_) => {}
+            Step::Index(index) => index.walk(visit),
+            Step::AttributeSplat(each, _) | Step::FullSplat(each, _) => walk_steps(each, visit),
+        }
+    }
+}
+
+impl Template {
+    fn walk(&self, visit: &mut dyn FnMut(&Expression)) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(_) => {}
+                Part::Interpolation(expression) => expression.walk(visit),
+                Part::If(condition, yes, no) => {
+                    condition.walk(visit);
+                    yes.walk(visit);
+                    no.walk(visit);
+                }
+                Part::For(names, inner) => {
+                    names.list.walk(visit);
+                    inner.walk(visit);
+                }
+            }
         }
     }
 }

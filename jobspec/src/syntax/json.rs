@@ -12,6 +12,16 @@ pub(crate) struct Node {
     pub(crate) span: Range<usize>,
 }
 
+impl Node {
+    /// Whether the value is an object with the name `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match &self.kind {
+            Kind::Object(entries) => entries.iter().any(|(key, _)| key.text == name),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Null,
@@ -36,10 +46,15 @@ pub(crate) struct Key {
 ///
 /// The first syntax error.
 pub(crate) fn parse(text: &str, offset: usize) -> Result<Node, SyntaxError> {
+    let mark = if text.starts_with('\u{feff}') {
+        '\u{feff}'.len_utf8()
+    } else {
+        0
+    };
     let mut reader = Reader {
         text,
         offset,
-        at: 0,
+        at: mark,
         depth: 0,
     };
     let node = reader.node()?;

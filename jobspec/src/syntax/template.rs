@@ -207,7 +207,9 @@ impl<'a, 'b> Pieces<'a, 'b> {
                 // HCL's scanner reads one more character if the line ends after it.
                 let mut after = rest[1..].chars();
                 let next = after.next().filter(|c| *c != '\n');
-                match next.filter(|_| !is_quoted && after.as_str().starts_with('\n')) {
+                let after = after.as_str();
+                let ends = after.starts_with('\n') || after.starts_with("\r\n");
+                match next.filter(|_| ends && !is_quoted) {
                     Some(next) => (format!("{sign}{next}"), 1 + next.len_utf8()),
                     None => (sign.to_string(), 1),
                 }
