@@ -70,10 +70,8 @@ fn is_convertible(from: &Type, to: &Type, safe: bool) -> bool {
         to => of.iter().all(|of| of == to || is_convertible(of, to, safe)),
     };
     match (from, to) {
-        (_, Type::Any) => true,
-        (Type::Any, _) => !safe,
-        (Type::Bool | Type::Number, Type::Text) => true,
-        (Type::Text, Type::Bool | Type::Number) => !safe,
+        (_, Type::Any) | (Type::Bool | Type::Number, Type::Text) => true,
+        (Type::Any, _) | (Type::Text, Type::Bool | Type::Number) => !safe,
         (Type::Object(from), Type::Object(to)) => {
             to.iter().all(|(name, to)| match from.get(name) {
                 Some(from) => from.kind == to.kind || is_convertible(&from.kind, &to.kind, safe),
@@ -300,11 +298,9 @@ pub(crate) fn unify(types: &[Type], safe: bool) -> Option<Type> {
     if is_all(maps) || is_all(lists) || is_all(sets) {
         return unify_collections(types, safe);
     }
-    if maps > 0 && maps + objects + unknown == all {
-        if let Some(found) = unify_written(types, safe) {
-            return Some(found);
-        }
-    } else if lists > 0 && lists + tuples + unknown == all {
+    let is_mixed = (maps > 0 && maps + objects + unknown == all)
+        || (lists > 0 && lists + tuples + unknown == all);
+    if is_mixed {
         if let Some(found) = unify_written(types, safe) {
             return Some(found);
         }
@@ -458,12 +454,12 @@ fn by_preference(types: &[Type]) -> Vec<&Type> {
 fn is_more_general(a: &Type, b: &Type) -> bool {
     match (a, b) {
         (Type::Any, _) => false,
-        (_, Type::Any) => true,
-        (Type::Text, Type::Bool | Type::Number) => true,
         (Type::List(a), Type::List(b))
         | (Type::Set(a), Type::Set(b))
         | (Type::Map(a), Type::Map(b)) => is_more_general(a, b),
-        (Type::Tuple(_) | Type::List(_), Type::Set(_))
+        (_, Type::Any)
+        | (Type::Text, Type::Bool | Type::Number)
+        | (Type::Tuple(_) | Type::List(_), Type::Set(_))
         | (Type::List(_), Type::Tuple(_))
         | (Type::Map(_), Type::Object(_)) => true,
         (Type::Object(a), Type::Object(b)) if a.keys().eq(b.keys()) => {

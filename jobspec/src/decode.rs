@@ -44,7 +44,7 @@ impl<'a> JobFile<'a> {
         let mut job: Option<&HclBlock> = None;
         let mut variables = Variables::default();
         let mut locals = Vec::new();
-        for structure in body {
+        for structure in &body.items {
             let block = match structure {
                 Structure::Block(block) => block,
                 Structure::Attribute(attribute) => {

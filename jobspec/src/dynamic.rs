@@ -50,7 +50,7 @@ impl<'a> Found<'a> {
         faults: &mut Vec<JobFileFault>,
     ) -> Vec<Item<'a>> {
         let mut items = Vec::new();
-        for structure in self.body {
+        for structure in &self.body.items {
             match structure {
                 Structure::Attribute(attribute) => items.push(Item::Attribute(attribute)),
                 Structure::Block(block) if block.has_ident("dynamic") => {
@@ -116,7 +116,7 @@ impl<'a> Parts<'a> {
         };
         let name = name.as_str();
         let (mut for_each, mut iterator, mut labels, mut content) = (None, name, None, None);
-        for structure in &block.body {
+        for structure in &block.body.items {
             match structure {
                 Structure::Attribute(attribute) => match attribute.key.as_str() {
                     "for_each" => for_each = Some(&attribute.value),

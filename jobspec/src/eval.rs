@@ -324,12 +324,10 @@ impl Evaluator {
                 if let Value::Tuple(group) = group {
                     group.push(value);
                 }
-            } else if map.contains_key(&key) {
+            } else if map.insert(key.clone(), value).is_some() {
                 let message = format!("two elements have the key `{key}`");
                 return Err(JobFileFault::at(span(key_expr), message)
                     .help("write `...` after the value to collect them in lists"));
-            } else {
-                map.insert(key, value);
             }
         }
         Ok(if each.key.is_some() {

@@ -236,9 +236,10 @@ fn expression(node: &Node, has_templates: bool) -> Parsed<Expression> {
         Kind::Object(entries) => {
             let mut written = Vec::with_capacity(entries.len());
             for (key, value) in entries {
-                let name = match has_templates {
-                    true => template(&key.text, &key.span)?.kind,
-                    false => ExprKind::Text(key.text.clone()),
+                let name = if has_templates {
+                    template(&key.text, &key.span)?.kind
+                } else {
+                    ExprKind::Text(key.text.clone())
                 };
                 let name = Expression::new(name, key.span.clone());
                 written.push((name, expression(value, has_templates)?));

@@ -286,13 +286,11 @@ impl Number {
         };
         match (&self.form, &other.form) {
             (Form::Infinite, Form::Infinite) if self.negative != other.negative => None,
-            (Form::Infinite, _) => as_is(self),
-            (_, Form::Infinite) => as_is(other),
+            (Form::Infinite, _) | (Form::Finite(..), Form::Zero) => as_is(self),
+            (_, Form::Infinite) | (Form::Zero, Form::Finite(..)) => as_is(other),
             (Form::Zero, Form::Zero) => {
                 Some(Self::zero(self.negative && other.negative, precision))
             }
-            (Form::Zero, Form::Finite(..)) => as_is(other),
-            (Form::Finite(..), Form::Zero) => as_is(self),
             (Form::Finite(a, a_exponent), Form::Finite(b, b_exponent)) => {
                 let exponent = *a_exponent.min(b_exponent);
                 let a = a << (a_exponent - exponent).unsigned_abs();
@@ -683,14 +681,14 @@ impl Decimal {
         };
         let is_half = next == b'5' && count + 1 == self.digits.len();
         let is_up = if is_half {
-            count > 0 && self.digits[count - 1] % 2 != 0
+            count > 0 && !self.digits[count - 1].is_multiple_of(2)
         } else {
             next >= b'5'
         };
         if is_up {
-            self.raise(count)
+            self.raise(count);
         } else {
-            self.cut(count)
+            self.cut(count);
         }
     }
 

@@ -107,7 +107,7 @@ impl Oracle {
             scope.spawn(|| {
                 questions
                     .write_all(text.as_bytes())
-                    .expect("the oracle reads")
+                    .expect("the oracle reads");
             });
             cases.iter().map(|_| read(answers)).collect()
         })
@@ -240,7 +240,7 @@ fn write_text(text: &mut String, found: &str) {
                 text.push(c);
             }
             ' '..='~' => text.push(c),
-            c => text.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c => text.extend(format!("\\u{{{:x}}}", u32::from(c)).chars()),
         }
     }
     text.push('"');

@@ -308,9 +308,9 @@ fn a_variable_without_a_value_is_a_fault() {
 fn locals_that_need_each_other_are_named() {
     refused(
         "locals {\n  a = local.b\n  b = [local.c]\n  c = \"${local.b}\"\n  d = upper(1, 2)\n}\njob \"x\" {}\n",
-        expect![[r#"
+        expect![[r"
             job.hcl:5:7: `local.d`: `upper`: takes 1 argument, not 2
-            job.hcl:3:3: locals that need each other: local.b → local.c → local.b"#]],
+            job.hcl:3:3: locals that need each other: local.b → local.c → local.b"]],
     );
 }
 

@@ -112,9 +112,12 @@ impl fmt::Display for Type {
             Self::Object(of) => {
                 let of: Vec<String> = of
                     .iter()
-                    .map(|(name, attribute)| match attribute.optional {
-                        true => format!("{name} = optional({})", attribute.kind),
-                        false => format!("{name} = {}", attribute.kind),
+                    .map(|(name, attribute)| {
+                        if attribute.optional {
+                            format!("{name} = optional({})", attribute.kind)
+                        } else {
+                            format!("{name} = {}", attribute.kind)
+                        }
                     })
                     .collect();
                 write!(f, "object({{{}}})", of.join(", "))
@@ -149,7 +152,7 @@ impl Value {
     /// A set of `items`, which are of the type `of`.
     pub(crate) fn set(of: Type, items: Vec<Self>) -> Self {
         let mut items = items;
-        items.sort_by(|a, b| a.set_order(b));
+        items.sort_by(Value::set_order);
         items.dedup_by(|a, b| a.set_order(b) == Ordering::Equal);
         Self::Set(of, items)
     }
@@ -246,9 +249,12 @@ impl Value {
                 let (mut a, mut b) = (String::new(), String::new());
                 self.add_hash(&mut a);
                 other.add_hash(&mut b);
-                a.cmp(&b).then_with(|| match self.same(other) {
-                    true => Ordering::Equal,
-                    false => Ordering::Less,
+                a.cmp(&b).then_with(|| {
+                    if self.same(other) {
+                        Ordering::Equal
+                    } else {
+                        Ordering::Less
+                    }
                 })
             }
         }

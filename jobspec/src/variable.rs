@@ -79,7 +79,7 @@ impl<'a> Variables<'a> {
         let mut kind = None;
         let mut default = None;
         let mut checks = Vec::new();
-        for structure in &block.body {
+        for structure in &block.body.items {
             match structure {
                 Structure::Attribute(attribute) => match attribute.key.as_str() {
                     "default" => default = Some(&attribute.value),
@@ -127,7 +127,7 @@ impl<'a> Variables<'a> {
         evaluator: &Evaluator,
     ) -> Vec<JobFileFault> {
         let mut faults = Vec::new();
-        for structure in &block.body {
+        for structure in &block.body.items {
             let Structure::Attribute(attribute) = structure else {
                 let message = "`variables` holds names with values, not blocks";
                 faults.push(JobFileFault::at(place(block), message));
@@ -232,7 +232,7 @@ impl<'a> Variables<'a> {
         };
         let body = body.map_err(|fault| source.failed(fault))?;
         let evaluator = Evaluator::beside(path);
-        for structure in &body {
+        for structure in &body.items {
             let attribute = match structure {
                 Structure::Attribute(attribute) => attribute,
                 Structure::Block(block) => {

@@ -118,15 +118,15 @@ fn kind_after(kind: &Type, steps: &[Step]) -> Option<Type> {
     let mut kind = kind.clone();
     for step in steps {
         kind = match (step, kind) {
-            (_, Type::Any) => Type::Any,
+            (_, Type::Any)
+            | (Step::Index(_), Type::Tuple(_) | Type::Object(_))
+            | (Step::AttributeSplat(..) | Step::FullSplat(..), _) => Type::Any,
             (Step::Attribute(name), Type::Object(attributes)) => {
                 attributes.get(name.as_str())?.kind.clone()
             }
             (Step::Attribute(_) | Step::Index(_), Type::Map(of))
             | (Step::Index(_), Type::List(of)) => *of,
-            (Step::Index(_), Type::Tuple(_) | Type::Object(_)) => Type::Any,
             (Step::Attribute(_) | Step::Index(_), _) => return None,
-            (Step::AttributeSplat(..) | Step::FullSplat(..), _) => Type::Any,
         };
     }
     Some(kind)

@@ -321,9 +321,8 @@ fn values(args: &Args<'_>) -> Outcome {
 
 fn zipmap(args: &Args<'_>) -> Outcome {
     let (names, values) = (args.texts(0)?, args.value(1));
-    let items = match values {
-        Value::List(_, items) | Value::Tuple(items) => items,
-        _ => return Err(args.wrong(1, "a list")),
+    let (Value::List(_, items) | Value::Tuple(items)) = values else {
+        return Err(args.wrong(1, "a list"));
     };
     if names.len() != items.len() {
         let message = format!("{} keys and {} values", names.len(), items.len());

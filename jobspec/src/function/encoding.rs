@@ -198,11 +198,9 @@ fn csv_rows(text: &str) -> Result<Vec<CsvRow>, (usize, &'static str)> {
     let mut lines = text.split_inclusive('\n').enumerate();
     while let Some((at, line)) = lines.next() {
         let first = at + 1;
-        let mut line = line.strip_suffix('\n').map_or_else(
-            // A carriage return at the very end belongs to the end of the line.
-            || line.strip_suffix('\r').unwrap_or(line),
-            |line| line,
-        );
+        let mut line = line
+            .strip_suffix('\n')
+            .unwrap_or_else(|| line.strip_suffix('\r').unwrap_or(line));
         if line.is_empty() {
             continue;
         }

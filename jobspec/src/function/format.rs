@@ -17,6 +17,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 /// One verb: `%-08.3[2]f`.
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag that Go has")]
 #[derive(Debug, Default)]
 struct Verb {
     minus: bool,

@@ -16,7 +16,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         combined(args, |all, other| all.retain(|item| !is_in(item, other)))
     }),
     variadic("setunion", &[Param::Set], Param::Set, |args| {
-        combined(args, |all, other| all.extend_from_slice(other))
+        combined(args, Vec::extend_from_slice)
     }),
 ];
 

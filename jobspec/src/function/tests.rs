@@ -272,7 +272,7 @@ fn aliases_do_not_grow_without_end() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for at in 1..12 {
         let before = vec![format!("*a{}", at - 1); 10].join(", ");
-        text.push_str(&format!("a{at}: &a{at} [{before}]\n"));
+        text = format!("{text}a{at}: &a{at} [{before}]\n");
     }
 
     let fault = call("yamldecode", json!([text])).expect_err("is too much");

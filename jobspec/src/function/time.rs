@@ -216,12 +216,10 @@ fn part(verb: &str, at: &DateTime<FixedOffset>) -> Option<String> {
         "m" => minute.to_string(),
         "ss" => format!("{second:02}"),
         "s" => second.to_string(),
-        "ZZZZZ" => offset(":"),
-        "ZZZZ" => offset(""),
         "ZZZ" if is_utc => "UTC".to_owned(),
-        "ZZZ" => offset(""),
+        "ZZZZ" | "ZZZ" => offset(""),
         "Z" if is_utc => "Z".to_owned(),
-        "Z" => offset(":"),
+        "ZZZZZ" | "Z" => offset(":"),
         _ => return None,
     })
 }

@@ -39,7 +39,9 @@ impl Tree {
         match self {
             Self::Text(_) => {}
             Self::Parts(parts) | Self::List(parts, _) => {
-                parts.iter().for_each(|part| part.expressions(found));
+                for part in parts {
+                    part.expressions(found);
+                }
             }
             Self::Expression(_) => found.push(self.clone()),
         }
@@ -344,7 +346,7 @@ impl Generator {
         }
     }
 
-    fn call(&mut self, name: &str, args: Vec<Tree>) -> Tree {
+    fn call(name: &str, args: Vec<Tree>) -> Tree {
         let args = Tree::List(args, ", ");
         Tree::Expression(Box::new(Tree::Parts(vec![
             fixed(format!("{name}(")),
@@ -383,21 +385,21 @@ impl Generator {
             1 => {
                 let args = (0..=self.below(3)).map(|_| self.any(inner)).collect();
                 let name = self.one(&["coalesce", "try"]);
-                self.call(name, args)
+                Self::call(name, args)
             }
             2 => {
                 let kind = fixed(self.one(&TYPES));
                 let args = vec![self.any(inner), kind];
-                self.call("convert", args)
+                Self::call("convert", args)
             }
             3 => self.path(inner),
             4 => {
                 let text = self.literal(&YAMLS);
-                self.call("yamldecode", vec![text])
+                Self::call("yamldecode", vec![text])
             }
             5 => {
                 let text = self.literal(&JSONS);
-                self.call("jsondecode", vec![text])
+                Self::call("jsondecode", vec![text])
             }
             6 => {
                 let args = vec![
@@ -405,12 +407,12 @@ impl Generator {
                     self.literal(&["a", "b", "z"]),
                     self.any(inner),
                 ];
-                self.call("lookup", args)
+                Self::call("lookup", args)
             }
             _ => {
                 let name = self.one(&["element", "index"]);
                 let args = vec![self.list(inner), self.number(inner)];
-                self.call(name, args)
+                Self::call(name, args)
             }
         }
     }
@@ -491,25 +493,25 @@ impl Generator {
             4 => {
                 let name = self.one(&["abs", "ceil", "floor", "signum"]);
                 let arg = self.number(inner);
-                self.call(name, vec![arg])
+                Self::call(name, vec![arg])
             }
             5 => {
                 let name = self.one(&["max", "min"]);
                 let args = (0..=self.below(2)).map(|_| self.number(inner)).collect();
-                self.call(name, args)
+                Self::call(name, args)
             }
             6 => {
                 let arg = self.string(inner);
-                self.call("strlen", vec![arg])
+                Self::call("strlen", vec![arg])
             }
             7 => {
                 let arg = self.list(inner);
-                self.call("length", vec![arg])
+                Self::call("length", vec![arg])
             }
             8 => {
                 let base = self.one(&["2", "10", "16", "36", "62", "1"]);
                 let text = self.literal(&["10", "ff", "-7", "Zz", "", "9_9", "+3", "0x10"]);
-                self.call("parseint", vec![text, fixed(base)])
+                Self::call("parseint", vec![text, fixed(base)])
             }
             9 => {
                 let operand = self.number(inner);
@@ -546,16 +548,17 @@ impl Generator {
             }
             6 => {
                 let arg = self.any(inner);
-                self.call("can", vec![arg])
+                Self::call("can", vec![arg])
             }
             _ => {
                 let args = vec![self.list(inner), self.any(inner)];
-                self.call("contains", args)
+                Self::call("contains", args)
             }
         }
     }
 
     /// A text in quotes, its parts between the quotes.
+    #[expect(clippy::too_many_lines, reason = "it is a list of calls")]
     fn string(&mut self, depth: usize) -> Tree {
         if depth == 0 || self.below(4) == 0 {
             return match self.below(8) {
@@ -585,73 +588,73 @@ impl Generator {
                     "sha512",
                 ]);
                 let arg = text(self);
-                self.call(name, vec![arg])
+                Self::call(name, vec![arg])
             }
             6 => {
                 let name = self.one(&["trim", "trimprefix", "trimsuffix"]);
                 let args = vec![text(self), text(self)];
-                self.call(name, args)
+                Self::call(name, args)
             }
             7 => {
                 let args = vec![text(self), self.number(0), self.number(0)];
-                self.call("substr", args)
+                Self::call("substr", args)
             }
             8 => {
                 let args = vec![text(self), text(self), text(self)];
-                self.call("replace", args)
+                Self::call("replace", args)
             }
             9 => {
                 let args = vec![text(self), self.list(inner)];
-                self.call("join", args)
+                Self::call("join", args)
             }
             10..=12 => {
                 let format = self.literal(&FORMATS);
                 let mut args = vec![format];
                 args.extend((0..self.below(3)).map(|_| self.any(inner)));
-                self.call("format", args)
+                Self::call("format", args)
             }
             13 => {
                 let args = vec![self.literal(&DATES), self.literal(&TIMES)];
-                self.call("formatdate", args)
+                Self::call("formatdate", args)
             }
             14 => {
                 let args = vec![self.literal(&TIMES), self.literal(&DURATIONS)];
-                self.call("timeadd", args)
+                Self::call("timeadd", args)
             }
             15 | 16 => {
                 let arg = self.any(inner);
-                self.call("jsonencode", vec![arg])
+                Self::call("jsonencode", vec![arg])
             }
             17 => {
                 let arg = self.plain(inner);
-                self.call("yamlencode", vec![arg])
+                Self::call("yamlencode", vec![arg])
             }
             18 => {
                 let args = vec![self.literal(&ADDRESSES), self.number(0)];
-                self.call("cidrhost", args)
+                Self::call("cidrhost", args)
             }
             19 => {
                 let arg = self.literal(&ADDRESSES);
-                self.call("cidrnetmask", vec![arg])
+                Self::call("cidrnetmask", vec![arg])
             }
             20 => {
                 let bits = self.one(&["0", "1", "4", "8", "24", "33"]);
                 let number = fixed(self.one(&["0", "1", "5", "256", "\"3\"", "1.5"]));
                 let args = vec![self.literal(&ADDRESSES), fixed(bits), number];
-                self.call("cidrsubnet", args)
+                Self::call("cidrsubnet", args)
             }
             21 => {
                 let name = self.one(&["basename", "dirname"]);
                 let arg =
                     self.literal(&["/a/b/", "", "a", "/", "a//b", "..", "/a/../b", "./x", "a/."]);
-                self.call(name, vec![arg])
+                Self::call(name, vec![arg])
             }
             22 => {
                 let args = vec![
                     fixed(self.one(&["0", "1", "3"])),
                     self.literal(&["a\\nb", "x", "\\n"]),
                 ];
-                self.call("indent", args)
+                Self::call("indent", args)
             }
             23 => {
                 let args = vec![
@@ -659,11 +662,11 @@ impl Generator {
                     self.literal(&PATTERNS),
                     self.literal(&["<$0>", "x", "$1", "$$"]),
                 ];
-                self.call("regex_replace", args)
+                Self::call("regex_replace", args)
             }
             24 => {
                 let arg = self.literal(&BASE64S);
-                self.call("base64decode", vec![arg])
+                Self::call("base64decode", vec![arg])
             }
             _ => self.conditional(inner, Self::string),
         }
@@ -702,7 +705,6 @@ impl Generator {
         for _ in 0..=self.below(4) {
             let (open, close) = (self.one(&["", "", "~"]), self.one(&["", "", "~"]));
             let part = match self.below(8) {
-                0..=3 => fixed(self.one(words)),
                 4 | 5 => {
                     let value = self.any(depth);
                     Tree::Parts(vec![
@@ -749,6 +751,7 @@ impl Generator {
         Tree::List(parts, "")
     }
 
+    #[expect(clippy::too_many_lines, reason = "it is a list of calls")]
     fn list(&mut self, depth: usize) -> Tree {
         if depth == 0 {
             return match self.below(4) {
@@ -789,52 +792,52 @@ impl Generator {
             8 => {
                 let name = self.one(&["distinct", "flatten", "sort", "compact"]);
                 let arg = self.list(inner);
-                self.call(name, vec![arg])
+                Self::call(name, vec![arg])
             }
             9 => {
                 let name = self.one(&["concat", "coalescelist", "setproduct"]);
                 let args = (0..=self.below(2)).map(|_| self.list(inner)).collect();
-                self.call(name, args)
+                Self::call(name, args)
             }
             10 => {
                 let name = self.one(&["setunion", "setintersection", "setsubtract"]);
                 let args = vec![self.list(inner), self.list(inner)];
-                self.call(name, args)
+                Self::call(name, args)
             }
             11 => {
                 let args = (0..=self.below(3)).map(|_| self.number(0)).collect();
-                self.call("range", args)
+                Self::call("range", args)
             }
             12 => {
                 let args = vec![self.list(inner), self.number(0), self.number(0)];
-                self.call("slice", args)
+                Self::call("slice", args)
             }
             13 => {
                 let args = vec![self.list(inner), self.number(0)];
-                self.call("chunklist", args)
+                Self::call("chunklist", args)
             }
             14 => {
                 let name = self.one(&["keys", "values"]);
                 let arg = self.object(inner);
-                self.call(name, vec![arg])
+                Self::call(name, vec![arg])
             }
             15 => {
                 let args = vec![self.string(0), self.string(inner)];
-                self.call("split", args)
+                Self::call("split", args)
             }
             16 => {
                 let format = self.literal(&FORMATS);
                 let args = vec![format, self.list(inner)];
-                self.call("formatlist", args)
+                Self::call("formatlist", args)
             }
             17 | 18 => {
                 let bits = |generator: &mut Self| fixed(generator.one(&["1", "2", "4", "8", "0"]));
                 let args = vec![self.literal(&ADDRESSES), bits(self), bits(self)];
-                self.call("cidrsubnets", args)
+                Self::call("cidrsubnets", args)
             }
             _ => {
                 let text = self.literal(&CSVS);
-                self.call("csvdecode", vec![text])
+                Self::call("csvdecode", vec![text])
             }
         }
     }
@@ -888,11 +891,11 @@ impl Generator {
             }
             5 => {
                 let args = (0..self.below(3)).map(|_| self.object(inner)).collect();
-                self.call("merge", args)
+                Self::call("merge", args)
             }
             _ => {
                 let args = vec![self.list(inner), self.list(inner)];
-                self.call("zipmap", args)
+                Self::call("zipmap", args)
             }
         }
     }

@@ -29,15 +29,6 @@ impl Body {
     }
 }
 
-impl<'a> IntoIterator for &'a Body {
-    type Item = &'a Structure;
-    type IntoIter = std::slice::Iter<'a, Structure>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.items.iter()
-    }
-}
-
 /// One item of a body.
 #[derive(Clone, Debug)]
 pub enum Structure {
@@ -252,7 +243,9 @@ impl Expression {
             }
             ExprKind::Binary(first, rest) => {
                 first.walk(visit);
-                rest.iter().for_each(|(_, operand)| operand.walk(visit));
+                for (_, operand) in rest {
+                    operand.walk(visit);
+                }
             }
             ExprKind::Reference(_, steps) => walk_steps(steps, visit),
             ExprKind::Path(source, steps) => {

@@ -167,7 +167,7 @@ impl AgentFile {
     }
 
     fn body(&mut self, body: &Body, faults: &mut Vec<JobFileFault>) {
-        for structure in body {
+        for structure in &body.items {
             let outcome = match structure {
                 Structure::Attribute(attribute) => self.attribute(attribute),
                 Structure::Block(block) => self.block(block, faults),
@@ -276,7 +276,7 @@ impl AgentFile {
                 })?;
             }
             ("client", []) => {
-                for structure in &block.body {
+                for structure in &block.body.items {
                     let fault = self.client(structure, faults).err();
                     faults.extend(fault);
                 }
@@ -387,7 +387,7 @@ fn percent(name: &str, attribute: &Attribute) -> Result<u8, JobFileFault> {
 fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
     let known = "known here: path, read_only";
     let (mut path, mut read_only) = (None, false);
-    for structure in &block.body {
+    for structure in &block.body.items {
         let Structure::Attribute(attribute) = structure else {
             let message = format!("host_volume {name:?} holds no blocks");
             let at = block.ident.span.clone();
@@ -424,7 +424,7 @@ fn plugin(
         at: block.ident.span.clone(),
         ..PluginBlock::default()
     };
-    for structure in &block.body {
+    for structure in &block.body.items {
         match structure {
             Structure::Attribute(attribute) if attribute.key.as_str() == "args" => {
                 let value = any("args", &attribute.value)?;

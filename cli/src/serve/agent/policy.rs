@@ -58,7 +58,7 @@ pub(crate) fn read_policy_file(path: &Path) -> Result<NetworkPolicy, CliError> {
 fn only_block(body: &Body, faults: &mut Vec<JobFileFault>) -> Result<NetworkPolicy, JobFileFault> {
     const WANTED: &str = "write policy { egress { … } ingress { … } } and nothing else";
     let mut policy = None;
-    for structure in body {
+    for structure in &body.items {
         let (at, block) = match structure {
             Structure::Attribute(attribute) => (attribute.key.span.clone(), None),
             Structure::Block(block) => (block.ident.span.clone(), Some(block)),

@@ -29,7 +29,7 @@ pub(super) struct Reserved {
 
 pub(super) fn read(block: &Block, faults: &mut Vec<JobFileFault>) -> Reserved {
     let mut reserved = Reserved::default();
-    for structure in &block.body {
+    for structure in &block.body.items {
         let outcome = match structure {
             Structure::Attribute(attribute) => reserved.attribute(attribute),
             Structure::Block(inner) => {

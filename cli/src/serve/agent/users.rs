@@ -22,7 +22,7 @@ pub(super) fn read(
 ) -> Result<UserRange, JobFileFault> {
     let (mut min, mut max) = (DEFAULT_MIN, DEFAULT_MAX);
     let before = faults.len();
-    for structure in &block.body {
+    for structure in &block.body.items {
         let outcome = match structure {
             Structure::Attribute(attribute) => match attribute.key.as_str() {
                 name @ "dynamic_user_min" => user(name, attribute).map(|it| min = it),
