@@ -344,3 +344,25 @@ fn files_are_found_by_pattern() {
     );
     fails("fileexists", json!([root]));
 }
+
+/// A key that was made for this test, too small for any other use.
+const RSA_KEY: &str = "-----BEGIN RSA PRIVATE KEY-----\n\
+MIIBOgIBAAJBALW9HI7CB5nxWCwNawgVK12OVU1yMig6ZuEtiY3X1qYLzMjCel9V\n\
+mm8+9JBqq6rAc0AWp+6iDN862ZrWqGYyzh0CAwEAAQJATtl31HBWf/H4QVSpBV65\n\
+6+NfGzTakh2UmUn6jjIBDRUCRDK1i7z7ApIIxt/pMLCocvDU4Ig2mNJTUHln399w\n\
+eQIhAN8XK/spEsbanRic6mNGYRaJZb7Fhyq+1rX5JX2H4A3HAiEA0IxSy1ueubom\n\
+DTWGcMHrELF+XixauX6KGIzjUA8AVPsCIFEGvn+jhGFbJ3G4FF1oQ30G/EBUx+ob\n\
+lCpVymsUfakjAiByYqT+2U/j+s/oKtWEfzhZPaFcMePJHjjMYmpDfRbnhQIhAIe/\n\
+jVJ4/nW6KYiS+wOI/S9nJbH4cGbPH45kG6PgWkYw\n\
+-----END RSA PRIVATE KEY-----\n\n";
+
+#[test]
+fn texts_are_decrypted_by_their_key() {
+    let cipher =
+        "pRzEzJnywsEQz1VReGnCvdYhOL6rpsaXAAzbeKm+pL+uyArO/Jrkz/kWnebW9ikGzd/+Xf0JpPva0pd79e36Bg==";
+
+    is("rsadecrypt", json!([cipher, RSA_KEY]), json!("secret"));
+    fails("rsadecrypt", json!(["AAAA", RSA_KEY]));
+    fails("rsadecrypt", json!([cipher, "x"]));
+    fails("rsadecrypt", json!([cipher, &RSA_KEY[..100]]));
+}
