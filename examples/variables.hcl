@@ -5,7 +5,7 @@ variable "greeting" {
   default     = "Hello"
 
   validation {
-    condition     = length(var.greeting) < 20
+    condition     = strlen(var.greeting) < 20
     error_message = "a greeting is short"
   }
 }

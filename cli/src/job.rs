@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::{deployment, jobspec, names, output};
+use crate::{deployment, names, output};
 
 /// Commands about jobs.
 #[derive(Debug, Subcommand)]
@@ -145,12 +145,12 @@ pub struct ValueArgs {
 
 impl ValueArgs {
     /// With what the environment says.
-    pub(crate) fn inputs(&self) -> jobspec::Inputs {
+    pub(crate) fn inputs(&self) -> muster_jobspec::Inputs {
         // A name or value that is no text can be no variable.
         let env = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });
-        jobspec::Inputs {
+        muster_jobspec::Inputs {
             env: env.collect(),
             files: self.files.clone(),
             values: self.values.clone(),
@@ -206,7 +206,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
 
 /// Reads a job file; faults are shown with the lines they are on.
 fn read(file: &std::path::Path, values: &ValueArgs) -> Result<Value, CliError> {
-    jobspec::read(file, &values.inputs()).map_err(|error| {
+    muster_jobspec::read(file, &values.inputs()).map_err(|error| {
         for report in error.reports() {
             output::say(&format!("{report:?}"));
         }

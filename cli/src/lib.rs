@@ -2,13 +2,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`jobspec`] | job files to the API's JSON |
 //! | [`client`], [`names`], [`output`], [`exit`] | what every client command shares |
 //! | [`job`], [`deployment`], [`alloc`], [`node`], [`eval`], [`events`], [`task`], [`top`], [`system`], [`operator`] | a file per command family |
 //! | [`serve`] | the composition root: server, agent, dev, driver |
 //! | [`doctor`] | what this machine can do, and the fix for what it cannot |
 //!
-//! Client commands use `wire` only; [`serve`], [`doctor`] and the offline parts of [`operator`] are the only modules
+//! Job files are read by the crate `jobspec`. Client commands use `wire` and it only; [`serve`], [`doctor`] and the offline parts of [`operator`] are the only modules
 //! that see more.
 
 #![forbid(unsafe_code)]
@@ -22,7 +21,6 @@ pub mod eval;
 pub mod events;
 pub mod exit;
 pub mod job;
-pub mod jobspec;
 pub mod logs;
 pub mod names;
 pub mod net;

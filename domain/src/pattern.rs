@@ -45,6 +45,12 @@ impl Pattern {
             .map_err(PatternError::Refused)
     }
 
+    /// The engine's expression.
+    #[must_use]
+    pub fn regex(&self) -> &Regex {
+        &self.0
+    }
+
     /// Whether it is found in `text`.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {

@@ -3,7 +3,7 @@
 //! What a file asks is known by the keys of its rows, and whoever can answer is in the unit tests of the
 //! crates, where `recorded_cases_in_named_files` reads the files that `MUSTER_CASES` names and prints a
 //! line for each (`domain/src/fixture/recorded.rs`). This command builds and runs those tests, shows what
-//! differs and adds up. Files with job files in HCL go to the command line's own test.
+//! differs and adds up. Files with job files in HCL go to the test of `jobspec`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ const CRATES: (&[&str], &str) = (
     "recorded_cases_in_named_files",
 );
 /// The same for rows with a job file in HCL.
-const JOB_FILES: (&str, &str) = ("muster-cli", "recorded_job_files");
+const JOB_FILES: (&str, &str) = ("muster-jobspec", "recorded_job_files");
 
 /// Which files.
 #[derive(Debug, clap::Args)]

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::RunArgs;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::jobspec::ConfigPlaces;
 use crate::{deployment, output};
+use muster_jobspec::ConfigPlaces;
 
 /// How long one blocking query waits before it asks again.
 const POLL: Duration = Duration::from_secs(2);

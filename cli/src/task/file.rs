@@ -4,12 +4,11 @@
 //! same names: what is an object in JSON is a block or an object, and `env` may be a block of names and values. What a
 //! definition may say is decided by the server.
 
-use hcl_edit::structure::Structure;
 use serde_json::{Map, Value, json};
 
 use super::DesireArgs;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::{JobFileFault, ReadJobFileError, free, from_parser, load};
+use muster_jobspec::{JobFileFault, ReadJobFileError, free, from_parser, load};
 
 /// Fields that are lists, wherever they stand.
 const LISTS: [&str; 11] = [
@@ -60,8 +59,8 @@ fn parse(name: &str, text: &str) -> Result<Map<String, Value>, ReadJobFileError>
         };
     }
     let body =
-        hcl_edit::parser::parse_body(text).map_err(|error| fault(from_parser(text, &error)))?;
-    let mut tasks = body.iter().filter_map(Structure::as_block);
+        muster_jobspec::syntax::parse_body(text).map_err(|error| fault(from_parser(error)))?;
+    let mut tasks = body.blocks();
     let block = tasks.next().filter(|block| block.ident.as_str() == "task");
     let (Some(block), None) = (block, tasks.next()) else {
         let found = JobFileFault::at(

@@ -38,6 +38,7 @@ const LIBRARIES: &[&str] = &[
     "driver",
     "driver-native",
     "ebpf-common",
+    "jobspec",
     "link",
     "wire",
 ];
@@ -116,6 +117,11 @@ const ROWS: &[Row] = &[
         never: &["openraft", "quinn", "tokio"],
     },
     Row {
+        name: "jobspec",
+        uses: &["domain", "wire"],
+        never: PURE,
+    },
+    Row {
         name: "cli",
         uses: LIBRARIES,
         never: &[],
@@ -123,7 +129,7 @@ const ROWS: &[Row] = &[
     Row {
         // Each target's entry point uses the crate that has the target.
         name: "fuzz",
-        uses: &["agent-core", "control", "driver", "wire"],
+        uses: &["agent-core", "control", "driver", "jobspec", "wire"],
         never: &["aya"],
     },
     Row {

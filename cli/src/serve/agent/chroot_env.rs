@@ -2,12 +2,12 @@
 //!
 //! Nomad's files write it as a block whose keys are quoted paths, which the syntax of HCL has for values alone.
 
-use hcl_edit::structure::Attribute;
 use muster_agent::ChrootEnv;
 use serde_json::Value;
 
 use super::file::wrong;
-use crate::jobspec::{JobFileFault, any, span};
+use muster_jobspec::syntax::Attribute;
+use muster_jobspec::{JobFileFault, any, span};
 
 const NAME: &str = "chroot_env";
 

@@ -40,8 +40,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hcl_edit::Span as _;
-use hcl_edit::structure::{Attribute, Block, Body, Structure};
 use ipnet::Ipv4Net;
 use muster_agent::node::{HostVolume, NetworkPolicy};
 use muster_agent::region::Region;
@@ -56,8 +54,9 @@ use super::policy;
 use super::reserved::{self, Reserved};
 use super::users;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::free::{self, Places};
-use crate::jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
+use muster_jobspec::free::{self, Places};
+use muster_jobspec::syntax::{Attribute, Block, Body, Structure};
+use muster_jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 
 /// Bytes of a configuration file; people write it, and a larger one is something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -121,9 +120,9 @@ impl AgentFile {
             ..Self::default()
         };
         let mut faults = Vec::new();
-        match hcl_edit::parser::parse_body(&chroot_env::as_attribute(&text)) {
+        match muster_jobspec::syntax::parse_body(&chroot_env::as_attribute(&text)) {
             Ok(body) => parsed.body(&body, &mut faults),
-            Err(error) => faults.push(from_parser(&text, &error)),
+            Err(error) => faults.push(from_parser(error)),
         }
         parsed.text = text;
         if faults.is_empty() {
@@ -170,7 +169,7 @@ impl AgentFile {
     }
 
     fn body(&mut self, body: &Body, faults: &mut Vec<JobFileFault>) {
-        for structure in body {
+        for structure in &body.items {
             let outcome = match structure {
                 Structure::Attribute(attribute) => self.attribute(attribute),
                 Structure::Block(block) => self.block(block, faults),
@@ -180,7 +179,7 @@ impl AgentFile {
     }
 
     fn attribute(&mut self, attribute: &Attribute) -> Result<(), JobFileFault> {
-        let name = attribute.key.value().to_string();
+        let name = attribute.key.as_str().to_string();
         let text = || text_of(&name, attribute);
         match name.as_str() {
             "data_dir" => self.data_dir = Some(text()?.into()),
@@ -200,7 +199,7 @@ impl AgentFile {
                 let value = any(&name, &attribute.value)?;
                 self.meta = text_map(value).ok_or_else(|| wrong(attribute, "keys with texts"))?;
             }
-            _ => return Err(unknown(&name, attribute.key.span())),
+            _ => return Err(unknown(&name, Some(attribute.key.span.clone()))),
         }
         Ok(())
     }
@@ -223,13 +222,13 @@ impl AgentFile {
                 return Ok(());
             }
             Structure::Block(block) => {
-                let message = format!("unknown block `{}` in client", block.ident.value());
-                let place = block.ident.span().unwrap_or_default();
+                let message = format!("unknown block `{}` in client", block.ident.as_str());
+                let place = block.ident.span.clone();
                 return Err(JobFileFault::at(place, message)
                     .help(format!("known here: {CLIENT_ATTRIBUTES}")));
             }
         };
-        let name = attribute.key.value().to_string();
+        let name = attribute.key.as_str().to_string();
         let count = |min| {
             let number = number(&name, attribute, min, COUNT_MAX)?;
             usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
@@ -240,7 +239,7 @@ impl AgentFile {
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
                 let placed = |message: String| {
-                    let place = attribute.value.span().unwrap_or_default();
+                    let place = attribute.value.span.clone();
                     JobFileFault::at(place, format!("`{name}`: {message}"))
                 };
                 self.bridge_subnet = Some(parsed.map_err(placed)?);
@@ -249,7 +248,7 @@ impl AgentFile {
             "disk_enforcement" => {
                 let parsed = text_of(&name, attribute)?.parse();
                 let placed = |message: String| {
-                    let place = attribute.value.span().unwrap_or_default();
+                    let place = attribute.value.span.clone();
                     JobFileFault::at(place, format!("`{name}`: {message}"))
                 };
                 self.disk = parsed.map_err(placed)?;
@@ -265,7 +264,7 @@ impl AgentFile {
             "oom_score_adj" => self.oom_score_adj = Some(oom_score(&name, attribute)?),
             "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,
             _ => {
-                let place = attribute.key.span().unwrap_or_default();
+                let place = attribute.key.span.clone();
                 let message = format!("unknown field `{name}` in client");
                 return Err(JobFileFault::at(place, message)
                     .help(format!("known here: {CLIENT_ATTRIBUTES}")));
@@ -275,8 +274,8 @@ impl AgentFile {
     }
 
     fn block(&mut self, block: &Block, faults: &mut Vec<JobFileFault>) -> Result<(), JobFileFault> {
-        let at = block.ident.span().unwrap_or_default();
-        match (block.ident.value().as_str(), block.labels.as_slice()) {
+        let at = block.ident.span.clone();
+        match (block.ident.as_str(), block.labels.as_slice()) {
             ("meta", []) => {
                 let (map, _places) = free::read("meta", block, faults);
                 self.meta = text_map(Value::Object(map)).ok_or_else(|| {
@@ -284,7 +283,7 @@ impl AgentFile {
                 })?;
             }
             ("client", []) => {
-                for structure in &block.body {
+                for structure in &block.body.items {
                     let fault = self.client(structure, faults).err();
                     faults.extend(fault);
                 }
@@ -395,13 +394,13 @@ fn percent(name: &str, attribute: &Attribute) -> Result<u8, JobFileFault> {
 fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
     let known = "known here: path, read_only";
     let (mut path, mut read_only) = (None, false);
-    for structure in &block.body {
+    for structure in &block.body.items {
         let Structure::Attribute(attribute) = structure else {
             let message = format!("host_volume {name:?} holds no blocks");
-            let at = block.ident.span().unwrap_or_default();
+            let at = block.ident.span.clone();
             return Err(JobFileFault::at(at, message).help(known));
         };
-        match attribute.key.value().as_str() {
+        match attribute.key.as_str() {
             "path" => path = Some(text_of("path", attribute)?),
             "read_only" => match any("read_only", &attribute.value)? {
                 Value::Bool(asked) => read_only = asked,
@@ -409,7 +408,7 @@ fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
             },
             key => {
                 let message = format!("unknown field `{key}` in host_volume {name:?}");
-                let place = attribute.key.span().unwrap_or_default();
+                let place = attribute.key.span.clone();
                 return Err(JobFileFault::at(place, message).help(known));
             }
         }
@@ -417,7 +416,7 @@ fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
     match path {
         Some(path) if path.starts_with('/') => Ok(HostVolume { path, read_only }),
         Some(_) | None => Err(JobFileFault::at(
-            block.ident.span().unwrap_or_default(),
+            block.ident.span.clone(),
             format!("host_volume {name:?} needs an absolute `path`"),
         )),
     }
@@ -429,12 +428,12 @@ fn plugin(
     faults: &mut Vec<JobFileFault>,
 ) -> Result<PluginBlock, JobFileFault> {
     let mut plugin = PluginBlock {
-        at: block.ident.span().unwrap_or_default(),
+        at: block.ident.span.clone(),
         ..PluginBlock::default()
     };
-    for structure in &block.body {
+    for structure in &block.body.items {
         match structure {
-            Structure::Attribute(attribute) if attribute.key.value().as_str() == "args" => {
+            Structure::Attribute(attribute) if attribute.key.as_str() == "args" => {
                 let value = any("args", &attribute.value)?;
                 plugin.settings.args =
                     texts(value).ok_or_else(|| wrong(attribute, "a list of texts"))?;
@@ -445,15 +444,18 @@ fn plugin(
                 plugin.places = places;
             }
             Structure::Attribute(attribute) => {
-                let key = attribute.key.value();
+                let key = attribute.key.as_str();
                 let message = format!("unknown field `{key}` in plugin {name:?}");
-                let place = attribute.key.span().unwrap_or_default();
+                let place = attribute.key.span.clone();
                 return Err(JobFileFault::at(place, message)
                     .help("known here: args, and the block config with what the driver takes"));
             }
             Structure::Block(inner) => {
-                let message = format!("unknown block `{}` in plugin {name:?}", inner.ident.value());
-                let place = inner.ident.span().unwrap_or_default();
+                let message = format!(
+                    "unknown block `{}` in plugin {name:?}",
+                    inner.ident.as_str()
+                );
+                let place = inner.ident.span.clone();
                 return Err(JobFileFault::at(place, message)
                     .help("known here: args, and the block config with what the driver takes"));
             }
@@ -468,7 +470,7 @@ fn unknown(name: &str, place: Option<Range<usize>>) -> JobFileFault {
 }
 
 pub(super) fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
-    let message = format!("`{}` must be {wanted}", attribute.key.value());
+    let message = format!("`{}` must be {wanted}", attribute.key.as_str());
     JobFileFault::at(span(&attribute.value), message)
 }
 

@@ -4,15 +4,14 @@
 
 use std::path::Path;
 
-use hcl_edit::Span as _;
-use hcl_edit::structure::{Block, Body, Structure};
 use muster_agent::node::NetworkPolicy;
 use muster_wire::api::job::request::read_policy;
 use serde_json::{Map, Value};
 
 use super::file;
 use crate::exit::{CliError, Exit};
-use crate::jobspec::{JobFileFault, ReadJobFileError, free, from_parser};
+use muster_jobspec::syntax::{Block, Body, Structure};
+use muster_jobspec::{JobFileFault, ReadJobFileError, free, from_parser};
 
 /// Names of the block's fields in a job file and in a job's JSON.
 const FIELDS: [(&str, &str); 14] = [
@@ -41,9 +40,9 @@ const FIELDS: [(&str, &str); 14] = [
 pub(crate) fn read_policy_file(path: &Path) -> Result<NetworkPolicy, CliError> {
     let text = file::text_in(path)?;
     let mut faults = Vec::new();
-    let read = match hcl_edit::parser::parse_body(&text) {
+    let read = match muster_jobspec::syntax::parse_body(&text) {
         Ok(body) => only_block(&body, &mut faults),
-        Err(error) => Err(from_parser(&text, &error)),
+        Err(error) => Err(from_parser(error)),
     };
     match read {
         Ok(policy) if faults.is_empty() => Ok(policy),
@@ -59,10 +58,10 @@ pub(crate) fn read_policy_file(path: &Path) -> Result<NetworkPolicy, CliError> {
 fn only_block(body: &Body, faults: &mut Vec<JobFileFault>) -> Result<NetworkPolicy, JobFileFault> {
     const WANTED: &str = "write policy { egress { … } ingress { … } } and nothing else";
     let mut policy = None;
-    for structure in body {
+    for structure in &body.items {
         let (at, block) = match structure {
-            Structure::Attribute(attribute) => (attribute.key.span(), None),
-            Structure::Block(block) => (block.ident.span(), Some(block)),
+            Structure::Attribute(attribute) => (attribute.key.span.clone(), None),
+            Structure::Block(block) => (block.ident.span.clone(), Some(block)),
         };
         match block {
             Some(block) if block.has_ident("policy") && policy.is_none() => {
@@ -70,8 +69,7 @@ fn only_block(body: &Body, faults: &mut Vec<JobFileFault>) -> Result<NetworkPoli
             }
             Some(_) | None => {
                 let message = "only one block `policy` may stand here".to_owned();
-                let place = at.unwrap_or_default();
-                return Err(JobFileFault::at(place, message).help(WANTED));
+                return Err(JobFileFault::at(at, message).help(WANTED));
             }
         }
     }
@@ -85,7 +83,7 @@ pub(super) fn read(
     block: &Block,
     faults: &mut Vec<JobFileFault>,
 ) -> Result<NetworkPolicy, JobFileFault> {
-    let at = || block.ident.span().unwrap_or_default();
+    let at = || block.ident.span.clone();
     let (map, places) = free::read("policy", block, faults);
     let json = renamed(map);
     read_policy(&json).map_err(|found| {

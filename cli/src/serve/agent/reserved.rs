@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use hcl_edit::Span as _;
-use hcl_edit::structure::{Attribute, Block, Structure};
 use muster_agent::node::Amount;
 
 use super::file::{number, text_of, wrong};
-use crate::jobspec::JobFileFault;
+use muster_jobspec::JobFileFault;
+use muster_jobspec::syntax::{Attribute, Block, Structure};
 
 /// Its attributes, as faults list them.
 const ATTRIBUTES: &str = "cores, cpu, disk, memory, reserved_ports";
@@ -30,12 +29,12 @@ pub(super) struct Reserved {
 
 pub(super) fn read(block: &Block, faults: &mut Vec<JobFileFault>) -> Reserved {
     let mut reserved = Reserved::default();
-    for structure in &block.body {
+    for structure in &block.body.items {
         let outcome = match structure {
             Structure::Attribute(attribute) => reserved.attribute(attribute),
             Structure::Block(inner) => {
-                let message = format!("unknown block `{}` in reserved", inner.ident.value());
-                let place = inner.ident.span().unwrap_or_default();
+                let message = format!("unknown block `{}` in reserved", inner.ident.as_str());
+                let place = inner.ident.span.clone();
                 Err(JobFileFault::at(place, message).help(format!("known here: {ATTRIBUTES}")))
             }
         };
@@ -46,7 +45,7 @@ pub(super) fn read(block: &Block, faults: &mut Vec<JobFileFault>) -> Reserved {
 
 impl Reserved {
     fn attribute(&mut self, attribute: &Attribute) -> Result<(), JobFileFault> {
-        let name = attribute.key.value().to_string();
+        let name = attribute.key.as_str().to_string();
         let amount = || number(&name, attribute, 0, AMOUNT_MAX);
         match name.as_str() {
             "cpu" => self.amount.cpu_mhz = amount()?,
@@ -55,7 +54,7 @@ impl Reserved {
             "cores" => self.cores = numbers(&name, attribute, 0, CORE_MAX)?,
             "reserved_ports" => self.ports = numbers(&name, attribute, 1, u16::MAX)?,
             _ => {
-                let place = attribute.key.span().unwrap_or_default();
+                let place = attribute.key.span.clone();
                 let message = format!("unknown field `{name}` in reserved");
                 return Err(
                     JobFileFault::at(place, message).help(format!("known here: {ATTRIBUTES}"))

@@ -1,11 +1,10 @@
 //! The block `users` of the agent's configuration: the users of tasks that name none, under Nomad's names.
 
-use hcl_edit::Span as _;
-use hcl_edit::structure::{Attribute, Block, Structure};
 use muster_agent::UserRange;
 
 use super::file::number;
-use crate::jobspec::JobFileFault;
+use muster_jobspec::JobFileFault;
+use muster_jobspec::syntax::{Attribute, Block, Structure};
 
 /// Its attributes, as faults list them.
 const ATTRIBUTES: &str = "dynamic_user_max, dynamic_user_min";
@@ -23,13 +22,13 @@ pub(super) fn read(
 ) -> Result<UserRange, JobFileFault> {
     let (mut min, mut max) = (DEFAULT_MIN, DEFAULT_MAX);
     let before = faults.len();
-    for structure in &block.body {
+    for structure in &block.body.items {
         let outcome = match structure {
-            Structure::Attribute(attribute) => match attribute.key.value().as_str() {
+            Structure::Attribute(attribute) => match attribute.key.as_str() {
                 name @ "dynamic_user_min" => user(name, attribute).map(|it| min = it),
                 name @ "dynamic_user_max" => user(name, attribute).map(|it| max = it),
                 name => {
-                    let place = attribute.key.span().unwrap_or_default();
+                    let place = attribute.key.span.clone();
                     Err(
                         JobFileFault::at(place, format!("unknown field `{name}` in users"))
                             .help(format!("known here: {ATTRIBUTES}")),
@@ -37,8 +36,8 @@ pub(super) fn read(
                 }
             },
             Structure::Block(inner) => {
-                let message = format!("unknown block `{}` in users", inner.ident.value());
-                let place = inner.ident.span().unwrap_or_default();
+                let message = format!("unknown block `{}` in users", inner.ident.as_str());
+                let place = inner.ident.span.clone();
                 Err(JobFileFault::at(place, message).help(format!("known here: {ATTRIBUTES}")))
             }
         };
@@ -48,7 +47,7 @@ pub(super) fn read(
         return Ok(UserRange::default());
     }
     UserRange::new(min, max).map_err(|error| {
-        let place = block.ident.span().unwrap_or_default();
+        let place = block.ident.span.clone();
         JobFileFault::at(place, error.to_string())
     })
 }

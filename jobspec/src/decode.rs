@@ -1,0 +1,476 @@
+//! Blocks to JSON objects, by the tables in `schema`.
+
+use std::ops::Range;
+
+use serde_json::{Map, Value};
+
+use crate::convert;
+use crate::dynamic::{Found, Item, place};
+use crate::eval::Evaluator;
+use crate::fault::{JobFileFault, ReadJobFileError, nearest};
+use crate::field;
+use crate::free;
+use crate::locals;
+use crate::schema::{ALONE, Attr, Block, JOB, Kind, Nested, Shape};
+use crate::scope::Scope;
+use crate::syntax::{Attribute, Block as HclBlock, Body, Structure};
+use crate::variable::{Inputs, Variables};
+
+/// The blocks of a job file.
+#[derive(Debug)]
+pub(crate) struct JobFile<'a> {
+    /// The `job` block.
+    pub(crate) job: Found<'a>,
+    pub(crate) evaluator: Evaluator,
+}
+
+/// Why a job file could not be read.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The file is wrong.
+    Here(Vec<JobFileFault>),
+    /// A value that was given beside it is wrong.
+    Given(ReadJobFileError),
+}
+
+impl<'a> JobFile<'a> {
+    /// Finds the `job` block in `body`, and the names it may use.
+    pub(crate) fn open(
+        body: &'a Body,
+        inputs: &Inputs,
+        evaluator: Evaluator,
+    ) -> Result<Self, Failure> {
+        let mut faults = Vec::new();
+        let mut job: Option<&HclBlock> = None;
+        let mut variables = Variables::default();
+        let mut locals = Vec::new();
+        for structure in &body.items {
+            let block = match structure {
+                Structure::Block(block) => block,
+                Structure::Attribute(attribute) => {
+                    faults.push(JobFileFault::at(
+                        attribute.key.span.clone(),
+                        format!(
+                            "`{}` stands outside the `job` block",
+                            attribute.key.as_str()
+                        ),
+                    ));
+                    continue;
+                }
+            };
+            match block.ident.as_str() {
+                "job" if job.is_some() => faults.push(JobFileFault::at(
+                    place(block),
+                    "a second `job` block: a file holds one job",
+                )),
+                "job" => job = Some(block),
+                "variable" => faults.extend(variables.declare(block, &evaluator)),
+                "variables" => faults.extend(variables.declare_all(block, &evaluator)),
+                "locals" => locals.push(block),
+                other => {
+                    let message = format!("unknown block `{other}`");
+                    faults.push(
+                        JobFileFault::at(place(block), message)
+                            .help("a job file holds one `job` block, variables and locals"),
+                    );
+                }
+            }
+        }
+        if job.is_none() && faults.is_empty() {
+            faults.push(
+                JobFileFault::at(0..0, "holds no `job` block")
+                    .help("start with job \"name\" { … }"),
+            );
+        }
+        if !faults.is_empty() {
+            return Err(Failure::Here(faults));
+        }
+        variables.take(inputs).map_err(Failure::Given)?;
+        let variables = variables.values(&evaluator, &mut faults);
+        let scope = if faults.is_empty() {
+            locals::read(&locals, variables, &evaluator, &mut faults)
+        } else {
+            Scope::default()
+        };
+        match job {
+            Some(job) if faults.is_empty() => Ok(Self {
+                job: Found::written(job, &scope),
+                evaluator,
+            }),
+            Some(_) | None => Err(Failure::Here(faults)),
+        }
+    }
+
+    /// The job, as the API's JSON.
+    pub(crate) fn decode(&self) -> Result<Value, Vec<JobFileFault>> {
+        let mut decoder = Decoder {
+            evaluator: &self.evaluator,
+            faults: Vec::new(),
+        };
+        let mut job = decoder.object(&self.job, &JOB);
+        if let Some(Value::Array(mut alone)) = job.remove(ALONE) {
+            if let Some(Value::Array(groups)) = job.remove("TaskGroups") {
+                alone.extend(groups);
+            }
+            job.insert("TaskGroups".to_owned(), Value::Array(alone));
+        }
+        if decoder.faults.is_empty() {
+            Ok(Value::Object(job))
+        } else {
+            Err(decoder.faults)
+        }
+    }
+}
+
+/// Collects everything wrong with a job on the way.
+#[derive(Debug)]
+struct Decoder<'a> {
+    evaluator: &'a Evaluator,
+    faults: Vec<JobFileFault>,
+}
+
+impl Decoder<'_> {
+    /// `block` as an object, by `schema`.
+    fn object(&mut self, block: &Found<'_>, schema: &Block) -> Map<String, Value> {
+        let mut object = Map::new();
+        self.label(block, schema, &mut object);
+        for item in block.items(self.evaluator, &mut self.faults) {
+            match item {
+                Item::Attribute(attribute) => {
+                    self.attribute(block, schema, attribute, &mut object);
+                }
+                Item::Block(inner) => self.block(block, schema, &inner, &mut object),
+            }
+        }
+        for name in schema.required {
+            let json = schema.attrs.iter().find(|attr| attr.name == *name);
+            if json.is_some_and(|attr| !object.contains_key(attr.json)) {
+                let message = format!("`{}` needs `{name}`", block.name);
+                self.fault(block.place.clone(), message);
+            }
+        }
+        for (name, text) in schema.defaults {
+            object
+                .entry(*name)
+                .or_insert_with(|| Value::String((*text).to_owned()));
+        }
+        object
+    }
+
+    fn fault(&mut self, place: Range<usize>, message: impl Into<String>) {
+        self.faults.push(JobFileFault::at(place, message));
+    }
+
+    fn label(&mut self, block: &Found<'_>, schema: &Block, object: &mut Map<String, Value>) {
+        let name = block.name;
+        let is_labelled = !schema.label.is_empty();
+        match (is_labelled, block.labels.as_slice()) {
+            (true, [label]) => {
+                for json in schema.label {
+                    object.insert((*json).to_owned(), Value::String(label.clone()));
+                }
+            }
+            (true, []) => self.faults.push(
+                JobFileFault::at(block.place.clone(), format!("`{name}` needs a name"))
+                    .help(format!("write {name} \"name\" {{ … }}")),
+            ),
+            (false, []) => {}
+            (true | false, labels) => {
+                let more = labels.len() - usize::from(is_labelled);
+                self.fault(
+                    block.place.clone(),
+                    format!("`{name}` has {more} labels too many"),
+                );
+            }
+        }
+    }
+
+    fn attribute(
+        &mut self,
+        block: &Found<'_>,
+        schema: &Block,
+        attribute: &Attribute,
+        object: &mut Map<String, Value>,
+    ) {
+        let name = attribute.key.as_str();
+        let Some(attr) = schema.attrs.iter().find(|attr| attr.name == name) else {
+            self.block_as_value(block, schema, attribute, object);
+            return;
+        };
+        let value = self
+            .evaluator
+            .eval(&attribute.value, &block.scope)
+            .map_err(|fault| fault.about(name))
+            .and_then(|found| field::of_kind(name, attr.kind, &found, &attribute.value));
+        match value {
+            Ok(Value::Null) => {}
+            Ok(value) => {
+                object.insert(attr.json.to_owned(), value);
+            }
+            Err(fault) => self.faults.push(fault),
+        }
+    }
+
+    /// An attribute that no row of the table names. Nomad also takes `config = { … }`.
+    fn block_as_value(
+        &mut self,
+        block: &Found<'_>,
+        schema: &Block,
+        attribute: &Attribute,
+        object: &mut Map<String, Value>,
+    ) {
+        let name = attribute.key.as_str();
+        let key = attribute.key.span.clone();
+        let Some(nested) = schema.blocks.iter().find(|nested| nested.name == name) else {
+            self.faults.push(unknown(block, schema, name, key));
+            return;
+        };
+        if nested.shape != Shape::Free {
+            self.faults.push(
+                JobFileFault::at(key, format!("`{name}` is a block, not a value"))
+                    .help(format!("write {name} {{ … }} without `=`")),
+            );
+            return;
+        }
+        let value = self.evaluator.eval(&attribute.value, &block.scope);
+        match value.map_err(|fault| fault.about(name)) {
+            Ok(found) if found.entries().is_some() => {
+                match field::to_json(&found, &attribute.value) {
+                    Ok(map) => {
+                        object.insert(nested.json.to_owned(), map);
+                    }
+                    Err(fault) => self.faults.push(fault.about(name)),
+                }
+            }
+            Ok(_) => self.fault(
+                attribute.value.span.clone(),
+                format!("`{name}` must be a block: {name} {{ … }}"),
+            ),
+            Err(fault) => self.faults.push(fault),
+        }
+    }
+
+    fn block(
+        &mut self,
+        block: &Found<'_>,
+        schema: &Block,
+        inner: &Found<'_>,
+        object: &mut Map<String, Value>,
+    ) {
+        let name = inner.name;
+        if let Some(attr) = schema.attrs.iter().find(|attr| attr.name == name) {
+            if attr.kind == Kind::TextMap {
+                self.text_map(inner, attr, object);
+            } else {
+                self.faults.push(
+                    JobFileFault::at(
+                        inner.place.clone(),
+                        format!("`{name}` is a value, not a block"),
+                    )
+                    .help(format!("write {name} = … ({})", attr.kind.describe())),
+                );
+            }
+            return;
+        }
+        let Some(nested) = schema.blocks.iter().find(|nested| nested.name == name) else {
+            let place = inner.place.clone();
+            self.faults.push(unknown(block, schema, name, place));
+            return;
+        };
+        match nested.shape {
+            Shape::One => {
+                let value = self.object(inner, nested.block);
+                self.once(inner, nested, value, object);
+            }
+            Shape::Free => {
+                let mut faults = Vec::new();
+                let (map, _places) = free::read_in(inner.name, inner, self.evaluator, &mut faults);
+                self.faults.append(&mut faults);
+                self.once(inner, nested, map, object);
+            }
+            Shape::Many => {
+                let value = self.object(inner, nested.block);
+                push(object, nested.json, Value::Object(value));
+            }
+            Shape::Named => self.named(inner, nested, object),
+            Shape::Ports => {
+                let port = self.object(inner, nested.block);
+                let list = if port.contains_key("Value") {
+                    "ReservedPorts"
+                } else {
+                    "DynamicPorts"
+                };
+                push(object, list, Value::Object(port));
+            }
+            Shape::Conditions => self.condition(inner, nested, object),
+            Shape::Alone => self.alone(inner, nested, object),
+        }
+    }
+
+    /// Puts what may stand once.
+    fn once(
+        &mut self,
+        inner: &Found<'_>,
+        nested: &Nested,
+        value: Map<String, Value>,
+        object: &mut Map<String, Value>,
+    ) {
+        let before = object.insert(nested.json.to_owned(), Value::Object(value));
+        if before.is_some() {
+            let message = format!("a second `{}` block", inner.name);
+            self.fault(inner.place.clone(), message);
+        }
+    }
+
+    fn named(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+        let value = self.object(inner, nested.block);
+        let Some(label) = inner.labels.first() else {
+            return;
+        };
+        let all = object
+            .entry(nested.json)
+            .or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(all) = all
+            && all.insert(label.clone(), Value::Object(value)).is_some()
+        {
+            let message = format!("a second `{}` of the name `{label}`", inner.name);
+            self.fault(inner.place.clone(), message);
+        }
+    }
+
+    /// A constraint or an affinity; a short form names its operator.
+    fn condition(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+        let mut condition = self.object(inner, nested.block);
+        let short: Vec<&str> = nested
+            .block
+            .attrs
+            .iter()
+            .map(|attr| attr.json)
+            .filter(|json| SHORT_FORMS.iter().any(|(short, _)| short == json))
+            .filter(|json| condition.contains_key(*json))
+            .collect();
+        if let [first, second, ..] = short.as_slice() {
+            let message = format!(
+                "`{}` says both `{first}` and `{second}`: write two",
+                inner.name
+            );
+            self.fault(inner.place.clone(), message);
+        }
+        for (name, side) in SHORT_FORMS {
+            let Some(value) = condition.remove(name) else {
+                continue;
+            };
+            condition.insert("Operand".to_owned(), Value::String(name.to_owned()));
+            match (side, value.as_bool()) {
+                // `distinct_hosts = false` asks for nothing.
+                (Side::Neither, Some(false)) => return,
+                // `is_set = true` beside an attribute.
+                (Side::Neither, _) | (Side::Alone, Some(true)) => {}
+                (Side::Alone | Side::Left, _) => {
+                    condition.insert("LTarget".to_owned(), value);
+                }
+                (Side::Right, _) => {
+                    condition.insert("RTarget".to_owned(), value);
+                }
+            }
+        }
+        push(object, nested.json, Value::Object(condition));
+    }
+
+    /// A task outside a group is a group of its own with the same name. Nomad lists these first.
+    fn alone(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+        let task = self.object(inner, nested.block);
+        let mut group = Map::new();
+        group.insert(
+            "Name".to_owned(),
+            task.get("Name").cloned().unwrap_or_default(),
+        );
+        group.insert("Tasks".to_owned(), Value::Array(vec![Value::Object(task)]));
+        push(object, nested.json, Value::Object(group));
+    }
+
+    fn text_map(&mut self, block: &Found<'_>, attr: &Attr, object: &mut Map<String, Value>) {
+        let mut map = Map::new();
+        for item in block.items(self.evaluator, &mut self.faults) {
+            let attribute = match item {
+                Item::Attribute(attribute) => attribute,
+                Item::Block(inner) => {
+                    let message = format!("`{}` holds keys with texts, not blocks", attr.name);
+                    self.fault(inner.place, message);
+                    continue;
+                }
+            };
+            let key = attribute.key.as_str();
+            let field = format!("{}.{key}", attr.name);
+            let value = self.evaluator.eval(&attribute.value, &block.scope);
+            match value.map_err(|fault| fault.about(&field)) {
+                Ok(value) => match convert::text(&value) {
+                    Some(text) => {
+                        map.insert(key.to_owned(), Value::String(text));
+                    }
+                    None => self.fault(
+                        attribute.value.span.clone(),
+                        format!("`{field}` must be a text in quotes"),
+                    ),
+                },
+                Err(fault) => self.faults.push(fault),
+            }
+        }
+        if object
+            .insert(attr.json.to_owned(), Value::Object(map))
+            .is_some()
+        {
+            let message = format!("a second `{}`", attr.name);
+            self.fault(block.place.clone(), message);
+        }
+    }
+}
+
+/// Which side of a condition the value of a short form is.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    /// It only says whether.
+    Neither,
+    Left,
+    /// The attribute, or only that the form is meant.
+    Alone,
+    Right,
+}
+
+/// The operators that are attributes as well.
+const SHORT_FORMS: [(&str, Side); 10] = [
+    ("distinct_hosts", Side::Neither),
+    ("distinct_property", Side::Left),
+    ("is_not_set", Side::Alone),
+    ("is_set", Side::Alone),
+    ("regexp", Side::Right),
+    ("semver", Side::Right),
+    ("set_contains", Side::Right),
+    ("set_contains_all", Side::Right),
+    ("set_contains_any", Side::Right),
+    ("version", Side::Right),
+];
+
+fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
+    let list = object
+        .entry(name)
+        .or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(items) = list {
+        items.push(value);
+    }
+}
+
+fn unknown(block: &Found<'_>, schema: &Block, name: &str, span: Range<usize>) -> JobFileFault {
+    let owner = block.name;
+    if schema.later.contains(&name) {
+        return JobFileFault::at(
+            span,
+            format!("`{name}` in `{owner}` is not supported by this version of Muster yet"),
+        )
+        .help("leave it out; nothing is ignored silently");
+    }
+    let attrs = schema.attrs.iter().map(|attr| attr.name);
+    let known = attrs.chain(schema.blocks.iter().map(|nested| nested.name));
+    let fault = JobFileFault::at(span, format!("unknown field `{name}` in `{owner}`"));
+    nearest(fault, name, known)
+}

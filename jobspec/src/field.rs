@@ -1,0 +1,106 @@
+//! Values as fields of the API, each kind checked where it is written.
+
+use std::collections::BTreeMap;
+
+use muster_wire::api::duration;
+use serde_json::{Map, Value as Json};
+
+use crate::convert;
+use crate::eval::{Evaluator, span};
+use crate::fault::JobFileFault;
+use crate::schema::Kind;
+use crate::scope::Scope;
+use crate::syntax::Expression;
+use crate::value::Value;
+
+/// The value of `expression` for the field `field`, of a file that has no names of its own.
+///
+/// # Errors
+///
+/// The expression has no value.
+pub fn any(field: &str, expression: &Expression) -> Result<Json, JobFileFault> {
+    let value = Evaluator::new("").eval(expression, &Scope::default());
+    value
+        .and_then(|value| to_json(&value, expression))
+        .map_err(|fault| fault.about(field))
+}
+
+/// `value`, which was found at `expression`, in JSON.
+pub(crate) fn to_json(value: &Value, expression: &Expression) -> Result<Json, JobFileFault> {
+    value
+        .to_json()
+        .map_err(|message| JobFileFault::at(span(expression), message))
+}
+
+/// `value`, which was found at `expression`, as a value of `kind` for the field `field`.
+pub(crate) fn of_kind(
+    field: &str,
+    kind: Kind,
+    value: &Value,
+    expression: &Expression,
+) -> Result<Json, JobFileFault> {
+    let wrong = || {
+        let odd = value
+            .items()
+            .and_then(|items| items.iter().find(|item| convert::text(item).is_none()));
+        let found = match odd {
+            Some(item) if kind == Kind::Texts => {
+                format!("{} with {} in it", value.describe(), item.describe())
+            }
+            Some(_) | None => value.describe().to_owned(),
+        };
+        let message = format!("`{field}` must be {}, not {found}", kind.describe());
+        JobFileFault::at(span(expression), message)
+    };
+    if value.is_null() {
+        return Ok(Json::Null);
+    }
+    match kind {
+        Kind::Text => convert::text(value).map(Json::String),
+        Kind::Word(words) => match value {
+            Value::Text(word) if words.contains(&word.as_str()) => Some(Json::String(word.clone())),
+            _ => None,
+        },
+        Kind::Int => whole(value),
+        Kind::Bool => convert::boolean(value).map(Json::Bool),
+        Kind::Duration => match value {
+            Value::Text(text) => {
+                return match duration::parse(text) {
+                    Ok(parsed) => Ok(Json::from(duration::nanos(parsed))),
+                    Err(error) => {
+                        Err(JobFileFault::at(span(expression), error.to_string()).about(field))
+                    }
+                };
+            }
+            // Nanoseconds.
+            Value::Number(number) => number
+                .as_u64()
+                .filter(|nanos| i64::try_from(*nanos).is_ok())
+                .map(Json::from),
+            _ => None,
+        },
+        Kind::Texts => value.items().and_then(|items| {
+            let texts: Option<Vec<String>> = items.iter().map(convert::text).collect();
+            texts.map(Json::from)
+        }),
+        Kind::TextMap => value.entries().and_then(text_map),
+    }
+    .ok_or_else(wrong)
+}
+
+/// A whole number that 64 bits hold.
+fn whole(value: &Value) -> Option<Json> {
+    let number = convert::number(value)?;
+    number
+        .as_i64()
+        .map(Json::from)
+        .or_else(|| number.as_u64().map(Json::from))
+}
+
+/// Numbers and booleans in a map of texts become texts, as in Nomad.
+fn text_map(map: &BTreeMap<String, Value>) -> Option<Json> {
+    let texts = map
+        .iter()
+        .map(|(name, value)| Some((name.clone(), Json::String(convert::text(value)?))));
+    texts.collect::<Option<Map<_, _>>>().map(Json::Object)
+}

@@ -1,0 +1,251 @@
+//! HCL's JSON syntax: `{"job": {"web": {"group": {"g": {…}}}}}`.
+//!
+//! JSON does not tell attributes from blocks, so the schema of job files does: an object below the name of
+//! a block is its labels and then its body, a list is several such blocks. Texts are templates.
+
+use std::collections::BTreeSet;
+
+use crate::fault::{JobFileFault, from_parser};
+use crate::number::Number;
+use crate::schema::{Block as Schema, JOB, Shape};
+use crate::syntax::json::{Key, Kind, Node};
+use crate::syntax::{self, Attribute, Block, Body, ExprKind, Expression, Ident, Structure};
+
+type Parsed<T> = Result<T, JobFileFault>;
+
+/// The contents that a body may have.
+#[derive(Clone, Copy)]
+enum Form {
+    /// A whole job file.
+    File,
+    Schema(&'static Schema),
+    /// A `dynamic` block that makes blocks of this form.
+    Dynamic(&'static Schema, bool),
+    Variable,
+    /// Attributes alone. Their texts may be templates.
+    Values(bool),
+}
+
+/// The value of a key in a body.
+enum Item {
+    Attribute,
+    /// The text of the value is an expression.
+    Keyword,
+    /// Blocks with this number of labels.
+    Blocks(usize, Form),
+}
+
+impl Form {
+    fn item(self, name: &str) -> Item {
+        match self {
+            Self::File => match name {
+                "job" => Item::Blocks(1, Self::Schema(&JOB)),
+                "variable" => Item::Blocks(1, Self::Variable),
+                "variables" | "locals" => Item::Blocks(0, Self::Values(true)),
+                _ => Item::Attribute,
+            },
+            Self::Schema(schema) => Self::in_schema(schema, name),
+            Self::Dynamic(schema, is_free) => match name {
+                "iterator" => Item::Keyword,
+                "content" if is_free => Item::Blocks(0, Self::Values(true)),
+                "content" => Item::Blocks(0, Self::Schema(schema)),
+                _ => Item::Attribute,
+            },
+            Self::Variable => match name {
+                "type" => Item::Keyword,
+                "validation" => Item::Blocks(0, Self::Values(true)),
+                _ => Item::Attribute,
+            },
+            Self::Values(_) => Item::Attribute,
+        }
+    }
+
+    fn in_schema(schema: &'static Schema, name: &str) -> Item {
+        if name == "dynamic" {
+            return Item::Blocks(1, Self::Schema(schema));
+        }
+        match schema.blocks.iter().find(|nested| nested.name == name) {
+            Some(nested) if nested.shape == Shape::Free => Item::Blocks(0, Self::Values(true)),
+            Some(nested) => {
+                let labels = usize::from(!nested.block.label.is_empty());
+                Item::Blocks(labels, Self::Schema(nested.block))
+            }
+            None => Item::Attribute,
+        }
+    }
+
+    /// The form of the blocks that `dynamic` makes by the name `name`.
+    fn of_dynamic(schema: &'static Schema, name: &str) -> Self {
+        match schema.blocks.iter().find(|nested| nested.name == name) {
+            Some(nested) => Self::Dynamic(nested.block, nested.shape == Shape::Free),
+            None => Self::Values(true),
+        }
+    }
+
+    fn has_templates(self) -> bool {
+        !matches!(self, Self::Values(false))
+    }
+}
+
+/// The blocks of a job file.
+pub(crate) fn job_file(node: &Node) -> Parsed<Body> {
+    let mut body = Body::default();
+    add_body(&mut body, node, Form::File)?;
+    Ok(body)
+}
+
+/// The attributes of a file of values. Its texts are no templates, as in Nomad.
+pub(crate) fn values(node: &Node) -> Parsed<Body> {
+    let mut body = Body::default();
+    add_body(&mut body, node, Form::Values(false))?;
+    Ok(body)
+}
+
+fn add_body(body: &mut Body, node: &Node, form: Form) -> Parsed<()> {
+    match &node.kind {
+        Kind::Object(entries) => {
+            let mut names: BTreeSet<String> = body
+                .attributes()
+                .map(|known| known.key.name.clone())
+                .collect();
+            for (key, value) in entries {
+                // A comment.
+                if key.text == "//" {
+                    continue;
+                }
+                let value = match form.item(&key.text) {
+                    Item::Blocks(labels, inner) => {
+                        add_blocks(body, key, value, labels, inner)?;
+                        continue;
+                    }
+                    Item::Keyword => keyword(value)?,
+                    Item::Attribute => expression(value, form.has_templates())?,
+                };
+                if !names.insert(key.text.clone()) {
+                    let message = format!("a second attribute `{}`", key.text);
+                    return Err(JobFileFault::at(key.span.clone(), message));
+                }
+                let key = ident(key);
+                body.items
+                    .push(Structure::Attribute(Attribute { key, value }));
+            }
+            Ok(())
+        }
+        Kind::List(items) => items.iter().try_for_each(|item| add_body(body, item, form)),
+        _ => Err(JobFileFault::at(node.span.clone(), "expected an object")),
+    }
+}
+
+/// Adds the blocks called `key`, of which `labels` labels are the names of objects.
+fn add_blocks(body: &mut Body, key: &Key, node: &Node, labels: usize, form: Form) -> Parsed<()> {
+    let mut found = Vec::new();
+    let is_dynamic = key.text == "dynamic";
+    labelled(node, labels, &mut Vec::new(), &mut |known, node| {
+        let form = match (form, known.first()) {
+            (Form::Schema(schema), Some(name)) if is_dynamic => {
+                Form::of_dynamic(schema, &name.name)
+            }
+            (form, _) => form,
+        };
+        let mut inner = Body::default();
+        add_body(&mut inner, node, form)?;
+        found.push(Structure::Block(Block {
+            ident: ident(key),
+            labels: known.to_vec(),
+            body: inner,
+        }));
+        Ok(())
+    })?;
+    body.items.append(&mut found);
+    Ok(())
+}
+
+/// Calls `add` for each body below `left` labels.
+fn labelled(
+    node: &Node,
+    left: usize,
+    known: &mut Vec<Ident>,
+    add: &mut dyn FnMut(&[Ident], &Node) -> Parsed<()>,
+) -> Parsed<()> {
+    match &node.kind {
+        Kind::Null => Ok(()),
+        Kind::List(items) => items
+            .iter()
+            .try_for_each(|item| labelled(item, left, known, add)),
+        Kind::Object(entries) if left > 0 => {
+            for (key, value) in entries {
+                known.push(ident(key));
+                labelled(value, left - 1, known, add)?;
+                known.pop();
+            }
+            Ok(())
+        }
+        Kind::Object(_) => add(known, node),
+        _ => {
+            let message = "expected an object: this is a block";
+            Err(JobFileFault::at(node.span.clone(), message))
+        }
+    }
+}
+
+fn ident(key: &Key) -> Ident {
+    Ident {
+        name: key.text.clone(),
+        span: key.span.clone(),
+    }
+}
+
+/// The expression in a text.
+fn keyword(node: &Node) -> Parsed<Expression> {
+    match &node.kind {
+        Kind::Text(text) => {
+            syntax::parse_expression(text, node.span.start + 1).map_err(from_parser)
+        }
+        _ => Err(JobFileFault::at(node.span.clone(), "expected a text")),
+    }
+}
+
+fn template(text: &str, place: &std::ops::Range<usize>) -> Parsed<Expression> {
+    syntax::parse_template(text, place.start + 1).map_err(|error| {
+        // Escapes make a text shorter than it is written.
+        let mut fault = from_parser(error);
+        fault.span = fault.span.start.min(place.end)..fault.span.end.min(place.end);
+        fault
+    })
+}
+
+fn expression(node: &Node, has_templates: bool) -> Parsed<Expression> {
+    let kind = match &node.kind {
+        Kind::Null => ExprKind::Null,
+        Kind::Bool(yes) => ExprKind::Bool(*yes),
+        Kind::Number(digits) => match Number::parse(digits) {
+            Some(number) => ExprKind::Number(number),
+            None => {
+                return Err(JobFileFault::at(
+                    node.span.clone(),
+                    "the number is out of range",
+                ));
+            }
+        },
+        Kind::Text(text) if has_templates => template(text, &node.span)?.kind,
+        Kind::Text(text) => ExprKind::Text(text.clone()),
+        Kind::List(items) => {
+            let items = items.iter().map(|item| expression(item, has_templates));
+            ExprKind::Tuple(items.collect::<Parsed<_>>()?)
+        }
+        Kind::Object(entries) => {
+            let mut written = Vec::with_capacity(entries.len());
+            for (key, value) in entries {
+                let name = if has_templates {
+                    template(&key.text, &key.span)?.kind
+                } else {
+                    ExprKind::Text(key.text.clone())
+                };
+                let name = Expression::new(name, key.span.clone());
+                written.push((name, expression(value, has_templates)?));
+            }
+            ExprKind::Object(written)
+        }
+    };
+    Ok(Expression::new(kind, node.span.clone()))
+}

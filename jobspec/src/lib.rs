@@ -1,0 +1,119 @@
+//! Job files: HCL2 in Nomad's jobspec form, or JSON in the API's form.
+//!
+//! The result is the JSON body that `PUT /v1/jobs` takes. Every fault found in the file is returned,
+//! each with its place. What a job may say is the table in `schema`; what its values mean is decided
+//! by the server, which fills in defaults and validates.
+//!
+//! A file may declare variables and locals and compute values of them: `variable` holds the values it is
+//! given, `eval` computes. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`)
+//! stay as they are.
+
+#![forbid(unsafe_code)]
+
+mod convert;
+mod decode;
+mod dynamic;
+mod eval;
+mod fault;
+mod field;
+pub mod free;
+mod function;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+mod json_syntax;
+mod kind;
+mod limits;
+mod locals;
+mod locate;
+mod number;
+mod schema;
+mod scope;
+pub mod syntax;
+mod value;
+mod variable;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use decode::{Failure, JobFile};
+use eval::Evaluator;
+pub use eval::span;
+pub use fault::{JobFileFault, ReadJobFileError};
+pub use fault::{from_parser, load};
+pub use field::any;
+pub use locate::ConfigPlaces;
+pub use variable::Inputs;
+
+/// Reads the job file at `path`; `-` is standard input.
+///
+/// # Errors
+///
+/// [`ReadJobFileError`], with every fault in the file, or the first in the values of `inputs`.
+pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
+    let (name, text) = load(path)?;
+    parse(&name, &text, inputs)
+}
+
+/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON: the API's
+/// form, or HCL's JSON syntax. Files that it names are looked for beside `name`.
+///
+/// # Errors
+///
+/// [`ReadJobFileError`], with every fault in the text, or the first in the values of `inputs`.
+pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
+    let failed = |faults| ReadJobFileError::new(name, text, faults);
+    let body = match read_syntax(name, text).map_err(|fault| failed(vec![fault]))? {
+        Read::Api(job) => return Ok(job),
+        Read::Hcl(body) => body,
+    };
+    let evaluator = Evaluator::beside(Path::new(name));
+    match JobFile::open(&body, inputs, evaluator) {
+        Ok(file) => file.decode().map_err(failed),
+        Err(Failure::Here(faults)) => Err(failed(faults)),
+        Err(Failure::Given(error)) => Err(error),
+    }
+}
+
+/// A job file of which only the syntax was read.
+enum Read {
+    /// A job in the API's form.
+    Api(Value),
+    Hcl(syntax::Body),
+}
+
+/// Whether a file is JSON: by its name, or by its first sign.
+fn is_json(name: &str, text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| extension == "json") || text.starts_with('{')
+}
+
+fn read_syntax(name: &str, text: &str) -> Result<Read, JobFileFault> {
+    if !is_json(name, text) {
+        return syntax::parse_body(text).map(Read::Hcl).map_err(from_parser);
+    }
+    let node = syntax::json::parse(text, 0).map_err(|error| {
+        JobFileFault::at(error.span, format!("invalid JSON: {}", error.message))
+    })?;
+    if node.has("job") {
+        return json_syntax::job_file(&node).map(Read::Hcl);
+    }
+    let json = serde_json::from_str(text.trim_start_matches('\u{feff}'));
+    match json.map_err(|error| JobFileFault::at(0..0, format!("invalid JSON: {error}")))? {
+        Value::Object(mut map) if map.contains_key("Job") => {
+            Ok(Read::Api(map.remove("Job").unwrap_or_default()))
+        }
+        Value::Object(map) if map.contains_key("ID") => Ok(Read::Api(Value::Object(map))),
+        _ => Err(JobFileFault::at(0..0, "has no job").help(
+            "write {\"Job\": {\"ID\": …}}, as `muster job inspect` prints it, or {\"job\": {\"name\": {…}}} in HCL's JSON syntax",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod oracle;
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Where in its job file something stands that only a driver could find wrong.
+//!
+//! A driver checks a task's `config` on the node, by fields such as `config.mount[1].source`. Whoever
+//! wrote the job has a file with lines: this brings the two together again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::decode::JobFile;
+use crate::dynamic::{Found, Item};
+use crate::eval::Evaluator;
+use crate::fault::{load, position};
+use crate::free::{self, Places};
+use crate::variable::Inputs;
+
+/// The first name of every field of a task's configuration.
+const ROOT: &str = "config";
+
+/// Where the configurations of a job's tasks stand.
+#[derive(Debug)]
+pub struct ConfigPlaces {
+    file: String,
+    text: String,
+    /// By group and task.
+    tasks: BTreeMap<(String, String), Places>,
+}
+
+impl ConfigPlaces {
+    /// Those of the job file at `path`, with the values of `inputs`. Empty for the API's JSON, for standard input,
+    /// which can be read only once, and for a file that was changed since.
+    #[must_use]
+    pub fn read(path: &Path, inputs: &Inputs) -> Self {
+        let (file, text) = if path == Path::new("-") {
+            Default::default()
+        } else {
+            load(path).unwrap_or_default()
+        };
+        Self::parse(file, text, inputs, Evaluator::beside(path))
+    }
+
+    pub(crate) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
+        let mut tasks = BTreeMap::new();
+        let body = match crate::read_syntax(&file, &text) {
+            Ok(crate::Read::Hcl(body)) => Some(body),
+            Ok(crate::Read::Api(_)) | Err(_) => None,
+        };
+        let opened = body
+            .as_ref()
+            .and_then(|body| JobFile::open(body, inputs, evaluator).ok());
+        if let Some(opened) = opened {
+            let evaluator = &opened.evaluator;
+            for group in named(&opened.job, "group", evaluator) {
+                for task in named(&group, "task", evaluator) {
+                    put(&task, label(&group), evaluator, &mut tasks);
+                }
+            }
+            // A task outside a group is a group of its own name.
+            for task in named(&opened.job, "task", evaluator) {
+                put(&task, label(&task), evaluator, &mut tasks);
+            }
+        }
+        Self { file, text, tasks }
+    }
+
+    /// The places of the fields that `words` about a task name in backquotes, as `file:line:column`.
+    #[must_use]
+    pub fn of(&self, group: &str, task: &str, words: &str) -> Vec<String> {
+        let Some(places) = self.tasks.get(&(group.to_owned(), task.to_owned())) else {
+            return Vec::new();
+        };
+        let quoted = words.split('`').skip(1).step_by(2);
+        let fields = quoted.filter(|field| {
+            let rest = field.strip_prefix(ROOT);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        });
+        fields
+            .map(|field| {
+                let (line, column) = position(&self.text, places.of(field).start);
+                format!("{}:{line}:{column}: `{field}`", self.file)
+            })
+            .collect()
+    }
+}
+
+/// The blocks called `name` in `block`. What cannot be read was reported before the job was registered.
+fn named<'a>(block: &Found<'a>, name: &str, evaluator: &Evaluator) -> Vec<Found<'a>> {
+    let items = block.items(evaluator, &mut Vec::new()).into_iter();
+    let blocks = items.filter_map(|item| match item {
+        Item::Block(block) => Some(block),
+        Item::Attribute(_) => None,
+    });
+    blocks.filter(|block| block.name == name).collect()
+}
+
+fn label(block: &Found<'_>) -> String {
+    block.labels.first().cloned().unwrap_or_default()
+}
+
+fn put(
+    task: &Found<'_>,
+    group: String,
+    evaluator: &Evaluator,
+    tasks: &mut BTreeMap<(String, String), Places>,
+) {
+    for config in named(task, ROOT, evaluator) {
+        let (_config, places) = free::read_in(ROOT, &config, evaluator, &mut Vec::new());
+        tasks.insert((group.clone(), label(task)), places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+
+    const TEXT: &str = r#"job "web" {
+  group "front" {
+    task "proxy" {
+      driver = "x"
+      config {
+        comand = "a"
+        args   = ["b", []]
+      }
+    }
+  }
+  task "alone" {
+    config {
+      size = 1
+    }
+  }
+}
+"#;
+
+    #[test]
+    fn words_of_a_driver_have_their_lines() {
+        let places = ConfigPlaces::parse(
+            "web.hcl".to_owned(),
+            TEXT.to_owned(),
+            &Inputs::default(),
+            Evaluator::new(""),
+        );
+        let words = "the task's config is wrong: `config.comand` there is no such field; `config.command` is missing; `config.args[1]` must be string, not `configuration`";
+
+        let found = places.of("front", "proxy", words);
+
+        assert_eq!(
+            found,
+            [
+                "web.hcl:6:9: `config.comand`",
+                "web.hcl:5:7: `config.command`",
+                "web.hcl:7:24: `config.args[1]`",
+            ]
+        );
+        assert_eq!(
+            places.of("alone", "alone", "`config.size` is wrong"),
+            ["web.hcl:13:7: `config.size`"]
+        );
+        assert!(places.of("front", "other", words).is_empty());
+        assert!(places.of("front", "proxy", "exit code 1").is_empty());
+    }
+}
