@@ -60,7 +60,7 @@ mod tests {
         for plain in ["global", "eu-west_1", "a"] {
             assert!(plain.parse::<Region>().is_ok(), "{plain}");
         }
-        for name in [
+        for odd in [
             "",
             "a b",
             "ä",
