@@ -135,8 +135,8 @@ pub(super) async fn scale(
     };
     let mut answer = propose(http, query, command).await?;
     if has_note {
-        answer.warnings =
-            "Message and Meta are not kept: scaling events are not recorded".to_owned();
+        "Message and Meta are not kept: scaling events are not recorded"
+            .clone_into(&mut answer.warnings);
     }
     query.json(&answer)
 }

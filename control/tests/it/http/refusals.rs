@@ -145,19 +145,8 @@ async fn a_malformed_query_is_named() {
     test.server.shutdown().await;
 }
 
-/// Fields and parameters of Nomad that this API does not carry out, and the answer to each. None is ignored without a
-/// word.
-#[tokio::test(flavor = "multi_thread")]
-async fn fields_are_carried_out_refused_or_warned_of() {
-    let test = fixture::server().await;
-    let client = Client::new(&test.server);
-    let mut parent = job("parent");
-    parent["Job"]["Type"] = json!("batch");
-    parent["Job"]["ParameterizedJob"] = json!({});
-    for body in [job("web"), parent] {
-        assert_eq!(client.put("/v1/jobs", &body).await.status, 200);
-    }
-
+/// Requests with fields of Nomad: path, body, status, and a word of the text or of the warning.
+fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)> {
     let with = |field: &str, value: serde_json::Value| {
         let mut body = job("web");
         body[field] = value;
@@ -168,8 +157,7 @@ async fn fields_are_carried_out_refused_or_warned_of() {
         body[field] = value;
         body
     };
-    // Path, body, status, and a word of the text or of the warning.
-    let rows = [
+    vec![
         (
             "/v1/jobs",
             with("EvalPriority", json!(70)),
@@ -238,8 +226,23 @@ async fn fields_are_carried_out_refused_or_warned_of() {
             501,
             "filter",
         ),
-    ];
-    for (path, body, status, word) in rows {
+    ]
+}
+
+/// Fields and parameters of Nomad that this API does not carry out, and the answer to each. None is ignored without a
+/// word.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_are_carried_out_refused_or_warned_of() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut parent = job("parent");
+    parent["Job"]["Type"] = json!("batch");
+    parent["Job"]["ParameterizedJob"] = json!({});
+    for body in [job("web"), parent] {
+        assert_eq!(client.put("/v1/jobs", &body).await.status, 200);
+    }
+
+    for (path, body, status, word) in fields_of_nomad() {
         let answer = client.put(path, &body).await;
 
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.text);
