@@ -223,16 +223,13 @@ impl Evaluator {
                     kind: Type::Any,
                     optional: false,
                 };
-                let names: Option<Vec<&str>> =
-                    entries.iter().map(|(key, _)| key.literal_key()).collect();
-                match names {
+                let names = entries.iter().map(|(key, _)| self.key(key, scope).ok());
+                match names.collect::<Option<Vec<String>>>() {
                     Some(names) => {
-                        let attributes =
-                            names.into_iter().map(|name| (name.to_owned(), attribute()));
+                        let attributes = names.into_iter().map(|name| (name, attribute()));
                         Type::Object(attributes.collect())
                     }
-                    None if matches!(kind, Type::Object(_) | Type::Map(_)) => return Ok(None),
-                    None => Type::Object(BTreeMap::new()),
+                    None => return Ok(None),
                 }
             }
             ExprKind::For(each) => match self.failed_for(each, scope) {
