@@ -364,3 +364,15 @@ fn answers_are_those_of_hcl() {
         "differences are printed above and kept in oracle/cases.jsonl"
     );
 }
+
+#[test]
+fn damaged_cases_cause_no_panic() {
+    let mut generator = Generator::new(SEED);
+    for _ in 0..3_000 {
+        let (_, text) = generator.case().question();
+        let text = generator.damaged(&text);
+        drop(answer("expression", &text));
+        drop(answer("body", &text));
+        drop(syntax::json::parse(&text, 0));
+    }
+}
