@@ -568,7 +568,8 @@ impl Generator {
                 Self::call("can", vec![arg])
             }
             _ => {
-                let args = vec![self.list(inner), self.any(inner)];
+                // A null that is searched for has an unknown answer in go-cty.
+                let args = vec![self.list(inner), self.string(inner)];
                 Self::call("contains", args)
             }
         }
