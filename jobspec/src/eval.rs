@@ -34,6 +34,9 @@ pub(crate) struct Evaluator {
     left: Cell<usize>,
     /// Whether names that only the agent knows stay text.
     keeps_references: bool,
+    /// Whether a result that was not chosen has no value. Its type is then a guess.
+    #[cfg(test)]
+    pub(crate) guesses: Cell<bool>,
 }
 
 impl Evaluator {
@@ -43,6 +46,8 @@ impl Evaluator {
             dir: dir.into(),
             left: Cell::new(WORK_BYTES_MAX),
             keeps_references: true,
+            #[cfg(test)]
+            guesses: Cell::new(false),
         }
     }
 
@@ -157,6 +162,10 @@ impl Evaluator {
     fn conditional(&self, parts: &[Expression; 3], scope: &Scope) -> Outcome {
         let [condition, yes, no] = parts;
         let (yes_value, no_value) = (self.eval(yes, scope), self.eval(no, scope));
+        #[cfg(test)]
+        if yes_value.is_err() || no_value.is_err() {
+            self.guesses.set(true);
+        }
         let common = match (&yes_value, &no_value) {
             (Ok(Value::Null(Type::Any)), Ok(other)) | (Ok(other), Ok(Value::Null(Type::Any))) => {
                 Some(other.kind())
