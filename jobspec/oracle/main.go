@@ -71,6 +71,10 @@ func main() {
 
 func evaluate(asked question, context *hcl.EvalContext) (result answer) {
 	defer func() {
+		// The library turns its own panics into refusals.
+		if strings.Contains(result.Error, "panic in function implementation") {
+			result = answer{Skip: "panic of the library"}
+		}
 		if fault := recover(); fault != nil {
 			result = answer{Skip: fmt.Sprint(fault)}
 		}

@@ -34,6 +34,9 @@ pub(crate) struct Evaluator {
     left: Cell<usize>,
     /// Whether names that only the agent knows stay text.
     keeps_references: bool,
+    /// Whether a result that was not chosen has no value. Its type is then a guess.
+    #[cfg(test)]
+    pub(crate) guesses: Cell<bool>,
 }
 
 impl Evaluator {
@@ -43,6 +46,8 @@ impl Evaluator {
             dir: dir.into(),
             left: Cell::new(WORK_BYTES_MAX),
             keeps_references: true,
+            #[cfg(test)]
+            guesses: Cell::new(false),
         }
     }
 
@@ -157,6 +162,10 @@ impl Evaluator {
     fn conditional(&self, parts: &[Expression; 3], scope: &Scope) -> Outcome {
         let [condition, yes, no] = parts;
         let (yes_value, no_value) = (self.eval(yes, scope), self.eval(no, scope));
+        #[cfg(test)]
+        if yes_value.is_err() || no_value.is_err() {
+            self.guesses.set(true);
+        }
         let common = match (&yes_value, &no_value) {
             (Ok(Value::Null(Type::Any)), Ok(other)) | (Ok(other), Ok(Value::Null(Type::Any))) => {
                 Some(other.kind())
@@ -223,16 +232,13 @@ impl Evaluator {
                     kind: Type::Any,
                     optional: false,
                 };
-                let names: Option<Vec<&str>> =
-                    entries.iter().map(|(key, _)| key.literal_key()).collect();
-                match names {
+                let names = entries.iter().map(|(key, _)| self.key(key, scope).ok());
+                match names.collect::<Option<Vec<String>>>() {
                     Some(names) => {
-                        let attributes =
-                            names.into_iter().map(|name| (name.to_owned(), attribute()));
+                        let attributes = names.into_iter().map(|name| (name, attribute()));
                         Type::Object(attributes.collect())
                     }
-                    None if matches!(kind, Type::Object(_) | Type::Map(_)) => return Ok(None),
-                    None => Type::Object(BTreeMap::new()),
+                    None => return Ok(None),
                 }
             }
             ExprKind::For(each) => match self.failed_for(each, scope) {

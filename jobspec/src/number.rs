@@ -354,11 +354,11 @@ impl Number {
 
     /// What is left of a division of which the result is cut to a whole number.
     pub(crate) fn modulo(&self, other: &Self) -> Option<Self> {
-        if self.is_infinite() || other.is_infinite() {
-            return None;
-        }
         if other.is_zero() {
             return Some(self.clone());
+        }
+        if self.is_infinite() || other.is_infinite() {
+            return None;
         }
         let ratio = self.divided(other)?;
         let whole = ratio.truncated()?;

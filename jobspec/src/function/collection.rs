@@ -268,7 +268,7 @@ fn range(args: &Args<'_>) -> Outcome {
         _ if end.order(start).is_lt() => Number::integer(-1),
         _ => Number::integer(1),
     };
-    if step.is_zero() {
+    if step.is_zero() && start.order(end).is_ne() {
         return Err(argument(2, "the step must not be 0"));
     }
     let is_down = step.is_negative();

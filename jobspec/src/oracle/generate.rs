@@ -346,6 +346,23 @@ impl Generator {
         }
     }
 
+    /// `text` with some characters left out, doubled or replaced.
+    pub(super) fn damaged(&mut self, text: &str) -> String {
+        let mut damaged = String::new();
+        for c in text.chars() {
+            match self.below(40) {
+                0 => {}
+                1 => damaged.extend([c, c]),
+                2 => damaged.push(self.one(&[
+                    '"', '{', '}', '$', '%', '~', '\\', '\n', '[', '(', '.', '<', '😀', '\0',
+                    '\u{301}', 'e',
+                ])),
+                _ => damaged.push(c),
+            }
+        }
+        damaged
+    }
+
     fn call(name: &str, args: Vec<Tree>) -> Tree {
         let args = Tree::List(args, ", ");
         Tree::Expression(Box::new(Tree::Parts(vec![
@@ -551,7 +568,8 @@ impl Generator {
                 Self::call("can", vec![arg])
             }
             _ => {
-                let args = vec![self.list(inner), self.any(inner)];
+                // A null that is searched for has an unknown answer in go-cty.
+                let args = vec![self.list(inner), self.string(inner)];
                 Self::call("contains", args)
             }
         }
