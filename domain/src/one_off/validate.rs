@@ -204,9 +204,7 @@ fn check_tags_and_times(definition: &Definition, wrong: &mut impl FnMut(&str, St
         retention_ms,
         ..
     } = definition;
-    if placement_tags.iter().any(String::is_empty) {
-        wrong("placement_tags", "a tag is empty".to_owned());
-    } else if placement_tags.iter().any(|tag| tag.contains(',')) {
+    if placement_tags.iter().any(|tag| tag.contains(',')) {
         wrong("placement_tags", "a tag has a comma".to_owned());
     }
     for (field, millis, max) in [
