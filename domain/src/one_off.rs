@@ -296,6 +296,24 @@ impl OneOff {
         self.callback.is_some_and(|callback| !callback.given_up)
     }
 
+    /// The result as Diego's clients see it: empty if the task was cancelled, whatever its file held.
+    #[must_use]
+    pub fn client_result(&self) -> &str {
+        let end = self.end.as_ref();
+        let end = end.filter(|end| end.failure_reason != CANCELLED);
+        end.map_or("", |end| &end.result)
+    }
+
+    /// The node as Diego's clients see it: forgotten when the task ends, unless the node itself was lost.
+    #[must_use]
+    pub fn client_cell(&self) -> Option<NodeId> {
+        let is_lost = self.failure_reason() == NODE_GONE;
+        match self.state {
+            OneOffState::Pending | OneOffState::Running => self.node_id,
+            OneOffState::Completed | OneOffState::Resolving => self.node_id.filter(|_| is_lost),
+        }
+    }
+
     /// Why it failed; empty if it did not.
     #[must_use]
     pub fn failure_reason(&self) -> &str {

@@ -52,9 +52,8 @@ async fn rows(context: &Context, request: Request) -> Result<Vec<Arc<OneOff>>, E
     let TasksRequest { domain, cell_id } = answer::read(request).await?;
     let state = context.control.read(Consistency::Leader).await?.state;
     let on_cell = |row: &Arc<OneOff>| {
-        let live = matches!(row.state, OneOffState::Pending | OneOffState::Running);
-        let here = |id: muster_domain::id::NodeId| live && id.to_string() == cell_id;
-        cell_id.is_empty() || row.node_id.is_some_and(here)
+        let here = |id: muster_domain::id::NodeId| id.to_string() == cell_id;
+        cell_id.is_empty() || row.client_cell().is_some_and(here)
     };
     let tasks = state.one_offs();
     let rows: Vec<_> = if domain.is_empty() {
@@ -135,6 +134,17 @@ async fn cancel(
     request: TaskGuidRequest,
 ) -> Result<TaskLifecycleResponse, Error> {
     let guid = named(request)?;
+    let state = context.control.read(Consistency::Leader).await?.state;
+    let row = state.one_offs().get(&guid);
+    // The command itself takes a repetition, for clients of the JSON API.
+    if let Some(row) = row.filter(|row| row.state == OneOffState::Completed) {
+        let refusal = OneOffRefusal::Transition {
+            from: row.state,
+            to: OneOffState::Completed,
+        };
+        return Err(refusal.into());
+    }
+    drop(state);
     let done = change(&context, guid.clone(), OneOffStep::Cancel).await?;
     let ended = ended(&context, &guid);
     if tokio::time::timeout(limits::BBS_CANCEL_WAIT, ended)

@@ -259,8 +259,6 @@ fn each_field_has_its_rule() {
         (json!({"metrics_guid": "\u{0}"}), "metrics_guid"),
         (json!({"start_timeout_ms": month + 1}), "start_timeout_ms"),
         (json!({"retention_ms": month + 1}), "retention_ms"),
-        (json!({"placement_tags": [""]}), "placement_tags"),
-        (json!({"placement_tags": ["a", ""]}), "placement_tags"),
         (json!({"annotation": long}), "annotation"),
         (json!({"priority": 0}), "priority"),
         (json!({"priority": 101}), "priority"),
@@ -585,6 +583,17 @@ fn tags_are_compared_as_a_set() {
     };
     assert_eq!(constraint(&[]), "${meta.placement_tags} is_not_set ");
     assert_eq!(constraint(&["b", "a", "b"]), "${meta.placement_tags} = a,b");
+}
+
+/// Diego compares it like any tag: a node without tags does not have it.
+#[test]
+fn empty_placement_tag_is_accepted() {
+    let mut definition = definition();
+    definition.placement_tags = vec![String::new()];
+
+    assert_eq!(check("g", "d", &definition), []);
+    let job = job("g", "d", &definition, Times::default());
+    assert_eq!(job.constraints[0].to_string(), "${meta.placement_tags} = ");
 }
 
 #[test]
