@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::proto::error::Kind;
 use super::proto::{
-    CellsResponse, DesiredLrpsResponse, DomainsResponse, Error, PingResponse, StartTaskResponse,
+    CellsResponse, DomainsResponse, Error, LrpResponse, PingResponse, StartTaskResponse,
     TaskLifecycleResponse, TaskResponse, TasksResponse, UpsertDomainResponse,
 };
 use crate::handle::{ProposeError, ReadError};
@@ -43,8 +43,8 @@ macro_rules! answers {
 
 answers!(
     CellsResponse,
-    DesiredLrpsResponse,
     DomainsResponse,
+    LrpResponse,
     StartTaskResponse,
     TaskLifecycleResponse,
     TaskResponse,
