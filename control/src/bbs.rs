@@ -17,6 +17,7 @@ mod domain;
 mod event;
 mod lrp;
 mod proto;
+mod retry;
 mod task;
 mod tls;
 

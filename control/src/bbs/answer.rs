@@ -15,6 +15,7 @@ use super::proto::{
     CellsResponse, DomainsResponse, Error, LrpResponse, PingResponse, StartTaskResponse,
     TaskLifecycleResponse, TaskResponse, TasksResponse, UpsertDomainResponse,
 };
+use super::retry;
 use crate::handle::{ProposeError, ReadError};
 use crate::http::body;
 
@@ -129,16 +130,16 @@ impl From<OneOffRefusal> for Error {
 
 impl From<ProposeError> for Error {
     fn from(error: ProposeError) -> Self {
-        let kind = match error {
-            ProposeError::Timeout { .. } => Kind::Timeout,
+        match &error {
+            // A client of Diego's has no key to try again with.
+            ProposeError::Timeout { reason, .. } => retry::unknown(reason),
             ProposeError::Overloaded { .. }
             | ProposeError::NotLeader { .. }
             | ProposeError::TooLarge { .. }
             | ProposeError::Encode(_)
             | ProposeError::DiskFull { .. }
-            | ProposeError::Stopped { .. } => Kind::Unknown,
-        };
-        Self::of(kind, crate::chain(&error))
+            | ProposeError::Stopped { .. } => Self::of(Kind::Unknown, crate::chain(&error)),
+        }
     }
 }
 

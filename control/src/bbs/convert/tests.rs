@@ -279,3 +279,30 @@ fn cancelled_task_has_no_result() {
     assert_eq!(failed(state, one_off::CANCELLED).result, "");
     assert_eq!(failed(state, "exit status 1").result, "42");
 }
+
+/// Diego's clients may set several kinds: the one with the lowest number counts.
+#[test]
+fn first_kind_of_an_action_wins() {
+    let of = |action: &Action| action::message(action);
+    let several = crate::bbs::proto::Action {
+        upload: of(&actions()[1]).upload,
+        serial: of(&actions()[7]).serial,
+        ..crate::bbs::proto::Action::default()
+    };
+    let message = TaskDefinition {
+        rootfs: "preloaded:host".to_owned(),
+        action: Some(several),
+        ..TaskDefinition::default()
+    };
+
+    assert_eq!(
+        read(&message),
+        (
+            Definition {
+                action: actions()[1].clone(),
+                ..read(&message).0
+            },
+            Vec::new(),
+        )
+    );
+}
