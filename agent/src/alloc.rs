@@ -520,12 +520,12 @@ fn dir_failed(error: DirError) -> String {
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.
 fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, String> {
-    let group = desired.group().ok_or("the job has no such group")?;
+    let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
     let tasks = owners(facilities, desired)?;
     let Facilities { data, disks, .. } = facilities;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
-        .limit(&root, DiskLimit::of(group))
+        .limit(&root, limit)
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
     data.make_alloc(desired.alloc_id, &tasks)
         .map_err(dir_failed)?;
@@ -569,10 +569,10 @@ fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, Strin
 fn watch_disk(facilities: &Facilities, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
     let Facilities { data, disks, .. } = facilities;
     let dir = data.alloc(desired.alloc_id).alloc;
-    if let Some(group) = desired.group()
+    if let Some(limit) = DiskLimit::of_alloc(desired)
         && dir.is_dir()
     {
-        disks.watch(desired.alloc_id, &dir, DiskLimit::of(group), inbox);
+        disks.watch(desired.alloc_id, &dir, limit, inbox);
     }
 }
 

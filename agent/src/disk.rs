@@ -25,8 +25,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use muster_agent_core::alloc::Event;
+use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
+use muster_domain::one_off;
 use muster_wire::rpc::AllocDisk;
 use tokio::sync::mpsc;
 
@@ -128,8 +130,21 @@ impl DiskLimit {
         Self { bytes, inodes }
     }
 
+    /// The limit of an allocation; `None` if its job has no such group.
+    pub(crate) fn of_alloc(desired: &DesiredAlloc) -> Option<Self> {
+        let group = desired.group()?;
+        if one_off::has_unlimited_disk(&desired.job.spec) {
+            return Some(Self::default());
+        }
+        Some(Self::of(group))
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
     pub(crate) fn is_exceeded(self, used: Amount) -> bool {
-        used.bytes > self.bytes || used.inodes > self.inodes
+        !self.is_none() && (used.bytes > self.bytes || used.inodes > self.inodes)
     }
 }
 
@@ -533,7 +548,7 @@ impl Shared {
                 tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set");
             }
         }
-        if !limit.is_exceeded(look.used) && !look.too_deep {
+        if limit.is_none() || (!limit.is_exceeded(look.used) && !look.too_deep) {
             return;
         }
         let message = exceeded(&look, limit);

@@ -201,7 +201,7 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
     let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
     let path = |path: &Path| path.display().to_string();
-    let memory_max = task.resources.memory_max.unwrap_or(task.resources.memory);
+    let memory_max = task.resources.memory_limit();
     let vars = [
         ("ALLOC_DIR", path(&places.shared)),
         ("TASK_DIR", path(&places.local)),
@@ -222,11 +222,12 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
         ("REGION", region::name().to_owned()),
         ("CPU_LIMIT", at.cpu_mhz().to_string()),
         ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
-        ("MEMORY_MAX_LIMIT", memory_max.0.to_string()),
     ];
+    let memory_max = memory_max.map(|max| ("MEMORY_MAX_LIMIT", max.0.to_string()));
     let parent = job.launched.iter();
     let parent = parent.map(|launched| ("JOB_PARENT_ID", launched.parent_id.clone()));
     vars.into_iter()
+        .chain(memory_max)
         .chain(parent)
         .map(|(name, value)| (format!("NOMAD_{name}"), value))
         .collect()

@@ -5,17 +5,19 @@
 //! ([`crate::one_off`]), but a task is desired once: the same again exists already.
 //!
 //! What differs from Diego's: a cancelled task is completed when nothing of it runs, so a cancellation waits for that
-//! a while before it is answered, and one that is repeated is answered like the first. A list or a task is as new as
-//! what the leader has. Events come in the order of the log.
+//! a while before it is answered. A list or a task is as new as what the leader has. Events come in the order of the
+//! log.
 //!
-//! Deliberately absent: what only cells say (`task` refuses it), and LRPs (their list is empty).
+//! Deliberately absent: what only cells say (`task` refuses it), and LRPs (`lrp`: their lists are empty).
 
 mod answer;
 mod cell;
 mod convert;
 mod domain;
 mod event;
+mod lrp;
 mod proto;
+mod retry;
 mod task;
 mod tls;
 
@@ -41,7 +43,7 @@ use crate::http::listen::{self, ListenOptions};
 use crate::limits;
 
 use answer::Answer;
-use proto::{DesiredLrpsResponse, Error, PingResponse};
+use proto::{Error, PingResponse};
 pub use tls::BbsTlsError;
 
 /// Where and how Diego's clients are answered.
@@ -191,14 +193,16 @@ impl Table {
 
 /// Every route, with and without the revisions that clients in the field ask for.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 4] =
-        [task::routes, event::routes, cell::routes, domain::routes];
+    let nouns: [fn(Table) -> Table; 5] = [
+        task::routes,
+        event::routes,
+        cell::routes,
+        domain::routes,
+        lrp::routes,
+    ];
     let mut table = nouns
         .into_iter()
         .fold(Table::default(), |table, noun| noun(table))
-        .on("/v1/desired_lrps/list", desired_lrps)
-        .on("/v1/desired_lrps/list.r2", desired_lrps)
-        .on("/v1/desired_lrps/list.r3", desired_lrps)
         .on("/v1/ping", ping);
     table.router = table.router.fallback(|| async { StatusCode::NOT_FOUND });
     table
@@ -209,11 +213,6 @@ async fn ping(context: Context, _: proto::Anything) -> Result<PingResponse, Erro
     Ok(PingResponse {
         available: context.control.leader().is_some(),
     })
-}
-
-/// Whatever is asked for: there are none.
-async fn desired_lrps(_: Context, _: proto::Anything) -> Result<DesiredLrpsResponse, Error> {
-    Ok(DesiredLrpsResponse::default())
 }
 
 #[cfg(test)]
@@ -243,9 +242,22 @@ mod tests {
             "/v1/cells/list.r1",
             "/v1/domains/list",
             "/v1/domains/upsert",
+            "/v1/actual_lrps/list",
+            "/v1/actual_lrp_groups/list",
+            "/v1/actual_lrp_groups/list_by_process_guid",
+            "/v1/actual_lrp_groups/get_by_process_guid_and_index",
+            "/v1/actual_lrps/retire",
             "/v1/desired_lrps/list",
             "/v1/desired_lrps/list.r2",
             "/v1/desired_lrps/list.r3",
+            "/v1/desired_lrps/get_by_process_guid.r2",
+            "/v1/desired_lrps/get_by_process_guid.r3",
+            "/v1/desired_lrp_scheduling_infos/list",
+            "/v1/desired_lrp_scheduling_infos/get_by_process_guid",
+            "/v1/desired_lrp_routing_infos/list",
+            "/v1/desired_lrp/desire.r2",
+            "/v1/desired_lrp/update",
+            "/v1/desired_lrp/remove",
             "/v1/ping",
         ] {
             assert!(paths.contains(&path), "{path}");

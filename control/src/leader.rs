@@ -210,7 +210,10 @@ impl Duties {
         for (term, effect) in effects {
             match effect {
                 Effect::EnqueueEval(eval_id) => self.scheduling.enqueue(&state, eval_id, now),
-                Effect::BlockEval(eval_id) => self.scheduling.block(&state, eval_id, now),
+                Effect::BlockEval(eval_id) => {
+                    self.scheduling.block(&state, eval_id, now);
+                    self.one_offs.handle_blocked(&state, &eval_id);
+                }
                 Effect::ForgetEval(eval_id) => self.scheduling.forget(&state, eval_id, now),
                 Effect::CapacityFreed { node_id } => {
                     self.scheduling.handle_capacity(&state, node_id, now);

@@ -397,3 +397,8 @@ pub const BBS_TASKS_CHUNK: usize = 16;
 /// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
 /// request; most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);
+/// How long a write of Diego's clients is repeated while no leader answers for it: the time that Diego's components give
+/// a request. An election takes less.
+pub const BBS_WRITE_WAIT: Duration = Duration::from_secs(10);
+/// Pause before such a repetition: a fraction of an election.
+pub const BBS_RETRY_PAUSE: Duration = Duration::from_millis(100);

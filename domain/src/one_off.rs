@@ -28,27 +28,31 @@ pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
 pub use end::{BlockBytes, Counted, End, Oom, Usage};
 pub use job::{
     GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
-    META_METRICS_GUID, NAMESPACE, TASK, job,
+    META_METRICS_GUID, NAMESPACE, TASK, has_unlimited_disk, job,
 };
 pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, Times};
 pub use validate::{check, check_domain, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
 pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
-/// Bytes of a guid or domain: Diego's columns have 255, and a job's id has [`crate::limits::NAME_BYTES_MAX`].
-pub const GUID_BYTES_MAX: usize = crate::limits::NAME_BYTES_MAX;
+/// Bytes of a guid or domain: as many as Diego's columns have. A guid names the task's job too, whose id is longer than
+/// users may choose; no file or cgroup is named by it.
+pub const GUID_BYTES_MAX: usize = 255;
 /// Bytes of a failure reason or rejection reason. Diego's bound; longer ones end in `(truncated)`.
 pub const REASON_BYTES_MAX: usize = 1024;
-/// Bytes of the result: Diego's documented ten. What is longer is cut and flagged.
+/// Bytes kept of a result unless the node's operator sets another bound: Diego's documented ten KiB. What is longer is
+/// cut and flagged.
 pub const RESULT_BYTES_MAX: usize = 10 * 1024;
-/// Actions in one tree. Each may be a process; Diego has no bound.
-pub const ACTIONS_MAX: usize = 256;
-/// Levels of a tree of actions: deeper ones are mistakes, and every walk of it recurses.
-pub const ACTION_DEPTH_MAX: usize = 16;
+/// Actions in one tree. Diego has no bound. Each may be a process, and a task may have no more than [`PIDS_MAX`] at once.
+pub const ACTIONS_MAX: usize = 4096;
+/// Levels of a tree of actions. Diego has no bound. A level is three levels of JSON, whose reader takes 128, and two
+/// messages of protobuf, whose reader takes 100.
+pub const ACTION_DEPTH_MAX: usize = 32;
 /// Processes that a task may be given at once: what a node gives at most.
 pub const PIDS_MAX: i32 = 4096;
-/// Bytes of a definition as JSON: Diego's column holds 16 MiB, but every definition is in the log.
-pub const DEFINITION_BYTES_MAX: usize = 192 * 1024;
+/// Bytes of a definition as JSON. Diego's column holds 16 MiB, but its clients read a definition with every list. Here it
+/// is in the log, and its job, which may be twice as large, goes to a node in one frame of 8 MiB.
+pub const DEFINITION_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of what a client calls a log, its source or metrics: as Diego's columns for names. They become labels and
 /// headers.
@@ -294,6 +298,24 @@ impl OneOff {
     #[must_use]
     pub fn owes_callback(&self) -> bool {
         self.callback.is_some_and(|callback| !callback.given_up)
+    }
+
+    /// The result as Diego's clients see it: empty if the task was cancelled, whatever its file held.
+    #[must_use]
+    pub fn client_result(&self) -> &str {
+        let end = self.end.as_ref();
+        let end = end.filter(|end| end.failure_reason != CANCELLED);
+        end.map_or("", |end| &end.result)
+    }
+
+    /// The node as Diego's clients see it: forgotten when the task ends, unless the node itself was lost.
+    #[must_use]
+    pub fn client_cell(&self) -> Option<NodeId> {
+        let is_lost = self.failure_reason() == NODE_GONE;
+        match self.state {
+            OneOffState::Pending | OneOffState::Running => self.node_id,
+            OneOffState::Completed | OneOffState::Resolving => self.node_id.filter(|_| is_lost),
+        }
     }
 
     /// Why it failed; empty if it did not.

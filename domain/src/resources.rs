@@ -20,6 +20,9 @@ pub struct CpuMhz(pub u32);
 pub struct Mb(pub u32);
 
 impl Mb {
+    /// No limit. Only [`TaskResources::memory_max`] may be it.
+    pub const UNLIMITED: Self = Self(u32::MAX);
+
     /// The amount in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
@@ -36,7 +39,7 @@ pub struct TaskResources {
     pub cores: u16,
     /// Memory limit; 300 unless said.
     pub memory: Mb,
-    /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`.
+    /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
     pub memory_max: Option<Mb>,
     /// Devices.
     pub devices: Vec<DeviceAsk>,
@@ -74,6 +77,15 @@ pub struct DeviceAsk {
     pub constraints: Vec<Constraint>,
     /// What the device had better be.
     pub affinities: Vec<Affinity>,
+}
+
+impl TaskResources {
+    /// The most memory that the task may have; `None` means no limit.
+    #[must_use]
+    pub fn memory_limit(&self) -> Option<Mb> {
+        let max = self.memory_max.unwrap_or(self.memory);
+        (max != Mb::UNLIMITED).then_some(max)
+    }
 }
 
 impl Default for TaskResources {

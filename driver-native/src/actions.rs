@@ -117,7 +117,7 @@ pub(crate) fn begin(
     };
     let (config, native) = (config.clone(), native.clone());
     let hands = NativeHands::new(task, (&config, &native), Arc::clone(&tree), spawns);
-    let life = Arc::clone(&task.life);
+    let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
     tokio::spawn(async move {
         let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
         let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
@@ -125,7 +125,9 @@ pub(crate) fn begin(
         debug!(task = config.id, ?ended, "the actions of a task ended");
         // Nothing of it holds the task's output open once the task has ended.
         drop(hands);
-        let read = tokio::task::spawn_blocking(move || outcome(&config, &native, ended)).await;
+        let bytes_max = node.policy().result_bytes_max;
+        let read = move || outcome((&config, &native), bytes_max, ended);
+        let read = tokio::task::spawn_blocking(read).await;
         tree.end(read.unwrap_or_else(|_panic| Outcome {
             code: 1,
             end: ActionsEnd::failure(NO_RESULT),
@@ -146,14 +148,19 @@ pub(crate) fn interrupt(task: &NativeTask, config: &TaskConfig, native: &NativeC
     let action = if at.is_empty() { "an action" } else { &at };
     let text = format!("the driver was started again while {action} ran");
     let failure = Failure::plain(&at, text);
-    tree.end(outcome(config, native, Err(failure)));
+    let bytes_max = task.node.policy().result_bytes_max;
+    tree.end(outcome((config, native), bytes_max, Err(failure)));
     if let Err(error) = task.life.kill_all() {
         warn!(task = config.id, %error, "cannot kill a task whose driver died");
     }
 }
 
 /// What a client is told of a tree that ended so. Reads its result file.
-fn outcome(config: &TaskConfig, native: &NativeConfig, ended: Result<(), Failure>) -> Outcome {
+fn outcome(
+    (config, native): (&TaskConfig, &NativeConfig),
+    result_bytes_max: usize,
+    ended: Result<(), Failure>,
+) -> Outcome {
     let mut end = ActionsEnd::default();
     let mut code = 0;
     match ended {
@@ -168,7 +175,7 @@ fn outcome(config: &TaskConfig, native: &NativeConfig, ended: Result<(), Failure
     if native.result_file.is_empty() {
         return Outcome { code, end };
     }
-    match result::read(config, native) {
+    match result::read(config, native, result_bytes_max) {
         Ok(found) => {
             end.result = found.text;
             end.result_truncated = found.truncated;

@@ -466,6 +466,7 @@ where
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::one_off::ACTION_DEPTH_MAX;
     use serde_json::json;
 
     use super::*;
@@ -584,7 +585,7 @@ mod tests {
 
     #[test]
     fn actions_that_cannot_be_read_are_refused() {
-        let deep = (0..17).fold(
+        let deep = (0..ACTION_DEPTH_MAX).fold(
             json!({"run": {"path": "x", "user": "u"}}),
             |inner, _| json!({"try": {"action": inner}}),
         );

@@ -192,6 +192,10 @@ pub const URL_BYTES_MAX: usize = 8 << 10;
 /// How often a thread that hands an archive on looks whether the transfer was stopped while the task takes nothing.
 pub const TRANSFER_STOP_POLL: Duration = Duration::from_millis(100);
 
+/// The highest bound that an operator may set on the bytes of a result. Diego's cells keep 50 KiB. Results are in the
+/// memory of every server for as long as their tasks are.
+pub const RESULT_BYTES_LIMIT: usize = 256 << 10;
+
 /// Pause between two questions how a process ended that is not a child.
 pub const EXIT_INFO_PAUSE: Duration = Duration::from_millis(30);
 

@@ -6,6 +6,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use muster_domain::account::{Account, AccountError, Shown};
+use muster_domain::one_off::RESULT_BYTES_MAX;
 use muster_driver::Spec;
 use serde::{Deserialize, de};
 use serde_json::Value;
@@ -13,6 +14,7 @@ use thiserror::Error;
 
 use crate::config::field;
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
+use crate::limits;
 use crate::user::AllowedGroups;
 
 /// The user of a contained task that names none.
@@ -86,6 +88,8 @@ pub(crate) struct Policy {
     pub(crate) allow_local_transfers: bool,
     /// Certificates of authorities that transfers by HTTPS are checked with; the machine's unless said.
     pub(crate) ca_file: Option<PathBuf>,
+    /// Bytes of a result file that are kept. A longer one is cut.
+    pub(crate) result_bytes_max: usize,
 }
 
 /// A path of the host that jobs may use, with all below it.
@@ -100,7 +104,7 @@ pub(crate) struct AllowedPath {
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
-        "`{field}` of the native driver's configuration cannot be read (fields: allow_raw, allow_uid0, allow_caps, allow_groups, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file)"
+        "`{field}` of the native driver's configuration cannot be read (fields: allow_raw, allow_uid0, allow_caps, allow_groups, host_dirs, allow_paths, default_user, allow_downloads, allow_uploads, allow_local_transfers, ca_file, result_bytes_max)"
     )]
     Shape {
         field: String,
@@ -121,6 +125,10 @@ pub(crate) enum PolicyError {
     },
     #[error("`config.{field}`: {path:?} is no plain absolute path; write it like /srv/data")]
     Path { field: &'static str, path: String },
+    #[error(
+        "`config.result_bytes_max`: {bytes} is outside 1 to {max}", max = limits::RESULT_BYTES_LIMIT
+    )]
+    ResultBytes { bytes: usize },
     #[error("`config.default_user` is empty; name a user, or leave the field out for nobody")]
     NoUser,
 }
@@ -139,6 +147,7 @@ struct Given {
     allow_uploads: Option<Vec<String>>,
     allow_local_transfers: Option<bool>,
     ca_file: Option<String>,
+    result_bytes_max: Option<usize>,
 }
 
 impl Default for Policy {
@@ -155,6 +164,7 @@ impl Default for Policy {
             allow_uploads: Vec::new(),
             allow_local_transfers: false,
             ca_file: None,
+            result_bytes_max: RESULT_BYTES_MAX,
         }
     }
 }
@@ -208,6 +218,13 @@ impl Policy {
                 Some(path) => Some(checked("ca_file", &path)?),
                 None => None,
             },
+            result_bytes_max: match given.result_bytes_max {
+                Some(bytes) if !(1..=limits::RESULT_BYTES_LIMIT).contains(&bytes) => {
+                    return Err(PolicyError::ResultBytes { bytes });
+                }
+                Some(bytes) => bytes,
+                None => default.result_bytes_max,
+            },
         })
     }
 
@@ -247,6 +264,10 @@ impl Policy {
                 Spec::optional("allow_local_transfers", "bool"),
             ),
             ("ca_file", Spec::optional("ca_file", "string")),
+            (
+                "result_bytes_max",
+                Spec::optional("result_bytes_max", "number"),
+            ),
         ])
     }
 
@@ -360,6 +381,14 @@ mod tests {
                 "`config.allow_groups`: ",
             ),
             (json!([true]), "`config` of "),
+            (
+                json!({"result_bytes_max": 0}),
+                "`config.result_bytes_max`: 0 is",
+            ),
+            (
+                json!({"result_bytes_max": 262_145}),
+                "`config.result_bytes_max`: 262145 is",
+            ),
         ];
 
         for (config, words) in cases {

@@ -86,5 +86,6 @@ meta {
 #     allow_uploads   = ["/srv/results"]    # where file: URLs of uploads may lead to
 #     allow_local_transfers = true          # downloads from this machine and uploads to it
 #     ca_file         = "/etc/muster/ca.pem" # for transfers by HTTPS; the machine's certificates unless said
+#     result_bytes_max = 51200              # bytes kept of a one-off task's result file; 10240 unless given
 #   }
 # }

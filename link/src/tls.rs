@@ -342,6 +342,36 @@ impl Authority {
     ///
     /// [`TlsError::ServerName`], [`TlsError::Generate`], [`TlsError::Write`].
     pub fn issue(&self, dir: &Path, subject: Subject<'_>, life: Duration) -> Result<(), TlsError> {
+        let name = subject.role().dns_name(&self.cluster);
+        let key = KeyPair::generate().map_err(generate_error(&name))?;
+        self.issue_with(dir, subject, life, &key)
+    }
+
+    /// Writes the same for the private key in the file `key`, as PKCS#8 in PEM: RSA, P-256, P-384 or Ed25519.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::issue`], and [`TlsError::Read`] and [`TlsError::Malformed`] for the key.
+    pub fn issue_for_key(
+        &self,
+        dir: &Path,
+        subject: Subject<'_>,
+        life: Duration,
+        key: &Path,
+    ) -> Result<(), TlsError> {
+        let wrong = |error: &dyn std::fmt::Display| malformed(key, "PKCS#8 private key", error);
+        let text = String::from_utf8(read(key)?).map_err(|error| wrong(&error))?;
+        let pair = KeyPair::from_pem(&text).map_err(|error| wrong(&error))?;
+        self.issue_with(dir, subject, life, &pair)
+    }
+
+    fn issue_with(
+        &self,
+        dir: &Path,
+        subject: Subject<'_>,
+        life: Duration,
+        key: &KeyPair,
+    ) -> Result<(), TlsError> {
         let role = subject.role();
         let name = role.dns_name(&self.cluster);
         let mut names = vec![name.clone()];
@@ -359,7 +389,6 @@ impl Authority {
             names.extend(["localhost".to_owned(), "127.0.0.1".to_owned()]);
             names.extend(hosts.iter().cloned());
         }
-        let key = KeyPair::generate().map_err(generate_error(&name))?;
         let mut params = CertificateParams::new(names).map_err(generate_error(&name))?;
         params
             .distinguished_name
@@ -370,7 +399,7 @@ impl Authority {
         ];
         hold(&mut params, life);
         let leaf = params
-            .signed_by(&key, &self.issuer)
+            .signed_by(key, &self.issuer)
             .map_err(generate_error(&name))?;
         create(dir)?;
         let file = |suffix: &str| dir.join(format!("{}.{suffix}", role.word()));

@@ -191,6 +191,9 @@ pub enum TaskEffect {
     Force,
 }
 
+/// Why a one-off task failed that was stopped because no server was in reach.
+const NO_SERVER: &str = "stopped: no server was in reach for as long as a task may run without one";
+
 /// Why a task is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopCause {
@@ -787,6 +790,10 @@ impl TaskRunner {
                     usage: std::mem::take(&mut end.usage),
                     ..End::failure(&why, end.at)
                 };
+            }
+            if self.stop == Some(StopCause::Disconnected) && end.failed {
+                // The driver knows only that it was asked, as by a client that cancels.
+                NO_SERVER.clone_into(&mut end.failure_reason);
             }
             self.end = Some(end);
         }

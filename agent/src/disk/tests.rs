@@ -33,6 +33,21 @@ fn inodes_follow_from_the_size() {
     assert_eq!(limit(10).inodes, INODES_MIN);
 }
 
+/// A one-off task that names no disk, and one that names 20 MiB.
+#[test]
+fn one_off_task_without_disk_is_unlimited() {
+    let limit = |disk_mb| {
+        let mut definition = fixture::definition();
+        definition.disk_mb = disk_mb;
+        let job = one_off::job("g", "d", &definition, one_off::Times::default());
+        let alloc_id = AllocId([1; 16]);
+        DiskLimit::of_alloc(&fixture::desired(alloc_id, fixture::version(job))).unwrap()
+    };
+
+    assert!(!limit(0).is_exceeded(used(u64::MAX, u64::MAX)));
+    assert!(limit(20).is_exceeded(used((20 << 20) + 1, 0)));
+}
+
 #[test]
 fn the_limit_itself_may_be_used() {
     let limit = limit(10);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
+use muster_domain::resources::Mb;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
     NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
@@ -693,11 +694,15 @@ fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
 
 fn task_resources(task: &TaskAt, address: &str, node: &NodeResources) -> TaskResources {
     let resources = &task.task().resources;
-    let limit = resources.memory_max.unwrap_or(resources.memory);
+    let limit = resources.memory_limit().unwrap_or_default();
+    let max = |max: Mb| match max {
+        Mb::UNLIMITED => -1,
+        max => max.0.into(),
+    };
     TaskResources {
         cpu_mhz: task.cpu_mhz().into(),
         memory_mb: resources.memory.0.into(),
-        memory_max_mb: resources.memory_max.map_or(0, |max| max.0.into()),
+        memory_max_mb: resources.memory_max.map_or(0, max),
         linux: LinuxResources {
             cpu_shares: task.cpu_mhz().into(),
             cpuset_cpus: task

@@ -339,7 +339,7 @@ fn with_memory(facilities: &Facilities, task: &TaskAt, live: &LiveTask, exit: Ex
             .flatten()
     });
     let resources = &task.task().resources;
-    let asked = resources.memory_max.unwrap_or(resources.memory).bytes();
+    let asked = resources.memory_limit().unwrap_or_default().bytes();
     let oom = one_off::oom(count, record.as_ref(), asked);
     let (exit, detail) = judge_memory(exit, count, record, asked);
     Memory {

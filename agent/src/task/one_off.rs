@@ -64,15 +64,18 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
         result_truncated,
         result_note,
     } = actions;
-    // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them.
-    let memory = if exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY) {
-        OUT_OF_MEMORY
-    } else {
-        ""
+    let failed = !exit.success();
+    // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them. A tree may
+    // succeed although a process of it was killed, as under `try`: a success has no reason.
+    let unsaid = exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY);
+    let failure_reason = match (failed, unsaid) {
+        (false, _) => String::new(),
+        (true, true) => reason(&format!("{failure_reason}{OUT_OF_MEMORY}")),
+        (true, false) => reason(&failure_reason),
     };
     End {
-        failed: !exit.success(),
-        failure_reason: reason(&format!("{failure_reason}{memory}")),
+        failed,
+        failure_reason,
         failed_action,
         result,
         result_truncated,
@@ -218,6 +221,29 @@ mod tests {
                 "LOG: Exited with status 137 (out of memory)"
             );
         }
+    }
+
+    /// A child under `try` was killed for memory, and the tree went on.
+    #[test]
+    fn success_after_memory_kill_has_no_reason() {
+        let exit = Exit {
+            oom_killed: true,
+            ..code(0)
+        };
+        let actions = ActionsEnd {
+            exited: true,
+            ..ActionsEnd::default()
+        };
+
+        let end = ended(Seen {
+            exit,
+            actions: Some(Box::new(actions)),
+            by_driver: true,
+            stopped: None,
+        });
+
+        assert_eq!((end.failed, end.failure_reason.as_str()), (false, ""));
+        assert_eq!(end.exit, Some(exit));
     }
 
     /// An exit of zero in the ledger is that of the process beside the actions.

@@ -15,6 +15,7 @@ pub(super) fn with_limits<T>(
     task: &TaskAt,
     set: impl FnOnce(&Limits) -> T,
 ) -> T {
+    let resources = &task.task().resources;
     let TaskResources {
         cpu: _,
         cores: _,
@@ -23,15 +24,16 @@ pub(super) fn with_limits<T>(
         devices: _,
         cpu_hard_limit,
         io,
-    } = task.task().resources;
+    } = *resources;
+    let limit = resources.memory_limit();
     let cores_max = || cores_of(task.cpu_mhz(), &facilities.spec().resources);
     let limits = Limits {
         cpu_mhz: task.cpu_mhz(),
         cpu_cores_max: cpu_hard_limit.then(cores_max),
-        memory_max_bytes: Some(memory_max.unwrap_or(memory).bytes()),
+        memory_max_bytes: limit.map(Mb::bytes),
         // A reservation is only of use below a limit that is higher.
         memory_low_bytes: memory_max.map(|_| memory.bytes()),
-        memory_high_bytes: memory_max.and_then(|max| slow_from(memory, max)),
+        memory_high_bytes: limit.and_then(|max| slow_from(memory, max)),
         pids_max: pids_max(task.task()),
         io,
         ..Limits::default()

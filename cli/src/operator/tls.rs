@@ -58,6 +58,10 @@ pub struct CertArgs {
     /// The directory for the certificate, its key and ca.pem: what goes to --tls-dir.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// A private key to use instead of a new P-256 one, as PKCS#8 in PEM. Diego's clients need RSA from a server with
+    /// TLS 1.2: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out rsa.key`.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Days until the certificate ends.
     #[arg(long, default_value_t = 365, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
     pub days: u64,
@@ -117,13 +121,12 @@ fn cert(json: bool, args: &CertArgs) -> CliResult {
     refuse_to_overwrite(&args.out, &[&files[0], &files[1]])?;
     let authority = Authority::load(&args.ca).map_err(failed)?;
     check_authority(args)?;
-    authority
-        .issue(
-            &args.out,
-            subject,
-            DAY * u32::try_from(args.days).unwrap_or(u32::MAX),
-        )
-        .map_err(failed)?;
+    let life = DAY * u32::try_from(args.days).unwrap_or(u32::MAX);
+    match &args.key {
+        Some(key) => authority.issue_for_key(&args.out, subject, life, key),
+        None => authority.issue(&args.out, subject, life),
+    }
+    .map_err(failed)?;
     if !args.out.join("ca.pem").exists() {
         authority.save_certificate(&args.out).map_err(failed)?;
     }

@@ -1,16 +1,17 @@
 //! What time alone does to one-off tasks: they have not started in time, a claim on their result is over, or
-//! they were kept long enough.
+//! they were kept long enough. Beside it, the failure of tasks that no node could ever hold.
 //!
 //! A function of the state and the time: it says what to propose now and when to look again. A task says itself
 //! when it is due ([`due_at`](crate::state::due_at)), and the command looks once more when it is applied; so looking
 //! twice changes nothing twice. A node that is gone is no matter of this duty: its allocations are lost by their
 //! job's evaluation, and no set of nodes, however empty, fails a task by itself.
 
-use muster_domain::id::Timestamp;
-use muster_domain::one_off::OneOff;
+use muster_domain::id::{EvalId, Timestamp};
+use muster_domain::one_off::{OneOff, OneOffState};
 
 use crate::fsm::{Command, OneOffChange, OneOffStep};
 use crate::limits::ONE_OFF_CHANGES_MAX;
+use crate::scheduler::is_unplaceable;
 use crate::state::State;
 use crate::watch::Due;
 
@@ -25,13 +26,40 @@ pub fn due(state: &State, now: Timestamp) -> Due {
             next = Some(at.max(now));
             break;
         }
-        changes.push(change(row, OneOffStep::Converge));
+        changes.push(change(row, overdue(row)));
     }
     let some = (!changes.is_empty()).then_some(Command::ChangeOneOffs { changes, at: now });
     Due {
         commands: some.into_iter().collect(),
         next,
     }
+}
+
+/// The step of a task that is due: one that was rejected fails with that reason.
+fn overdue(row: &OneOff) -> OneOffStep {
+    if row.state == OneOffState::Pending && !row.rejection.is_empty() {
+        return OneOffStep::FailUnplaced;
+    }
+    OneOffStep::Converge
+}
+
+/// The failure of the task whose evaluation is blocked, if no node could ever hold the task.
+#[must_use]
+pub fn unplaceable(state: &State, eval_id: &EvalId) -> Option<OneOffChange> {
+    let eval = state.evals().get(eval_id)?;
+    let row = eval.job.is_one_off().then_some(&eval.job.job_id);
+    let row = state.one_offs().get(row?)?;
+    is_unplaceable(state, row).then(|| change(row, OneOffStep::FailUnplaced))
+}
+
+/// The failures of waiting tasks that no node could ever hold: a leader looks at all of them when its term begins.
+#[must_use]
+pub fn all_unplaceable(state: &State) -> Vec<OneOffChange> {
+    let rows = state.one_offs().iter();
+    rows.filter(|row| is_unplaceable(state, row))
+        .take(ONE_OFF_CHANGES_MAX)
+        .map(|row| change(row, OneOffStep::FailUnplaced))
+        .collect()
 }
 
 /// A step of this very task, and not of another one of its guid.

@@ -22,6 +22,7 @@ mod preempt;
 mod rank;
 mod reconciler;
 mod system;
+mod unplaceable;
 mod update;
 mod why;
 
@@ -38,6 +39,7 @@ use crate::state::{AllocView, State};
 use ahead::Ahead;
 use kinds::Kinds;
 use reconciler::Instance;
+pub use unplaceable::is_unplaceable;
 pub use why::{Obstacle, Why, WhyNode, why};
 
 /// What came of looking at a job.

@@ -12,9 +12,10 @@ use prost::Message;
 
 use super::proto::error::Kind;
 use super::proto::{
-    CellsResponse, DesiredLrpsResponse, DomainsResponse, Error, PingResponse, StartTaskResponse,
+    CellsResponse, DomainsResponse, Error, LrpResponse, PingResponse, StartTaskResponse,
     TaskLifecycleResponse, TaskResponse, TasksResponse, UpsertDomainResponse,
 };
+use super::retry;
 use crate::handle::{ProposeError, ReadError};
 use crate::http::body;
 
@@ -43,8 +44,8 @@ macro_rules! answers {
 
 answers!(
     CellsResponse,
-    DesiredLrpsResponse,
     DomainsResponse,
+    LrpResponse,
     StartTaskResponse,
     TaskLifecycleResponse,
     TaskResponse,
@@ -129,16 +130,16 @@ impl From<OneOffRefusal> for Error {
 
 impl From<ProposeError> for Error {
     fn from(error: ProposeError) -> Self {
-        let kind = match error {
-            ProposeError::Timeout { .. } => Kind::Timeout,
+        match &error {
+            // A client of Diego's has no key to try again with.
+            ProposeError::Timeout { reason, .. } => retry::unknown(reason),
             ProposeError::Overloaded { .. }
             | ProposeError::NotLeader { .. }
             | ProposeError::TooLarge { .. }
             | ProposeError::Encode(_)
             | ProposeError::DiskFull { .. }
-            | ProposeError::Stopped { .. } => Kind::Unknown,
-        };
-        Self::of(kind, crate::chain(&error))
+            | ProposeError::Stopped { .. } => Self::of(Kind::Unknown, crate::chain(&error)),
+        }
     }
 }
 

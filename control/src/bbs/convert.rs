@@ -16,13 +16,13 @@ pub(super) use definition::definition;
 
 /// A task as Diego's clients see it.
 pub(super) fn task(row: &OneOff) -> Task {
-    let (state, cell) = match row.state {
-        OneOffState::Pending => (State::Pending, row.node_id),
-        OneOffState::Running => (State::Running, row.node_id),
-        // Diego forgets the cell of a task that is over.
-        OneOffState::Completed => (State::Completed, None),
-        OneOffState::Resolving => (State::Resolving, None),
+    let state = match row.state {
+        OneOffState::Pending => State::Pending,
+        OneOffState::Running => State::Running,
+        OneOffState::Completed => State::Completed,
+        OneOffState::Resolving => State::Resolving,
     };
+    let cell = row.client_cell();
     let end = row.end.as_ref();
     Task {
         definition: Some(definition::message(&row.definition)),
@@ -33,7 +33,7 @@ pub(super) fn task(row: &OneOff) -> Task {
         first_completed_at: nanos(row.first_completed_at.map_or(0, |at| at.0)),
         state: state.into(),
         cell_id: cell.as_ref().map(NodeId::to_string).unwrap_or_default(),
-        result: end.map(|end| end.result.clone()).unwrap_or_default(),
+        result: row.client_result().to_owned(),
         failed: end.is_some_and(|end| end.failed),
         failure_reason: row.failure_reason().to_owned(),
         rejection_count: i32::try_from(row.rejections).unwrap_or(i32::MAX),

@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::proto::{TaskChangedEvent, TaskCreatedEvent, TaskRemovedEvent};
+use super::proto::{Task, TaskChangedEvent, TaskCreatedEvent, TaskRemovedEvent};
 use super::{Context, Table, convert};
 use crate::events::{Batch, TaskChange};
 use crate::handle::Control;
@@ -96,8 +96,8 @@ impl Told {
         let after = task(row);
         match before.map(|before| task(&before)) {
             None => self.write("task_created", &TaskCreatedEvent { task: after }, text),
-            // What only Muster tells apart is no event.
-            Some(before) if before == after => {}
+            // A difference that only Muster knows is no event.
+            Some(before) if is_same(before.as_ref(), after.as_ref()) => {}
             Some(before) => self.write("task_changed", &TaskChangedEvent { before, after }, text),
         }
     }
@@ -117,6 +117,15 @@ impl Told {
             text.push_str(part);
         }
     }
+}
+
+/// Whether Diego would see no transition between the two. Muster also writes a row when a process starts.
+fn is_same(before: Option<&Task>, after: Option<&Task>) -> bool {
+    let untimed = |task: &Task| Task {
+        updated_at: 0,
+        ..task.clone()
+    };
+    before.map(untimed) == after.map(untimed)
 }
 
 /// A reader's place in the stream.
@@ -218,6 +227,7 @@ mod tests {
     use muster_control_core::state::State;
     use muster_domain::fixture;
     use muster_domain::id::Timestamp;
+    use muster_domain::one_off::{OneOffState, Phase};
 
     use super::*;
 
@@ -337,6 +347,35 @@ mod tests {
         let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
         assert_eq!(names.collect::<Vec<_>>(), ["task_changed", "task_removed"]);
         assert!(told.rows.is_empty());
+    }
+
+    /// A process that starts changes the row and no state of Diego's.
+    #[test]
+    fn change_within_a_state_is_no_event() {
+        let mut told = Told::default();
+        let mut row = OneOff::new(
+            "a".to_owned(),
+            "apps".to_owned(),
+            Arc::new(fixture::definition()),
+            LogIndex(1),
+            Timestamp(1),
+        );
+        let mut text = String::new();
+        let mut events = |row: &OneOff| {
+            text.clear();
+            told.now(&Arc::new(row.clone()), &mut text);
+            text.lines()
+                .filter(|line| line.starts_with("event"))
+                .count()
+        };
+        events(&row);
+        row.state = OneOffState::Running;
+        row.updated_at = Timestamp(2);
+        assert_eq!(events(&row), 1);
+        row.phase = Phase::Running;
+        row.updated_at = Timestamp(3);
+
+        assert_eq!(events(&row), 0);
     }
 
     #[test]

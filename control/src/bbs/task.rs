@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::stream;
 use muster_control_core::fsm::{OneOffRefusal, OneOffStep};
 use muster_domain::fault::Fault;
+use muster_domain::id::LogIndex;
 use muster_domain::one_off::{HOST_ROOT, OneOff, OneOffState};
 use prost::Message as _;
 
@@ -18,8 +19,8 @@ use super::proto::{
     Anything, DesireTaskRequest, Error, StartTaskResponse, TaskDefinition, TaskGuidRequest,
     TaskLifecycleResponse, TaskResponse, TasksRequest, TasksResponse,
 };
-use super::{Context, Table, answer, convert};
-use crate::handle::Consistency;
+use super::{Context, Table, answer, convert, retry};
+use crate::handle::{Consistency, Control};
 use crate::limits;
 use crate::one_off;
 
@@ -52,9 +53,8 @@ async fn rows(context: &Context, request: Request) -> Result<Vec<Arc<OneOff>>, E
     let TasksRequest { domain, cell_id } = answer::read(request).await?;
     let state = context.control.read(Consistency::Leader).await?.state;
     let on_cell = |row: &Arc<OneOff>| {
-        let live = matches!(row.state, OneOffState::Pending | OneOffState::Running);
-        let here = |id: muster_domain::id::NodeId| live && id.to_string() == cell_id;
-        cell_id.is_empty() || row.node_id.is_some_and(here)
+        let here = |id: muster_domain::id::NodeId| id.to_string() == cell_id;
+        cell_id.is_empty() || row.client_cell().is_some_and(here)
     };
     let tasks = state.one_offs();
     let rows: Vec<_> = if domain.is_empty() {
@@ -122,8 +122,13 @@ async fn desire(
             return Err(Error::invalid(&all));
         }
     };
-    let (_, desired) = one_off::desire(control, None, task).await?;
-    if !desired?.created {
+    let begun = control.state().applied();
+    let desired = retry::until_known(|| one_off::desire(control, None, task.clone())).await?;
+    let (_, outcome) = desired.outcome;
+    let outcome = outcome?;
+    // The attempt whose answer was lost may have created it.
+    let is_ours = desired.repeated && outcome.generation > begun;
+    if !outcome.created && !is_ours {
         // Diego tells no task from its like.
         return Err(OneOffRefusal::Exists(guid).into());
     }
@@ -135,6 +140,17 @@ async fn cancel(
     request: TaskGuidRequest,
 ) -> Result<TaskLifecycleResponse, Error> {
     let guid = named(request)?;
+    let state = context.control.read(Consistency::Leader).await?.state;
+    let row = state.one_offs().get(&guid);
+    // The command itself takes a repetition, for clients of the JSON API.
+    if let Some(row) = row.filter(|row| row.state == OneOffState::Completed) {
+        let refusal = OneOffRefusal::Transition {
+            from: row.state,
+            to: OneOffState::Completed,
+        };
+        return Err(refusal.into());
+    }
+    drop(state);
     let done = change(&context, guid.clone(), OneOffStep::Cancel).await?;
     let ended = ended(&context, &guid);
     if tokio::time::timeout(limits::BBS_CANCEL_WAIT, ended)
@@ -189,9 +205,37 @@ async fn change(
     guid: String,
     step: OneOffStep,
 ) -> Result<TaskLifecycleResponse, Error> {
-    let (_, changed) = one_off::change(&context.control, None, guid, None, step).await?;
-    changed?;
-    Ok(TaskLifecycleResponse::default())
+    let control = &context.control;
+    let begun = control.state().applied();
+    let write = || one_off::change(control, None, guid.clone(), None, step);
+    let changed = retry::until_known(write).await?;
+    let (_, outcome) = changed.outcome;
+    match outcome {
+        Err(rejection) if !(changed.repeated && is_done(control, &guid, step, begun)) => {
+            Err(rejection.into())
+        }
+        Ok(()) | Err(_) => Ok(TaskLifecycleResponse::default()),
+    }
+}
+
+/// Whether the task is as `step` makes it, by an entry after `begun`: an attempt whose answer was lost did that.
+fn is_done(control: &Control, guid: &str, step: OneOffStep, begun: LogIndex) -> bool {
+    let state = control.state();
+    let row = state.one_offs().get(guid);
+    match step {
+        OneOffStep::Claim { .. } => row
+            .and_then(|row| row.claim())
+            .is_some_and(|claim| claim > begun),
+        OneOffStep::DeleteClaimed { .. } => row.is_none(),
+        // The command itself takes a repetition.
+        OneOffStep::Cancel
+        | OneOffStep::Delete
+        | OneOffStep::Converge
+        | OneOffStep::CallbackFailed { .. }
+        | OneOffStep::Resolve
+        | OneOffStep::CallbackTried { .. }
+        | OneOffStep::FailUnplaced => false,
+    }
 }
 
 async fn start(_: Context, _: Anything) -> Result<StartTaskResponse, Error> {

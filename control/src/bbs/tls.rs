@@ -1,8 +1,8 @@
 //! Certificates for Diego's clients: the server's own, and the authority that theirs come from.
 //!
 //! They need not be those of the cluster and carry no names of ours: every client of the authority is let in. They
-//! are read again when their files change. Clients that speak TLS 1.2 as Diego configures it want a key of RSA; with
-//! TLS 1.3 any key will do.
+//! are read again when their files change. Clients that speak TLS 1.2 as Diego configures it need an RSA key (`muster
+//! operator tls cert --key`); with TLS 1.3 any key will do.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -221,6 +221,61 @@ mod tests {
         let error = load(dir.path()).unwrap_err();
 
         assert!(matches!(error, BbsTlsError::Unfit { .. }), "{error:?}");
+    }
+
+    /// An RSA key of 2048 bits, for tests alone.
+    const RSA_KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/rsa.key");
+
+    /// The suites that Diego's clients offer with TLS 1.2, against the server's key.
+    fn agree(dir: &Path) -> Result<(), rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        for authority in super::certificates(dir, AUTHORITY).unwrap() {
+            roots.add(authority).unwrap();
+        }
+        let mut provider = rustls::crypto::ring::default_provider();
+        provider.cipher_suites.retain(|suite| {
+            let name = format!("{:?}", suite.suite());
+            name.starts_with("TLS_ECDHE_RSA_WITH_AES")
+        });
+        let key = PrivateKeyDer::from_pem_file(dir.join(KEY)).unwrap();
+        let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&rustls::version::TLS12])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(super::certificates(dir, CHAIN).unwrap(), key)
+            .unwrap();
+        let name = "localhost".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = rustls::ServerConnection::new(load(dir).unwrap()).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets()?;
+            wire.clear();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn rsa_key_serves_tls12_clients() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::generate("diego").unwrap();
+        authority.save(dir.path()).unwrap();
+        let server = Subject::Server {
+            name: "bbs",
+            hosts: &[],
+        };
+        let key = Path::new(RSA_KEY);
+        authority
+            .issue_for_key(dir.path(), server, CERTIFICATE_LIFE, key)
+            .unwrap();
+
+        agree(dir.path()).unwrap();
+        agree(certificates().path()).unwrap_err();
     }
 
     /// Whoever follows the files may come to it late.

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use muster_control_core::converge;
 use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
+use muster_control_core::limits::ONE_OFF_CHANGES_MAX;
 use muster_control_core::state::{State, place_of};
-use muster_domain::id::{AllocId, LogIndex, Timestamp};
+use muster_domain::id::{AllocId, EvalId, LogIndex, Timestamp};
 use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
@@ -45,6 +46,8 @@ pub(super) struct OneOffs {
     served: String,
     /// What came of calls, not yet written.
     outcomes: Vec<OneOffChange>,
+    /// All waiting tasks are to be checked: another leader saw their evaluations blocked, or a failure was not written.
+    unplaceable_is_due: bool,
     /// Being written; at most one entry.
     writing: JoinSet<(Vec<String>, Proposed)>,
 }
@@ -95,6 +98,7 @@ impl OneOffs {
             under_way: BTreeMap::new(),
             served: String::new(),
             outcomes: Vec::new(),
+            unplaceable_is_due: true,
             writing: JoinSet::new(),
         }
     }
@@ -110,6 +114,11 @@ impl OneOffs {
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         Some((self.look_at?, "one-off tasks"))
+    }
+
+    /// The evaluation is blocked: fails its task if no node could ever hold the task.
+    pub(super) fn handle_blocked(&mut self, state: &State, eval_id: &EvalId) {
+        self.outcomes.extend(converge::unplaceable(state, eval_id));
     }
 
     /// The end of the task of `alloc_id` has claimed its callback for this leader.
@@ -178,6 +187,7 @@ impl OneOffs {
         if state.one_offs().is_empty() {
             return;
         }
+        self.fail_unplaceable(&state);
         let wall = self.control.now();
         if self.converging.is_empty() {
             let due = converge::due(&state, wall);
@@ -196,6 +206,17 @@ impl OneOffs {
             let picked = self.pick(&state, now, wall);
             self.claim(picked, wall);
         }
+    }
+
+    /// Fails waiting tasks that no node could ever hold, a bounded number at a time.
+    fn fail_unplaceable(&mut self, state: &State) {
+        if !self.unplaceable_is_due || !self.writing.is_empty() {
+            return;
+        }
+        let changes = converge::all_unplaceable(state);
+        self.unplaceable_is_due = !changes.is_empty();
+        self.outcomes.extend(changes);
+        self.write();
     }
 
     /// Writes this leader's times, where the last one's were others: every server goes by what is in the log.
@@ -343,7 +364,8 @@ impl OneOffs {
         if self.outcomes.is_empty() || !self.writing.is_empty() {
             return;
         }
-        let changes = std::mem::take(&mut self.outcomes);
+        let count = self.outcomes.len().min(ONE_OFF_CHANGES_MAX);
+        let changes: Vec<_> = self.outcomes.drain(..count).collect();
         let guids = changes.iter().map(|change| change.guid.clone()).collect();
         let control = self.control.clone();
         self.writing.spawn(async move {
@@ -378,7 +400,10 @@ impl OneOffs {
                     }
                     // What was not written is called again when its claim is over.
                     match proposed {
-                        Err(error) => self.failed(&error),
+                        Err(error) => {
+                            self.unplaceable_is_due = true;
+                            self.failed(&error);
+                        }
                         Ok(_) => self.written(),
                     }
                 }

@@ -9,7 +9,7 @@ mod message;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, Exit};
 use muster_domain::fixture::node;
-use muster_domain::one_off::End;
+use muster_domain::one_off::{End, OneOffState};
 
 use crate::fixture::{FakeAgent, soon};
 use client::{Client, Fixture, fixture};
@@ -140,13 +140,24 @@ async fn a_cancelled_task_is_completed_when_its_cancellation_is_answered() {
 
     let ends = async {
         let alloc = agent.next_wanted(DesiredStatus::Stop).await;
-        agent.report(alloc.alloc_id, ClientStatus::Complete).await;
+        let end = End {
+            result: "42".to_owned(),
+            ..End::default()
+        };
+        agent
+            .report_end(alloc.alloc_id, ClientStatus::Complete, end)
+            .await;
     };
     tokio::join!(done(&client, "/v1/tasks/cancel", guid("a")), ends);
 
     let cancelled = task(&client, "a").await;
     assert_eq!((cancelled.number(7), cancelled.number(10)), (COMPLETED, 1));
     assert_eq!(cancelled.text(11), "task was cancelled");
+    // It had written a result, which Diego drops.
+    assert_eq!(cancelled.text(9), "");
+    let again = refused(&client, "/v1/tasks/cancel", guid("a")).await;
+    let told = "Cannot transition from Completed to Completed".to_owned();
+    assert_eq!(again, (INVALID_STATE_TRANSITION, told));
     test.server.shutdown().await;
 }
 
@@ -260,7 +271,7 @@ async fn garbage_is_an_invalid_request() {
     }
     let large = refused(&client, "/v1/tasks/desire.r2", vec![0; 5 << 20]).await;
     assert_eq!(large.0, INVALID_REQUEST, "{large:?}");
-    assert_eq!(client.status("POST", "/v1/actual_lrps/list").await, 404);
+    assert_eq!(client.status("POST", "/v1/none/list").await, 404);
     assert_eq!(client.status("GET", "/v1/ping").await, 405);
     test.server.shutdown().await;
 }
@@ -292,7 +303,59 @@ async fn cells_domains_and_a_ping_are_answered() {
         nameless,
         (INVALID_REQUEST, "Invalid field: domain".to_owned())
     );
-    done(&client, "/v1/desired_lrps/list.r3", Vec::new()).await;
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lrps_are_listed_as_none() {
+    let Fixture { test, client, .. } = fixture().await;
+
+    for path in [
+        "actual_lrps/list",
+        "actual_lrp_groups/list",
+        "desired_lrps/list.r3",
+        "desired_lrp_scheduling_infos/list",
+    ] {
+        done(&client, &format!("/v1/{path}"), block(1, "apps")).await;
+    }
+    let path = "/v1/desired_lrps/get_by_process_guid.r3";
+    let single = refused(&client, path, block(1, "web")).await;
+    assert_eq!(single.0, RESOURCE_NOT_FOUND, "{single:?}");
+    let created = refused(&client, "/v1/desired_lrp/desire.r2", Vec::new()).await;
+    assert_eq!(created.0, INVALID_REQUEST, "{created:?}");
+    test.server.shutdown().await;
+}
+
+/// The one node is empty and too small, or does not have the root.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_that_no_cell_could_hold_fails() {
+    let Fixture { test, client, .. } = fixture().await;
+    let _agent = FakeAgent::join(&test, node("n1").build()).await;
+    let desire = async |name: &str, root: &str, memory_mb: u64| {
+        let run = [block(1, "/bin/true"), block(6, "vcap")].concat();
+        let definition = [
+            block(1, root),
+            block(3, block(3, run)),
+            number(5, memory_mb),
+        ];
+        let body = [block(1, definition.concat()), block(2, name), block(3, "d")];
+        done(&client, "/v1/tasks/desire.r2", body.concat()).await;
+    };
+
+    desire("large", "preloaded:host", 1 << 24).await;
+    desire("rooted", "preloaded:cflinuxfs9", 64).await;
+
+    for (name, reason) in [
+        ("large", "insufficient resources: memory"),
+        ("rooted", "found no compatible cell for required rootfs"),
+    ] {
+        test.until("the task fails", |state| {
+            let row = state.one_offs().get(name);
+            row.is_some_and(|row| row.state == OneOffState::Completed)
+        })
+        .await;
+        assert_eq!(task(&client, name).await.text(11), reason);
+    }
     test.server.shutdown().await;
 }
 

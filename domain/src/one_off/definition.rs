@@ -44,10 +44,11 @@ pub struct Definition {
     pub env: Vec<EnvVar>,
     /// The work.
     pub action: Action,
-    /// Disk in MiB, counted in placement; 0 means the default of a job.
+    /// Disk in MiB, counted in placement; 0 means no limit, counted as the least that a job may ask for.
     #[serde(default)]
     pub disk_mb: i32,
-    /// Memory limit in MiB for the task as a whole; 0 means the default of a job: nothing runs unlimited.
+    /// Memory limit in MiB for the task as a whole; 0 means no limit but that of all tasks of its node together, counted
+    /// as the least that a job may ask for.
     #[serde(default)]
     pub memory_mb: i32,
     /// 1 to 100: its weight against other tasks, and the MHz that are counted in placement; 0 means 100.

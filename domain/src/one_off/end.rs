@@ -16,7 +16,7 @@ pub struct End {
     pub failure_reason: String,
     /// Which action of the tree failed, such as `serial[1].timeout.run`; empty if none did.
     pub failed_action: String,
-    /// The beginning of the result file; at most [`super::RESULT_BYTES_MAX`].
+    /// The beginning of the result file; at most [`super::RESULT_BYTES_MAX`], or as much as the node's operator allows.
     pub result: String,
     /// There was more of it.
     pub result_truncated: bool,

@@ -14,6 +14,7 @@ use crate::job::{
     Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
     LogConfig, NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
 };
+use crate::limits::MEMORY_MB_MIN;
 use crate::resources::{CpuMhz, Mb, TaskResources};
 
 /// The namespace of the jobs that run one-off tasks. Nobody else may register a job there.
@@ -148,7 +149,7 @@ fn group(definition: &Definition, times: Times) -> TaskGroup {
         volumes: BTreeMap::new(),
         shutdown_delay: Duration::ZERO,
         ephemeral_disk: EphemeralDisk {
-            size: mb_or(definition.disk_mb, DEFAULT_DISK_MB).max(Mb(DISK_MB_MIN)),
+            size: Mb(definition.disk_mb.unsigned_abs().max(DISK_MB_MIN)),
             ..EphemeralDisk::default()
         },
         network: Some(GroupNetwork {
@@ -184,7 +185,8 @@ fn task(definition: &Definition) -> Task {
                 0 => 100,
                 weight => weight,
             }),
-            memory: mb_or(definition.memory_mb, DEFAULT_MEMORY_MB),
+            memory: Mb(definition.memory_mb.unsigned_abs().max(MEMORY_MB_MIN)),
+            memory_max: (definition.memory_mb == 0).then_some(Mb::UNLIMITED),
             ..TaskResources::default()
         },
         constraints: Vec::new(),
@@ -212,19 +214,19 @@ fn no_restart() -> RestartPolicy {
     }
 }
 
-fn mb_or(value: i32, default: u32) -> Mb {
-    match value.unsigned_abs() {
-        0 => Mb(default),
-        value => Mb(value),
-    }
-}
-
-/// Memory of a task that names none, in MiB; as in a job file.
-const DEFAULT_MEMORY_MB: u32 = 300;
-/// Disk of a task that names none, in MiB; as in a job file.
-const DEFAULT_DISK_MB: u32 = 300;
 /// Least disk of a group, in MiB.
 const DISK_MB_MIN: u32 = 10;
+
+/// Whether the job runs a one-off task that may fill its node's disk.
+#[must_use]
+pub fn has_unlimited_disk(job: &JobSpec) -> bool {
+    if job.namespace != NAMESPACE {
+        return false;
+    }
+    let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+    let mut configs = tasks.map(|task| serde_json::from_str(&task.config_json).unwrap_or_default());
+    configs.all(|config: serde_json::Value| config.get("disk_mb").is_none())
+}
 
 /// The `config` block of the native driver.
 fn config(definition: &Definition) -> serde_json::Value {

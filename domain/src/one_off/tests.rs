@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::fixture::definition;
 use crate::job::{NetworkMode, PolicyAction};
+use crate::resources::Mb;
 
 /// The fields that are wrong with a definition that differs from a good one in what `change` says.
 fn wrong(change: Value) -> Vec<String> {
@@ -52,7 +53,7 @@ fn guids_are_letters_digits_dash_and_underscore() {
         "abc,def",
         "abc.def",
         "abc∆def",
-        &"x".repeat(129),
+        &"x".repeat(256),
     ] {
         assert!(!is_guid(guid), "{guid}");
     }
@@ -259,8 +260,6 @@ fn each_field_has_its_rule() {
         (json!({"metrics_guid": "\u{0}"}), "metrics_guid"),
         (json!({"start_timeout_ms": month + 1}), "start_timeout_ms"),
         (json!({"retention_ms": month + 1}), "retention_ms"),
-        (json!({"placement_tags": [""]}), "placement_tags"),
-        (json!({"placement_tags": ["a", ""]}), "placement_tags"),
         (json!({"annotation": long}), "annotation"),
         (json!({"priority": 0}), "priority"),
         (json!({"priority": 101}), "priority"),
@@ -440,6 +439,56 @@ fn a_tree_that_is_too_deep_or_too_large_is_refused() {
     );
 }
 
+/// The deepest tree of lists passes the readers of JSON, also as a part of another value.
+#[test]
+fn largest_tree_and_guid_are_accepted() {
+    let leaf = json!({"run": {"path": "x", "user": "u"}});
+    let mut deep = leaf.clone();
+    for _ in 1..ACTION_DEPTH_MAX {
+        deep = json!({"serial": {"actions": [deep]}});
+    }
+    let text = json!({"outer": [deep]}).to_string();
+    let outer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(wrong(json!({"action": outer["outer"][0]})), [""; 0]);
+    let wide = vec![leaf; ACTIONS_MAX - 1];
+    assert_eq!(
+        wrong(json!({"action": {"serial": {"actions": wide}}})),
+        [""; 0]
+    );
+    let mut large = definition();
+    large.env = large_env();
+    let guid = "g".repeat(GUID_BYTES_MAX);
+    assert_eq!(check(&guid, &guid, &large), []);
+}
+
+/// Half of what a definition may have.
+fn large_env() -> Vec<EnvVar> {
+    let variables = 0..DEFINITION_BYTES_MAX / 2 / 1024;
+    let variables = variables.map(|at| EnvVar {
+        name: format!("V{at}"),
+        value: "x".repeat(1_000),
+    });
+    variables.collect()
+}
+
+/// Diego takes 0 for no limit. Placement counts the least that a job may ask for.
+#[test]
+fn zero_memory_and_disk_are_unlimited() {
+    let of = |memory_mb, disk_mb| {
+        let mut definition = definition();
+        (definition.memory_mb, definition.disk_mb) = (memory_mb, disk_mb);
+        assert_eq!(check("g", "d", &definition), []);
+        let job = job("g", "d", &definition, Times::default());
+        let ask = job.groups[0].ask();
+        let limit = job.groups[0].tasks[0].resources.memory_limit();
+        let is_unlimited = has_unlimited_disk(&job);
+        (ask.memory_mb, ask.disk_mb, limit, is_unlimited)
+    };
+
+    assert_eq!(of(0, 0), (4, 10, None, true));
+    assert_eq!(of(64, 20), (64, 20, Some(Mb(64)), false));
+}
+
 #[test]
 fn what_is_not_carried_out_is_unknown_by_name() {
     let mut value = serde_json::to_value(definition()).unwrap();
@@ -585,6 +634,17 @@ fn tags_are_compared_as_a_set() {
     };
     assert_eq!(constraint(&[]), "${meta.placement_tags} is_not_set ");
     assert_eq!(constraint(&["b", "a", "b"]), "${meta.placement_tags} = a,b");
+}
+
+/// Diego compares it like any tag: a node without tags does not have it.
+#[test]
+fn empty_placement_tag_is_accepted() {
+    let mut definition = definition();
+    definition.placement_tags = vec![String::new()];
+
+    assert_eq!(check("g", "d", &definition), []);
+    let job = job("g", "d", &definition, Times::default());
+    assert_eq!(job.constraints[0].to_string(), "${meta.placement_tags} = ");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::limits;
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
     Download, EgressRule, GUID_BYTES_MAX, LABEL_BYTES_MAX, PIDS_MAX, RETENTION_MAX,
-    START_TIMEOUT_MAX, Times, URL_BYTES_MAX, job, job::Root,
+    START_TIMEOUT_MAX, TASK, Times, URL_BYTES_MAX, job, job::Root,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -48,8 +48,15 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
         // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
         // without a server and being waited for go together only where nothing is ever replaced.
         let mut job = job(guid, domain, definition, Times::default());
+        // A guid may be longer than the id of a job, and a tree larger than the configuration of a driver.
+        for name in [&mut job.id, &mut job.name] {
+            TASK.clone_into(name);
+        }
         for group in &mut job.groups {
             group.disconnect.lost_after = None;
+            for task in &mut group.tasks {
+                "{}".clone_into(&mut task.config_json);
+            }
         }
         if let Err(more) = validate(job) {
             faults.extend(more);
@@ -204,9 +211,7 @@ fn check_tags_and_times(definition: &Definition, wrong: &mut impl FnMut(&str, St
         retention_ms,
         ..
     } = definition;
-    if placement_tags.iter().any(String::is_empty) {
-        wrong("placement_tags", "a tag is empty".to_owned());
-    } else if placement_tags.iter().any(|tag| tag.contains(',')) {
+    if placement_tags.iter().any(|tag| tag.contains(',')) {
         wrong("placement_tags", "a tag has a comma".to_owned());
     }
     for (field, millis, max) in [

@@ -6,7 +6,6 @@
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-use muster_domain::one_off::RESULT_BYTES_MAX;
 use muster_driver::TaskConfig;
 use thiserror::Error;
 
@@ -33,14 +32,18 @@ pub(crate) enum ReadResultError {
     Io(#[from] std::io::Error),
 }
 
-/// Reads the result file of `config`.
-pub(crate) fn read(config: &TaskConfig, native: &NativeConfig) -> Result<Found, ReadResultError> {
+/// Reads the first `bytes_max` of the result file of `config`.
+pub(crate) fn read(
+    config: &TaskConfig,
+    native: &NativeConfig,
+    bytes_max: usize,
+) -> Result<Found, ReadResultError> {
     let (dir, rest) = place(config, native).ok_or(ReadResultError::Elsewhere)?;
     let mut bytes = Vec::new();
     paths::open_beneath(&dir, &rest)?
-        .take(RESULT_BYTES_MAX as u64 + 1)
+        .take(bytes_max as u64 + 1)
         .read_to_end(&mut bytes)?;
-    Ok(cut(&bytes))
+    Ok(cut(&bytes, bytes_max))
 }
 
 /// The directory of the host that the file is beneath, and the way from there.
@@ -70,10 +73,10 @@ fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf
     Some((dir, parts.as_path().to_owned()))
 }
 
-/// At most as much as a result may have, whole characters.
-fn cut(bytes: &[u8]) -> Found {
-    let mut truncated = bytes.len() > RESULT_BYTES_MAX;
-    let mut kept = &bytes[..bytes.len().min(RESULT_BYTES_MAX)];
+/// At most `bytes_max`, whole characters.
+fn cut(bytes: &[u8], bytes_max: usize) -> Found {
+    let mut truncated = bytes.len() > bytes_max;
+    let mut kept = &bytes[..bytes.len().min(bytes_max)];
     if truncated
         && let Err(error) = str::from_utf8(kept)
         && error.error_len().is_none()
@@ -83,8 +86,8 @@ fn cut(bytes: &[u8]) -> Found {
     }
     // What stands for a byte that is no text has three.
     let mut text = String::from_utf8_lossy(kept).into_owned();
-    if text.len() > RESULT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(RESULT_BYTES_MAX));
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max));
         truncated = true;
     }
     Found { text, truncated }
@@ -92,6 +95,8 @@ fn cut(bytes: &[u8]) -> Found {
 
 #[cfg(test)]
 mod tests {
+    use muster_domain::one_off::RESULT_BYTES_MAX;
+
     use super::*;
 
     #[test]
@@ -103,19 +108,27 @@ mod tests {
             (format!("{long}yz"), RESULT_BYTES_MAX, true),
         ];
         for (text, kept, truncated) in cases {
-            let found = cut(text.as_bytes());
+            let found = cut(text.as_bytes(), RESULT_BYTES_MAX);
             assert_eq!((found.text.len(), found.truncated), (kept, truncated));
             assert!(text.starts_with(&found.text));
         }
     }
 
     #[test]
+    fn operator_bounds_the_result() {
+        let found = cut(&[b'x'; 60_000], 50 << 10);
+
+        assert_eq!((found.text.len(), found.truncated), (50 << 10, true));
+        assert!(!cut(&[b'x'; 50 << 10], 50 << 10).truncated);
+    }
+
+    #[test]
     fn bytes_that_are_no_text_never_make_it_longer() {
-        let found = cut(&[0xff; RESULT_BYTES_MAX]);
+        let found = cut(&[0xff; RESULT_BYTES_MAX], RESULT_BYTES_MAX);
 
         assert!(found.text.len() <= RESULT_BYTES_MAX && found.truncated);
         assert!(found.text.chars().all(|c| c == char::REPLACEMENT_CHARACTER));
-        assert_eq!(cut(b"a\xffb").text, "a\u{fffd}b");
+        assert_eq!(cut(b"a\xffb", RESULT_BYTES_MAX).text, "a\u{fffd}b");
     }
 
     #[test]

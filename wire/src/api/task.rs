@@ -203,7 +203,7 @@ impl From<&OneOff> for CallbackBody {
             task_guid: row.guid.clone(),
             failed: end.is_some_and(|end| end.failed),
             failure_reason: row.failure_reason().to_owned(),
-            result: end.map_or_else(String::new, |end| end.result.clone()),
+            result: row.client_result().to_owned(),
             annotation: row.definition.annotation.clone(),
             created_at: row.created_at.0,
         }

@@ -784,6 +784,7 @@ fn ends(script: &str) -> Vec<String> {
         match rest.split(' ').collect::<Vec<_>>().as_slice() {
             ["timer"] => runner.handle_timeout(now),
             ["stop"] => runner.handle_stop(StopCause::Asked, now),
+            ["disconnect"] => runner.handle_stop(StopCause::Disconnected, now),
             ["unrunnable"] => runner.handle_unrunnable("no space left", now),
             ["reload"] => runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot()),
             words => runner.handle_input(input(words), now),
@@ -846,6 +847,11 @@ fn every_end_of_a_one_off_task_has_a_reason() {
             "0 timer\n1 started\n2 reload\n3 exit 4\n4 reload",
             "3s failed: exit code 4",
         ),
+        (
+            "0 timer\n1 started\n5 disconnect\n6 exit 143",
+            "6s failed: stopped: no server was in reach for as long as a task may run without one",
+        ),
+        ("0 timer\n1 started\n5 disconnect\n6 exit 0", "6s well: "),
     ];
     for (script, expected) in cases {
         let ends = ends(script);

@@ -111,6 +111,8 @@ pub enum OneOffStep {
         /// Not to be tried again before; `None`: never.
         next_at: Option<Timestamp>,
     },
+    /// Fail it because it has no place, with the reason of its last rejection.
+    FailUnplaced,
 }
 
 impl OneOffStep {
@@ -135,7 +137,8 @@ impl OneOffStep {
             | Self::CallbackFailed { .. }
             | Self::Resolve
             | Self::DeleteClaimed { .. }
-            | Self::CallbackTried { .. } => self,
+            | Self::CallbackTried { .. }
+            | Self::FailUnplaced => self,
         }
     }
 
@@ -149,6 +152,7 @@ impl OneOffStep {
             | Self::CallbackFailed { .. } => 1,
             Self::Resolve => 2,
             Self::DeleteClaimed { .. } | Self::CallbackTried { .. } => 4,
+            Self::FailUnplaced => 8,
         }
     }
 }
@@ -350,6 +354,11 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
         (OneOffStep::Cancel, OneOffState::Pending | OneOffState::Running) => {
             end_early(change, &row, one_off::CANCELLED);
         }
+        (OneOffStep::FailUnplaced, OneOffState::Pending) => fail_unplaced(change, &row),
+        (
+            OneOffStep::FailUnplaced,
+            OneOffState::Running | OneOffState::Completed | OneOffState::Resolving,
+        ) => return Err(refused(OneOffState::Completed)),
         // The answer to an earlier one was lost.
         (OneOffStep::Cancel, OneOffState::Completed)
             if row.failure_reason() == one_off::CANCELLED => {}
@@ -420,6 +429,15 @@ fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
         ..row.clone()
     });
     change.stop(alloc, why, None);
+}
+
+/// Ends a task that has no place. One that was never rejected has not started in time.
+fn fail_unplaced(change: &mut Change<'_>, row: &OneOff) {
+    let reason = match row.rejection.as_str() {
+        "" => one_off::NOT_STARTED,
+        rejection => rejection,
+    };
+    end_early(change, row, reason);
 }
 
 /// A completed task whose result somebody works on.

@@ -204,6 +204,20 @@ pub(super) fn judge(needs: &Needs, node: &NodeSpec) -> Verdict {
     }
 }
 
+/// Whether `node` is in the pool and the datacenters that the group is confined to.
+pub(super) fn is_in_scope(needs: &Needs, node: &NodeSpec) -> bool {
+    scope::in_pool(&needs.asks.node_pool, &node.pool)
+        && scope::in_datacenters(&needs.asks.datacenters, &node.datacenter)
+}
+
+/// Whether `node` meets every constraint of the group.
+pub(super) fn meets_constraints(needs: &Needs, node: &NodeSpec) -> bool {
+    needs
+        .conditions
+        .iter()
+        .all(|condition| condition.holds(node))
+}
+
 /// Everything that keeps the group from `node`, whatever room there is.
 pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
     let Asks {

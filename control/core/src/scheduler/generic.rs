@@ -23,7 +23,7 @@ use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, NOT_NEEDED, Placement,
     RESCHEDULED, Work,
 };
-use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
+use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable};
 use crate::fsm::is_placed_one_off;
 use crate::state::{AllocView, Room, State};
 
@@ -641,14 +641,28 @@ impl<'s> Placer<'s> {
             }
         }
         if failed > 0 {
+            let mut metrics = at_end.unwrap_or_default();
+            if self.key.is_one_off() && !metrics.dimension_exhausted.is_empty() {
+                self.name_shortages(group, &mut metrics);
+            }
             plan.failed.push(FailedGroup {
                 group: group.name.clone(),
                 count: failed,
-                metrics: at_end.unwrap_or_default(),
+                metrics,
             });
         }
         if placed.in_place || !placed.placements.is_empty() {
             plan.groups.push(placed);
+        }
+    }
+
+    /// Names everything that all feasible nodes lack, where they have something in common, in place of what ran out first
+    /// on each: a client of a one-off task reads it.
+    fn name_shortages(&self, group: &TaskGroup, metrics: &mut Arc<PlacementMetrics>) {
+        let spec = &self.job.current.spec;
+        let common = unplaceable::common_shortages(&self.fleet, spec, group);
+        if !common.is_empty() {
+            Arc::make_mut(metrics).dimension_exhausted = common;
         }
     }
 

@@ -5,8 +5,8 @@ use muster_domain::fault::Fault;
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, NodeId, Timestamp};
 use muster_domain::one_off::{
-    Action, Actions, Definition, Download, EgressRule, EmitProgress, End, EnvVar, IcmpInfo, OneOff,
-    OneOffState, PortRange, ResourceLimits, Run, Timeout, Try, Upload, check,
+    self, Action, Actions, Definition, Download, EgressRule, EmitProgress, End, EnvVar, IcmpInfo,
+    OneOff, OneOffState, PortRange, ResourceLimits, Run, Timeout, Try, Upload, check,
 };
 use prost::Message as _;
 
@@ -244,4 +244,65 @@ fn a_task_says_what_became_of_it() {
         ("boom", "half")
     );
     assert_eq!(ended.definition, Some(definition::message(&full())));
+}
+
+/// An ended task with that failure reason and a result, on a node.
+fn failed(state: OneOffState, reason: &str) -> Task {
+    let mut row = OneOff::new(
+        "a".to_owned(),
+        "apps".to_owned(),
+        std::sync::Arc::new(fixture::definition()),
+        LogIndex(1),
+        Timestamp(1),
+    );
+    row.state = state;
+    row.node_id = Some(NodeId([7; 16]));
+    row.end = Some(End {
+        result: "42".to_owned(),
+        ..End::failure(reason, Timestamp(2))
+    });
+    task(&row)
+}
+
+#[test]
+fn lost_task_keeps_its_cell() {
+    let cell = NodeId([7; 16]).to_string();
+    for state in [OneOffState::Completed, OneOffState::Resolving] {
+        assert_eq!(failed(state, one_off::NODE_GONE).cell_id, cell);
+        assert_eq!(failed(state, "exit status 1").cell_id, "");
+    }
+}
+
+#[test]
+fn cancelled_task_has_no_result() {
+    let state = OneOffState::Completed;
+    assert_eq!(failed(state, one_off::CANCELLED).result, "");
+    assert_eq!(failed(state, "exit status 1").result, "42");
+}
+
+/// Diego's clients may set several kinds: the one with the lowest number counts.
+#[test]
+fn first_kind_of_an_action_wins() {
+    let of = |action: &Action| action::message(action);
+    let several = crate::bbs::proto::Action {
+        upload: of(&actions()[1]).upload,
+        serial: of(&actions()[7]).serial,
+        ..crate::bbs::proto::Action::default()
+    };
+    let message = TaskDefinition {
+        rootfs: "preloaded:host".to_owned(),
+        action: Some(several),
+        ..TaskDefinition::default()
+    };
+
+    assert_eq!(
+        read(&message),
+        (
+            Definition {
+                action: actions()[1].clone(),
+                ..read(&message).0
+            },
+            Vec::new(),
+        )
+    );
 }

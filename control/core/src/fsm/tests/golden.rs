@@ -355,6 +355,17 @@ fn one_offs() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        (
+            "fail_unplaced_one_off",
+            Command::ChangeOneOffs {
+                changes: vec![OneOffChange {
+                    guid: "task-1".to_owned(),
+                    generation: Some(LogIndex(7)),
+                    step: OneOffStep::FailUnplaced,
+                }],
+                at: AT,
+            },
+        ),
     ]
 }
 
@@ -694,6 +705,7 @@ fn commands_read_back_what_they_wrote() {
             "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
             "set_cluster_policy" => 6,
             "tag_job_version" | "note_collections" | "purge_job" | "add_node_event" => 7,
+            "fail_unplaced_one_off" => 8,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -3,7 +3,7 @@
 use muster_domain::fixture::definition;
 use muster_domain::id::AllocId;
 use muster_domain::one_off::{
-    CANCELLED, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times,
+    CANCELLED, Definition, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times,
 };
 
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
@@ -33,6 +33,13 @@ impl Fixture {
         let mut cluster = Cluster::new();
         let node_id = cluster.node(node("n1").cpu_mhz(200).build());
         Self { cluster, node_id }
+    }
+
+    fn without_node() -> Self {
+        Self {
+            cluster: Cluster::new(),
+            node_id: NodeId([0; 16]),
+        }
     }
 
     fn desire(&mut self, guid: &str) -> Result<DesiredOneOff, Rejection> {
@@ -93,6 +100,13 @@ impl Fixture {
             reports: vec![report],
             at: self.cluster.now,
         });
+    }
+
+    /// What a leader does about tasks that no node could ever hold.
+    fn fail_unplaceable(&mut self) {
+        let changes = converge::all_unplaceable(&self.cluster.state);
+        let at = self.cluster.now;
+        self.cluster.apply(Command::ChangeOneOffs { changes, at });
     }
 
     fn alloc(&self) -> AllocId {
@@ -213,6 +227,23 @@ fn every_call_in_every_state_does_what_the_table_says() {
         (tried, Some(Running), no(Running, Completed)),
         (tried, Some(Completed), no(Completed, Completed)),
         (tried, Some(Resolving), other()),
+        (OneOffStep::FailUnplaced, None, missing()),
+        (OneOffStep::FailUnplaced, Some(Pending), Ok(Some(Completed))),
+        (
+            OneOffStep::FailUnplaced,
+            Some(Running),
+            no(Running, Completed),
+        ),
+        (
+            OneOffStep::FailUnplaced,
+            Some(Completed),
+            no(Completed, Completed),
+        ),
+        (
+            OneOffStep::FailUnplaced,
+            Some(Resolving),
+            no(Resolving, Completed),
+        ),
     ];
     for (step, state, expected) in table {
         assert_eq!(outcome(step, state), expected, "{step:?} in {state:?}");
@@ -986,7 +1017,10 @@ fn a_task_without_room_waits_and_expires() {
 
     fixture.converge();
 
-    assert_eq!(fixture.row().failure_reason(), NOT_STARTED);
+    assert_eq!(
+        fixture.row().failure_reason(),
+        "insufficient resources: cpu"
+    );
     assert_eq!(fixture.row().state, OneOffState::Completed);
     fixture.cluster.stop("full");
     assert_eq!(
@@ -998,6 +1032,103 @@ fn a_task_without_room_waits_and_expires() {
             .count(),
         0
     );
+}
+
+/// The reason of a task with `definition` changed, on one node, after every duty has run.
+fn reason_of(change: impl FnOnce(&mut Definition)) -> (OneOffState, String) {
+    let mut fixture = Fixture::new();
+    let mut task = new(GUID, "apps");
+    change(&mut task.definition);
+    fixture.desire_all(vec![task]).remove(0).unwrap();
+    fixture.cluster.settle();
+    fixture.fail_unplaceable();
+    let row = fixture.row();
+    (row.state, row.failure_reason().to_owned())
+}
+
+#[test]
+fn task_that_no_node_could_hold_fails() {
+    type Change = fn(&mut Definition);
+    let cases: [(Change, &str); 6] = [
+        (
+            |it| it.memory_mb = 1 << 20,
+            "insufficient resources: memory",
+        ),
+        (|it| it.disk_mb = 1 << 20, "insufficient resources: disk"),
+        (
+            |it| (it.memory_mb, it.disk_mb) = (1 << 20, 1 << 20),
+            "insufficient resources: disk, memory",
+        ),
+        (
+            |it| it.rootfs = "preloaded:cflinuxfs9".to_owned(),
+            "found no compatible cell for required rootfs",
+        ),
+        (
+            |it| it.placement_tags = vec!["b".to_owned(), "a".to_owned()],
+            "found no compatible cell with placement tag(s) \"b\", \"a\"",
+        ),
+        (
+            |it| it.placement_tags = vec![String::new()],
+            "found no compatible cell with placement tag(s) \"\"",
+        ),
+    ];
+    for (change, reason) in cases {
+        assert_eq!(
+            reason_of(change),
+            (OneOffState::Completed, reason.to_owned())
+        );
+    }
+}
+
+/// A node that is down may come back, so its task waits.
+#[test]
+fn task_waits_while_some_node_could_hold_it() {
+    let mut fixture = Fixture::new();
+    let large = fixture
+        .cluster
+        .node(node("n2").cpu_mhz(200).memory_mb(1 << 30).build());
+    fixture.cluster.node_status(large, NodeStatus::Down);
+    let mut task = new(GUID, "apps");
+    task.definition.memory_mb = 1 << 20;
+    fixture.desire_all(vec![task]).remove(0).unwrap();
+    fixture.cluster.settle();
+
+    fixture.fail_unplaceable();
+
+    let row = fixture.row();
+    assert_eq!(
+        (row.state, row.phase),
+        (OneOffState::Pending, Phase::Queued)
+    );
+    assert_eq!(row.rejection, "insufficient resources: memory");
+}
+
+#[test]
+fn empty_fleet_fails_no_task() {
+    let mut fixture = Fixture::without_node();
+    fixture.desire(GUID).unwrap();
+    fixture.cluster.settle();
+
+    fixture.fail_unplaceable();
+
+    assert_eq!(fixture.row().state, OneOffState::Pending);
+}
+
+/// One node lacks memory, the other disk: no resource is short on both.
+#[test]
+fn rejection_names_resources_short_everywhere() {
+    let mut fixture = Fixture::new();
+    fixture
+        .cluster
+        .node(node("n2").cpu_mhz(10).memory_mb(1 << 30).build());
+    let mut task = new(GUID, "apps");
+    task.definition.memory_mb = 1 << 20;
+    task.definition.disk_mb = 1 << 20;
+    fixture.desire_all(vec![task]).remove(0).unwrap();
+
+    fixture.cluster.settle();
+
+    assert_eq!(fixture.row().rejection, "insufficient resources: disk");
 }
 
 #[test]
