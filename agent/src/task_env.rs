@@ -98,6 +98,9 @@ impl TaskEnv {
                 env.vars.insert(name, value);
             }
         }
+        if at.is_one_off() {
+            env.vars.extend(instance_vars(&spec.address, address));
+        }
         let vars = std::mem::take(&mut env.vars);
         env.vars = vars
             .into_iter()
@@ -233,6 +236,19 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
         .collect()
 }
 
+/// What Diego tells every task of its container, whatever the task's own environment says. A one-off task has no ports.
+fn instance_vars(node: &str, own: Option<Ipv4Addr>) -> [(String, String); 5] {
+    let internal = own.map_or_else(|| node.to_owned(), |own| own.to_string());
+    [
+        ("IP", node.to_owned()),
+        ("INTERNAL_IP", internal),
+        ("PORT", String::new()),
+        ("ADDR", String::new()),
+        ("PORTS", "[]".to_owned()),
+    ]
+    .map(|(word, value)| (format!("CF_INSTANCE_{word}"), value))
+}
+
 /// The machine's address that a port is on: its own, or the node's.
 pub(crate) fn host_address<'a>(port: &'a AllocatedPort, node: &'a str) -> &'a str {
     if port.host_ip.is_empty() {
@@ -316,6 +332,35 @@ mod tests {
 
     use super::*;
     use crate::allocdir::DataDir;
+
+    /// Diego's facts about the container win over the task's own environment.
+    #[test]
+    fn one_off_task_knows_its_instance() {
+        let mut definition = fixture::definition();
+        definition.env = vec![muster_domain::one_off::EnvVar {
+            name: "CF_INSTANCE_PORT".to_owned(),
+            value: "80".to_owned(),
+        }];
+        let times = muster_domain::one_off::Times::default();
+        let job = muster_domain::one_off::job("g", "d", &definition, times);
+        let desired = fixture::desired(AllocId::at(LogIndex(1), 0), fixture::version(job));
+        let dirs = DataDir::new(Path::new("/d"))
+            .unwrap()
+            .alloc(desired.alloc_id);
+        let at = TaskAt {
+            desired: desired.into(),
+            at: 0,
+        };
+        let places = Places::of(FsIsolation::Chroot, &dirs, at.name());
+        let node = fixture::node("n1").build();
+
+        let env = TaskEnv::build(&at, &places, &node, None).vars;
+
+        let of = |word: &str| env[&format!("CF_INSTANCE_{word}")].as_str();
+        assert_eq!((of("PORT"), of("ADDR"), of("PORTS")), ("", "", "[]"));
+        assert_eq!(of("IP"), node.address);
+        assert_eq!(of("INTERNAL_IP"), node.address);
+    }
 
     fn env(edit: impl FnOnce(&mut Task)) -> TaskEnv {
         env_with(FsIsolation::None, edit)

@@ -470,8 +470,12 @@ impl Launch<'_> {
     }
 
     /// As the task sees it. The root, where `local`, `secrets`, `tmp` and `alloc` are, unless the job says otherwise.
+    /// Actions begin in `/local`, where they can write.
     fn work_dir(&self, translation: &Translation) -> Result<CString, StartProcessError> {
-        let home = Path::new("/");
+        let home = match self.native.actions {
+            Some(_) => Path::new("/local"),
+            None => Path::new("/"),
+        };
         let dir = match &self.native.work_dir {
             Some(named) => home.join(translation.apply(named)),
             None => home.to_owned(),
@@ -540,7 +544,12 @@ impl Sight<'_> {
         let root = match &native.root {
             Some(root) => Some(self.root(root, &own, &mounts)?),
             None => {
-                key.mount_points = mounts.iter().map(|(_, point)| point.clone()).collect();
+                let points = mounts.iter().map(|(_, point)| point.clone());
+                let own_points = native.client_dirs().iter().map(|(_, target)| MountPoint {
+                    path: (*target).to_owned(),
+                    is_dir: true,
+                });
+                key.mount_points = points.chain(own_points).collect();
                 None
             }
         };
@@ -572,7 +581,8 @@ impl Sight<'_> {
         })
     }
 
-    /// The task's directories: `/local`, `/secrets`, `/tmp` and, shared by its group, `/alloc`.
+    /// The task's directories: `/local`, `/secrets`, `/tmp`, those that clients of one-off tasks expect, and, shared by
+    /// its group, `/alloc`.
     fn own(&self) -> Result<Vec<Attachment>, IsolationError> {
         let config = self.launch.config;
         let mut own = Vec::new();
@@ -583,6 +593,10 @@ impl Sight<'_> {
                 let flags =
                     MountFlags::default().and_if(name == "secrets", MountFlags::NO_PROGRAMS);
                 own.push(self.attachment(&dir, &format!("/{name}"), flags)?);
+            }
+            for (name, target) in self.launch.native.client_dirs() {
+                let dir = paths::open_own_dir(&base, name, 0o1777, self.owner)?;
+                own.push(self.attachment(&dir, target, MountFlags::default())?);
             }
         }
         if !config.alloc_dir.as_os_str().is_empty() {

@@ -214,7 +214,23 @@ const RESERVED: [&str; 7] = [
     "/alloc", "/dev", "/local", "/proc", "/secrets", "/sys", "/tmp",
 ];
 
+/// Writable directories that clients of Diego's expect of a container: the name in the task's directory and the place.
+/// Every user of the task's actions may write there.
+const CLIENT_DIRS: [(&str, &str); 2] = [("home", HOME), ("app", "/app")];
+
+/// The home of one-off tasks.
+pub(crate) const HOME: &str = "/home/vcap";
+
 impl NativeConfig {
+    /// The directories that clients of one-off tasks expect. A root of its own has what its image holds there.
+    pub(crate) fn client_dirs(&self) -> &'static [(&'static str, &'static str)] {
+        if self.actions.is_some() && self.root.is_none() && self.isolation != Level::Raw {
+            &CLIENT_DIRS
+        } else {
+            &[]
+        }
+    }
+
     pub(crate) fn read(config: &Value) -> Result<Self, ConfigError> {
         let config: Self = serde_path_to_error::deserialize(config).map_err(|error| {
             let field = field(&error.path().to_string());

@@ -437,6 +437,9 @@ pub(crate) struct Translation {
     outwards: Vec<(&'static str, String)>,
 }
 
+/// What a task wrote in a root of its own, in its directory.
+pub(crate) const UPPER_LAYER: &str = ".root/upper";
+
 /// The variable that shows which paths a host tells.
 const TASK_DIR_VARIABLE: &str = "NOMAD_TASK_DIR";
 

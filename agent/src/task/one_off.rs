@@ -34,7 +34,7 @@ pub(super) struct Seen {
 
 impl TaskAt {
     /// Whether it runs at most once, and its end is reported.
-    pub(super) fn is_one_off(&self) -> bool {
+    pub(crate) fn is_one_off(&self) -> bool {
         self.desired.job.spec.is_one_off()
     }
 }

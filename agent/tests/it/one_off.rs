@@ -55,6 +55,51 @@ fn snapshots(machine: &Machine, by: Option<Vec<(Vec<u8>, Vec<u8>)>>) -> Vec<(Vec
     found
 }
 
+/// The home is writable for a user of the machine too, and a result there is found.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_off_task_has_a_writable_home() {
+    if !privileged("one_off_task_has_a_writable_home") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let _agent = machine.agent(&server).await;
+    let say =
+        "echo $USER $HOME $CF_INSTANCE_PORTS ${CF_INSTANCE_IP:+ip} > $HOME/r; touch /app/x /tmp/x";
+    let mut as_daemon = run("cd && echo more > other && test -w /app");
+    as_daemon["run"]["user"] = json!("daemon");
+    let tree =
+        json!({"serial": {"actions": [run(say), as_daemon, run("cat $HOME/other >> $HOME/r")]}});
+
+    let alloc_id = server
+        .place(one_off(1, &definition(&tree, "/home/vcap/r")).build())
+        .await;
+    let end = end(&server, alloc_id).await;
+
+    assert!(!end.failed, "{end:?}");
+    assert_eq!(end.result, "vcap /home/vcap [] ip\nmore\n", "{end:?}");
+}
+
+/// A limit of zero is none: the task gets more than the 300 MiB of a job's default.
+#[tokio::test(flavor = "multi_thread")]
+async fn zero_memory_is_no_limit() {
+    if !privileged("zero_memory_is_no_limit") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let _agent = machine.agent(&server).await;
+    let fill = "head -c 400M /dev/zero | tail -c 400M | wc -c > /tmp/r";
+    let mut unlimited = definition(&run(fill), "/tmp/r");
+    unlimited.memory_mb = 0;
+
+    let alloc_id = server.place(one_off(1, &unlimited).build()).await;
+    let end = end(&server, alloc_id).await;
+
+    assert!(!end.failed, "{end:?}");
+    assert_eq!(end.result, "419430400\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_one_off_task_reports_its_result() {
     if !privileged("a_one_off_task_reports_its_result") {

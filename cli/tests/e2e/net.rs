@@ -398,6 +398,9 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
     following.wait().unwrap();
 }
 
+/// The machine, as seen from an allocation's own network.
+const GATEWAY: &str = "169.254.1.1";
+
 #[test]
 fn a_one_off_task_reaches_what_its_rules_name() {
     if !needs_root("a_one_off_task_reaches_what_its_rules_name") {
@@ -405,20 +408,21 @@ fn a_one_off_task_reaches_what_its_rules_name() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (_process, address) = dev(dir.path());
-    let [named, other] = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [named, other] = [(), ()].map(|()| TcpListener::bind("0.0.0.0:0").unwrap());
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    let try_both = format!(
-        "for port in {} {}; do \
-         perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => \"127.0.0.1:\" . shift, Timeout => 5)' $port \
+    // The machine is behind the gateway of the task's own network. Its loopback is the task's own.
+    let try_all = format!(
+        "for peer in {GATEWAY}:{named} {GATEWAY}:{other} 127.0.0.1:{named}; do \
+         perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => shift, Timeout => 5)' $peer \
          && echo yes || echo no; done > /tmp/result",
-        port(&named),
-        port(&other)
+        named = port(&named),
+        other = port(&other)
     );
     let definition = json!({
         "task_guid": "picky", "rootfs": "preloaded:host", "memory_mb": 64, "disk_mb": 10,
         "result_file": "/tmp/result",
-        "egress_rules": [{"protocol": "tcp", "destinations": ["127.0.0.1"], "ports": [port(&named)]}],
-        "action": {"run": {"path": "/bin/sh", "args": ["-c", try_both], "user": "vcap"}},
+        "egress_rules": [{"protocol": "tcp", "destinations": [GATEWAY, "127.0.0.1"], "ports": [port(&named)]}],
+        "action": {"run": {"path": "/bin/sh", "args": ["-c", try_all], "user": "vcap"}},
     });
     let path = dir.path().join("task.json");
     std::fs::write(&path, definition.to_string()).unwrap();
@@ -426,5 +430,5 @@ fn a_one_off_task_reaches_what_its_rules_name() {
     let done = ask(&address, &["task", "run", path.to_str().unwrap()]);
 
     assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
-    assert_eq!(stdout(&done).trim(), "yes\nno");
+    assert_eq!(stdout(&done).trim(), "yes\nno\nno");
 }

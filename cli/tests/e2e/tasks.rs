@@ -203,7 +203,7 @@ struct Witness(Arc<Mutex<BTreeMap<String, u32>>>);
 
 impl Witness {
     fn listen() -> (Self, u16) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let witness = Self::default();
         let seen = Arc::clone(&witness.0);
@@ -301,7 +301,7 @@ fn tasks_begin_once_whatever_dies() {
     let guids: Vec<String> = (0..TASKS).map(|number| format!("task-{number}")).collect();
     for (number, guid) in guids.iter().enumerate() {
         let says = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/{port}; echo {guid} >&3; exec 3>&-; sleep {}",
+            "exec 3<>/dev/tcp/169.254.1.1/{port}; echo {guid} >&3; exec 3>&-; sleep {}",
             1 + number % 3
         );
         let definition = json!({

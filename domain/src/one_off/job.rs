@@ -153,10 +153,7 @@ fn group(definition: &Definition, times: Times) -> TaskGroup {
             ..EphemeralDisk::default()
         },
         network: Some(GroupNetwork {
-            mode: match EgressRule::reach(&definition.egress_rules) {
-                Reach::Nothing => NetworkMode::None,
-                Reach::Some | Reach::Everything => NetworkMode::Host,
-            },
+            mode: network_mode(&definition.egress_rules),
             ports: Vec::new(),
             policy: match EgressRule::reach(&definition.egress_rules) {
                 Reach::Some => Some(EgressRule::policy(&definition.egress_rules)),
@@ -167,6 +164,16 @@ fn group(definition: &Definition, times: Times) -> TaskGroup {
         }),
         meta: BTreeMap::new(),
         tasks: vec![task(definition)],
+    }
+}
+
+/// A network of the task's own, as a container of Diego's has: no port and no loopback is shared with the node or with
+/// other tasks. Such networks have no IPv6, so that a task with rules for it is in the node's.
+fn network_mode(rules: &[EgressRule]) -> NetworkMode {
+    match EgressRule::reach(rules) {
+        Reach::Nothing => NetworkMode::None,
+        Reach::Some | Reach::Everything if EgressRule::names_ipv6(rules) => NetworkMode::Host,
+        Reach::Some | Reach::Everything => NetworkMode::Bridge,
     }
 }
 

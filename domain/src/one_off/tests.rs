@@ -500,7 +500,7 @@ fn what_is_not_carried_out_is_unknown_by_name() {
 }
 
 #[test]
-fn rules_that_let_everything_out_or_nothing_choose_the_network() {
+fn egress_rules_choose_the_network() {
     let network = |rules: Value| {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
@@ -513,9 +513,13 @@ fn rules_that_let_everything_out_or_nothing_choose_the_network() {
     };
     let all = |to: &str| json!([{"protocol": "all", "destinations": [to]}]);
     assert_eq!(network(json!([])), NetworkMode::None);
-    assert_eq!(network(all("0.0.0.0/0")), NetworkMode::Host);
-    assert_eq!(network(all("0.0.0.0-255.255.255.255")), NetworkMode::Host);
-    assert_eq!(network(all("1.1.1.1, 0.0.0.0/0")), NetworkMode::Host);
+    let everything = ["0.0.0.0/0", "0.0.0.0-255.255.255.255", "1.1.1.1, 0.0.0.0/0"];
+    for to in everything.into_iter().chain(["127.0.0.1"]) {
+        assert_eq!(network(all(to)), NetworkMode::Bridge, "{to}");
+    }
+    for to in ["fd00::/8", "1.1.1.1, ::1"] {
+        assert_eq!(network(all(to)), NetworkMode::Host, "{to}");
+    }
 }
 
 /// What is told changes nobody's reach: no default is said, so that everything passes as without a policy.

@@ -21,7 +21,7 @@ use super::tree::{Hands, Output, Step};
 use super::{Entered, KILLED, Tree};
 use crate::cgroup::Fence;
 use crate::command::{Beside, Launch, StartProcessError, Streams, start_beside};
-use crate::config::NativeConfig;
+use crate::config::{HOME, NativeConfig};
 use crate::isolation::task_dir;
 use crate::node::{Node, chain};
 use crate::process::Process;
@@ -356,6 +356,9 @@ impl Work {
     /// The task's configuration with what the action has of its own.
     fn configured(&self, run: &Run) -> (TaskConfig, NativeConfig) {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
+        for (name, value) in account_env(&run.user, &native) {
+            config.env.entry(name.to_owned()).or_insert(value);
+        }
         let env = run.env.iter();
         config
             .env
@@ -371,6 +374,16 @@ impl Work {
         }
         (config, native)
     }
+}
+
+/// The environment of a user's account, as Diego's containers have it.
+fn account_env(user: &str, native: &NativeConfig) -> [(&'static str, String); 2] {
+    let home = match user {
+        _ if native.root.is_none() => HOME.to_owned(),
+        "root" => "/root".to_owned(),
+        user => format!("/home/{user}"),
+    };
+    [("HOME", home), ("USER", user.to_owned())]
 }
 
 /// An action's user is its own, not the task's.

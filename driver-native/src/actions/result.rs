@@ -10,7 +10,7 @@ use muster_driver::TaskConfig;
 use thiserror::Error;
 
 use crate::config::{Level, NativeConfig};
-use crate::isolation::task_dir;
+use crate::isolation::{UPPER_LAYER, task_dir};
 use crate::paths::{self, PathError};
 
 /// The beginning of a result file.
@@ -24,7 +24,9 @@ pub(crate) struct Found {
 /// Why there is no result.
 #[derive(Debug, Error)]
 pub(crate) enum ReadResultError {
-    #[error("is in none of the task's directories /local, /tmp, /alloc and /secrets")]
+    #[error(
+        "is in none of the task's directories /home/vcap, /app, /tmp, /local, /alloc and /secrets"
+    )]
     Elsewhere,
     #[error(transparent)]
     Path(#[from] PathError),
@@ -68,9 +70,23 @@ fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf
     let dir = match first.to_str()? {
         name @ ("local" | "tmp" | "secrets") => task_dir?.join(name),
         "alloc" if !config.alloc_dir.as_os_str().is_empty() => config.alloc_dir.join("alloc"),
-        _ => return None,
+        _ => return elsewhere(&path, &task_dir?, native),
     };
     Some((dir, parts.as_path().to_owned()))
+}
+
+/// The same of a file in a directory for clients, or anywhere in a root of the task's own: what the task wrote there is in
+/// the upper layer.
+fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
+    if native.root.is_some() {
+        let rest = path.strip_prefix("/").ok()?;
+        return Some((task_dir.join(UPPER_LAYER), rest.to_owned()));
+    }
+    let mut dirs = native.client_dirs().iter();
+    dirs.find_map(|(name, target)| {
+        let rest = path.strip_prefix(target).ok()?;
+        Some((task_dir.join(name), rest.to_owned()))
+    })
 }
 
 /// At most `bytes_max`, whole characters.
@@ -152,6 +168,30 @@ mod tests {
         assert_eq!(at("/alloc/r").unwrap(), "/h/a/alloc r");
         assert_eq!(at("/secrets/r").unwrap(), "/h/a/t/secrets r");
         assert_eq!(at("/etc/passwd"), None);
+        assert_eq!(at("/home/vcap/r"), None);
         assert_eq!(at("/local/../../x").unwrap(), "/h/a/t/local ../../x");
+    }
+
+    #[test]
+    fn result_is_found_where_one_off_tasks_write() {
+        let config = TaskConfig {
+            task_dir: "/h/a/t".into(),
+            ..TaskConfig::default()
+        };
+        let run = r#"{"run": {"path": "x", "user": "u"}}"#;
+        let at = |file: &str, root: Option<&str>| {
+            let mut native = NativeConfig::read(&serde_json::json!({"actions": run})).unwrap();
+            native.result_file = file.to_owned();
+            native.root = root.map(str::to_owned);
+            place(&config, &native)
+                .map(|(dir, rest)| format!("{} {}", dir.display(), rest.display()))
+        };
+
+        assert_eq!(at("/home/vcap/r", None).unwrap(), "/h/a/t/home r");
+        assert_eq!(at("/app/a/r", None).unwrap(), "/h/a/t/app a/r");
+        assert_eq!(at("/etc/passwd", None), None);
+        let upper = "/h/a/t/.root/upper etc/r";
+        assert_eq!(at("/etc/r", Some("/srv/root")).unwrap(), upper);
+        assert_eq!(at("/tmp/r", Some("/srv/root")).unwrap(), "/h/a/t/tmp r");
     }
 }
