@@ -471,12 +471,15 @@ impl Work {
     }
 }
 
+/// Where images have the homes of their users.
+const HOMES: &str = "/home";
+
 /// The environment of a user's account, as Diego's containers have it.
 fn account_env(user: &str, native: &NativeConfig) -> [(&'static str, String); 2] {
     let home = match user {
         _ if native.root.is_none() => HOME.to_owned(),
         "root" => "/root".to_owned(),
-        user => format!("/home/{user}"),
+        user => format!("{HOMES}/{user}"),
     };
     [("HOME", home), ("USER", user.to_owned())]
 }
