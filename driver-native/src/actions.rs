@@ -5,13 +5,14 @@
 //! `tree` is what the kinds of actions mean, `hands` starts their processes, `transfer` is downloads and uploads,
 //! `failure` is how they fail, `result` reads what the client gets.
 //!
-//! When the tree has ended, whatever is left in the cgroup is killed, and only then has the task ended. A tree
-//! lives in its driver: when that dies, no further action is ever begun. A driver that finds such a task ends
-//! it, and says so.
+//! When the tree has ended, whatever is left in the cgroup is killed, and only then has the task ended. When a driver
+//! dies, the next one goes on with the tree where that can be (`resume`), and else ends it and says so. No action is begun
+//! twice.
 
 mod failure;
 mod hands;
 mod result;
+mod resume;
 mod transfer;
 mod tree;
 
@@ -35,7 +36,8 @@ use crate::limits;
 use crate::process::Process;
 use crate::task::NativeTask;
 use failure::Failure;
-use hands::NativeHands;
+use hands::{NativeHands, Noted};
+use resume::Resumed;
 
 /// Why actions failed whose processes somebody else killed.
 const KILLED: &str = "the task was killed";
@@ -112,11 +114,27 @@ pub(crate) fn begin(
     native: &NativeConfig,
     spawns: &Arc<Semaphore>,
 ) {
+    carry_on(task, (config, native), spawns, None);
+}
+
+/// Begins the tree, or goes on with it from an action that runs.
+fn carry_on(
+    task: &NativeTask,
+    (config, native): (&TaskConfig, &NativeConfig),
+    spawns: &Arc<Semaphore>,
+    resumed: Option<Resumed>,
+) {
     let (Some(action), Some(tree)) = (native.actions.clone(), task.life.tree.clone()) else {
         return;
     };
+    if resumed.is_some() {
+        // Names of cgroups of actions are counted: those of the earlier driver may still be there.
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let first = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
+        tree.next.store(first, Ordering::Relaxed);
+    }
     let (config, native) = (config.clone(), native.clone());
-    let hands = NativeHands::new(task, (&config, &native), Arc::clone(&tree), spawns);
+    let hands = NativeHands::new(task, (&config, &native), Arc::clone(&tree), spawns, resumed);
     let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
     tokio::spawn(async move {
         let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
@@ -138,13 +156,22 @@ pub(crate) fn begin(
     });
 }
 
-/// Ends the tree of a task whose driver died while it was carried out.
-pub(crate) fn interrupt(task: &NativeTask, config: &TaskConfig, native: &NativeConfig) {
-    let Some(tree) = &task.life.tree else {
+/// Goes on with the tree of a task whose driver died, or ends it where that cannot be.
+pub(crate) fn recover(
+    task: &NativeTask,
+    config: &TaskConfig,
+    native: &NativeConfig,
+    spawns: &Arc<Semaphore>,
+) {
+    let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
         return;
     };
+    let noted = Noted::read(config);
+    if let Some(resumed) = Resumed::find(action, &noted) {
+        return carry_on(task, (config, native), spawns, Some(resumed));
+    }
     tree.stop.cancel();
-    let at = hands::noted(config);
+    let at = noted.at;
     let action = if at.is_empty() { "an action" } else { &at };
     let text = format!("the driver was started again while {action} ran");
     let failure = Failure::plain(&at, text);
@@ -255,6 +282,16 @@ impl Tree {
         format!("action-{}", self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Counts a process that an earlier driver started among those that run, as long as the answer is kept.
+    fn follow(self: &Arc<Self>, process: &Process) -> Followed {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lock().insert(number, process.clone());
+        Followed {
+            tree: Arc::clone(self),
+            number,
+        }
+    }
+
     /// Counts a process among those that run, unless the task is over: then it is killed.
     fn enter(self: &Arc<Self>, process: Process, fence: Option<Fence>) -> Option<Entered> {
         let guard = KillOnDrop::new(process.clone());
@@ -269,6 +306,19 @@ impl Tree {
         };
         // Looked at after it was entered: whoever says so later kills what is there.
         (!self.is_gone()).then_some(entered)
+    }
+}
+
+/// A process of an action that an earlier driver started.
+#[derive(Debug)]
+struct Followed {
+    tree: Arc<Tree>,
+    number: u64,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.tree.lock().remove(&self.number);
     }
 }
 

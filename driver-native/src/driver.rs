@@ -153,7 +153,9 @@ impl NativeDriver {
                 retry: Retry::Later,
             })
         })?;
-        let _task = reservation.fill(NativeTask::recover(handle, node)?);
+        let spawns = &reservation.shared.spawns;
+        let task = NativeTask::recover(handle, node, spawns)?;
+        let _task = reservation.fill(task);
         Ok(())
     }
 

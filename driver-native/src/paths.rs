@@ -225,9 +225,10 @@ pub(crate) fn open_own_dir(
     })
 }
 
-/// A file of the driver's own in a directory that a task may write to, made anew.
+/// A file of the driver's own in a directory that a task may write to, to be written from its beginning. It keeps its
+/// content until then.
 pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NONBLOCK;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
     open_file(dir, Path::new(name), flags, Through::Mounts)
 }
 

@@ -212,6 +212,12 @@ impl Process {
     }
 }
 
+/// Whether this kernel tells how processes ended that are not children.
+pub(crate) fn tells_exits() -> bool {
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    own.is_ok_and(|own| exit_info(own.as_fd()) != ExitInfo::Unsupported)
+}
+
 /// Reads what /proc says of `pid`.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     let text = read_small(Path::new(&format!("/proc/{pid}/stat")))?;

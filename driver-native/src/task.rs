@@ -224,6 +224,7 @@ impl NativeTask {
     pub(crate) fn recover(
         mut handle: TaskHandle,
         node: &Arc<Node>,
+        spawns: &Arc<Semaphore>,
     ) -> Result<Self, RecoverTaskError> {
         let task_id = handle.config.id.clone();
         if handle.version > HANDLE_VERSION || handle.version < 1 {
@@ -283,7 +284,7 @@ impl NativeTask {
         let life = (process, cgroup, state.oom_kills_before());
         let task = Self::follow(node, &handle, &native, started_at, life, held)
             .map_err(|error| failed_recovery(&error))?;
-        actions::interrupt(&task, &handle.config, &native);
+        actions::recover(&task, &handle.config, &native, spawns);
         Ok(task)
     }
 

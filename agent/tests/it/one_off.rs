@@ -357,7 +357,8 @@ async fn a_driver_that_dies_ends_its_one_off_tasks() {
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
-    let tree = json!({"serial": {"actions": [run("sleep 600"), run("echo > /local/no")]}});
+    let sleeping = json!({"parallel": {"actions": [run("sleep 600")]}});
+    let tree = json!({"serial": {"actions": [sleeping, run("echo > /local/no")]}});
     let alloc_id = server
         .place(one_off(1, &definition(&tree, "")).build())
         .await;
@@ -374,7 +375,7 @@ async fn a_driver_that_dies_ends_its_one_off_tasks() {
     machine.kill_driver().await;
 
     let end = end(&server, alloc_id).await;
-    let reason = "the driver was started again while serial[0].run ran";
+    let reason = "the driver was started again while serial[0].parallel[0].run ran";
     assert_eq!(end.failure_reason, reason);
     assert!(!machine.alloc_dir(alloc_id).join("task/local/no").exists());
     agent.end().await;

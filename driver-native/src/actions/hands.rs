@@ -1,11 +1,11 @@
 //! Starts the processes of actions, waits for them and ends them.
 //!
-//! Which action was begun last is noted in a file of the task's directory before its process is made, so that a
-//! driver that finds the task after another one died can say what ran.
+//! Which action was begun last is noted in a file of the task's directory before its process is made, and its process
+//! afterwards, so that a driver that finds the task after another one died can follow it, or say what ran.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::{BoxFuture, FutureExt};
 use muster_domain::one_off::{Download, GRACE, Run, Upload, go_duration};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::{Failure, OUT_OF_MEMORY};
+use super::resume::Resumed;
 use super::tree::{Hands, Output, Step};
 use super::{Entered, KILLED, Tree};
 use crate::cgroup::Fence;
@@ -39,6 +40,18 @@ pub(crate) struct NativeHands {
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
+    /// The action to go on from, until it is reached: everything before it is done.
+    resumed: Mutex<Option<Resumed>>,
+}
+
+/// What an earlier driver did of an action.
+enum Replay {
+    /// All of it.
+    Done,
+    /// It runs.
+    Here(Resumed),
+    /// Nothing: it is this driver's to begin.
+    Over,
 }
 
 /// What a start needs, also when nobody waits for it any more.
@@ -57,8 +70,10 @@ impl NativeHands {
         (config, native): (&TaskConfig, &NativeConfig),
         tree: Arc<Tree>,
         spawns: &Arc<Semaphore>,
+        resumed: Option<Resumed>,
     ) -> Self {
         Self {
+            resumed: Mutex::new(resumed),
             stdout: voice(paths::open_output(
                 "stdout of the task",
                 &config.stdout_path,
@@ -85,6 +100,11 @@ impl NativeHands {
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
+        match self.replay(at) {
+            Replay::Done => return Ok(()),
+            Replay::Here(resumed) => return self.follow(run, step, stop, &resumed).await,
+            Replay::Over => {}
+        }
         let entered = match self.start(run, step, stop).await {
             Ok(Some(entered)) => entered,
             Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
@@ -106,6 +126,61 @@ impl NativeHands {
                 }
             }
             () = stop.cancelled() => self.end(run, entered, at).await.map_err(lost)?,
+        }
+    }
+
+    /// Whether the action at this place was carried out, or begun, by an earlier driver.
+    fn replay(&self, at: &str) -> Replay {
+        let mut resumed = self.resumed.lock().unwrap_or_else(PoisonError::into_inner);
+        match resumed.take_if(|resumed| resumed.at == at) {
+            Some(here) => Replay::Here(here),
+            None if resumed.is_some() => Replay::Done,
+            None => Replay::Over,
+        }
+    }
+
+    fn is_replaying(&self) -> bool {
+        let resumed = self.resumed.lock().unwrap_or_else(PoisonError::into_inner);
+        resumed.is_some()
+    }
+
+    /// Follows an action to its end that an earlier driver started.
+    async fn follow(
+        &self,
+        run: &Run,
+        step: &Step,
+        stop: &CancellationToken,
+        resumed: &Resumed,
+    ) -> Result<(), Failure> {
+        let at = step.at.as_str();
+        let lost = |error: io::Error| {
+            let text = format!("the driver was started again while {at} ran: {error}");
+            Failure::plain(at, text)
+        };
+        let _running = self.work.tree.follow(&resumed.process);
+        let waiting = resumed.wait();
+        tokio::pin!(waiting);
+        let ended = tokio::select! {
+            biased;
+            ended = &mut waiting => ended.map_err(lost)?,
+            () = stop.cancelled() => {
+                resumed.process.signal(Signal::TERM).map_err(lost)?;
+                let Ok(ended) = tokio::time::timeout(GRACE, &mut waiting).await else {
+                    resumed.process.kill_group().map_err(lost)?;
+                    return Err(Failure::overstayed(at));
+                };
+                ended.map_err(lost)?;
+                return Err(Failure::cancelled(at));
+            }
+        };
+        match self.told(run, &ended, "").await {
+            0 => Ok(()),
+            code => Err(Failure::exited(
+                at,
+                &step.source,
+                code,
+                self.work.out_of_memory(),
+            )),
         }
     }
 
@@ -176,9 +251,14 @@ impl NativeHands {
         Ok(Err(Failure::overstayed(at)))
     }
 
-    /// Takes and tells the exit code; that of a process that died by a signal is as a shell has it.
+    /// Takes and tells the exit code.
     async fn ended(&self, run: &Run, entered: Entered, result: ExitResult, more: &str) -> i32 {
         entered.done();
+        self.told(run, &result, more).await
+    }
+
+    /// Tells the exit code; that of a process that died by a signal is as a shell has it.
+    async fn told(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
         let code = match result.signal {
             0 => result.exit_code,
             signal => 128 + signal,
@@ -216,7 +296,13 @@ impl Hands for NativeHands {
         step: Step,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        async move { self.carry_in(download, &step, &stop).await }.boxed()
+        async move {
+            match self.replay(&step.at) {
+                Replay::Over => self.carry_in(download, &step, &stop).await,
+                Replay::Done | Replay::Here(_) => Ok(()),
+            }
+        }
+        .boxed()
     }
 
     fn upload<'a>(
@@ -225,7 +311,13 @@ impl Hands for NativeHands {
         step: Step,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
-        async move { self.carry_out(upload, &step, &stop).await }.boxed()
+        async move {
+            match self.replay(&step.at) {
+                Replay::Over => self.carry_out(upload, &step, &stop).await,
+                Replay::Done | Replay::Here(_) => Ok(()),
+            }
+        }
+        .boxed()
     }
 
     /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
@@ -234,6 +326,8 @@ impl Hands for NativeHands {
             Output::Stdout => self.stdout.as_ref(),
             Output::Stderr => self.stderr.as_ref(),
         };
+        // An earlier driver has said it.
+        let to = to.filter(|_| !self.is_replaying());
         async move {
             let Some(to) = to else { return };
             let line = format!("{line}\n");
@@ -318,6 +412,7 @@ impl Work {
             terminal: None,
         };
         let process = self.start_beside_first(&launch)?;
+        note_process(&self.config, &step.at, &process);
         Ok(self.tree.enter(process, fence))
     }
 
@@ -376,12 +471,15 @@ impl Work {
     }
 }
 
+/// Where images have the homes of their users.
+const HOMES: &str = "/home";
+
 /// The environment of a user's account, as Diego's containers have it.
 fn account_env(user: &str, native: &NativeConfig) -> [(&'static str, String); 2] {
     let home = match user {
         _ if native.root.is_none() => HOME.to_owned(),
         "root" => "/root".to_owned(),
-        user => format!("/home/{user}"),
+        user => format!("{HOMES}/{user}"),
     };
     [("HOME", home), ("USER", user.to_owned())]
 }
@@ -394,26 +492,75 @@ fn become_user(config: &mut TaskConfig, native: &mut NativeConfig, user: &str) {
 
 /// Notes where in its tree the task is. Without a note the end of a dead driver's task names no action.
 pub(super) fn note(config: &TaskConfig, at: &str) {
+    write_note(config, at);
+}
+
+/// Notes the process of the action as well, so that another driver can follow it.
+fn note_process(config: &TaskConfig, at: &str, process: &Process) {
+    let (pid, start_ticks) = (process.pid, process.start_ticks);
+    write_note(config, &format!("{at}\n{pid} {start_ticks}"));
+}
+
+/// Writes a note over the last one in a single call, so that a driver that dies leaves one of them whole.
+fn write_note(config: &TaskConfig, text: &str) {
     let Some(dir) = task_dir(config) else { return };
+    let text = format!("{text:\n<width$}", width = limits::ACTION_NOTE_BYTES);
     let noted = paths::create_own_file(&dir, NOTE)
         .map_err(io::Error::other)
-        .and_then(|mut file| file.write_all(at.as_bytes()));
+        .and_then(|mut file| file.write_all(text.as_bytes()));
     if let Err(error) = noted {
         warn!(task = config.id, %error, "the action that runs is not noted");
     }
 }
 
-/// What was noted last; empty if nothing can be read.
-pub(crate) fn noted(config: &TaskConfig) -> String {
-    let mut text = String::new();
-    let file = task_dir(config).map(|dir| paths::open_own_file(&dir, NOTE));
-    if let Some(Ok(file)) = file {
-        let read = file
-            .take(limits::ACTION_NOTE_BYTES_MAX)
-            .read_to_string(&mut text);
-        if read.is_err() {
-            text.clear();
+/// The note of the action that was begun last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// Its place; empty if nothing can be read.
+    pub(crate) at: String,
+    /// The pid and start time of its process; `None` if it may not have started.
+    pub(crate) process: Option<(i32, u64)>,
+}
+
+impl Noted {
+    /// Reads the note of a task.
+    pub(crate) fn read(config: &TaskConfig) -> Self {
+        let mut text = String::new();
+        let file = task_dir(config).map(|dir| paths::open_own_file(&dir, NOTE));
+        if let Some(Ok(file)) = file {
+            let read = file
+                .take(limits::ACTION_NOTE_BYTES_MAX)
+                .read_to_string(&mut text);
+            if read.is_err() {
+                text.clear();
+            }
         }
+        Self::parse(&text)
     }
-    text
+
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let at = lines.next().unwrap_or_default().to_owned();
+        let words = lines.next().and_then(|line| line.split_once(' '));
+        let process = words.and_then(|(pid, ticks)| Some((pid.parse().ok()?, ticks.parse().ok()?)));
+        Self { at, process }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn note_names_action_and_process() {
+        let noted = |text: &str| {
+            let Noted { at, process } = Noted::parse(text);
+            (at, process)
+        };
+        let at = || "serial[1].run".to_owned();
+        assert_eq!(noted("serial[1].run\n17 9"), (at(), Some((17, 9))));
+        assert_eq!(noted("serial[1].run\n\n\n"), (at(), None));
+        assert_eq!(noted("serial[1].run\n17 x"), (at(), None));
+        assert_eq!(noted(""), (String::new(), None));
+    }
 }

@@ -148,16 +148,21 @@ async fn killed_driver_loses_no_task() {
     driver.kill();
 }
 
-/// The rest of a tree is never begun by another driver, and nothing of it goes on.
+/// A run action of one user.
+fn script(script: &str) -> Value {
+    json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
+}
+
+/// Several actions at once share one note: nobody knows all of them, so that none goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn actions_end_with_their_driver() {
+async fn parallel_actions_end_with_their_driver() {
     let (_dir, socket) = socket();
     let cgroups = Cgroups::new();
-    let script =
-        |script: &str| json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}});
     let tree = json!({"serial": {"actions": [
         script("true"),
-        {"try": {"action": script("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo r > r")}},
+        {"parallel": {"actions": [
+            script("echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo r > r"),
+        ]}},
         script("touch no"),
     ]}});
     let config = json!({"actions": tree.to_string(), "result_file": "r"});
@@ -173,12 +178,12 @@ async fn actions_end_with_their_driver() {
     let result = driver.client.wait_task(task.id()).await.unwrap();
 
     let actions = result.actions.unwrap();
-    let reason = "the driver was started again while serial[1].try.run ran";
+    let reason = "the driver was started again while serial[1].parallel[0].run ran";
     assert_eq!(
         (result.exit_code, actions.failure_reason.as_str()),
         (1, reason)
     );
-    assert_eq!(actions.failed_action, "serial[1].try.run");
+    assert_eq!(actions.failed_action, "serial[1].parallel[0].run");
     assert!(actions.result_note.starts_with("r: "), "{actions:?}");
     driver.client.destroy_task(task.id(), false).await.unwrap();
     if cgroups.is_some() {
@@ -186,6 +191,65 @@ async fn actions_end_with_their_driver() {
     }
     assert!(!task.path("no").exists());
     driver.kill();
+}
+
+/// How a tree ends that two drivers died under while its second action ran, after that action got its word.
+async fn ended_by_third_driver(last: Value) -> (Task, Option<muster_driver::ExitResult>) {
+    let (_dir, socket) = socket();
+    let cgroups = Cgroups::new();
+    let tree = json!({"serial": {"actions": [
+        script("echo one >> log"),
+        script("echo two >> log; touch pid; while [ ! -e go ]; do sleep 0.01; done; echo end >> log; exit $(cat go)"),
+        last,
+    ]}});
+    let config = json!({"actions": tree.to_string(), "result_file": "log"});
+    let task = with_cgroup(config, cgroups.as_ref());
+    let mut driver = DriverProcess::start(&socket).await;
+    let handle = start(&driver.client, &task).await;
+    until("the second action runs", || task.path("pid").exists());
+    // The note of its process follows the start of the process.
+    let note = task.path(".action");
+    until("the process is noted", || {
+        let noted = fs::read_to_string(&note).unwrap_or_default();
+        noted.starts_with("serial[1].run\n")
+    });
+
+    for _kill in 0..2 {
+        driver.kill();
+        driver = DriverProcess::start(&socket).await;
+        driver.client.recover_task(handle.clone()).await.unwrap();
+    }
+    let state = driver.client.inspect_task(task.id()).await.unwrap().state;
+    // Before Linux 6.15 nobody would learn how it ends.
+    let goes_on = state == TaskState::Running;
+    fs::write(task.path("go.new"), "0").unwrap();
+    fs::rename(task.path("go.new"), task.path("go")).unwrap();
+    let result = driver.client.wait_task(task.id()).await.unwrap();
+    driver.client.destroy_task(task.id(), false).await.unwrap();
+    driver.kill();
+    (task, goes_on.then_some(result))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn serial_actions_go_on_with_next_driver() {
+    let (_task, result) = ended_by_third_driver(script("echo three >> log")).await;
+    let Some(result) = result else { return };
+
+    let actions = result.actions.unwrap();
+    assert_eq!(result.exit_code, 0, "{actions:?}");
+    assert_eq!(actions.result, "one\ntwo\nend\nthree\n");
+    assert_eq!(actions.failure_reason, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resumed_tree_fails_by_its_next_action() {
+    let (_task, result) = ended_by_third_driver(script("exit 7")).await;
+    let Some(result) = result else { return };
+
+    let actions = result.actions.unwrap();
+    assert_eq!(result.exit_code, 7, "{actions:?}");
+    assert_eq!(actions.failure_reason, "LOG: Exited with status 7");
+    assert_eq!(actions.failed_action, "serial[2].run");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

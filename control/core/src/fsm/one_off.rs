@@ -355,10 +355,6 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
             end_early(change, &row, one_off::CANCELLED);
         }
         (OneOffStep::FailUnplaced, OneOffState::Pending) => fail_unplaced(change, &row),
-        (
-            OneOffStep::FailUnplaced,
-            OneOffState::Running | OneOffState::Completed | OneOffState::Resolving,
-        ) => return Err(refused(OneOffState::Completed)),
         // The answer to an earlier one was lost.
         (OneOffStep::Cancel, OneOffState::Completed)
             if row.failure_reason() == one_off::CANCELLED => {}
@@ -405,6 +401,10 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
         (
             OneOffStep::CallbackFailed { .. } | OneOffStep::CallbackTried { .. },
             OneOffState::Pending | OneOffState::Running | OneOffState::Completed,
+        )
+        | (
+            OneOffStep::FailUnplaced,
+            OneOffState::Running | OneOffState::Completed | OneOffState::Resolving,
         ) => return Err(refused(OneOffState::Completed)),
     }
     Ok(())

@@ -641,14 +641,10 @@ impl<'s> Placer<'s> {
             }
         }
         if failed > 0 {
-            let mut metrics = at_end.unwrap_or_default();
-            if self.key.is_one_off() && !metrics.dimension_exhausted.is_empty() {
-                self.name_shortages(group, &mut metrics);
-            }
             plan.failed.push(FailedGroup {
                 group: group.name.clone(),
                 count: failed,
-                metrics,
+                metrics: self.with_shortages(group, at_end.unwrap_or_default()),
             });
         }
         if placed.in_place || !placed.placements.is_empty() {
@@ -658,12 +654,20 @@ impl<'s> Placer<'s> {
 
     /// Names everything that all feasible nodes lack, where they have something in common, in place of what ran out first
     /// on each: a client of a one-off task reads it.
-    fn name_shortages(&self, group: &TaskGroup, metrics: &mut Arc<PlacementMetrics>) {
+    fn with_shortages(
+        &self,
+        group: &TaskGroup,
+        mut metrics: Arc<PlacementMetrics>,
+    ) -> Arc<PlacementMetrics> {
+        if !self.key.is_one_off() || metrics.dimension_exhausted.is_empty() {
+            return metrics;
+        }
         let spec = &self.job.current.spec;
         let common = unplaceable::common_shortages(&self.fleet, spec, group);
         if !common.is_empty() {
-            Arc::make_mut(metrics).dimension_exhausted = common;
+            Arc::make_mut(&mut metrics).dimension_exhausted = common;
         }
+        metrics
     }
 
     /// Live instances of older versions that do not go over in place.

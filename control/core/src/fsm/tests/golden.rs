@@ -276,6 +276,19 @@ fn claims_of_one_offs() -> (&'static str, Command) {
     )
 }
 
+fn fail_unplaced_one_off() -> (&'static str, Command) {
+    let change = OneOffChange {
+        guid: "task-1".to_owned(),
+        generation: Some(LogIndex(7)),
+        step: OneOffStep::FailUnplaced,
+    };
+    let command = Command::ChangeOneOffs {
+        changes: vec![change],
+        at: AT,
+    };
+    ("fail_unplaced_one_off", command)
+}
+
 fn one_offs() -> Vec<(&'static str, Command)> {
     let steps = [
         OneOffStep::Cancel,
@@ -355,17 +368,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
-        (
-            "fail_unplaced_one_off",
-            Command::ChangeOneOffs {
-                changes: vec![OneOffChange {
-                    guid: "task-1".to_owned(),
-                    generation: Some(LogIndex(7)),
-                    step: OneOffStep::FailUnplaced,
-                }],
-                at: AT,
-            },
-        ),
+        fail_unplaced_one_off(),
     ]
 }
 
