@@ -53,8 +53,8 @@ fn double_placement_after_failover_is_found_by_seed_65() {
 }
 
 #[test]
-fn stale_read_is_found_by_seed_16() {
-    found_among(Bug::StaleRead, 12..=16);
+fn stale_read_is_found_by_seed_35() {
+    found_among(Bug::StaleRead, 31..=35);
 }
 
 #[test]
