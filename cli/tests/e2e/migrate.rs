@@ -28,7 +28,7 @@ job "keeper" {
           data=$NOMAD_ALLOC_DIR/data
           [ -e $data/first ] || echo $NOMAD_ALLOC_ID > $data/first
           [ -e $NOMAD_TASK_DIR/own ] || echo $NOMAD_ALLOC_ID > $NOMAD_TASK_DIR/own
-          trap 'echo $NOMAD_ALLOC_ID > $data/last; exit 0' TERM
+          trap 'echo $NOMAD_ALLOC_ID > $data/last; exit 0' INT
           sleep 3600 & wait
         SH
         ]

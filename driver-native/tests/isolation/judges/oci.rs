@@ -230,7 +230,8 @@ async fn hear(test: &str, setting: Setting) {
     let program = format!("{PLACE}/runtimetest");
     let arguments = [program.as_str(), "--compliance-level", "may"];
     let statement = promised(setting, &arguments, first_id).to_string();
-    let script = format!("exec {}", arguments.join(" "));
+    // The program looks for its `config.json` where it begins.
+    let script = format!("cd /local && exec {}", arguments.join(" "));
 
     let said = run(setting, &folder, &script, &[("config.json", &statement)]).await;
     let verdict = Verdict::read(&said.text);
