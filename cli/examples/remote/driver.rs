@@ -160,6 +160,8 @@ impl Remote {
             self.forget(task_id);
             return Ok(());
         }
+        // A job that names no signal leaves it to the driver.
+        let signal = if signal.is_empty() { "SIGTERM" } else { signal };
         place.signal(signal).await?;
         match tokio::time::timeout(timeout, place.wait()).await {
             Ok(ended) => ended.map(drop)?,

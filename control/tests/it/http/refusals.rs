@@ -132,7 +132,7 @@ async fn a_malformed_query_is_named() {
     for (path, text) in [
         ("/v1/jobs?index=-1", "Invalid index"),
         ("/v1/jobs?wait=soon", "Invalid wait time"),
-        ("/v1/jobs?region=mars", "no region `mars`"),
+        ("/v1/jobs?region=mars", "no path to region `mars`"),
         ("/v1/jobs?per_page=x", "Invalid per_page"),
         ("/v1/jobs?prefix=%zz", "percent-encoded"),
         ("/v1/client/stats", "node_id is missing"),
