@@ -55,7 +55,7 @@ async fn environment_and_directories_are_there() {
     server.status(alloc_id, ClientStatus::Complete).await;
 
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap().uid;
-    let expected = format!("main 20123 0\n/local\n{nobody}\n");
+    let expected = format!("main 20123 0\n/\n{nobody}\n");
     assert_eq!(server.log(alloc_id, LogStream::Stdout).await, expected);
     agent.end().await;
 }
