@@ -436,8 +436,8 @@ async fn a_task_says_why_it_waits_and_is_cancelled_at_once() {
     let cancelled = client.get("/v1/tasks/a").await.json();
     assert_eq!(cancelled["state"], "Completed");
     assert_eq!(cancelled["failure_reason"], "task was cancelled");
-    let row = control.state().one_offs().get("a").unwrap().clone();
-    assert_eq!(row.alloc_id, None);
+    let state = control.state();
+    assert_eq!(state.one_offs().get("a").unwrap().alloc_id, None);
     test.server.shutdown().await;
 }
 
