@@ -117,7 +117,7 @@ fn a_stop_ends_sidecars_last() {
     check(
         &service(&["proxy@prestart+", "a", "b@leader", "agent@poststart+"]),
         "1 prepared\n1 proxy started\n2 a started\n2 b started\n2 agent started\n3 stop\n4 b exit 0\n5 a exit 0\n6 agent exit 0\n6 proxy exit 0",
-        expect![[r#"
+        expect![[r"
             begin => persist report!(pending: no task has started) prepare
             1 prepared => persist start:proxy report(pending: no task has started)
             1 proxy started => persist start:a start:b report!(running: tasks are running)
@@ -129,7 +129,7 @@ fn a_stop_ends_sidecars_last() {
             5 a exit 0 => persist stop:proxy stop:agent report(running: tasks are running)
             6 agent exit 0 => persist report(running: tasks are running)
             6 proxy exit 0 => persist report!(complete: all tasks have ended)
-        "#]],
+        "]],
     );
 }
 
@@ -226,7 +226,7 @@ fn the_others_end_with_the_leader() {
     check(
         &batch(&["proxy@prestart+", "lead@leader", "log", "after@poststop"]),
         "1 prepared\n2 proxy started\n3 lead started\n3 log started\n4 lead exit 0\n5 proxy exit 0\n6 log exit 143\n7 after started\n8 after exit 0",
-        expect![[r#"
+        expect![[r"
             begin => persist report!(pending: no task has started) prepare
             1 prepared => persist start:proxy report(pending: no task has started)
             2 proxy started => persist start:lead start:log report!(running: tasks are running)
@@ -237,7 +237,7 @@ fn the_others_end_with_the_leader() {
             6 log exit 143 => persist start:after report(running: tasks are running)
             7 after started => persist report(running: tasks are running)
             8 after exit 0 => persist report!(complete: all tasks have ended)
-        "#]],
+        "]],
     );
 }
 
@@ -246,7 +246,7 @@ fn the_leader_is_stopped_before_the_others() {
     check(
         &service(&["log", "lead@leader", "proxy@prestart+"]),
         "1 prepared\n2 proxy started\n3 lead started\n3 log started\n4 stop\n5 lead exit 0\n6 log exit 0\n7 proxy exit 0",
-        expect![[r#"
+        expect![[r"
             begin => persist report!(pending: no task has started) prepare
             1 prepared => persist start:proxy report(pending: no task has started)
             2 proxy started => persist start:log start:lead report!(running: tasks are running)
@@ -256,7 +256,7 @@ fn the_leader_is_stopped_before_the_others() {
             5 lead exit 0 => persist stop:log report(running: tasks are running)
             6 log exit 0 => persist stop:proxy report(running: tasks are running)
             7 proxy exit 0 => persist report!(complete: all tasks have ended)
-        "#]],
+        "]],
     );
 }
 

@@ -295,7 +295,7 @@ fn status_after_failure(client_status: ClientStatus, attempts: u32) -> String {
     let mut spec = web(1, 100, 0);
     let reschedule = &mut spec.groups[0].reschedule;
     (reschedule.attempts, reschedule.unlimited) = (attempts, false);
-    reschedule.interval = Duration::from_secs(600);
+    reschedule.interval = Duration::from_mins(10);
     cluster.run(spec);
     let live = cluster.live("web");
     say(&mut cluster, &live[0], client_status, false);

@@ -184,7 +184,7 @@ fn commands_act_in_every_state() {
         }
     }
 
-    expect![[r#"
+    expect![[r"
         service          nothing | run | run new | stop, run | eval | eval force | node back
         running          1         1     1         1           1      1            1
         complete         0         0     0         1           0      0            0
@@ -223,6 +223,6 @@ fn commands_act_in_every_state() {
         lost             0         0     0         0           0      0            1
         drained          0         0     0         0           0      0            1
         template         0         0     0         0           0      0            0
-    "#]]
+    "]]
     .assert_eq(&table);
 }
