@@ -114,11 +114,15 @@ fn message(state: &State, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> 
     }
 }
 
-/// Takes `memory_max` away: it has no effect while the cluster does not oversubscribe memory.
+/// Takes `memory_max` away: it has no effect while the cluster does not oversubscribe memory. A one-off task without a
+/// limit keeps that.
 fn limit_memory(desired: &mut [DesiredAlloc]) {
     // Many allocations share a version of a job.
     let mut limited: Option<(Arc<JobVersion>, Arc<JobVersion>)> = None;
     for alloc in desired {
+        if alloc.job.spec.is_one_off() {
+            continue;
+        }
         let groups = &alloc.job.spec.groups;
         let mut tasks = groups.iter().flat_map(|group| &group.tasks);
         if tasks.all(|task| task.resources.memory_max.is_none()) {
