@@ -236,7 +236,7 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
         .collect()
 }
 
-/// What Diego tells every task of its container, whatever the task's own environment says. A one-off task has no ports.
+/// Diego's variables of a task's container, which win over the task's own environment. A one-off task has no ports.
 fn instance_vars(node: &str, own: Option<Ipv4Addr>) -> [(String, String); 5] {
     let internal = own.map_or_else(|| node.to_owned(), |own| own.to_string());
     [

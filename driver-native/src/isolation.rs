@@ -437,7 +437,7 @@ pub(crate) struct Translation {
     outwards: Vec<(&'static str, String)>,
 }
 
-/// What a task wrote in a root of its own, in its directory.
+/// The files that a task wrote in a root of its own, below its directory.
 pub(crate) const UPPER_LAYER: &str = ".root/upper";
 
 /// The variable that shows which paths a host tells.

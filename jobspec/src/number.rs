@@ -352,7 +352,7 @@ impl Number {
         }
     }
 
-    /// What is left of a division of which the result is cut to a whole number.
+    /// The remainder of a division whose result is cut to a whole number.
     pub(crate) fn modulo(&self, other: &Self) -> Option<Self> {
         if other.is_zero() {
             return Some(self.clone());

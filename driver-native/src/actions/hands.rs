@@ -44,7 +44,7 @@ pub(crate) struct NativeHands {
     resumed: Mutex<Option<Resumed>>,
 }
 
-/// What an earlier driver did of an action.
+/// The progress of an action under an earlier driver.
 enum Replay {
     /// All of it.
     Done,

@@ -102,7 +102,7 @@ impl Fixture {
         });
     }
 
-    /// What a leader does about tasks that no node could ever hold.
+    /// Fails tasks that no node could ever hold, as a leader does.
     fn fail_unplaceable(&mut self) {
         let changes = converge::all_unplaceable(&self.cluster.state);
         let at = self.cluster.now;
