@@ -196,11 +196,12 @@ async fn a_task_that_waits_for_memory_is_told_of() {
     let Some(node) = PressedNode::start(name, "memory").await else {
         return;
     };
-    // A line without an end is kept whole: there is never anything to give back, and it takes next to no processor time.
-    let script = "head -c 1000000000 /dev/zero | tail";
+    // `tail` keeps a line without an end whole, so the kernel has nothing to reclaim. An emulated processor reads some
+    // 4 MB a second, so the limit is small.
+    let script = "dd if=/dev/zero bs=64k | tail";
     let greedy = service(1, script)
-        .memory_mb(16)
-        .with(|spec, _| spec.groups[0].tasks[0].resources.memory_max = Some(Mb(128)));
+        .memory_mb(10)
+        .with(|spec, _| spec.groups[0].tasks[0].resources.memory_max = Some(Mb(64)));
 
     node.tells_of(greedy, "for want of memory").await;
 }
