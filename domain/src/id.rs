@@ -61,6 +61,35 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
+/// A number of the cluster that is part of every id that its log derives, so that ids of two clusters differ. 0 in states
+/// that were never bootstrapped, as in most tests.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ClusterTag(u32);
+
+impl ClusterTag {
+    /// The tag of the cluster whose first servers have these random numbers. Never 0.
+    #[must_use]
+    pub fn of_servers(server_ids: impl IntoIterator<Item = u64>) -> Self {
+        let sum = server_ids
+            .into_iter()
+            .fold(0, |sum: u64, id| sum.wrapping_add(mix(id)));
+        let bits = mix(sum) & u64::from(CLUSTER_MASK);
+        Self(u32::try_from(bits).map_or(1, |bits| bits.max(1)))
+    }
+
+    /// The number, below 2^26.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Bits of an id that tell the cluster: the free ones that log index and ordinal leave.
+const CLUSTER_BITS: u32 = FREE_BITS - 64 - 32;
+const CLUSTER_MASK: u32 = (1 << CLUSTER_BITS) - 1;
+
 /// Bits of an id that are free: RFC 9562 takes four for the version and two for the variant.
 const FREE_BITS: u32 = 122;
 const HALF_BITS: u32 = FREE_BITS / 2;
@@ -72,10 +101,10 @@ fn round(kind: u64, number: u64, half: u64) -> u64 {
     mix(half ^ kind.rotate_left(56) ^ (number << 48)) & HALF_MASK
 }
 
-/// A bijection, so that an id tells which entry made its row: index and ordinal below 26 zero bits,
-/// scattered by a Feistel network.
-fn derive_bytes(kind: u64, index: LogIndex, ordinal: u32) -> [u8; 16] {
-    let mut left = index.0 >> (HALF_BITS - 32);
+/// A bijection, so that an id tells which entry made its row: cluster, index and ordinal, scattered by a Feistel network.
+fn derive_bytes(kind: u64, cluster: ClusterTag, index: LogIndex, ordinal: u32) -> [u8; 16] {
+    let index_high = index.0 >> (HALF_BITS - 32);
+    let mut left = (u64::from(cluster.0 & CLUSTER_MASK) << (HALF_BITS - CLUSTER_BITS)) | index_high;
     let mut right = ((index.0 << 32) | u64::from(ordinal)) & HALF_MASK;
     for number in 0..ROUNDS {
         (left, right) = (right, left ^ round(kind, number, right));
@@ -89,7 +118,7 @@ fn derive_bytes(kind: u64, index: LogIndex, ordinal: u32) -> [u8; 16] {
 }
 
 /// The other way; `None` for an id that no entry made.
-fn origin_of(kind: u64, bytes: [u8; 16]) -> Option<(LogIndex, u32)> {
+fn origin_of(kind: u64, bytes: [u8; 16]) -> Option<(ClusterTag, LogIndex, u32)> {
     let id = u128::from_be_bytes(bytes);
     if (id >> 76) & 0xf != 0x8 || (id >> 62) & 0b11 != 0b10 {
         return None;
@@ -101,9 +130,10 @@ fn origin_of(kind: u64, bytes: [u8; 16]) -> Option<(LogIndex, u32)> {
         (left, right) = (right ^ round(kind, number, left), left);
     }
     let plain = (u128::from(left) << HALF_BITS) | u128::from(right);
-    let index = u64::try_from(plain >> 32).ok()?;
+    let cluster = u32::try_from(plain >> 96).ok()?;
+    let index = u64::try_from((plain >> 32) & u128::from(u64::MAX)).ok()?;
     let ordinal = u32::try_from(plain & u128::from(u32::MAX)).ok()?;
-    Some((LogIndex(index), ordinal))
+    Some((ClusterTag(cluster), LogIndex(index), ordinal))
 }
 
 fn parse_bytes(text: &str) -> Option<[u8; 16]> {
@@ -128,21 +158,28 @@ macro_rules! uuid_ids {
         pub struct $name(pub [u8; 16]);
 
         impl $name {
-            /// The id of the `ordinal`-th row of this kind that the entry at `index` creates.
+            /// The id of the `ordinal`-th row of this kind that the entry at `index` creates in a cluster without a tag.
             #[must_use]
             pub fn at(index: LogIndex, ordinal: u32) -> Self {
-                Self(derive_bytes($kind, index, ordinal))
+                Self::in_cluster(ClusterTag::default(), index, ordinal)
             }
 
-            /// Which entry made its row, and which of that entry's rows it is; `None` if none did.
+            /// The id of the `ordinal`-th row of this kind that the entry at `index` creates in `cluster`.
             #[must_use]
-            pub fn origin(&self) -> Option<(LogIndex, u32)> {
+            pub fn in_cluster(cluster: ClusterTag, index: LogIndex, ordinal: u32) -> Self {
+                Self(derive_bytes($kind, cluster, index, ordinal))
+            }
+
+            /// The cluster, the entry that made its row, and the number of the row among that entry's. `None` if the id
+            /// has another form. An id that somebody made up has a random cluster.
+            #[must_use]
+            pub fn origin(&self) -> Option<(ClusterTag, LogIndex, u32)> {
                 origin_of($kind, self.0)
             }
 
-            /// Writes it in a few bytes where an entry made its row, else in seventeen.
+            /// Writes it in a few bytes where an entry of a cluster without a tag made its row, else in seventeen.
             pub fn pack(&self, writer: &mut Writer) {
-                if let Some((index, ordinal)) = self.origin() {
+                if let Some((ClusterTag(0), index, ordinal)) = self.origin() {
                     // 0 says that the id itself follows; no entry has this index.
                     if let Some(index) = index.0.checked_add(1) {
                         writer.number(index);
@@ -325,11 +362,18 @@ mod tests {
         ] {
             let id = AllocId::at(LogIndex(index), ordinal);
 
-            assert_eq!(id.origin(), Some((LogIndex(index), ordinal)));
+            let untagged = ClusterTag::default();
+            assert_eq!(id.origin(), Some((untagged, LogIndex(index), ordinal)));
             assert_eq!(EvalId::at(LogIndex(index), ordinal).origin(), id.origin());
+
+            let cluster = ClusterTag::of_servers([7, 8, 9]);
+            let tagged = AllocId::in_cluster(cluster, LogIndex(index), ordinal);
+            assert_eq!(tagged.origin(), Some((cluster, LogIndex(index), ordinal)));
+            assert_ne!(tagged, id);
         }
         assert_eq!(AllocId([0x33; 16]).origin(), None);
-        assert_eq!(AllocId(EvalId::at(LogIndex(1), 0).0).origin(), None);
+        let other_kind = AllocId(EvalId::at(LogIndex(1), 0).0).origin();
+        assert!(other_kind.is_some_and(|(cluster, ..)| cluster != ClusterTag::default()));
     }
 
     #[test]

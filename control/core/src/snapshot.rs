@@ -18,7 +18,9 @@ use std::sync::Arc;
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{
+    ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+};
 use muster_domain::job::{JobStatus, JobVersion, VersionTag};
 use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
@@ -75,12 +77,14 @@ pub enum Record {
     Network(Box<ClusterPolicy>),
     /// The tags of a job's versions, after the job; none of a job without any.
     Tags(TagsRecord),
+    /// The cluster's part of derived ids, before every row; none if it is 0.
+    Cluster(ClusterTag),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 18] = [
+    pub const KINDS: [(&'static str, u32); 19] = [
         ("header", 2),
         ("job versions", 5),
         ("placement metrics", 1),
@@ -99,6 +103,7 @@ impl Record {
         ("domains", 1),
         ("network policy", 1),
         ("tags of job versions", 1),
+        ("cluster", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -123,6 +128,7 @@ impl Record {
             Self::Domain(_) => 15,
             Self::Network(_) => 16,
             Self::Tags(_) => 17,
+            Self::Cluster(_) => 18,
         }
     }
 }

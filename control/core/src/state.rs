@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{JobKey, LogIndex, NodeId, NodeNumber};
+use muster_domain::id::{ClusterTag, JobKey, LogIndex, NodeId, NodeNumber};
 
 pub use allocs::{AllocView, Allocs, Finder as AllocFinder, GroupCounts, JobSummary, SavedAlloc};
 use allocs::{Moved, Removed, Updated};
@@ -47,8 +47,8 @@ pub use one_offs::{OneOffs, due_at, place_of};
 
 #[cfg(test)]
 pub(crate) use allocs::LOOKED_UP;
+pub(crate) use allocs::id_of;
 pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
-pub use allocs::{id_of, key_of};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::{JobRow, instances, is_over};
 pub(crate) use room::Room;
@@ -86,6 +86,17 @@ impl State {
     #[must_use]
     pub fn applied(&self) -> LogIndex {
         self.applied
+    }
+
+    /// Makes the ids of rows the cluster's own. Only a state without rows takes a tag.
+    pub fn set_cluster(&mut self, cluster: ClusterTag) {
+        self.allocs.set_cluster(cluster);
+    }
+
+    /// The cluster's part of the ids of rows.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterTag {
+        self.allocs.cluster()
     }
 
     /// Says that this state, read from a saved snapshot, became the state with the entry at `index`: whoever

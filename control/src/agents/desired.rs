@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use muster_control_core::state::{AllocView, State, id_of};
+use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::JobVersion;
@@ -51,7 +51,7 @@ impl Told {
             let key = alloc.key();
             // Both are in the order in which they were made.
             while let Some((told_key, _)) = told.next_if(|(told_key, _)| *told_key < key) {
-                gone.push(id_of(*told_key));
+                gone.push(state.allocs().id_of(*told_key));
             }
             let told_at = told.next_if(|(told_key, _)| *told_key == key);
             let told_at = told_at.map(|(_, index)| *index).or(before);
@@ -62,7 +62,7 @@ impl Told {
             }
             known.push((key, alloc.alloc_modify_index()));
         }
-        gone.extend(told.map(|(key, _)| id_of(*key)));
+        gone.extend(told.map(|(key, _)| state.allocs().id_of(*key)));
         self.known = known;
         // Oldest first, so that a node that is cut off half-way has what was asked for first.
         changed.sort_unstable_by_key(|alloc: &AllocView<'_>| {

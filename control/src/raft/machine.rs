@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::{Stream, TryStreamExt};
 use muster_control_core::fsm::{self, Command, Response};
 use muster_control_core::state::State;
-use muster_domain::id::LogIndex;
+use muster_domain::id::{ClusterTag, LogIndex};
 use muster_wire::codec;
 use openraft::EntryPayload;
 use openraft::OptionalSend;
@@ -135,6 +135,11 @@ impl Machine {
         let response = match entry.payload {
             EntryPayload::Blank => None,
             EntryPayload::Membership(membership) => {
+                // The first servers' random numbers are in the log, so every server derives the same tag.
+                if self.membership == StoredMembership::default() {
+                    let servers = membership.nodes().map(|(server_id, _)| *server_id);
+                    self.state.set_cluster(ClusterTag::of_servers(servers));
+                }
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 None
             }

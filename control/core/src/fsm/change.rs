@@ -8,7 +8,7 @@ use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus, Reschedule}
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{
-    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+    AllocId, ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
@@ -17,9 +17,7 @@ use muster_domain::plan::PlacementRun;
 
 use super::{Applied, Changed, Effect, Response, one_off, remote};
 use crate::limits;
-use crate::state::{
-    Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at, key_of,
-};
+use crate::state::{Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at};
 
 /// A command under way.
 #[derive(Debug)]
@@ -135,7 +133,11 @@ impl<'a> Change<'a> {
         }
         self.placed.insert(run.node);
         self.state.insert_alloc(key_at(self.index, ordinal), row);
-        Some(AllocId::at(self.index, ordinal))
+        Some(AllocId::in_cluster(
+            self.state.cluster(),
+            self.index,
+            ordinal,
+        ))
     }
 
     /// Places the instances of `cohort` in `runs`, which have no details, as far as the command may place more. Says how
@@ -227,7 +229,7 @@ impl<'a> Change<'a> {
 
     /// Records what replaces an allocation. Its agent need not know.
     pub(super) fn link_next(&mut self, previous: &AllocId, next: AllocId) {
-        let Some(key) = key_of(previous) else {
+        let Some(key) = self.state.allocs.key_of(previous) else {
             return;
         };
         self.note(key, |row| row.set_next(next));
@@ -301,7 +303,7 @@ impl<'a> Change<'a> {
     pub(super) fn next_deployment(&mut self) -> DeploymentId {
         let ordinal = self.next_deployment;
         self.next_deployment += 1;
-        DeploymentId::at(self.index, ordinal)
+        DeploymentId::in_cluster(self.state.cluster(), self.index, ordinal)
     }
 
     /// Writes a deployment.
@@ -384,7 +386,7 @@ impl<'a> Change<'a> {
     pub(super) fn new_eval(&mut self, job: &Job, trigger: Trigger) -> Evaluation {
         let ordinal = self.next_eval;
         self.next_eval += 1;
-        let id = EvalId::at(self.index, ordinal);
+        let id = EvalId::in_cluster(self.state.cluster(), self.index, ordinal);
         Evaluation::of_job(id, job, trigger, self.index, self.at)
     }
 
@@ -440,7 +442,9 @@ impl<'a> Change<'a> {
         Applied {
             response: Response::Done,
             effects: self.effects,
-            changed: self.written.list(self.index, self.next_alloc),
+            changed: self
+                .written
+                .list(self.state.cluster(), self.index, self.next_alloc),
             passed: self.passed,
         }
     }
@@ -485,7 +489,7 @@ impl<'a> Change<'a> {
 
 impl Written {
     /// With the allocations that the command made, in the order it made them.
-    fn list(self, index: LogIndex, allocs_made: u32) -> Vec<Changed> {
+    fn list(self, cluster: ClusterTag, index: LogIndex, allocs_made: u32) -> Vec<Changed> {
         let Self {
             nodes,
             jobs,
@@ -502,9 +506,9 @@ impl Written {
         let jobs = jobs.into_iter().map(|key| Changed::Job(Arc::new(key)));
         let evals = evals.into_iter().map(Changed::Eval);
         let forgotten = forgotten.into_iter();
-        let forgotten = forgotten.map(|key| Changed::AllocGone(id_of(key)));
+        let forgotten = forgotten.map(|key| Changed::AllocGone(id_of(cluster, key)));
         let allocs = allocs.into_iter().chain(made);
-        let allocs = allocs.map(|key| Changed::Alloc(id_of(key)));
+        let allocs = allocs.map(|key| Changed::Alloc(id_of(cluster, key)));
         let deployments = deployments.into_iter().map(Changed::Deployment);
         let one_offs = one_offs.into_iter().map(Changed::OneOff);
         let all = nodes.chain(jobs).chain(evals).chain(deployments);

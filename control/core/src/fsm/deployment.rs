@@ -17,7 +17,7 @@ use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 use super::{Change, DeploymentChange, Rejection, Response, job};
 use crate::scheduler;
 use crate::state::waits::healthy_canaries;
-use crate::state::{AllocView, JobRow, State, key_of};
+use crate::state::{AllocView, JobRow, State};
 
 const RUNNING: &str = "Deployment is running";
 const PAUSED: &str = "Deployment is paused";
@@ -310,7 +310,8 @@ fn promote(
     {
         if wanted(group) {
             group.promoted = true;
-            canaries.extend(group.placed_canaries.iter().filter_map(key_of));
+            let placed = group.placed_canaries.iter();
+            canaries.extend(placed.filter_map(|id| change.state.allocs.key_of(id)));
             group.await_progress(change.at);
         }
     }

@@ -15,7 +15,7 @@ use super::{
     Change, EvalUpdate, JobPlaces, PlanOutcome, Response, admit, admit_current, deployment, eval,
     remote,
 };
-use crate::state::{AllocView, Cohort, Room, key_of};
+use crate::state::{AllocView, Cohort, Room};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
@@ -135,7 +135,10 @@ fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
         eval.previous = Some(plan.eval_id);
         let eval_id = change.put_eval(eval);
         eval_ids.push(Some(eval_id));
-        for key in follow_up.allocs.iter().filter_map(key_of) {
+        for alloc_id in &follow_up.allocs {
+            let Some(key) = change.state.allocs.key_of(alloc_id) else {
+                continue;
+            };
             if change.state.allocs.at(key).is_some() {
                 change.note(key, |row| row.set_follow_up(eval_id));
             }
@@ -314,10 +317,11 @@ fn evict(
     by: AllocId,
     victims: &mut BTreeSet<Arc<JobKey>>,
 ) {
-    for key in preempted.iter().filter_map(key_of) {
-        let Some(alloc) = change.state.allocs.at(key) else {
+    for alloc_id in preempted {
+        let Some(alloc) = change.state.allocs.get(alloc_id) else {
             continue;
         };
+        let key = alloc.key();
         if alloc.desired() == DesiredStatus::Run {
             victims.insert(Arc::clone(alloc.job_key()));
             change.evict(key, by);

@@ -127,6 +127,13 @@ impl Restoring {
                 });
             }
             Record::Header(header) => self.header = Some(header),
+            Record::Cluster(_) if self.read > 1 => {
+                return Err(RestoreError::Cut {
+                    records: self.read,
+                    missing: "cluster record before its rows",
+                });
+            }
+            Record::Cluster(cluster) => self.state.set_cluster(cluster),
             Record::JobVersion(version) => self.versions.push(version),
             Record::Metrics(metrics) => self.metrics.push(metrics),
             Record::Cohort(cohort) => self.cohort(&cohort)?,

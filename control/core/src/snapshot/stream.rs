@@ -6,7 +6,7 @@ use std::sync::Arc;
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{ClusterTag, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, Times};
@@ -53,6 +53,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
     let held = nodes
         .held()
         .map(|(node_id, number)| Item::Held(node_id, number));
+    let cluster = Some(state.cluster()).filter(|cluster| *cluster != ClusterTag::default());
     let times = Some(one_offs.times()).filter(|times| *times != Times::default());
     let source = nodes_rows
         .chain(held)
@@ -69,7 +70,9 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
     Records {
         source: Some(source),
         shared: SharedPlaces::default(),
-        ready: VecDeque::from([Record::Header(header)]),
+        ready: std::iter::once(Record::Header(header))
+            .chain(cluster.map(Record::Cluster))
+            .collect(),
         given: 0,
     }
 }

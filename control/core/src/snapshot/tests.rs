@@ -155,6 +155,28 @@ fn a_restored_state_is_equal() {
 }
 
 #[test]
+fn ids_of_two_clusters_differ() {
+    let ids = |servers: [u64; 3]| {
+        let mut cluster = Cluster::new();
+        cluster.state.set_cluster(ClusterTag::of_servers(servers));
+        cluster.node(node("n1").build());
+        cluster.run(job("web").count(3).build());
+        let ids: Vec<_> = cluster.live("web").iter().map(|alloc| alloc.id).collect();
+        (ids, cluster.state)
+    };
+    let (first, state) = ids([1, 2, 3]);
+    let (second, _) = ids([4, 5, 6]);
+
+    assert_eq!(first.len(), 3);
+    assert!(first.iter().all(|id| !second.contains(id)));
+    assert!(first.iter().all(|id| state.allocs().get(id).is_some()));
+    assert!(second.iter().all(|id| state.allocs().get(id).is_none()));
+    let restored = restore(whole(records(&state).collect())).unwrap();
+    assert_eq!(restored, state);
+    assert_eq!(restored.cluster(), state.cluster());
+}
+
+#[test]
 fn records_survive_the_codec() {
     for record in records(&populated()) {
         let bytes = muster_wire::codec::encode(&record).unwrap();

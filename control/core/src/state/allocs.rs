@@ -22,7 +22,9 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use muster_domain::alloc::ClientStatus;
-use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber};
+use muster_domain::id::{
+    AllocId, ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber,
+};
 use muster_domain::resources::Amount;
 
 use crate::limits;
@@ -140,19 +142,17 @@ pub(crate) fn key_at(index: LogIndex, ordinal: u32) -> u64 {
     index.0 << ORDINAL_BITS | u64::from(ordinal)
 }
 
-/// The key that an id says; `None` if no allocation can have it.
-#[must_use]
-pub fn key_of(alloc_id: &AllocId) -> Option<u64> {
-    let (index, ordinal) = alloc_id.origin()?;
+/// The key that an id says; `None` if no allocation of the cluster can have it.
+fn key_of(cluster: ClusterTag, alloc_id: &AllocId) -> Option<u64> {
+    let (of, index, ordinal) = alloc_id.origin()?;
     let fits = ordinal < ORDINALS && index.0 >> (u64::BITS - ORDINAL_BITS) == 0;
-    fits.then(|| key_at(index, ordinal))
+    (fits && of == cluster).then(|| key_at(index, ordinal))
 }
 
-/// The id of the allocation of this key.
-#[must_use]
-pub fn id_of(key: u64) -> AllocId {
+/// The id of the cluster's allocation of this key.
+pub(crate) fn id_of(cluster: ClusterTag, key: u64) -> AllocId {
     let ordinal = u32::try_from(key & u64::from(ORDINALS - 1)).unwrap_or_default();
-    AllocId::at(created(key), ordinal)
+    AllocId::in_cluster(cluster, created(key), ordinal)
 }
 
 fn created(key: u64) -> LogIndex {
@@ -326,6 +326,8 @@ thread_local! {
 /// The table of allocations.
 #[derive(Clone, Debug, Default)]
 pub struct Allocs {
+    /// Part of the id of each.
+    cluster: ClusterTag,
     rows: Paged<Row>,
     /// By the node's number.
     by_node: Paged<NodeAllocs>,
@@ -341,6 +343,7 @@ pub struct Allocs {
 impl PartialEq for Allocs {
     fn eq(&self, other: &Self) -> bool {
         let Self {
+            cluster,
             rows,
             by_node,
             by_eval,
@@ -357,7 +360,8 @@ impl PartialEq for Allocs {
                     && self.left_of(node).eq(&other.left_of(theirs))
             })
         };
-        *rows == other.rows
+        *cluster == other.cluster
+            && *rows == other.rows
             && by_node.len() == other.by_node.len()
             && by_node.iter().all(same_node)
             && *by_eval == other.by_eval
@@ -374,7 +378,30 @@ impl Allocs {
     /// The allocation called so.
     #[must_use]
     pub fn get(&self, alloc_id: &AllocId) -> Option<AllocView<'_>> {
-        self.at(key_of(alloc_id)?)
+        self.at(self.key_of(alloc_id)?)
+    }
+
+    /// The cluster's part of the ids.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterTag {
+        self.cluster
+    }
+
+    pub(super) fn set_cluster(&mut self, cluster: ClusterTag) {
+        debug_assert!(self.rows.is_empty(), "ids of rows do not change");
+        self.cluster = cluster;
+    }
+
+    /// The key that an id says; `None` if no allocation of this table can have it.
+    #[must_use]
+    pub fn key_of(&self, alloc_id: &AllocId) -> Option<u64> {
+        key_of(self.cluster, alloc_id)
+    }
+
+    /// The id of the allocation of this key.
+    #[must_use]
+    pub fn id_of(&self, key: u64) -> AllocId {
+        id_of(self.cluster, key)
     }
 
     /// The allocation of this key.
@@ -890,7 +917,7 @@ pub struct Finder<'a> {
 impl<'a> Finder<'a> {
     /// The allocation called so.
     pub fn get(&mut self, alloc_id: &AllocId) -> Option<AllocView<'a>> {
-        let key = key_of(alloc_id)?;
+        let key = self.table.key_of(alloc_id)?;
         let row = self.rows.get(key)?;
         Some(self.table.view(key, row))
     }

@@ -334,6 +334,7 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
         nodes,
         ..State::default()
     };
+    anew.set_cluster(state.cluster());
     for (key, row) in state.allocs.rows() {
         anew.insert_alloc_on(key, row.clone(), state.allocs.node_id(row.node()));
     }

@@ -1,5 +1,4 @@
 use muster_control_core::fixture::Cluster;
-use muster_control_core::state::key_of;
 use muster_domain::fixture::{job, node};
 
 use super::*;
@@ -92,7 +91,10 @@ fn what_vanished_is_gone_wherever_it_stood() {
     let [before, between, after] =
         [(1, 0), (7, 3), (9_000, 0)].map(|(index, ordinal)| AllocId::at(LogIndex(index), ordinal));
     for alloc_id in [before, between, after] {
-        older.push((key_of(&alloc_id).unwrap(), LogIndex(7)));
+        older.push((
+            cluster.state.allocs().key_of(&alloc_id).unwrap(),
+            LogIndex(7),
+        ));
     }
     older.sort_unstable();
     told.known = older;

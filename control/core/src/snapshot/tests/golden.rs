@@ -14,7 +14,8 @@ use super::*;
 fn records_keep_their_bytes() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.v1.txt");
     let mut kinds: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    for record in records(&populated()) {
+    let tag = Record::Cluster(ClusterTag::of_servers([1, 2, 3]));
+    for record in records(&populated()).chain([tag]) {
         let bytes = muster_wire::codec::encode(&record).unwrap();
         assert_eq!(usize::from(bytes[0]), record.kind());
         let of_kind = kinds.entry(record.kind()).or_default();

@@ -7,7 +7,7 @@ use muster_domain::alloc::{
     RemoteAlloc, Reschedule, Score, TaskState, Transition, alloc_name,
 };
 use muster_domain::id::{
-    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+    AllocId, ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
@@ -35,7 +35,7 @@ impl std::fmt::Debug for AllocView<'_> {
 )]
 impl<'a> AllocView<'a> {
     pub fn id(self) -> AllocId {
-        id_of(self.key)
+        self.table.id_of(self.key)
     }
 
     /// Its place in the order in which allocations are made.
@@ -230,6 +230,7 @@ impl<'a> AllocView<'a> {
     /// The allocation by itself, in a few bytes, to be kept beyond the state. `node_id` is its node's.
     pub fn save(self, node_id: NodeId) -> SavedAlloc {
         SavedAlloc {
+            cluster: self.table.cluster,
             node_id,
             key: self.key,
             row: self.row.clone(),
@@ -238,7 +239,7 @@ impl<'a> AllocView<'a> {
 
     /// The allocation with all its fields laid out.
     pub fn unpack(self) -> Allocation {
-        unpack(self.key, self.node_id(), self.row)
+        unpack(self.id(), self.key, self.node_id(), self.row)
     }
 
     /// What to tell its agent.
@@ -272,6 +273,7 @@ impl<'a> AllocView<'a> {
 /// An allocation as it was, without its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedAlloc {
+    cluster: ClusterTag,
     node_id: NodeId,
     key: u64,
     row: Row,
@@ -281,7 +283,7 @@ impl SavedAlloc {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> AllocId {
-        id_of(self.key)
+        id_of(self.cluster, self.key)
     }
 
     /// Where it runs.
@@ -305,14 +307,14 @@ impl SavedAlloc {
     /// All its fields laid out.
     #[must_use]
     pub fn unpack(&self) -> Allocation {
-        unpack(self.key, self.node_id, &self.row)
+        unpack(self.id(), self.key, self.node_id, &self.row)
     }
 }
 
-fn unpack(key: u64, node_id: NodeId, row: &Row) -> Allocation {
+fn unpack(id: AllocId, key: u64, node_id: NodeId, row: &Row) -> Allocation {
     let cohort = &*row.cohort;
     Allocation {
-        id: id_of(key),
+        id,
         eval_id: cohort.eval_id,
         node_id,
         job: Arc::clone(&cohort.job),
