@@ -1,5 +1,5 @@
-# Instances with a network of their own: each listens on port 80 of its own address, and a free port of the machine leads
-# there. `muster net bridged` shows addresses, `muster alloc status` ports; ${NOMAD_HOST_ADDR_http} is what to call.
+# Instances with a network of their own. Each listens on port 80 of its own address, and a free port of the node leads
+# there. `muster net bridged` shows addresses, `muster alloc status` ports. Clients call ${NOMAD_HOST_ADDR_http}.
 
 job "bridged" {
   group "web" {
@@ -9,7 +9,7 @@ job "bridged" {
       mode = "bridge"
       port "http" { to = 80 }
 
-      # Nobody reaches another port than a declared one. What they send may be bounded, too.
+      # Only declared ports are reachable. A policy also limits outgoing traffic.
       policy {
         egress {
           default = "deny"

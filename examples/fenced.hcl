@@ -1,8 +1,8 @@
-# A task that may look up names and speak HTTPS with one network, and be reached on its own port alone.
+# A task that may resolve names and reach one network by HTTPS. Others reach it on its own port only.
 #
-# The first rule that matches decides: the task's rules, the group's, the node's, then the nearest `default`. What
-# clouds tell their machines, and the servers' QUIC sockets, stay out of reach whatever is written here.
-# See what it tried: muster net fenced --denied --follow
+# The first rule that matches decides: the task's, the group's, the node's, the cluster's, then the nearest `default`.
+# Metadata addresses of clouds and the addresses of servers are always out of reach.
+# Show refused traffic: muster net fenced --denied --follow
 job "fenced" {
   type = "service"
 

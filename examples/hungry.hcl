@@ -1,4 +1,4 @@
-# Takes more memory than it may: the kernel kills it, and Muster says so.
+# Exceeds its memory limit: the kernel kills it, and the task's events say so.
 job "hungry" {
   datacenters = ["*"]
   type        = "batch"

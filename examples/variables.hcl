@@ -1,7 +1,7 @@
-# A job that is computed: muster job run --var greeting=Hi --var 'people=["Ada"]' examples/variables.hcl
+# A job computed from variables: muster job run --var greeting=Hi --var 'people=["Ada"]' examples/variables.hcl
 variable "greeting" {
   type        = string
-  description = "what each of them says"
+  description = "greeting of each person"
   default     = "Hello"
 
   validation {

@@ -20,13 +20,13 @@ pub(crate) use show::health;
 /// Commands about allocations.
 #[derive(Debug, Subcommand)]
 pub enum AllocCommand {
-    /// Show an allocation: its tasks, what happened to them, and what they use.
+    /// Show an allocation: tasks, events and resource usage.
     ///
     /// Example: muster alloc status web/web.0
     Status {
-        /// The allocation: id, prefix of it, `job.group[i]`, `job/group.i`, or `job`; all unless given.
+        /// The allocation: id, prefix, `job.group[i]`, `job/group.i`, or `job`. Default: all.
         alloc: Option<String>,
-        /// Show what its tasks used in the last minutes, too, as far as its node knows.
+        /// Also show the resource usage of the last minutes.
         #[arg(long, requires = "alloc")]
         history: bool,
     },
@@ -34,15 +34,15 @@ pub enum AllocCommand {
     ///
     /// Example: muster alloc logs -f web/web.0
     Logs(AllocLogsArgs),
-    /// Run a command in a task, with your terminal if there is one.
+    /// Run a command in a task. Your terminal is passed on if there is one.
     ///
-    /// Ends with the command's exit code. Example: muster alloc exec web/web.0 sh
+    /// The exit code is the command's. Example: muster alloc exec web/web.0 sh
     Exec(ExecArgs),
     /// Send a signal to the tasks of an allocation.
     ///
     /// Example: muster alloc signal -s SIGHUP web/web.0
     Signal(SignalArgs),
-    /// Stop an allocation; another takes its place, wherever that is best.
+    /// Stop an allocation. The scheduler places a replacement.
     ///
     /// Example: muster alloc stop web/web.0
     Stop(StopArgs),
@@ -53,10 +53,10 @@ pub enum AllocCommand {
 pub struct StopArgs {
     /// The allocation, as in `alloc status`.
     pub alloc: String,
-    /// Return as soon as the stop is registered.
+    /// Return when the stop is registered.
     #[arg(long)]
     pub detach: bool,
-    /// How long to wait for it to end, in seconds.
+    /// How long to wait for the end, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -66,21 +66,21 @@ pub struct StopArgs {
 pub struct ExecArgs {
     /// The allocation, as in `alloc status`.
     pub alloc: String,
-    /// The program, as the task would find it, and its arguments.
+    /// The program, looked up as in the task, and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<String>,
-    /// The task; the only one unless given.
+    /// The task. Required if the allocation has several.
     #[arg(long, value_name = "TASK")]
     pub task: Option<String>,
-    /// Pass standard input on; with `-i=false` the command has none.
+    /// Pass standard input to the command. With `-i=false` it has none.
     #[arg(short = 'i', long, value_name = "BOOL", default_value_t = true, default_missing_value = "true",
         num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub stdin: bool,
-    /// Give the command a terminal. Unless given: if standard input and output are one.
+    /// Give the command a terminal. Default: if standard input and output are terminals.
     #[arg(short = 't', long, value_name = "BOOL", default_missing_value = "true",
         num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub tty: Option<bool>,
-    /// Typed first in a line and followed by a dot, hangs up; with `none`, nothing does.
+    /// Escape character: with a dot after it, at the start of a line, it hangs up. `none` disables it.
     #[arg(short = 'e', long, value_name = "CHAR", default_value = "~")]
     pub escape: String,
 }
@@ -90,9 +90,9 @@ pub struct ExecArgs {
 pub struct SignalArgs {
     /// The allocation, as in `alloc status`.
     pub alloc: String,
-    /// The task; every one that runs unless given.
+    /// The task. Default: every running task.
     pub task: Option<String>,
-    /// By name or number.
+    /// Name or number of the signal.
     #[arg(short = 's', long, value_name = "SIGNAL", default_value = "SIGKILL")]
     pub signal: String,
 }
@@ -102,12 +102,12 @@ pub struct SignalArgs {
 pub struct AllocLogsArgs {
     /// The allocation, as in `alloc status`.
     pub alloc: String,
-    /// The task; the only one unless given.
+    /// The task. Required if the allocation has several.
     pub task: Option<String>,
     /// Which part.
     #[command(flatten)]
     pub logs: LogsArgs,
-    /// Begin this many bytes before the end.
+    /// Start this many bytes before the end.
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["tail", "since", "both"])]
     pub tail_bytes: Option<u64>,
 }

@@ -23,18 +23,18 @@ use crate::{
     task, top, why,
 };
 
-/// What every exit code means; shown by `muster --help`.
+/// Meaning of the exit codes, shown by `muster --help`.
 const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 failed, 2 usage, 3 placed only in part, 4 not found, 5 refused, \
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 partly placed, 4 not found, 5 refused, \
 6 cannot reach a server, 7 timed out, 130 interrupted.
 
 Try it: sudo muster dev, then muster job run examples/web.hcl and muster top in another terminal.";
 
 /// Runs jobs on fleets of bare-metal Linux machines.
 #[derive(Debug, Parser)]
-#[command(name = "muster", version, about, after_help = EXIT_CODES)]
+#[command(name = "muster", version, after_help = EXIT_CODES)]
 pub struct Args {
-    /// The server's HTTP address, or several separated by commas: any that answers will do.
+    /// HTTP addresses of servers, separated by commas. Any that answers is used.
     #[arg(long, global = true, env = "MUSTER_ADDR", default_value = DEFAULT_ADDRESS, value_name = "URL")]
     pub address: String,
     /// Print JSON instead of tables.
@@ -48,19 +48,19 @@ pub struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a whole cluster in one process: one server, one agent, no configuration.
+    /// Run a cluster in one process: one server and one agent, without configuration.
     Dev(DevArgs),
-    /// Run a server of the control plane.
+    /// Run a server.
     Server(Box<ServerArgs>),
-    /// Run the agent of this machine, or clean up after one.
+    /// Run the agent of this machine, or remove what it left.
     Agent(AgentArgs),
-    /// Run a task driver. Started by the agent.
+    /// Run a task driver. The agent starts it.
     Driver {
         /// Which.
         #[command(subcommand)]
         driver: DriverCommand,
     },
-    /// Say what this machine can do, and how to mend what it cannot.
+    /// Check this machine for missing features and print how to fix them.
     Doctor(DoctorArgs),
     /// Run, show and stop jobs.
     Job {
@@ -68,63 +68,63 @@ pub enum Command {
         #[command(subcommand)]
         command: JobCommand,
     },
-    /// Show, promote, pause and give up deployments.
+    /// Show, promote, pause and fail deployments.
     Deployment {
         /// What to do.
         #[command(subcommand)]
         command: DeploymentCommand,
     },
-    /// Show and stop allocations, and print their output.
+    /// Show and stop allocations, print their output, run commands in them.
     Alloc {
         /// What to do.
         #[command(subcommand)]
         command: AllocCommand,
     },
-    /// Have one-off tasks done, and show, cancel and resolve them.
+    /// Run, list, cancel and resolve one-off tasks.
     Task {
         /// What to do.
         #[command(subcommand)]
         command: TaskCommand,
     },
-    /// Show nodes, and empty them.
+    /// Show and drain nodes.
     Node {
         /// What to do.
         #[command(subcommand)]
         command: NodeCommand,
     },
-    /// Show what the scheduler did.
+    /// Show evaluations: the decisions of the scheduler.
     Eval {
         /// What to do.
         #[command(subcommand)]
         command: EvalCommand,
     },
-    /// Say of every node why an instance of a job can go there or not, and what the smallest change would be.
+    /// Explain for every node why it can or cannot run an instance, and name the smallest change that helps.
     ///
     /// Example: muster why web/api
     Why(WhyArgs),
-    /// Show what network policies let pass and refused, by rule.
+    /// Show the traffic that network policies allowed and refused, by rule.
     ///
     /// Example: muster net web --denied --follow
     Net(NetArgs),
-    /// Show what every task uses, live from eBPF.
+    /// Show the resource usage of every task, live from eBPF.
     Top(TopArgs),
-    /// Follow what changes, as it changes.
+    /// Follow changes as they happen.
     ///
     /// Example: muster events --topic Job --topic Allocation:web
     Events(EventsArgs),
-    /// Commands about the servers: raft, scheduler, snapshots, certificates, checks.
+    /// Manage servers: Raft, scheduler, snapshots, certificates, checks.
     Operator {
         /// What to do.
         #[command(subcommand)]
         command: OperatorCommand,
     },
-    /// Commands about the cluster as a whole.
+    /// Manage the cluster as a whole.
     System {
         /// What to do.
         #[command(subcommand)]
         command: SystemCommand,
     },
-    /// Print completions for a shell.
+    /// Print the completions of a shell.
     ///
     /// Example: muster completions bash > /etc/bash_completion.d/muster
     Completions {

@@ -25,27 +25,27 @@ pub(crate) use show::show;
 pub enum DeploymentCommand {
     /// Show all deployments.
     List,
-    /// Show a deployment: its groups, its allocations, and what can be done.
+    /// Show a deployment: groups, allocations and possible actions.
     ///
     /// Example: muster deployment status --monitor web
     Status(StatusArgs),
-    /// Let the new version take over where its canaries are healthy.
+    /// Promote the canaries of a deployment if they are healthy.
     ///
     /// Example: muster deployment promote web
     Promote(PromoteArgs),
-    /// Give a deployment up; where the job says so, it goes back to its last stable version.
+    /// Fail a deployment. The job reverts to its last stable version if it says `auto_revert`.
     Fail {
-        /// The deployment: id, prefix of it, or its job.
+        /// The deployment: id, prefix, or job.
         deployment: String,
     },
-    /// Stop a deployment for now.
+    /// Pause a deployment.
     Pause {
-        /// The deployment: id, prefix of it, or its job.
+        /// The deployment: id, prefix, or job.
         deployment: String,
     },
-    /// Go on with a deployment that is paused.
+    /// Resume a paused deployment.
     Resume {
-        /// The deployment: id, prefix of it, or its job.
+        /// The deployment: id, prefix, or job.
         deployment: String,
     },
 }
@@ -53,12 +53,12 @@ pub enum DeploymentCommand {
 /// Arguments of `muster deployment status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The deployment: id, prefix of it, or its job; all unless given.
+    /// The deployment: id, prefix, or job. Default: all.
     pub deployment: Option<String>,
-    /// Follow it to its end. Exit 1 if that is not a good one.
+    /// Follow the deployment to its end. Exit 1 if it fails.
     #[arg(long, requires = "deployment")]
     pub monitor: bool,
-    /// How long to follow it, in seconds.
+    /// How long to follow the deployment, in seconds.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     pub timeout: u64,
 }
@@ -66,10 +66,10 @@ pub struct StatusArgs {
 /// Arguments of `muster deployment promote` and `muster job promote`.
 #[derive(Debug, Args)]
 pub struct PromoteArgs {
-    /// The deployment: id, prefix of it, or its job.
+    /// The deployment: id, prefix, or job.
     #[arg(value_name = "DEPLOYMENT|JOB")]
     pub name: String,
-    /// Only this group; may be given again. All of them unless given.
+    /// Only this group. May be repeated. Default: all groups.
     #[arg(long = "group", value_name = "GROUP")]
     pub groups: Vec<String>,
 }

@@ -15,13 +15,14 @@ use crate::output;
 /// Arguments of `muster doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The agent's data directory, present or planned.
+    /// Data directory of the agent. It need not exist.
     #[arg(long, default_value = super::serve::AGENT_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// The server's data directory, looked at where there is one.
+    /// Data directory of the server, checked if it exists.
     #[arg(long, default_value = super::serve::SERVER_DATA_DIR, value_name = "DIR")]
     pub server_data_dir: PathBuf,
-    /// Say instead what the eBPF programs of this machine's agents cost, measured by the kernel for so many seconds.
+    /// Print instead the cost of the eBPF programs of this machine's agents, measured by the kernel for this many
+    /// seconds.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
     pub cost: Option<f64>,
 }

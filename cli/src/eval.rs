@@ -12,9 +12,9 @@ use crate::{job, names, output};
 /// Commands about evaluations.
 #[derive(Debug, Subcommand)]
 pub enum EvalCommand {
-    /// Show all evaluations, or one with what it placed and could not place.
+    /// Show all evaluations, or one with its placements and failures.
     Status {
-        /// The evaluation's id or a unique prefix; all unless given.
+        /// Id of the evaluation, or a unique prefix. Default: all.
         eval: Option<String>,
     },
 }

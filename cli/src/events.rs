@@ -23,15 +23,15 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Arguments of `muster events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// TOPIC or TOPIC:NAME; may be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task, GarbageCollection.
-    /// NAME is an id, or the job that an allocation or evaluation belongs to; of collections on a node its id.
+    /// TOPIC or TOPIC:NAME. May be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task,
+    /// GarbageCollection. NAME is an id, or the job of an allocation or evaluation. For collections on a node it is
+    /// the node's id.
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
-    /// The namespace; `*` is all.
+    /// The namespace. `*` means all.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub namespace: String,
-    /// From this index on; 0 is everything that the server still has. Only what comes from now on unless
-    /// given.
+    /// Start at this index. 0 means everything that the server still has. Default: only new events.
     #[arg(long, value_name = "INDEX")]
     pub index: Option<u64>,
 }

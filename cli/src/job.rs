@@ -36,9 +36,9 @@ use crate::{deployment, names, output};
 /// Commands about jobs.
 #[derive(Debug, Subcommand)]
 pub enum JobCommand {
-    /// Show what running a job file would change, without running it.
+    /// Show the changes that a job file would make, without running it.
     ///
-    /// Exit codes: 0 nothing would change, 1 something would, 255 that cannot be said.
+    /// Exit codes: 0 for no change, 1 for a change, 255 for an error.
     ///
     /// Example: muster job plan examples/web.hcl
     Plan(PlanArgs),
@@ -46,7 +46,7 @@ pub enum JobCommand {
     ///
     /// Example: muster job run examples/web.hcl
     Run(RunArgs),
-    /// Check a job file, here and on the server, without running it.
+    /// Check a job file here and on the server, without running it.
     Validate {
         /// The job file; `-` is standard input.
         file: PathBuf,
@@ -58,39 +58,39 @@ pub enum JobCommand {
     ///
     /// Example: muster job status web
     Status {
-        /// The job's name or a unique prefix; all jobs unless given.
+        /// Name of the job, or a unique prefix. Default: all jobs.
         job: Option<String>,
     },
-    /// Let a job's new version take over where its canaries are healthy.
+    /// Promote the canaries of a job's new version if they are healthy.
     ///
     /// Example: muster job promote web
     Promote {
-        /// The job's name.
+        /// Name of the job.
         job: String,
-        /// Only this group; may be given again. All of them unless given.
+        /// Only this group. May be repeated. Default: all groups.
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
     },
-    /// Show the versions of a job, and what each changed.
+    /// Show the versions of a job and their changes.
     History(HistoryArgs),
-    /// Go back to an older version of a job.
+    /// Revert a job to an older version.
     Revert(RevertArgs),
-    /// Give versions of a job names, so that they are kept.
+    /// Tag versions of a job, so that they are kept.
     Tag {
         /// What to do.
         #[command(subcommand)]
         command: TagCommand,
     },
-    /// Change how many instances of a group there should be.
+    /// Change the number of instances of a group.
     ///
     /// Example: muster job scale web 5
     Scale(ScaleArgs),
-    /// Have the scheduler look at a job again.
+    /// Create an evaluation: the scheduler checks the job again.
     Eval(EvalArgs),
-    /// Print the output of all tasks of a job, each line with its instance, task and allocation before it.
+    /// Print the output of all tasks of a job. Each line begins with its instance, task and allocation.
     ///
-    /// What is kept comes in the order of time; with -f, what is written from then on, as it comes, that of new
-    /// allocations included, until the job is over.
+    /// Kept output is sorted by time. With -f new output follows as it comes, also from new allocations, until the
+    /// job ends.
     ///
     /// Example: muster job logs -f --tail 20 web
     Logs(JobLogsArgs),
@@ -98,17 +98,17 @@ pub enum JobCommand {
     ///
     /// Example: muster job dispatch --meta file=a.png convert payload.json
     Dispatch(DispatchArgs),
-    /// Commands about periodic jobs.
+    /// Manage periodic jobs.
     Periodic {
         /// What to do.
         #[command(subcommand)]
         command: PeriodicCommand,
     },
-    /// Stop a job and wait until nothing of it runs.
+    /// Stop a job and wait until its allocations have ended.
     Stop(StopArgs),
-    /// Print a job as the server has it, as JSON.
+    /// Print the registered job as JSON.
     Inspect {
-        /// The job's name or a unique prefix.
+        /// Name of the job, or a unique prefix.
         job: String,
     },
 }
@@ -121,13 +121,13 @@ pub struct RunArgs {
     /// Values of its variables.
     #[command(flatten)]
     pub values: ValueArgs,
-    /// Return as soon as the job is registered.
+    /// Return when the job is registered.
     #[arg(long)]
     pub detach: bool,
     /// How long to wait for instances to run and for the deployment to end, in seconds.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Only if the job is still at this modify index; 0 means that it must not exist.
+    /// Register only if the job still has this modify index. 0 means that it must not exist.
     #[arg(long, value_name = "INDEX")]
     pub check_index: Option<u64>,
 }
@@ -135,10 +135,10 @@ pub struct RunArgs {
 /// Values of a job file's variables. The environment gives some as well: `NOMAD_VAR_name`.
 #[derive(Debug, Args)]
 pub struct ValueArgs {
-    /// The value of a variable of the job file; may be given again.
+    /// Value of a variable of the job file. May be repeated.
     #[arg(long = "var", value_name = "NAME=VALUE")]
     pub values: Vec<String>,
-    /// A file with values of variables, `name = value` in each line; may be given again.
+    /// File with values of variables, one `name = value` a line. May be repeated.
     #[arg(long = "var-file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
 }
@@ -161,12 +161,12 @@ impl ValueArgs {
 /// Arguments of `muster job stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// Forget the job as well.
+    /// Also delete the job.
     #[arg(long)]
     pub purge: bool,
-    /// Return as soon as the stop is registered.
+    /// Return when the stop is registered.
     #[arg(long)]
     pub detach: bool,
     /// How long to wait for instances to stop, in seconds.

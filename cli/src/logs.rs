@@ -29,22 +29,22 @@ use lines::{Lines, Style};
     reason = "each is a flag of the command line"
 )]
 pub struct LogsArgs {
-    /// Standard error instead of standard output.
+    /// Print standard error instead of standard output.
     #[arg(long, conflicts_with = "both")]
     pub stderr: bool,
-    /// Standard output and standard error; lines of standard error have `!` before them, not `|`.
+    /// Print standard output and standard error. Lines of standard error begin with `!`.
     #[arg(long)]
     pub both: bool,
-    /// Go on as output comes, across restarts of the task, the agent and servers.
+    /// Follow new output, across restarts of the task, the agent and servers.
     #[arg(short, long)]
     pub follow: bool,
-    /// Only this many lines before the end, of each task.
+    /// Only this many last lines of each task.
     #[arg(long, value_name = "LINES")]
     pub tail: Option<u64>,
-    /// Only lines that were taken since: 10m, 1h30m, or a time in UTC such as 2026-11-20T13:14:24Z.
+    /// Only lines taken since this time: 10m, 1h30m, or a UTC time such as 2026-11-20T13:14:24Z.
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Put before each line when the agent took it from the task, to a tenth of a second; `-` if that is lost.
+    /// Print when the agent took each line, to a tenth of a second, or `-` if that is lost.
     #[arg(short, long)]
     pub timestamps: bool,
 }

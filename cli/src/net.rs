@@ -21,11 +21,11 @@ pub struct NetArgs {
     /// The job, an allocation of it, or a one-off task.
     #[arg(value_name = "JOB|ALLOC")]
     pub name: String,
-    /// Only what was refused.
+    /// Only refused traffic.
     #[arg(long)]
     pub denied: bool,
-    /// Show verdicts as they come, until interrupted. Counts are exact; of verdicts of one rule and task, at
-    /// most one in 10 ms and CPU is shown. What came faster than it was read is announced with its number.
+    /// Show verdicts as they happen, until interrupted. Counts are exact. Of one rule and task, at most one verdict
+    /// in 10 ms and CPU is shown. Missed verdicts are counted.
     #[arg(short, long)]
     pub follow: bool,
 }

@@ -18,14 +18,14 @@ use crate::{names, output};
 pub enum NodeCommand {
     /// Show all nodes, or one with its drivers, attributes and allocations.
     Status {
-        /// The node: name, id or a unique prefix; all unless given.
+        /// The node: name, id or a unique prefix. Default: all.
         node: Option<String>,
     },
-    /// Move what runs on a node elsewhere and wait until it is empty, or stop that.
+    /// Move allocations off a node and wait until it is empty, or end the drain.
     ///
     /// Example: muster node drain --enable --deadline 30m n1
     Drain(drain::DrainArgs),
-    /// Let nodes take new work, or none; what runs there goes on.
+    /// Allow or forbid new work on nodes. Running allocations go on.
     ///
     /// Example: muster node eligibility --disable n1 n2
     Eligibility(eligibility::EligibilityArgs),

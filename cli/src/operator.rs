@@ -16,37 +16,37 @@ use crate::exit::CliResult;
 /// Commands about the servers.
 #[derive(Debug, Subcommand)]
 pub enum OperatorCommand {
-    /// Show and change which servers there are.
+    /// Show and change the servers of the cluster.
     Raft {
         /// What to do.
         #[command(subcommand)]
         command: raft::RaftCommand,
     },
-    /// Show and set what tasks of all nodes may send and receive.
+    /// Show and set the cluster's network policy.
     Network {
         /// What to do.
         #[command(subcommand)]
         command: network::NetworkCommand,
     },
-    /// Show and change how the scheduler works.
+    /// Show and change settings of the scheduler.
     Scheduler {
         /// What to do.
         #[command(subcommand)]
         command: scheduler::SchedulerCommand,
     },
-    /// Save, restore and look into snapshots of the state.
+    /// Save, restore and inspect snapshots of the state.
     Snapshot {
         /// What to do.
         #[command(subcommand)]
         command: snapshot::SnapshotCommand,
     },
-    /// Make the certificates that servers, agents and operators show. Asks no server.
+    /// Make certificates of servers, agents and operators. Asks no server.
     Tls {
         /// What to make.
         #[command(subcommand)]
         command: tls::TlsCommand,
     },
-    /// Look after a server's wall clock.
+    /// Manage a server's wall clock.
     Clock {
         /// The command.
         #[command(subcommand)]
@@ -56,7 +56,7 @@ pub enum OperatorCommand {
     ///
     /// Example: muster operator check
     Check,
-    /// Show whether every server is well and how many may fail. Exit 1 if one is not.
+    /// Show the health of every server and how many may fail. Exit 1 if one is unhealthy.
     ///
     /// Example: muster operator health
     Health,
@@ -65,9 +65,9 @@ pub enum OperatorCommand {
 /// Commands for a server's wall clock.
 #[derive(Debug, Subcommand)]
 pub enum ClockCommand {
-    /// Take the wall clock of the server that is asked for right although it has jumped forward.
+    /// Confirm the wall clock of the addressed server after it jumped forward.
     ///
-    /// Until then the server goes on by elapsed time, so that nothing expires by the jump.
+    /// Until then the server counts elapsed time, so that nothing expires too early.
     ///
     /// Example: muster operator clock confirm
     Confirm,

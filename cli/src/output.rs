@@ -60,7 +60,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints a line for people, on standard error.
+/// Prints a message on standard error, for humans rather than programs.
 pub fn say(text: &str) {
     // Nobody may be listening; the command goes on.
     drop(writeln!(std::io::stderr().lock(), "{text}"));

@@ -21,9 +21,9 @@ pub use agent::{AgentArgs, run as agent};
 pub use dev::{DevArgs, run as dev};
 pub use server::{ServerArgs, run as server};
 
-/// The agent's data directory unless said.
+/// Default data directory of the agent.
 pub const AGENT_DATA_DIR: &str = "/var/lib/muster/agent";
-/// The server's data directory unless said.
+/// Default data directory of the server.
 pub const SERVER_DATA_DIR: &str = "/var/lib/muster/server";
 
 /// The name of this program, or of a link to it, as a plugin.
@@ -32,14 +32,14 @@ const PLUGIN_NAME: &str = "muster-driver-native";
 /// Drivers that are built in.
 #[derive(Debug, Subcommand)]
 pub enum DriverCommand {
-    /// Serve the native driver on a unix socket until told to stop. Its tasks outlive it.
+    /// Serve the native driver on a unix socket. Its tasks outlive it.
     ///
-    /// Without a socket it is a plugin of the host that started it, as from a `plugin_dir`.
+    /// Without a socket it is a plugin of the program that started it, as in a `plugin_dir`.
     Native {
-        /// The socket.
+        /// Path of the socket.
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
-        /// Files that a task may have open; this process's own limit unless given.
+        /// Limit of open files of a task. Default: the limit of this process.
         #[arg(long, value_name = "COUNT")]
         task_open_files: Option<u64>,
     },

@@ -17,12 +17,12 @@ const GC_WAIT: Duration = Duration::from_secs(10 * 60 + 30);
 /// Commands about the cluster.
 #[derive(Debug, Subcommand)]
 pub enum SystemCommand {
-    /// Forget everything that is over, whatever its age, on servers and nodes.
+    /// Delete every ended object on servers and nodes, whatever its age.
     Gc {
-        /// Wait until the nodes are done too, and say what was freed and what was kept.
+        /// Also wait for the nodes, and print how much was deleted and kept.
         #[arg(long)]
         wait: bool,
-        /// Only say what would be freed and what would be kept.
+        /// Only print how much would be deleted and kept.
         #[arg(long)]
         dry_run: bool,
     },

@@ -18,55 +18,55 @@ use crate::output;
 /// Commands about one-off tasks.
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
-    /// Have a task done, and do not wait for it.
+    /// Run a task without waiting for it.
     ///
     /// Example: muster task desire examples/tasks/hello.hcl
     Desire(DesireArgs),
-    /// Have a task done, wait for its end, print its result and forget it.
+    /// Run a task, wait for its end, print its result and delete it.
     ///
     /// Example: muster task run examples/tasks/hello.hcl
     Run(RunArgs),
-    /// Show all tasks, or some.
+    /// List tasks.
     List(ListArgs),
     /// Show a task.
     Get {
-        /// Its guid.
+        /// Guid of the task.
         guid: String,
     },
-    /// End a task. It is completed when nothing of it runs.
+    /// Cancel a task. It is completed when none of its processes runs.
     Cancel {
-        /// Its guid.
+        /// Guid of the task.
         guid: String,
     },
-    /// Claim the result of a completed task, so that nobody else works on it.
+    /// Claim the result of a completed task, so that no other client handles it.
     Resolve {
-        /// Its guid.
+        /// Guid of the task.
         guid: String,
     },
-    /// Forget a task whose result was claimed.
+    /// Delete a task whose result was claimed.
     Delete {
-        /// Its guid.
+        /// Guid of the task.
         guid: String,
-        /// Claim it first, in one go.
+        /// Claim the result first, in one request.
         #[arg(long, conflicts_with = "claim")]
         resolve: bool,
-        /// Only if this claim of yours still holds: the number that `resolve` told.
+        /// Delete the task only if this claim still holds: the number from `resolve`.
         #[arg(long, value_name = "CLAIM")]
         claim: Option<u64>,
     },
-    /// Follow what becomes of tasks, as it does.
+    /// Follow changes of tasks as they happen.
     Watch(WatchArgs),
 }
 
 /// Arguments of `muster task desire`.
 #[derive(Debug, Args)]
 pub struct DesireArgs {
-    /// The task's definition, in HCL or JSON; `-` is standard input.
+    /// Definition of the task in HCL or JSON. `-` is standard input.
     pub file: PathBuf,
-    /// Its guid; the file's unless given, else one is made.
+    /// Guid of the task. Default: the file's, or a new one.
     #[arg(long)]
     pub guid: Option<String>,
-    /// Its domain; the file's unless given.
+    /// Domain of the task. Default: the file's.
     #[arg(long)]
     pub domain: Option<String>,
 }
@@ -77,10 +77,10 @@ pub struct RunArgs {
     /// What to do.
     #[command(flatten)]
     pub desire: DesireArgs,
-    /// How long to wait for its end, in seconds.
+    /// How long to wait for the end of the task, in seconds.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Leave it as it is when it is completed.
+    /// Keep the task when it is completed.
     #[arg(long)]
     pub keep: bool,
 }
@@ -88,13 +88,13 @@ pub struct RunArgs {
 /// Arguments of `muster task list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only of this domain.
+    /// Only tasks of this domain.
     #[arg(long)]
     pub domain: Option<String>,
-    /// Only in this state: pending, running, completed or resolving.
+    /// Only tasks in this state: pending, running, completed or resolving.
     #[arg(long)]
     pub state: Option<String>,
-    /// Only on this node, by its id.
+    /// Only tasks on the node with this id.
     #[arg(long, value_name = "NODE")]
     pub cell: Option<String>,
 }
@@ -104,7 +104,7 @@ pub struct ListArgs {
 pub struct WatchArgs {
     /// Only this task, or the tasks of this domain.
     pub name: Option<String>,
-    /// From this index on; only what comes from now on unless given.
+    /// Start at this index. Default: only new changes.
     #[arg(long, value_name = "INDEX")]
     pub index: Option<u64>,
 }

@@ -30,13 +30,13 @@ const SLOW: Duration = Duration::from_secs(1);
 /// What is shown of tasks besides processor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum View {
-    /// Something of everything.
+    /// The most used columns.
     Common,
-    /// What disks did.
+    /// Disks.
     Disk,
-    /// What tasks stood still for.
+    /// Stalls for CPU, memory and disks.
     Stalls,
-    /// What networks carried.
+    /// Networks.
     Network,
     /// All columns.
     All,
@@ -50,16 +50,16 @@ pub struct TopArgs {
     /// Seconds between two collections.
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     pub interval: f64,
-    /// Show this many times, then end. For ever on a terminal, once otherwise, unless given.
+    /// Show this many times, then end. Default: no limit on a terminal, otherwise 1.
     #[arg(short = 'n', long, value_name = "TIMES")]
     pub iterations: Option<u64>,
-    /// What to order by, the most first.
+    /// Order of the rows, largest value first.
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub sort: Sort,
     /// Which columns to show.
     #[arg(long, value_enum, default_value_t = View::Common)]
     pub view: View,
-    /// How far down to show.
+    /// Lowest level of rows.
     #[arg(long, value_enum, default_value_t = Level::Tasks, value_name = "LEVEL")]
     pub down_to: Level,
     /// Only tasks of this group.

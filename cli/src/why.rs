@@ -10,10 +10,10 @@ use crate::{names, output};
 /// Arguments of `muster why`.
 #[derive(Debug, Args)]
 pub struct WhyArgs {
-    /// The job, or one group of it.
+    /// The job, or one of its groups.
     #[arg(value_name = "JOB[/GROUP]")]
     pub job: String,
-    /// Show every node; without it those that fit and those that lack least.
+    /// Show every node. Default: the nodes that fit and those that lack least.
     #[arg(long)]
     pub all: bool,
 }

@@ -1,5 +1,5 @@
-# The agent's configuration: `muster agent --config examples/agent/agent.hcl`. Every name is a flag of
-# `muster agent`, with underscores; a flag that is given stands above the file.
+# The agent's configuration: `muster agent --config examples/agent/agent.hcl`. Every name is a flag of `muster agent`,
+# with underscores. A flag wins over the file.
 
 servers    = ["127.0.0.1:4647"]
 datacenter = "dc1"
@@ -9,8 +9,7 @@ meta {
   rack = "r1"
 }
 
-# When finished allocations are destroyed, under Nomad's names and with its defaults. Without pressure
-# nothing is.
+# Garbage collection of finished allocations, with Nomad's names and defaults. Without pressure none is destroyed.
 # client {
 #   gc_interval              = "1m"
 #   gc_disk_usage_threshold  = 80
@@ -19,20 +18,18 @@ meta {
 #   gc_parallel_destroys     = 2
 # }
 
-# What becomes of an allocation that writes more than its `ephemeral_disk`: it is limited by the file system or stopped
-# (`auto`), or nothing (`off`), as with Nomad.
+# Enforcement of `ephemeral_disk`. With `auto` the file system refuses further writes, or the allocation is stopped. With
+# `off` nothing is enforced, as with Nomad.
 # client {
 #   disk_enforcement = "auto"
 # }
 
-# Where allocations with a network of their own (`mode = "bridge"`) have their addresses, under Nomad's name and with its
-# default.
+# Subnet of allocations in network mode `bridge`, with Nomad's name and default.
 # client {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
-# Users of tasks that name none, for drivers that run tasks as users that no database knows, under Nomad's names and with
-# its defaults.
+# Range of user ids for tasks that name no user, for drivers with dynamic users. Names and defaults are Nomad's.
 # client {
 #   users {
 #     dynamic_user_min = 80000
@@ -40,7 +37,7 @@ meta {
 #   }
 # }
 
-# What of the machine tasks of drivers that change their root see in it, read-only, under Nomad's name; shown is its default.
+# Directories of the machine in the root of tasks, read-only, for drivers that change the root. The default is shown.
 # client {
 #   chroot_env {
 #     "/bin"                 = "/bin"
@@ -55,8 +52,7 @@ meta {
 #   }
 # }
 
-# What of the machine tasks do not get, under Nomad's names: placement leaves it alone, and with `memory` all tasks
-# together cannot have more than the rest.
+# Resources that placement reserves for the machine, with Nomad's names. `memory` also limits all tasks together.
 # client {
 #   reserved {
 #     cpu            = 500
@@ -67,10 +63,10 @@ meta {
 #   }
 # }
 
-# Task drivers besides the native one: every executable in it, Nomad's own included.
+# Directory of task drivers. Every executable in it runs as a plugin, Nomad's included.
 # plugin_dir = "/usr/lib/muster/plugins"
 
-# What a driver is told, by its name or that of its file. Its own schema says what may stand here.
+# Configuration of a driver, by its name or the name of its file. Its own schema lists the fields.
 # plugin "docker" {
 #   args = ["--log-level", "info"]
 #   config {
@@ -78,14 +74,14 @@ meta {
 #   }
 # }
 
-# What tasks of the native driver may have of this machine. What is not said is not allowed.
+# Allowances of the native driver. Everything that is not named is forbidden.
 # plugin "native" {
 #   config {
-#     allow_paths     = ["/srv/roots"]      # to be mounted, or to be a root; with ":rw" also to be written to
-#     allow_downloads = ["/srv/artifacts"]  # to be downloaded by file: URLs, whoever may read them
-#     allow_uploads   = ["/srv/results"]    # where file: URLs of uploads may lead to
+#     allow_paths     = ["/srv/roots"]      # paths that jobs may mount or use as a root; ":rw" also allows writing
+#     allow_downloads = ["/srv/artifacts"]  # directories for downloads by file: URLs
+#     allow_uploads   = ["/srv/results"]    # directories for uploads by file: URLs
 #     allow_local_transfers = true          # downloads from this machine and uploads to it
-#     ca_file         = "/etc/muster/ca.pem" # for transfers by HTTPS; the machine's certificates unless said
-#     result_bytes_max = 51200              # bytes kept of a one-off task's result file; 10240 unless given
+#     ca_file         = "/etc/muster/ca.pem" # for transfers by HTTPS; the machine's certificates by default
+#     result_bytes_max = 51200              # bytes kept of a one-off task's result file; 10240 by default
 #   }
 # }

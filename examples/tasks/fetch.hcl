@@ -1,10 +1,10 @@
-# A one-off task that brings its program and sends what it made. The node fetches and sends: the task needs no network.
+# A one-off task that downloads its program and uploads its result. The node transfers both: the task needs no network.
 #
 #   muster task run examples/tasks/fetch.hcl
 #
-# A node speaks to itself only where it is told to, as `muster dev` does: plugin "native" { config {
-# allow_local_transfers = true } }. It gives files of its own, by file:///srv/artifacts/app.tgz, only from directories
-# that it is told: allow_downloads = ["/srv/artifacts"].
+# Transfers from and to the node itself need plugin "native" { config { allow_local_transfers = true } }. `muster dev`
+# sets it. Files of the node, such as file:///srv/artifacts/app.tgz, need their directory in the same block:
+# allow_downloads = ["/srv/artifacts"].
 
 task "fetch" {
   domain    = "examples"

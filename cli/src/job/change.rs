@@ -13,12 +13,12 @@ use crate::names;
 /// Arguments of `muster job scale`.
 #[derive(Debug, Args)]
 pub struct ScaleArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// The group, unless the job has only one, and how many instances there should be.
+    /// The group (needed if the job has several) and its number of instances.
     #[arg(required = true, num_args = 1..=2, value_names = ["GROUP] [COUNT"])]
     pub group_and_count: Vec<String>,
-    /// Only if the job is still at this modify index.
+    /// Scale only if the job still has this modify index.
     #[arg(long, value_name = "INDEX")]
     pub check_index: Option<u64>,
     /// How to wait.
@@ -29,9 +29,9 @@ pub struct ScaleArgs {
 /// Arguments of `muster job revert`.
 #[derive(Debug, Args)]
 pub struct RevertArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// The version to go back to, as `muster job history` lists it, or its tag.
+    /// Version number from `muster job history`, or tag, to go back to.
     pub version: String,
     /// How to wait.
     #[command(flatten)]
@@ -41,9 +41,9 @@ pub struct RevertArgs {
 /// Arguments of `muster job eval`.
 #[derive(Debug, Args)]
 pub struct EvalArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// Replace instances that failed at once, whatever their policy says.
+    /// Replace failed instances at once and ignore their reschedule policy.
     #[arg(long)]
     pub force_reschedule: bool,
     /// How to wait.
@@ -56,10 +56,10 @@ pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult 
     let (group, count) = match args.group_and_count.as_slice() {
         [group, count] => (group.clone(), count),
         [count] => (only_group(client, &id)?, count),
-        _ => return Err(CliError::new(Exit::Usage, "a count is wanted")),
+        _ => return Err(CliError::new(Exit::Usage, "the count is missing")),
     };
     let number: u32 = count.parse().map_err(|error| {
-        CliError::new(Exit::Usage, format!("`{count}` is no count: {error}"))
+        CliError::new(Exit::Usage, format!("invalid count `{count}`: {error}"))
             .help(format!("muster job scale {id} [GROUP] COUNT"))
     })?;
     let body = json!({

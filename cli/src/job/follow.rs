@@ -15,7 +15,7 @@ use crate::output;
 /// How a command that changes a job waits.
 #[derive(Debug, Args)]
 pub struct FollowArgs {
-    /// Return as soon as the change is made.
+    /// Return when the change is made.
     #[arg(long)]
     pub detach: bool,
     /// How long to wait for the scheduler, in seconds.

@@ -12,12 +12,12 @@ use crate::{names, output};
 /// Arguments of `muster job history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// The job's name or a unique prefix.
+    /// Name of the job, or a unique prefix.
     pub job: String,
-    /// Show what each version changed.
+    /// Show the changes of each version.
     #[arg(short = 'p', long = "diff")]
     pub diff: bool,
-    /// Show only this version, by its number or its tag.
+    /// Show only this version: number or tag.
     #[arg(long, value_name = "VERSION")]
     pub version: Option<String>,
 }

@@ -19,14 +19,14 @@ use crate::{names, output};
 /// Arguments of `muster job dispatch`.
 #[derive(Debug, Args)]
 pub struct DispatchArgs {
-    /// The parameterized job's name.
+    /// Name of the parameterized job.
     pub job: String,
-    /// What it is given to work on; `-` is standard input.
+    /// Payload file. `-` is standard input.
     pub payload: Option<PathBuf>,
-    /// Metadata for this dispatch; may be given again.
+    /// Metadata of this dispatch. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub meta: Vec<String>,
-    /// With a token that was used before, nothing is dispatched again.
+    /// Dispatch nothing if this token was used before.
     #[arg(
         long,
         value_name = "TOKEN",
@@ -44,7 +44,7 @@ pub struct DispatchArgs {
 pub enum PeriodicCommand {
     /// Launch a periodic job now, without waiting for its time.
     Force {
-        /// The periodic job's name.
+        /// Name of the periodic job.
         job: String,
         /// How to wait.
         #[command(flatten)]
@@ -92,7 +92,7 @@ fn read_payload(file: &Path) -> Result<Vec<u8>, CliError> {
 fn read_meta(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
     let pair = |text: &String| {
         let (key, value) = text.split_once('=').ok_or_else(|| {
-            CliError::new(Exit::Usage, format!("`{text}` is no metadata"))
+            CliError::new(Exit::Usage, format!("invalid metadata `{text}`"))
                 .help("write --meta KEY=VALUE")
         })?;
         Ok((key.to_owned(), value.to_owned()))

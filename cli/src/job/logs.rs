@@ -19,17 +19,17 @@ const NEWS_WAIT: Duration = Duration::from_secs(5);
 /// Arguments of `muster job logs`.
 #[derive(Clone, Debug, Args)]
 pub struct JobLogsArgs {
-    /// The job's name or a unique prefix.
+    /// Name of the job, or a unique prefix.
     pub job: String,
-    /// Only this task; all of them unless given.
+    /// Only this task. Default: all tasks.
     pub task: Option<String>,
     /// Only this group.
     #[arg(long, value_name = "GROUP")]
     pub group: Option<String>,
-    /// Only this allocation: its id, a prefix of it, or its name.
+    /// Only this allocation: id, prefix or name.
     #[arg(long, value_name = "ALLOC")]
     pub alloc: Option<String>,
-    /// Also allocations that others took the place of.
+    /// Also show allocations that were replaced.
     #[arg(long)]
     pub all: bool,
     /// Which part.

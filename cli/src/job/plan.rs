@@ -25,10 +25,10 @@ pub struct PlanArgs {
     /// Values of its variables.
     #[command(flatten)]
     pub values: ValueArgs,
-    /// Do not show what differs from the job that is registered.
+    /// Do not show the differences from the registered job.
     #[arg(long)]
     pub no_diff: bool,
-    /// Show every line of what comes or goes.
+    /// Show every added and removed line.
     #[arg(long)]
     pub verbose: bool,
 }

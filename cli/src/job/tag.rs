@@ -8,14 +8,14 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
 
-/// What to do with the names of versions.
+/// Commands about tags of job versions.
 #[derive(Debug, Subcommand)]
 pub enum TagCommand {
-    /// Give a version a name: it is kept beside the newest ones, and its job is not forgotten.
+    /// Tag a version. Tagged versions are kept, and their job is not garbage-collected.
     ///
     /// Example: muster job tag apply --name before-the-move --version 3 web
     Apply(ApplyArgs),
-    /// Take the name of a version back.
+    /// Remove a tag.
     ///
     /// Example: muster job tag unset --name before-the-move web
     Unset(UnsetArgs),
@@ -24,15 +24,15 @@ pub enum TagCommand {
 /// Arguments of `muster job tag apply`.
 #[derive(Debug, Args)]
 pub struct ApplyArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// The name; one version of a job has it.
+    /// The tag. Only one version of a job has it.
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// The version, as `muster job history` lists it; the current one unless given.
+    /// Version number from `muster job history`. Default: the current version.
     #[arg(long, value_name = "VERSION")]
     pub version: Option<u64>,
-    /// What for.
+    /// Description of the tag.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub description: String,
 }
@@ -40,9 +40,9 @@ pub struct ApplyArgs {
 /// Arguments of `muster job tag unset`.
 #[derive(Debug, Args)]
 pub struct UnsetArgs {
-    /// The job's name.
+    /// Name of the job.
     pub job: String,
-    /// The name.
+    /// The tag.
     #[arg(long, value_name = "NAME")]
     pub name: String,
 }

@@ -31,46 +31,46 @@ const END_WAIT: Duration = Duration::from_mins(10);
     reason = "each is a flag of the command line"
 )]
 pub struct DrainArgs {
-    /// The node: name or id.
+    /// Name or id of the node.
     pub node: Option<String>,
-    /// The node of this machine, found by its name.
+    /// Use the node with this machine's name.
     #[arg(long = "self", id = "this")]
     pub this: bool,
-    /// Move what runs on the node elsewhere, and place nothing more on it.
+    /// Start the drain: move allocations to other nodes and place none here.
     #[arg(long)]
     pub enable: bool,
-    /// Stop draining the node; it takes work again.
+    /// End the drain. The node accepts work again.
     #[arg(long)]
     pub disable: bool,
-    /// Stop what is left after this time, such as 30m or 2h.
+    /// Stop remaining allocations after this time, such as 30m or 2h.
     #[arg(long, default_value = "1h", value_parser = limit, value_name = "TIME", conflicts_with = "disable")]
     pub deadline: Duration,
-    /// Stop everything at once.
+    /// Stop all allocations at once.
     #[arg(long, conflicts_with = "disable")]
     pub force: bool,
-    /// Wait for as long as it takes.
+    /// Wait without a deadline.
     #[arg(long, conflicts_with = "disable")]
     pub no_deadline: bool,
-    /// Leave instances of system jobs alone.
+    /// Do not stop system jobs.
     #[arg(long, conflicts_with = "disable")]
     pub ignore_system: bool,
-    /// With --disable: the node takes no work until it is made eligible.
+    /// With --disable: keep the node ineligible for new work.
     #[arg(long, conflicts_with = "enable")]
     pub keep_ineligible: bool,
     /// Return as soon as the drain has begun.
     #[arg(long)]
     pub detach: bool,
-    /// Ask nothing.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub yes: bool,
-    /// How long to wait, in seconds. Ten minutes more than the deadline unless given; for ever without one.
+    /// How long to wait, in seconds. Default: the deadline and 10 minutes, or no limit without a deadline.
     #[arg(long, value_name = "SECONDS", conflicts_with = "disable")]
     pub timeout: Option<u64>,
 }
 
 fn limit(text: &str) -> Result<Duration, String> {
     match duration::parse(text) {
-        Ok(Duration::ZERO) => Err("0 is no time: say --force, or --no-deadline".to_owned()),
+        Ok(Duration::ZERO) => Err("invalid deadline 0: use --force or --no-deadline".to_owned()),
         Ok(limit) => Ok(limit),
         Err(error) => Err(error.to_string()),
     }

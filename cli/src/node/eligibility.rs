@@ -12,16 +12,16 @@ use crate::{names, output};
 #[command(group = ArgGroup::new("what").args(["enable", "disable"]).required(true))]
 #[command(group = ArgGroup::new("which").args(["nodes", "this"]).required(true))]
 pub struct EligibilityArgs {
-    /// The nodes: names or ids.
+    /// Names or ids of the nodes.
     #[arg(value_name = "NODE")]
     pub nodes: Vec<String>,
-    /// The node of this machine, found by its name.
+    /// Use the node with this machine's name.
     #[arg(long = "self", id = "this")]
     pub this: bool,
-    /// The nodes take new work.
+    /// Let the nodes accept new work.
     #[arg(long)]
     pub enable: bool,
-    /// They take none; what runs there goes on.
+    /// Keep new work away. Running allocations go on.
     #[arg(long)]
     pub disable: bool,
 }

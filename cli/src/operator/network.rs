@@ -16,12 +16,12 @@ const PATH: &str = "/v1/operator/network/policy";
 /// Commands about the cluster's network policy.
 #[derive(Debug, Subcommand)]
 pub enum NetworkCommand {
-    /// Show what tasks of all nodes may send and receive where neither their job nor their node says it.
+    /// Show the cluster's network policy, which holds where neither the job nor the node decides.
     GetPolicy,
-    /// Set what tasks of all nodes may send and receive where neither their job nor their node says it.
+    /// Set the cluster's network policy, which holds where neither the job nor the node decides.
     ///
-    /// It holds at once, also for tasks that run and for their open connections. The file has a block `policy` as a
-    /// job's task has one; an empty block leaves everything to jobs and nodes.
+    /// It takes effect at once, also for running tasks and their open connections. The file has a block `policy` as
+    /// in a task. An empty block leaves all decisions to jobs and nodes.
     ///
     /// Example: muster operator network set-policy policy.hcl
     SetPolicy(SetArgs),
@@ -32,7 +32,7 @@ pub enum NetworkCommand {
 pub struct SetArgs {
     /// A file with one block, `policy`.
     pub file: PathBuf,
-    /// Only if the policy is still that of this modify index.
+    /// Change the policy only if it still has this modify index.
     #[arg(long, value_name = "INDEX")]
     pub check_index: Option<u64>,
 }

@@ -20,27 +20,27 @@ const ELECTION_PAUSE: Duration = Duration::from_millis(200);
 /// Commands about the servers of the cluster.
 #[derive(Debug, Subcommand)]
 pub enum RaftCommand {
-    /// Show the servers, who votes and who leads.
+    /// Show the servers, the voters and the leader.
     ListPeers,
-    /// Found the cluster with the servers that wait for it. Once, at the beginning.
+    /// Form the cluster from the waiting servers. Needed once, at the beginning.
     Init,
-    /// Add the server that waits at an address. It catches up first, then votes.
+    /// Add the server that waits at an address. It catches up, then it votes.
     ///
     /// Example: muster operator raft add 10.0.0.4:4647
     Add {
-        /// Where it speaks QUIC: host and port.
+        /// QUIC address of the server: host and port.
         address: String,
     },
-    /// Remove a server for good: its data directory is of no use any more.
+    /// Remove a server for good. Its data directory cannot be used again.
     ///
     /// Example: muster operator raft remove s3
     Remove {
-        /// The server's name, number or address.
+        /// Name, number or address of the server.
         server: String,
     },
-    /// Let another server lead.
+    /// Transfer leadership to another server.
     Transfer {
-        /// The server's name, number or address; the one that knows most unless given.
+        /// Name, number or address of the server. Default: the most up-to-date one.
         server: Option<String>,
     },
 }

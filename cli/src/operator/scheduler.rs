@@ -14,7 +14,7 @@ const PATH: &str = "/v1/operator/scheduler/configuration";
 pub enum SchedulerCommand {
     /// Show the scheduler's settings.
     GetConfig,
-    /// Change settings of the scheduler; what is not named stays as it is.
+    /// Change settings of the scheduler. Other settings stay.
     ///
     /// Example: muster operator scheduler set-config --scheduler-algorithm spread
     SetConfig(SetArgs),
@@ -24,31 +24,31 @@ pub enum SchedulerCommand {
 #[derive(Clone, Debug, Default, Args)]
 #[command(group = clap::ArgGroup::new("settings").required(true).multiple(true))]
 pub struct SetArgs {
-    /// Which of two nodes with room is better: the fuller one (binpack), or the emptier one (spread).
+    /// Which of two feasible nodes is better: the fuller one (binpack) or the emptier one (spread).
     #[arg(long, value_parser = ["binpack", "spread"], value_name = "ALGORITHM", group = "settings")]
     pub scheduler_algorithm: Option<String>,
-    /// Whether tasks may have more memory than they reserve (`memory_max`).
+    /// Let tasks use more memory than they reserve (`memory_max`).
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub memory_oversubscription: Option<bool>,
-    /// Whether system jobs may take the place of less important ones.
+    /// Let system jobs preempt less important jobs.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub preempt_system_scheduler: Option<bool>,
-    /// Whether batch jobs may.
+    /// Let batch jobs preempt.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub preempt_batch_scheduler: Option<bool>,
-    /// Whether services may.
+    /// Let service jobs preempt.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub preempt_service_scheduler: Option<bool>,
-    /// Whether sysbatch jobs may.
+    /// Let sysbatch jobs preempt.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub preempt_sysbatch_scheduler: Option<bool>,
-    /// Whether new and changed jobs are refused.
+    /// Refuse new and changed jobs.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub reject_job_registration: Option<bool>,
-    /// Whether evaluations are left lying.
+    /// Do not process evaluations.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", group = "settings")]
     pub pause_eval_broker: Option<bool>,
-    /// Only if the settings are still those of this modify index.
+    /// Change the settings only if they still have this modify index.
     #[arg(long, value_name = "INDEX")]
     pub check_index: Option<u64>,
 }

@@ -25,15 +25,15 @@ pub enum SnapshotCommand {
     ///
     /// Example: muster operator snapshot save backup.snap
     Save {
-        /// The file; it must not be there.
+        /// The file. It must not exist.
         file: PathBuf,
     },
-    /// Put the state that a file holds in the place of the cluster's own.
+    /// Replace the cluster's state by the state in a file.
     Restore {
         /// The file.
         file: PathBuf,
     },
-    /// Show what a file holds, and whether it is whole. Asks no server.
+    /// Show the content of a file and whether it is complete. Asks no server.
     Inspect {
         /// The file.
         file: PathBuf,

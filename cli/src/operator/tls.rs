@@ -20,7 +20,7 @@ const DAYS_MAX: u64 = 3_650;
 /// What to make.
 #[derive(Debug, Subcommand)]
 pub enum TlsCommand {
-    /// Make the authority of a cluster: ca.pem, which everybody gets, and ca.key, which stays.
+    /// Make a cluster's certificate authority: ca.pem for all machines, and the secret ca.key.
     ///
     /// Example: muster operator tls ca --cluster prod --out ca
     Ca(CaArgs),
@@ -33,10 +33,10 @@ pub enum TlsCommand {
 /// Arguments of `muster operator tls ca`.
 #[derive(Debug, Args)]
 pub struct CaArgs {
-    /// The cluster's name: letters, digits, hyphens. It is part of every certificate.
+    /// Name of the cluster: letters, digits, hyphens. Every certificate contains it.
     #[arg(long, default_value = muster_link::tls::DEFAULT_CLUSTER, value_name = "NAME")]
     pub cluster: String,
-    /// The directory for ca.pem and ca.key.
+    /// Output directory for ca.pem and ca.key.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
 }
@@ -44,25 +44,25 @@ pub struct CaArgs {
 /// Arguments of `muster operator tls cert`.
 #[derive(Debug, Args)]
 pub struct CertArgs {
-    /// For whom.
+    /// Role of the certificate's owner.
     pub role: RoleArg,
-    /// The server's name, as in `muster server --name`: letters, digits, hyphens. Only for servers.
+    /// Name of the server, as in `muster server --name`: letters, digits, hyphens. Only for servers.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// A host name or address of the server besides localhost; may be repeated. Only for servers.
+    /// Further host name or address of the server, besides localhost. May be repeated. Only for servers.
     #[arg(long, value_name = "HOST")]
     pub host: Vec<String>,
-    /// The directory with ca.pem and ca.key.
+    /// Directory with ca.pem and ca.key.
     #[arg(long, value_name = "DIR")]
     pub ca: PathBuf,
-    /// The directory for the certificate, its key and ca.pem: what goes to --tls-dir.
+    /// Output directory for the certificate, its key and ca.pem, used as --tls-dir.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// A private key to use instead of a new P-256 one, as PKCS#8 in PEM. Diego's clients need RSA from a server with
-    /// TLS 1.2: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out rsa.key`.
+    /// Private key to use instead of a new P-256 key, as PKCS#8 in PEM. With TLS 1.2, Diego's clients need an RSA
+    /// key: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048 -out rsa.key`.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Days until the certificate ends.
+    /// Days until the certificate expires.
     #[arg(long, default_value_t = 365, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
     pub days: u64,
 }
@@ -72,9 +72,9 @@ pub struct CertArgs {
 pub enum RoleArg {
     /// A server of the control plane.
     Server,
-    /// Agents; one certificate may serve all of them.
+    /// Agents. One certificate may serve all of them.
     Agent,
-    /// Who uses the HTTP API.
+    /// Users of the HTTP API.
     Operator,
 }
 

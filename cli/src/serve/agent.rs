@@ -28,14 +28,13 @@ use file::AgentFile;
 
 pub(crate) use policy::read_policy_file;
 
-/// Where the certificates are unless said.
+/// Default directory of the certificates.
 const SERVER_TLS_DIR: &str = "/var/lib/muster/server/tls";
 
-/// The server unless said.
+/// Default address of a server.
 const DEFAULT_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4647);
 
-/// How much rather than the agent others are killed for memory, unless said: everybody before it, but processes that are
-/// never to be killed (-1000), as of a machine's own watchdogs.
+/// Default `oom_score_adj` of the agent: the kernel kills it after every process except those at -1000.
 const OOM_SCORE_ADJ: i16 = -900;
 
 /// Arguments of `muster agent`.
@@ -58,7 +57,7 @@ pub enum AgentCommand {
         /// The agent's data directory.
         #[arg(long, default_value = AGENT_DATA_DIR, value_name = "DIR")]
         data_dir: PathBuf,
-        /// Kill tasks that still run.
+        /// Kill running tasks first.
         #[arg(long)]
         force: bool,
     },
@@ -69,40 +68,40 @@ pub enum AgentCommand {
 /// A flag that is given stands above the configuration file, and that above the default.
 #[derive(Debug, Args)]
 pub struct AgentRunArgs {
-    /// A configuration file in HCL: the flags' names with underscores, and a block for each driver.
+    /// Configuration file in HCL: names of flags with underscores, and a block for each driver.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Everything it keeps: state, allocations, logs. [default: /var/lib/muster/agent]
+    /// Data directory: state, allocations, logs. [default: /var/lib/muster/agent]
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// The servers' QUIC addresses, with commas between. [default: 127.0.0.1:4647]
+    /// QUIC addresses of servers, separated by commas. [default: 127.0.0.1:4647]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub servers: Option<Vec<SocketAddr>>,
-    /// The directory with ca.pem, agent.pem and agent.key; a server makes them in its data directory's `tls`. [default: /var/lib/muster/server/tls]
+    /// Directory with ca.pem, agent.pem and agent.key. A server makes them in `tls` of its data directory. [default: /var/lib/muster/server/tls]
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
-    /// The node's name; the machine's unless given.
+    /// Name of the node. Default: the host name.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where the node stands. [default: dc1]
+    /// Datacenter of the node. [default: dc1]
     #[arg(long, value_name = "NAME")]
     pub datacenter: Option<String>,
-    /// The region of the node's cluster. [default: global]
+    /// Region of the cluster. [default: global]
     #[arg(long, value_name = "NAME")]
     pub region: Option<Region>,
-    /// Free classification, for constraints.
+    /// Node class, for constraints.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
-    /// The pool it belongs to. [default: default]
+    /// Node pool. [default: default]
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Free key-value pairs, for constraints. Repeat for several; they join those of the file.
+    /// Metadata of the node, for constraints. May be repeated. Added to that of the file.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     pub meta: Vec<(String, String)>,
-    /// Task drivers to run besides the native one: every executable in it, of Nomad's or others.
+    /// Directory of task drivers. Every executable in it runs as a plugin, Nomad's included.
     #[arg(long, value_name = "DIR")]
     pub plugin_dir: Option<PathBuf>,
-    /// A directory that jobs may ask for by name, read-only with `:ro` at its end. Repeat for several; they join those of
+    /// Directory that jobs may request by name, read-only with `:ro` at the end. May be repeated. Added to those of
     /// the file.
     #[arg(long, value_name = "NAME=PATH[:ro]", value_parser = parse_host_volume)]
     pub host_volume: Vec<(String, HostVolume)>,

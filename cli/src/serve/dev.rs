@@ -22,23 +22,23 @@ const READY_WAIT: Duration = Duration::from_secs(10);
 /// Arguments of `muster dev`.
 #[derive(Debug, Args)]
 pub struct DevArgs {
-    /// Everything it keeps; nothing is written elsewhere. A new directory that is removed at the end, unless given.
+    /// Data directory. Default: a new directory that is removed at the end.
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where it speaks HTTP.
+    /// HTTP listen address.
     #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
     pub http: SocketAddr,
-    /// Another name or address under which clients reach the HTTP API, with commas between; see `muster server --help`.
+    /// Further host names of the HTTP API, separated by commas. See `muster server --help`.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub http_allowed_host: Vec<AllowedHost>,
-    /// The region that the cluster is; jobs for another one are refused.
+    /// Region of the cluster. Jobs for another region are refused.
     #[arg(long, default_value = DEFAULT_REGION, value_name = "NAME")]
     pub region: Region,
-    /// Where server and agent speak to each other; a free port unless given.
+    /// QUIC listen address. Port 0 picks a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDR")]
     pub quic: SocketAddr,
-    /// Run tasks that have a network also where eBPF does not load, and nothing keeps them from the node's metadata and
-    /// control plane.
+    /// Run tasks with a network also where eBPF does not load. Nothing keeps them from the cloud's metadata and the
+    /// servers then.
     #[arg(long)]
     pub allow_unfenced_tasks: bool,
 }

@@ -22,45 +22,44 @@ use tasks::TasksArgs;
 /// Arguments of `muster server`.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Everything it keeps: log, snapshots, certificates.
+    /// Data directory: log, snapshots, certificates.
     #[arg(long, default_value = SERVER_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Where it speaks HTTP; port 0 takes a free one.
+    /// HTTP listen address. Port 0 picks a free port.
     #[arg(long, default_value = "127.0.0.1:4646", value_name = "ADDR")]
     pub http: SocketAddr,
-    /// Another name or address under which clients reach the HTTP API, such as that of a proxy, with commas between;
-    /// with a port if browsers use another than 80 and 443. Its web pages may use the API. The machine's own
-    /// addresses, its host name and loopback names need no mention.
+    /// Further host names of the HTTP API, such as a proxy's, separated by commas. Give the port unless it is 80 or
+    /// 443. Web pages from there may use the API. The machine's addresses, its host name and loopback names are
+    /// always allowed.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub http_allowed_host: Vec<AllowedHost>,
-    /// Where it speaks QUIC to agents and other servers; port 0 takes a free one.
+    /// QUIC listen address for agents and other servers. Port 0 picks a free port.
     #[arg(long, default_value = "127.0.0.1:4647", value_name = "ADDR")]
     pub quic: SocketAddr,
-    /// The cluster's name: letters, digits, hyphens.
+    /// Name of the cluster: letters, digits, hyphens.
     #[arg(long, default_value = muster_link::tls::DEFAULT_CLUSTER, value_name = "NAME")]
     pub cluster: String,
-    /// The region that the cluster is; all servers and agents of the cluster have the same. Jobs for another region are
-    /// refused.
+    /// Region of the cluster, the same for all servers and agents. Jobs for another region are refused.
     #[arg(long, default_value = DEFAULT_REGION, value_name = "NAME")]
     pub region: Region,
-    /// The server's name, letters, digits and hyphens; the machine's unless given.
+    /// Name of the server: letters, digits, hyphens. Default: the host name.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Found a cluster as soon as this many servers have found each other; all are started with the same number.
-    /// Without it and without --join the server is a cluster of its own.
+    /// Form a cluster when this many servers have found each other. Start all with the same number. Without this flag
+    /// and --join the server is a cluster of its own.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=7))]
     pub bootstrap_expect: Option<u32>,
-    /// QUIC addresses of other servers, with commas between: hosts and ports. One that answers is enough.
+    /// QUIC addresses (host:port) of other servers, separated by commas. One that answers is enough.
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub join: Vec<String>,
-    /// The directory with ca.pem, server.pem and server.key, as `muster operator tls` makes them. A server on its own
-    /// makes them in its data directory.
+    /// Directory with ca.pem, server.pem and server.key, as `muster operator tls` makes them. A single server makes
+    /// them in its data directory.
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
-    /// The IP address that other servers and agents use, if it is not the one of --quic and --http.
+    /// IP address that other servers and agents use, if it differs from that of --quic and --http.
     #[arg(long, value_name = "IP")]
     pub advertise: Option<IpAddr>,
-    /// Seconds of silence after which a server that another has replaced is removed.
+    /// Seconds of silence after which a replaced server is removed.
     #[arg(long, default_value_t = DEFAULT_DEAD_SERVER_AFTER.as_secs(), value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..))]
     pub dead_server_after: u64,
     /// Seconds of silence after which a node is down.

@@ -52,10 +52,10 @@ fn parse(name: &str, text: &str) -> Result<Map<String, Value>, ReadJobFileError>
     let fault = |fault| ReadJobFileError::new(name, text, vec![fault]);
     if text.trim_start().starts_with('{') {
         let value: Value = serde_json::from_str(text)
-            .map_err(|error| fault(JobFileFault::at(0..0, format!("is no JSON: {error}"))))?;
+            .map_err(|error| fault(JobFileFault::at(0..0, format!("invalid JSON: {error}"))))?;
         return match value {
             Value::Object(fields) => Ok(split(fields)),
-            _ => Err(fault(JobFileFault::at(0..0, "is no JSON object"))),
+            _ => Err(fault(JobFileFault::at(0..0, "expected a JSON object"))),
         };
     }
     let body =

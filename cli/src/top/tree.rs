@@ -4,7 +4,7 @@ use clap::ValueEnum;
 
 use super::Row;
 
-/// What rows are ordered by, the most first; names from A.
+/// Order of rows: largest value first, names from A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// CPU time.
@@ -17,32 +17,32 @@ pub enum Sort {
     Switches,
     /// Bytes received and sent.
     Network,
-    /// Packets that policies refused.
+    /// Packets refused by policies.
     Denied,
     /// Bytes read from disks and written to them.
     Disk,
-    /// Requests to disks.
+    /// Disk requests.
     Operations,
-    /// Time that a quota of the processor held it back.
+    /// Time throttled by the CPU quota.
     Throttled,
-    /// Time in which it stood still for want of processor, memory or disk.
+    /// Time stalled for CPU, memory or disk.
     Stalled,
-    /// TCP connections that came about.
+    /// TCP connections established.
     Connections,
-    /// TCP segments that were sent again.
+    /// TCP segments retransmitted.
     Retransmits,
-    /// The name.
+    /// Name.
     Name,
 }
 
-/// How far down rows are shown.
+/// Depth of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Level {
     /// Jobs.
     Jobs,
-    /// Jobs and their groups.
+    /// Jobs and groups.
     Groups,
-    /// Tasks too, each of them.
+    /// Jobs, groups and tasks.
     Tasks,
 }
 

@@ -329,7 +329,8 @@ pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
     let failed = |what: String| CliError::new(Exit::Usage, format!("{file}: {what}"));
     let size = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
     if size.len() > FILE_BYTES_MAX {
-        let what = format!("has more than {FILE_BYTES_MAX} bytes: it is no configuration");
+        let what =
+            format!("has more than {FILE_BYTES_MAX} bytes, too many for a configuration file");
         return Err(failed(what));
     }
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))

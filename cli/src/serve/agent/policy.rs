@@ -73,9 +73,7 @@ fn only_block(body: &Body, faults: &mut Vec<JobFileFault>) -> Result<NetworkPoli
             }
         }
     }
-    policy.ok_or_else(|| {
-        JobFileFault::at(0..0, "there is no block `policy` in it".to_owned()).help(WANTED)
-    })
+    policy.ok_or_else(|| JobFileFault::at(0..0, "missing block `policy`".to_owned()).help(WANTED))
 }
 
 /// Reads the block.

@@ -13,11 +13,11 @@ use crate::exit::CliError;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Diego's clients")]
 pub struct BbsArgs {
-    /// Where clients of Diego's BBS are answered, by HTTPS with client certificates.
+    /// HTTPS listen address for clients of Diego's BBS. Clients need a certificate.
     #[arg(long, value_name = "ADDR", requires = "bbs_tls_dir")]
     pub bbs: Option<SocketAddr>,
-    /// The directory with ca.pem, which their certificates come from, server.pem and server.key. It may be another
-    /// authority than the cluster's: whoever has a certificate of it may do everything.
+    /// Directory with ca.pem, server.pem and server.key. ca.pem signs the clients' certificates and may differ from
+    /// the cluster's. Every client with such a certificate may do everything.
     #[arg(long, value_name = "DIR", requires = "bbs")]
     pub bbs_tls_dir: Option<PathBuf>,
 }

@@ -11,32 +11,32 @@ use muster_wire::api::duration;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Garbage collection")]
 pub struct GcArgs {
-    /// Between two looks at evaluations and allocations.
+    /// Interval between collections of evaluations and allocations.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = interval)]
     pub eval_gc_interval: Duration,
-    /// Age from which evaluations and their allocations are forgotten. Have all thresholds the same on every server: the
-    /// leader's decide, and the server that is asked says by its own from when on an allocation is eligible.
+    /// Age at which evaluations and their allocations are deleted. Set the same thresholds on every server: the
+    /// leader's decide, but each server predicts by its own when an allocation becomes eligible.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = duration::parse)]
     pub eval_gc_threshold: Duration,
-    /// The same for batch jobs.
+    /// The same threshold for batch jobs.
     #[arg(long, default_value = "24h", value_name = "TIME", value_parser = duration::parse)]
     pub batch_eval_gc_threshold: Duration,
-    /// Between two looks at jobs.
+    /// Interval between collections of jobs.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = interval)]
     pub job_gc_interval: Duration,
-    /// Age from which jobs that are over are forgotten, with everything below them.
+    /// Age at which ended jobs are deleted with everything below them.
     #[arg(long, default_value = "4h", value_name = "TIME", value_parser = duration::parse)]
     pub job_gc_threshold: Duration,
-    /// Between two looks at deployments.
+    /// Interval between collections of deployments.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = interval)]
     pub deployment_gc_interval: Duration,
-    /// Age from which deployments that are over are forgotten.
+    /// Age at which ended deployments are deleted.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = duration::parse)]
     pub deployment_gc_threshold: Duration,
-    /// Between two looks at nodes.
+    /// Interval between collections of nodes.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = interval)]
     pub node_gc_interval: Duration,
-    /// How long a node is down before it is forgotten.
+    /// Time a node is down before it is deleted.
     #[arg(long, default_value = "24h", value_name = "TIME", value_parser = duration::parse)]
     pub node_gc_threshold: Duration,
 }

@@ -15,51 +15,53 @@ use crate::exit::CliError;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "One-off tasks")]
 pub struct TasksArgs {
-    /// In which a task must start.
+    /// Time in which a task must start.
     #[arg(long, default_value = "30m", value_name = "TIME", value_parser = duration::parse)]
     pub task_start_timeout: Duration,
-    /// For which a completed task is kept.
+    /// Time for which a completed task is kept.
     #[arg(long, default_value = "2m", value_name = "TIME", value_parser = duration::parse)]
     pub task_retention: Duration,
-    /// For which a client's claim on a completed task holds.
+    /// Time for which a client's claim on a completed task holds.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration::parse)]
     pub task_claim: Duration,
-    /// After which a task is taken for gone whose node was found gone; its agent ends it 30 s before that. The leader's counts
-    /// for all.
+    /// Time after which a task on a node that is down is lost. Its agent stops it 30 s earlier. The leader's value
+    /// counts for the cluster.
     #[arg(long, default_value = "1m", value_name = "TIME", value_parser = duration::parse)]
     pub task_lost_after: Duration,
-    /// For which a callback that is being made is nobody else's, three times its wait at least. The leader's counts for all.
+    /// Time for which one server owns a callback, at least three times its wait. The leader's value counts for the
+    /// cluster.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_claim: Duration,
-    /// In which a call must be answered, redirects and all.
+    /// Time in which a callback must be answered, redirects included.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_wait: Duration,
-    /// Between a callback's first failure and the next call; it doubles with every failure.
+    /// Pause after a callback's first failure. It doubles with every failure.
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_pause: Duration,
-    /// The longest such pause.
+    /// Longest pause between two calls.
     #[arg(long, default_value = "5m", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_pause_max: Duration,
-    /// From a task's completion, after which a callback that nobody took is given up.
+    /// Time from a task's completion to the end of its callback attempts.
     #[arg(long, default_value = "1h", value_name = "TIME", value_parser = duration::parse)]
     pub task_callback_deadline: Duration,
-    /// Redirects that a callback follows, with the same body; 0: a redirect is a failure.
+    /// Redirects that a callback follows, with the same body. With 0, a redirect is a failure.
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     pub task_callback_redirects: u32,
-    /// Keep callbacks from loopback and private addresses that are not allowed below. Without this flag they may go there:
-    /// clients of one-off tasks are usually in the same private network. Servers and cloud metadata are never called.
+    /// Allow loopback and private addresses only as listed in --task-callback-allow. Without this flag they are
+    /// allowed, because clients are usually in the same private network. Servers and cloud metadata are never called.
     #[arg(long)]
     pub task_callback_public_only: bool,
-    /// Addresses that callbacks may go to, such as 10.1.0.0/16; of those allowed and denied the longest prefix decides.
+    /// Addresses that callbacks may reach, such as 10.1.0.0/16. The longest prefix of allowed and denied ones
+    /// decides.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub task_callback_allow: Vec<IpNet>,
-    /// Addresses that callbacks may not go to.
+    /// Addresses that callbacks may not reach.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub task_callback_deny: Vec<IpNet>,
-    /// Certificates that callbacks by HTTPS are checked with, in PEM; the machine's unless given.
+    /// Certificates in PEM to check callbacks by HTTPS. Default: the machine's.
     #[arg(long, value_name = "FILE")]
     pub task_callback_ca: Option<PathBuf>,
-    /// A file with the key that callbacks are signed with; they are not unless given.
+    /// File with the key that signs callbacks. Default: no signature.
     #[arg(long, value_name = "FILE")]
     pub task_callback_key: Option<PathBuf>,
 }
