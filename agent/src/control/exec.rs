@@ -11,7 +11,9 @@ use muster_driver::{
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_link::window::Window;
 use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_WINDOW_BYTES};
-use muster_wire::rpc::{ExecExit, ExecInput, ExecPiece, ExecSession, LogStream, NodeReply};
+use muster_wire::rpc::{
+    ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind, LogStream, NodeReply,
+};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -38,7 +40,7 @@ pub(super) async fn run(
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
-        return fail(&mut sender, reason, false).await;
+        return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
     let Some(live) = facilities.live.get(session.alloc_id, &session.task) else {
@@ -46,7 +48,7 @@ pub(super) async fn run(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id
         );
-        return fail(&mut sender, reason, true).await;
+        return fail(&mut sender, reason, FailureKind::NotFound).await;
     };
     let (to_driver, inputs) = mpsc::channel(EXEC_DRIVER_INPUTS_MAX);
     let request = ExecRequest {
@@ -60,7 +62,11 @@ pub(super) async fn run(
         Ok(output) => output,
         Err(error) => {
             let reason = refusal(&error, &live.record.driver);
-            return fail(&mut sender, reason, false).await;
+            let kind = match error {
+                TaskError::Driver(DriverError::Unavailable { .. }) => FailureKind::Unavailable,
+                _ => FailureKind::Other,
+            };
+            return fail(&mut sender, reason, kind).await;
         }
     };
     sender.send(&NodeReply::ExecOpened).await?;
@@ -194,7 +200,7 @@ async fn pass_output(
 fn failed(reason: String) -> NodeReply {
     NodeReply::Failed {
         reason,
-        not_found: false,
+        kind: FailureKind::Other,
     }
 }
 

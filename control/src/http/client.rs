@@ -11,7 +11,7 @@ use muster_wire::api::alloc::{SignalRequest, read_signal};
 use muster_wire::api::history::AllocHistory;
 use muster_wire::api::network::AllocNetwork;
 use muster_wire::api::stats::{AllocStats, NodeStats};
-use muster_wire::rpc::{self, NodeReply, NodeRequest};
+use muster_wire::rpc::{self, FailureKind, NodeReply, NodeRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -78,7 +78,7 @@ pub(super) fn task_of(query: &Query, alloc: &Allocation) -> Result<String, ApiEr
             );
             Err(ApiError::NodeFailed {
                 reason,
-                not_found: true,
+                kind: FailureKind::NotFound,
             })
         }
         (None, names) => Err(ApiError::Malformed(format!(
@@ -140,15 +140,15 @@ async fn told(
     loop {
         match tokio::time::timeout(silence, replies.recv()).await {
             Ok(Some(NodeReply::Idle)) => {}
-            Ok(Some(NodeReply::Failed { reason, not_found })) => {
-                return Err(ApiError::NodeFailed { reason, not_found });
+            Ok(Some(NodeReply::Failed { reason, kind })) => {
+                return Err(ApiError::NodeFailed { reason, kind });
             }
             Ok(Some(reply)) => return Ok(reply),
             Ok(None) => {
                 let reason = "the node ended its answer before it began".to_owned();
                 return Err(ApiError::NodeFailed {
                     reason,
-                    not_found: false,
+                    kind: FailureKind::Other,
                 });
             }
             Err(_) => return Err(ApiError::NodeSilent { waited: silence }),
