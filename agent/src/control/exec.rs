@@ -27,6 +27,9 @@ use crate::task::chain;
 /// What a signal's number is added to in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;
 
+/// The exit code of a command whose end was not seen: no program can have it.
+const UNKNOWN_EXIT_CODE: i32 = -1;
+
 /// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
 /// not wait for it.
 pub(super) async fn run(
@@ -220,6 +223,14 @@ async fn send_output(
 }
 
 fn exit(result: ExitResult) -> ExecExit {
+    if !result.exit_known() {
+        let reason = result.err.unwrap_or_default();
+        return ExecExit {
+            code: UNKNOWN_EXIT_CODE,
+            signal: 0,
+            note: Some(format!("the exit code of the command is unknown: {reason}")),
+        };
+    }
     let code = match result.signal {
         0 => result.exit_code,
         signal => SIGNAL_EXIT_BASE + signal,
@@ -228,5 +239,21 @@ fn exit(result: ExitResult) -> ExecExit {
         code,
         signal: result.signal,
         note: result.err,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_end_of_a_command_is_no_success() {
+        let end = exit(ExitResult::unknown("the driver was killed".to_owned()));
+
+        assert_eq!(end.code, UNKNOWN_EXIT_CODE);
+        let note = end.note.unwrap();
+        assert!(note.ends_with("unknown: the driver was killed"), "{note}");
+        assert_eq!(exit(ExitResult::exited(3)).code, 3);
+        assert_eq!(exit(ExitResult::signaled(9)).code, SIGNAL_EXIT_BASE + 9);
     }
 }
