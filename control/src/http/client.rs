@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
 use muster_control_core::state::AllocView;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
@@ -23,7 +23,7 @@ use super::{Http, Table, alloc, exec, logs, metrics, path, usage};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {
-    table
+    let mut table = table
         .on("/v1/client/stats", get(node_stats))
         .on("/v1/client/allocation/{alloc_id}/stats", get(alloc_stats))
         .on(
@@ -40,7 +40,17 @@ pub(super) fn routes(table: Table) -> Table {
             "/v1/client/allocation/{alloc_id}/signal",
             put(signal).post(signal),
         )
-        .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
+        .on("/v1/client/fs/logs/{alloc_id}", get(logs::read));
+    // Not a route of ours: it is there to be refused by name.
+    let path = "/v1/client/allocation/{alloc_id}/restart";
+    table.router = table.router.route(path, any(restart));
+    table
+}
+
+async fn restart() -> ApiError {
+    ApiError::Unsupported {
+        what: "a restart of tasks in place".to_owned(),
+    }
 }
 
 /// The allocation that a path names.
@@ -268,7 +278,7 @@ async fn signal(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let SignalRequest { signal, task, .. } = read_signal(&body.0)?;
+    let SignalRequest { signal, task, .. } = read_signal(&body.0, &alloc_id)?;
     let alloc = find_alloc(&http, &query, &alloc_id).await?;
     let request = NodeRequest::Signal {
         alloc_id: alloc.id,
