@@ -13,13 +13,14 @@
 mod restore;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
-use muster_domain::job::{JobStatus, JobVersion, VersionTag};
+use muster_domain::job::{JobStatus, JobVersion, ScalingEvent, VersionTag};
 use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
@@ -75,12 +76,14 @@ pub enum Record {
     Network(Box<ClusterPolicy>),
     /// The tags of a job's versions, after the job; none of a job without any.
     Tags(TagsRecord),
+    /// The scaling events of a job, after the job; none of a job without any.
+    Scaling(ScalingRecord),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 18] = [
+    pub const KINDS: [(&'static str, u32); 19] = [
         ("header", 2),
         ("job versions", 5),
         ("placement metrics", 1),
@@ -99,6 +102,7 @@ impl Record {
         ("domains", 1),
         ("network policy", 1),
         ("tags of job versions", 1),
+        ("scaling events", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -123,6 +127,7 @@ impl Record {
             Self::Domain(_) => 15,
             Self::Network(_) => 16,
             Self::Tags(_) => 17,
+            Self::Scaling(_) => 18,
         }
     }
 }
@@ -197,6 +202,14 @@ pub struct JobRecord {
 pub struct TagsRecord {
     key: JobKey,
     tags: Vec<VersionTag>,
+}
+
+/// The scaling events of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingRecord {
+    key: JobKey,
+    /// By group.
+    events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
 }
 
 /// What the instances that one plan placed for one group have in common; its job's version and its
