@@ -14,9 +14,11 @@ use rustix::process::Signal;
 use crate::allocdir::DataDir;
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
 use crate::bridge;
-use crate::cgroup::{CgroupFileError, NodeTree, RemoveCgroupError, TaskCgroup};
+use crate::cgroup::{
+    CgroupFileError, Hierarchies, NodeTree, RemoveCgroupError, StrayGroup, TaskCgroup,
+};
 use crate::drivers::{native, plugin};
-use crate::node::recorded_tree;
+use crate::node::{recorded_tree, tree_name};
 use crate::process::ProcessId;
 use crate::roots;
 use crate::store::{DataDirLock, LockDataDirError, known_node_id};
@@ -99,10 +101,16 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
     if let Some(tree) = &tree {
         refuse_or_kill(&data, tree, force, &mut removed).await?;
     }
+    let strays = stray_groups(&data, tree.as_ref());
+    refuse_or_kill_strays(&data, &strays, force, &mut removed).await?;
     end_driver(&data, tree.as_ref(), &mut removed).await;
     if let Some(tree) = &tree {
         tree.remove().await?;
         removed.push(format!("cgroups {}", tree.v2_dir().display()));
+    }
+    for stray in &strays {
+        stray.remove().await?;
+        removed.push(format!("cgroup {}", stray.dir().display()));
     }
     remove_file(&data.tree_record(), &mut Vec::new())?;
     remove_network(&data, &mut removed)?;
@@ -141,6 +149,41 @@ async fn refuse_or_kill(
     for (name, cgroup) in running {
         crate::task::kill(&cgroup).await;
         removed.push(format!("task {name}"));
+    }
+    Ok(())
+}
+
+/// Groups of this node that its record does not name. A cleaning that broke off leaves such, and so does a lost record.
+fn stray_groups(data: &DataDir, tree: Option<&NodeTree>) -> Vec<StrayGroup> {
+    let (Some(node_id), Ok(hierarchies)) = (known_node_id(data.root()), Hierarchies::probe())
+    else {
+        return Vec::new();
+    };
+    let is_recorded = |group: &StrayGroup| tree.is_some_and(|tree| tree.is_root(group.dir()));
+    let mut groups = StrayGroup::find(&hierarchies, &tree_name(node_id));
+    groups.retain(|group| !is_recorded(group));
+    groups
+}
+
+async fn refuse_or_kill_strays(
+    data: &DataDir,
+    strays: &[StrayGroup],
+    force: bool,
+    removed: &mut Vec<String>,
+) -> Result<(), CleanError> {
+    let drivers = recorded(data);
+    for stray in strays {
+        let mut running = stray.processes()?;
+        running.retain(|process| !drivers.contains(process));
+        let tasks: Vec<String> = running
+            .iter()
+            .map(|process| format!("process {} in {}", process.pid, stray.dir().display()))
+            .collect();
+        if !force && !tasks.is_empty() {
+            return Err(CleanError::TasksRun { tasks });
+        }
+        stray.kill().await?;
+        removed.extend(tasks);
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
 pub use muster_domain::resources::Amount;
 pub(crate) use network::NodeRules;
-pub(crate) use open::recorded_tree;
+pub(crate) use open::{recorded_tree, tree_name};
 
 /// Why the agent did not start. Nothing of it is left running.
 #[derive(Debug, thiserror::Error)]

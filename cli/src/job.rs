@@ -85,6 +85,11 @@ pub enum JobCommand {
     ///
     /// Example: muster job scale web 5
     Scale(ScaleArgs),
+    /// Show how the groups of a job were scaled, newest first.
+    ScalingEvents {
+        /// The job's name or a unique prefix.
+        job: String,
+    },
     /// Create an evaluation: the scheduler checks the job again.
     Eval(EvalArgs),
     /// Print the output of all tasks of a job. Each line begins with its instance, task and allocation.
@@ -195,6 +200,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         JobCommand::Revert(args) => change::revert(client, json, args),
         JobCommand::Tag { command } => tag::run(client, json, command),
         JobCommand::Scale(args) => change::scale(client, json, args),
+        JobCommand::ScalingEvents { job } => change::scaling_events(client, json, job),
         JobCommand::Eval(args) => change::eval(client, json, args),
         JobCommand::Logs(args) => logs::run(client, args),
         JobCommand::Dispatch(args) => launch::dispatch(client, json, args),

@@ -43,18 +43,16 @@ impl Purpose {
             return Ok(());
         }
         let (name, found) = (output::clean(name), output::clean(found));
-        if !std::io::stdin().is_terminal() {
-            return Err(CliError::new(
+        let question = format!("There is no {noun} `{name}`. Change {noun} `{found}`?");
+        confirm(&question, || {
+            CliError::new(
                 Exit::NotFound,
                 format!("there is no {noun} `{name}`; nothing is changed"),
             )
             .help(format!(
                 "a change needs the exact name: did you mean `{found}`?"
-            )));
-        }
-        confirm(&format!(
-            "There is no {noun} `{name}`. Change {noun} `{found}`?"
-        ))
+            ))
+        })
     }
 }
 
@@ -62,8 +60,12 @@ impl Purpose {
 ///
 /// # Errors
 ///
-/// [`Exit::Interrupted`] unless the answer is yes, or standard input cannot be read.
-pub(crate) fn confirm(question: &str) -> Result<(), CliError> {
+/// `unasked` if standard input is not a terminal. [`Exit::Interrupted`] unless the answer is yes, or standard input cannot
+/// be read.
+pub(crate) fn confirm(question: &str, unasked: impl FnOnce() -> CliError) -> Result<(), CliError> {
+    if !std::io::stdin().is_terminal() {
+        return Err(unasked());
+    }
     output::say(&format!("{question} [y/N]"));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;

@@ -15,6 +15,7 @@ use clap::Subcommand;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::exit::{CliError, CliResult, Exit};
+use crate::output;
 
 pub(crate) use agent::read_policy_file;
 pub use agent::{AgentArgs, run as agent};
@@ -110,6 +111,20 @@ fn raise_open_files() -> Option<u64> {
     Some(soft)
 }
 
+/// Says in one line that this build has no eBPF programs, and which command makes them. The agent's own messages are many.
+fn say_missing_object() {
+    if let Err(error) = muster_agent::bpf::Bpf::object() {
+        output::say(&missing_object(error));
+    }
+}
+
+fn missing_object(error: &muster_agent::bpf::FindObjectError) -> String {
+    format!(
+        "{error}; tasks have no eBPF counters and no network policies until you {}",
+        error.fix()
+    )
+}
+
 fn limit_open_files(count: u64) {
     let limited = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, count.min(hard), hard));
@@ -163,4 +178,22 @@ fn host_name(fallback: &str) -> String {
 /// Ends as `result` says, from a future that ran.
 fn ended(result: Result<(), CliError>) -> CliResult {
     result.map(|()| Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_agent::bpf::FindObjectError;
+
+    use super::*;
+
+    #[test]
+    fn a_build_without_ebpf_names_the_command_in_one_line() {
+        let line = missing_object(&FindObjectError::NotFound {
+            searched: vec!["/usr/bin/muster-ebpf.o".into()],
+        });
+
+        assert!(line.contains("no eBPF object"), "{line}");
+        assert!(line.contains("`cargo xtask build-ebpf`"), "{line}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
 }

@@ -65,6 +65,8 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::RegisterJob { .. }
         | Command::PlaceJob { .. }
         | Command::ScaleJob { .. }
+        | Command::ScaleGroup { .. }
+        | Command::DispatchJobAt { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
         | Command::TagJobVersion { .. }

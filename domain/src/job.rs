@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobKey, LogIndex, Timestamp};
+use crate::id::{EvalId, JobKey, LogIndex, Timestamp};
 
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
@@ -245,6 +245,27 @@ pub struct VersionTag {
     pub at: Timestamp,
 }
 
+/// A scaling action on a group, or an event that an autoscaler reports of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingEvent {
+    /// When it was recorded.
+    pub at: Timestamp,
+    /// Instances asked for; `None` if only the event was recorded.
+    pub count: Option<u32>,
+    /// Instances before.
+    pub previous_count: u32,
+    /// The scaling failed.
+    pub error: bool,
+    /// A message for people.
+    pub message: String,
+    /// Data of the client, as a JSON object; empty for none.
+    pub meta_json: String,
+    /// The evaluation of the new count.
+    pub eval_id: Option<EvalId>,
+    /// The entry that recorded it.
+    pub create_index: LogIndex,
+}
+
 /// A registered job: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -258,6 +279,8 @@ pub struct Job {
     pub stable: Vec<u64>,
     /// Versions that have a name, each once, by version.
     pub tags: Vec<VersionTag>,
+    /// The newest scaling events of each group, newest first.
+    pub scaling_events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
     /// When a periodic job was last launched, by its own clock.
     pub launched_at: Option<Timestamp>,
     /// The last entry that changed this row.

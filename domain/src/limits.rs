@@ -38,6 +38,8 @@ pub const DNS_SERVERS_MAX: usize = 3;
 pub const DNS_WORDS_MAX: usize = 32;
 /// Attributes and metadata a node may report.
 pub const NODE_ATTRIBUTES_MAX: usize = 4096;
+/// Bytes of the message and of the metadata of a scaling event, each: the reasons of an autoscaler, for people.
+pub const SCALING_NOTE_BYTES_MAX: usize = 8 * 1024;
 /// Highest job priority.
 pub const PRIORITY_MAX: u8 = 100;
 /// Lowest memory of a task, in MiB: below it a process cannot even start reliably.

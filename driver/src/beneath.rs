@@ -49,7 +49,7 @@ pub fn open(
     through: Through,
 ) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, path, flags, Mode::empty(), through.resolve())
+    openat2(dir, path, flags, Mode::empty(), through)
 }
 
 /// Opens `path` beneath `dir`, and makes a file there with `mode` if there is nothing.
@@ -65,7 +65,34 @@ pub fn create(
     through: Through,
 ) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CREATE | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, path, flags, mode, through.resolve())
+    openat2(dir, path, flags, mode, through)
+}
+
+/// Tries of one open. A rename or a mount anywhere on the machine during a lookup of `..` or of a link fails one.
+const TRIES_MAX: usize = 64;
+
+/// Tries again while the kernel says that it raced with a rename (`EAGAIN`), for a bounded number of times.
+fn openat2(
+    dir: impl AsFd,
+    path: impl Arg,
+    flags: OFlags,
+    mode: Mode,
+    through: Through,
+) -> Result<OwnedFd, Errno> {
+    let dir = dir.as_fd();
+    path.into_with_c_str(|path| {
+        retried(|| rustix::fs::openat2(dir, path, flags, mode, through.resolve()))
+    })
+}
+
+fn retried<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _try in 1..TRIES_MAX {
+        match open() {
+            Err(Errno::AGAIN) => {}
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 /// Such an open as a call that somebody else makes: a child between its birth and its program, which has no library. The
@@ -171,6 +198,29 @@ mod tests {
                 assert!(is_refused, "{through:?} {path}: {found:?}");
             }
         }
+    }
+
+    /// A rename elsewhere must not fail an open, and a storm of them must not hang one.
+    #[test]
+    fn a_race_is_tried_again_for_a_bounded_time() {
+        for (races, opened) in [
+            (0, Ok(())),
+            (TRIES_MAX - 1, Ok(())),
+            (TRIES_MAX, Err(Errno::AGAIN)),
+        ] {
+            let mut tries = 0;
+            let found = retried(|| {
+                tries += 1;
+                if tries > races {
+                    Ok(())
+                } else {
+                    Err(Errno::AGAIN)
+                }
+            });
+            assert_eq!(found, opened, "{races}");
+            assert!(tries <= TRIES_MAX, "{tries}");
+        }
+        assert_eq!(retried(|| Err::<(), _>(Errno::XDEV)), Err(Errno::XDEV));
     }
 
     #[test]

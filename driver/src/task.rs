@@ -354,6 +354,11 @@ impl ExitResult {
         }
     }
 
+    /// The code and the signal are those of the process. A driver that reports an error without either did not see the end.
+    pub fn exit_known(&self) -> bool {
+        self.status_known && (self.err.is_none() || self.exit_code != 0 || self.signal != 0)
+    }
+
     /// The task ended as a success.
     pub fn successful(&self) -> bool {
         self.status_known && self.exit_code == 0 && self.signal == 0 && self.err.is_none()

@@ -303,6 +303,19 @@ pub struct LogTaken {
     pub bytes: u64,
 }
 
+/// The kind of a node's failure. A server chooses the HTTP status by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// None of the others.
+    Other,
+    /// The thing asked for does not exist.
+    NotFound,
+    /// The node serves as many requests of this kind as it takes.
+    TooMany,
+    /// The node cannot serve the request for a while.
+    Unavailable,
+}
+
 /// An answer from a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum NodeReply {
@@ -330,8 +343,8 @@ pub enum NodeReply {
     Failed {
         /// Why, and what to do.
         reason: String,
-        /// The thing asked for does not exist.
-        not_found: bool,
+        /// The kind of failure.
+        kind: FailureKind,
     },
     /// What a collection came to, or would.
     Collected {

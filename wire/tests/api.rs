@@ -34,6 +34,7 @@ fn job() -> Job {
         stop: false,
         status: JobStatus::Running,
         stable: vec![0],
+        scaling_events: Arc::default(),
         tags: Vec::new(),
         launched_at: None,
         modify_index: LogIndex(9),

@@ -1,6 +1,6 @@
 //! Which hierarchies this host has, and where in each of them this process is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -276,6 +276,12 @@ impl Hierarchies {
         });
         let mode = ("cgroup.mode".to_owned(), self.mode().name().to_owned());
         controllers.into_iter().chain([mode]).collect()
+    }
+
+    /// Where the hierarchies are mounted, each once.
+    pub(crate) fn mounts(&self) -> BTreeSet<&Path> {
+        let places = self.v2.iter().chain(self.v1.values());
+        places.map(|place| place.mount.as_path()).collect()
     }
 
     /// The v2 hierarchy.

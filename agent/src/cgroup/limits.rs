@@ -16,6 +16,9 @@ pub(crate) const REMOVE_TRIES_MAX: u32 = 25;
 /// removal goes on where it stopped at the next call.
 pub(crate) const NESTED_MAX: usize = 10_000;
 
+/// Levels of groups below a hierarchy's mount in which a node's tree without a record is looked for.
+pub(crate) const STRAY_DEPTH_MAX: usize = 16;
+
 /// Passes of killing process by process, where there is no `cgroup.kill`. A fork bomb is outrun
 /// only by freezing, which is done before.
 pub(crate) const KILL_PASSES_MAX: u32 = 20;

@@ -303,6 +303,12 @@ impl NodeTree {
         [self.v2_dir()].into_iter().chain(v1).collect()
     }
 
+    /// Whether `dir` is the tree's root in a hierarchy.
+    pub(crate) fn is_root(&self, dir: &Path) -> bool {
+        let cpuset = self.cpuset().map(|bound| bound.root.as_path());
+        self.roots().contains(&dir) || cpuset == Some(dir)
+    }
+
     pub(crate) fn bound(&self) -> &BTreeMap<Controller, Bound> {
         &self.record.bound
     }

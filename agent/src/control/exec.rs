@@ -11,7 +11,9 @@ use muster_driver::{
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_link::window::Window;
 use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_WINDOW_BYTES};
-use muster_wire::rpc::{ExecExit, ExecInput, ExecPiece, ExecSession, LogStream, NodeReply};
+use muster_wire::rpc::{
+    ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind, LogStream, NodeReply,
+};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -24,6 +26,9 @@ use crate::task::chain;
 
 /// What a signal's number is added to in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;
+
+/// The exit code of a command whose end was not seen: no program can have it.
+const UNKNOWN_EXIT_CODE: i32 = -1;
 
 /// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
 /// not wait for it.
@@ -38,7 +43,7 @@ pub(super) async fn run(
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
-        return fail(&mut sender, reason, false).await;
+        return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
     let Some(live) = facilities.live.get(session.alloc_id, &session.task) else {
@@ -46,7 +51,7 @@ pub(super) async fn run(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id
         );
-        return fail(&mut sender, reason, true).await;
+        return fail(&mut sender, reason, FailureKind::NotFound).await;
     };
     let (to_driver, inputs) = mpsc::channel(EXEC_DRIVER_INPUTS_MAX);
     let request = ExecRequest {
@@ -60,7 +65,11 @@ pub(super) async fn run(
         Ok(output) => output,
         Err(error) => {
             let reason = refusal(&error, &live.record.driver);
-            return fail(&mut sender, reason, false).await;
+            let kind = match error {
+                TaskError::Driver(DriverError::Unavailable { .. }) => FailureKind::Unavailable,
+                _ => FailureKind::Other,
+            };
+            return fail(&mut sender, reason, kind).await;
         }
     };
     sender.send(&NodeReply::ExecOpened).await?;
@@ -194,7 +203,7 @@ async fn pass_output(
 fn failed(reason: String) -> NodeReply {
     NodeReply::Failed {
         reason,
-        not_found: false,
+        kind: FailureKind::Other,
     }
 }
 
@@ -214,6 +223,14 @@ async fn send_output(
 }
 
 fn exit(result: ExitResult) -> ExecExit {
+    if !result.exit_known() {
+        let reason = result.err.unwrap_or_default();
+        return ExecExit {
+            code: UNKNOWN_EXIT_CODE,
+            signal: 0,
+            note: Some(format!("the exit code of the command is unknown: {reason}")),
+        };
+    }
     let code = match result.signal {
         0 => result.exit_code,
         signal => SIGNAL_EXIT_BASE + signal,
@@ -222,5 +239,21 @@ fn exit(result: ExitResult) -> ExecExit {
         code,
         signal: result.signal,
         note: result.err,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_end_of_a_command_is_no_success() {
+        let end = exit(ExitResult::unknown("the driver was killed".to_owned()));
+
+        assert_eq!(end.code, UNKNOWN_EXIT_CODE);
+        let note = end.note.unwrap();
+        assert!(note.ends_with("unknown: the driver was killed"), "{note}");
+        assert_eq!(exit(ExitResult::exited(3)).code, 3);
+        assert_eq!(exit(ExitResult::signaled(9)).code, SIGNAL_EXIT_BASE + 9);
     }
 }

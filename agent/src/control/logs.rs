@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use muster_domain::id::Timestamp;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
-use muster_wire::rpc::{LogOrigin, LogPiece, LogTaken, LogsRequest, NodeReply};
+use muster_wire::rpc::{FailureKind, LogOrigin, LogPiece, LogTaken, LogsRequest, NodeReply};
 
 use super::requests::fail;
 use crate::facilities::Facilities;
@@ -26,14 +26,14 @@ pub(super) async fn stream(
     let dir = facilities.data.alloc(request.alloc_id).logs;
     let mut reader = match open(&dir, &name, request.from) {
         Ok(reader) if let Some(why) = why_absent(&reader, facilities, request) => {
-            return fail(sender, why, true).await;
+            return fail(sender, why, FailureKind::NotFound).await;
         }
         Ok(reader) if !dir.is_dir() || !has_task(&reader, facilities, request) => {
             let reason = format!(
                 "allocation {} has no task `{}` here",
                 request.alloc_id, request.task
             );
-            return fail(sender, reason, true).await;
+            return fail(sender, reason, FailureKind::NotFound).await;
         }
         Ok(reader) => reader,
         Err(ReadLogError::Dir(_)) => {
@@ -41,9 +41,9 @@ pub(super) async fn stream(
                 "allocation {} has no logs on this node; it was collected, or never ran here",
                 request.alloc_id
             );
-            return fail(sender, reason, true).await;
+            return fail(sender, reason, FailureKind::NotFound).await;
         }
-        Err(error) => return fail(sender, chain(&error), false).await,
+        Err(error) => return fail(sender, chain(&error), FailureKind::Other).await,
     };
     let sent = match taken {
         None => send(&mut reader, &name, facilities, request, sender).await?,
@@ -57,7 +57,7 @@ pub(super) async fn stream(
         }
     };
     match sent {
-        Err(error) => fail(sender, chain(&error), false).await,
+        Err(error) => fail(sender, chain(&error), FailureKind::Other).await,
         Ok(()) => {
             sender.finish();
             Ok(())

@@ -7,7 +7,7 @@ use muster_agent_core::gc::KeptReason;
 use muster_agent_core::task::TaskInput;
 use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
-use muster_wire::rpc::{LogsRequest, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogsRequest, NodeReply, NodeRequest};
 use quinn::{Connection, VarInt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -51,7 +51,7 @@ async fn read_log(
         let reason = format!(
             "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
         );
-        return fail(&mut sender, reason, false).await;
+        return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
     logs::stream(facilities, request, &mut sender, taken).await
@@ -61,11 +61,9 @@ async fn read_log(
 pub(crate) async fn fail(
     sender: &mut FrameSender,
     reason: String,
-    not_found: bool,
+    kind: FailureKind,
 ) -> Result<(), SendFrameError> {
-    sender
-        .send(&NodeReply::Failed { reason, not_found })
-        .await?;
+    sender.send(&NodeReply::Failed { reason, kind }).await?;
     sender.finish();
     Ok(())
 }
@@ -73,7 +71,7 @@ pub(crate) async fn fail(
 fn failed(reason: String) -> NodeReply {
     NodeReply::Failed {
         reason,
-        not_found: false,
+        kind: FailureKind::Other,
     }
 }
 
@@ -111,7 +109,7 @@ async fn answer(
                 Ok(Some(stats)) => NodeReply::AllocStats(Box::new(stats)),
                 Ok(None) => NodeReply::Failed {
                     reason: format!("no task of allocation {alloc_id} runs on this node"),
-                    not_found: true,
+                    kind: FailureKind::NotFound,
                 },
                 Err(reason) => failed(reason),
             }
@@ -122,7 +120,7 @@ async fn answer(
                     reason: format!(
                         "no task of allocation {alloc_id} ran on this node in the last minutes"
                     ),
-                    not_found: true,
+                    kind: FailureKind::NotFound,
                 },
                 |history| NodeReply::AllocHistory(Box::new(history)),
             )
@@ -131,7 +129,7 @@ async fn answer(
             verdicts::alloc(facilities, alloc_id, after).map_or_else(
                 |reason| NodeReply::Failed {
                     reason,
-                    not_found: false,
+                    kind: FailureKind::Other,
                 },
                 |network| NodeReply::AllocNetwork(Box::new(network)),
             )
@@ -141,7 +139,7 @@ async fn answer(
         }
         Ok(Err(error)) => NodeReply::Failed {
             reason: error.to_string(),
-            not_found: false,
+            kind: FailureKind::Other,
         },
         Ok(Ok(None)) | Err(_) => return Ok(()),
     };
@@ -168,7 +166,7 @@ async fn signal_tasks(
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             return NodeReply::Failed {
                 reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
-                not_found: false,
+                kind: FailureKind::Other,
             };
         }
         if let Some(runner) = runner {
@@ -183,7 +181,7 @@ async fn signal_tasks(
             reason: format!(
                 "{what} of allocation {alloc_id} runs: see `muster alloc status {alloc_id}`"
             ),
-            not_found: true,
+            kind: FailureKind::NotFound,
         };
     }
     NodeReply::Signaled { tasks: signaled }
@@ -205,7 +203,7 @@ async fn collect(
     let Some(collected) = collected else {
         return Ok(NodeReply::Failed {
             reason: "the agent is stopping".to_owned(),
-            not_found: false,
+            kind: FailureKind::Unavailable,
         });
     };
     let Collected {

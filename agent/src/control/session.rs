@@ -276,10 +276,9 @@ impl<'a> Session<'a> {
                 self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let drivers = &self.link.facilities.nomad_drivers;
-                let allocs = allocs.into_iter().map(|alloc| drivers.rewritten(alloc));
                 let news = News {
                     index,
-                    allocs: allocs.collect(),
+                    allocs: drivers.rewritten(allocs),
                     unchanged,
                     gone,
                     complete,

@@ -3,10 +3,13 @@
 //! A task of `exec` is contained, one of `raw_exec` is raw. The agent rewrites such a task when it learns of it; nothing
 //! behind that knows the names. A plugin of the name comes first.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use muster_domain::alloc::DesiredAlloc;
-use muster_domain::job::Task;
+use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::job::{JobVersion, Task};
 use muster_domain::node::{DriverInfo, limits_in_place};
 use serde_json::{Map, Value};
 
@@ -56,14 +59,30 @@ impl NomadDrivers {
         }
     }
 
-    /// `desired` with its tasks of these drivers as tasks of the native driver.
-    pub(crate) fn rewritten(&self, mut desired: DesiredAlloc) -> DesiredAlloc {
-        let is_theirs = |task: &Task| self.served_as(&task.driver).is_some();
-        let groups = &desired.job.spec.groups;
-        if !groups.iter().flat_map(|group| &group.tasks).any(is_theirs) {
-            return desired;
+    /// `allocs` with their tasks of these drivers as tasks of the native driver. Each brings its job's version; those of
+    /// one version share it from here on.
+    pub(crate) fn rewritten(&self, mut allocs: Vec<DesiredAlloc>) -> Vec<DesiredAlloc> {
+        let mut versions: BTreeMap<(JobKey, LogIndex), Arc<JobVersion>> = BTreeMap::new();
+        for alloc in &mut allocs {
+            let name = (alloc.job.spec.key(), alloc.job.job_modify_index);
+            match versions.entry(name) {
+                Entry::Occupied(known) => alloc.job = Arc::clone(known.get()),
+                Entry::Vacant(place) => {
+                    self.rewrite(&mut alloc.job);
+                    place.insert(Arc::clone(&alloc.job));
+                }
+            }
         }
-        let version = Arc::make_mut(&mut desired.job);
+        allocs
+    }
+
+    fn rewrite(&self, job: &mut Arc<JobVersion>) {
+        let is_theirs = |task: &Task| self.served_as(&task.driver).is_some();
+        let groups = &job.spec.groups;
+        if !groups.iter().flat_map(|group| &group.tasks).any(is_theirs) {
+            return;
+        }
+        let version = Arc::make_mut(job);
         for group in &mut version.spec.groups {
             for task in &mut group.tasks {
                 if let Some(served) = self.served_as(&task.driver) {
@@ -72,7 +91,6 @@ impl NomadDrivers {
                 }
             }
         }
-        desired
     }
 
     fn served_as(&self, driver: &str) -> Option<&Served> {
@@ -128,10 +146,8 @@ fn drop_implied(served: &Served, fields: &mut Map<String, Value>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use muster_domain::fixture;
-    use muster_domain::id::{AllocId, LogIndex};
+    use muster_domain::id::AllocId;
     use serde_json::json;
 
     use super::*;
@@ -148,8 +164,8 @@ mod tests {
             served: BOTH.to_vec(),
             allow_raw: true,
         };
-        let desired = drivers.rewritten(desired);
-        let task = &desired.job.spec.groups[0].tasks[0];
+        let desired = drivers.rewritten(vec![desired]);
+        let task = &desired[0].job.spec.groups[0].tasks[0];
         let config = serde_json::from_str(&task.config_json).unwrap();
         (task.driver.clone(), config)
     }
@@ -177,6 +193,34 @@ mod tests {
             rewritten("docker", &other),
             ("docker".to_owned(), other.clone())
         );
+    }
+
+    /// As they are in a message: each with a version of its own.
+    #[test]
+    fn allocations_of_a_version_share_it() {
+        let alloc = |at: u32, id: &str, driver: &str| {
+            let mut spec = fixture::job(id).build();
+            driver.clone_into(&mut spec.groups[0].tasks[0].driver);
+            fixture::desired(AllocId::at(LogIndex(1), at), fixture::version(spec))
+        };
+        let drivers = NomadDrivers {
+            served: BOTH.to_vec(),
+            allow_raw: true,
+        };
+
+        let allocs = vec![
+            alloc(0, "web", "exec"),
+            alloc(1, "db", "native"),
+            alloc(2, "web", "exec"),
+            alloc(3, "db", "native"),
+        ];
+        let allocs = drivers.rewritten(allocs);
+
+        let driver = |at: usize| allocs[at].job.spec.groups[0].tasks[0].driver.as_str();
+        assert_eq!([driver(0), driver(2), driver(1)], ["native"; 3]);
+        assert_eq!(allocs[1].job.spec.id, "db");
+        assert!(Arc::ptr_eq(&allocs[0].job, &allocs[2].job));
+        assert!(Arc::ptr_eq(&allocs[1].job, &allocs[3].job));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_link::window::Window;
 use muster_wire::limits::DISK_WINDOW_BYTES;
-use muster_wire::rpc::{DiskPiece, DiskRequest, DiskSum, DiskTaken, NodeReply};
+use muster_wire::rpc::{DiskPiece, DiskRequest, DiskSum, DiskTaken, FailureKind, NodeReply};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
@@ -35,16 +35,21 @@ pub(crate) async fn lend(
         let reason = format!(
             "its node sends data of {LENDINGS_WAITING_MAX} allocations, or is to, the most it takes"
         );
-        return fail(&mut sender, reason, false).await;
+        return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
     let alloc_id = request.alloc_id;
     let Some(loan) = loans.lend(alloc_id) else {
-        return fail(&mut sender, PackError::Nothing.to_string(), true).await;
+        return fail(
+            &mut sender,
+            PackError::Nothing.to_string(),
+            FailureKind::NotFound,
+        )
+        .await;
     };
     if may_write(facilities, alloc_id) {
         let reason = format!("allocation {alloc_id} has not ended on its node");
-        return fail(&mut sender, reason, false).await;
+        return fail(&mut sender, reason, FailureKind::Other).await;
     }
     let window = Window::new(DISK_WINDOW_BYTES);
     let sending = async {
@@ -106,7 +111,7 @@ async fn send(
                 if tokio::time::timeout(LENDING_STALL_MAX, room).await.is_err() {
                     let reason = format!("nothing was unpacked for {LENDING_STALL_MAX:?}");
                     tracing::warn!(%alloc_id, reason, "the data of an allocation are sent no further");
-                    return fail(sender, reason, false).await;
+                    return fail(sender, reason, FailureKind::Other).await;
                 }
                 sender.send(&NodeReply::DiskPiece(piece)).await?;
             }
@@ -124,9 +129,13 @@ async fn send(
         }
         Ok(Err(error)) => {
             tracing::warn!(%alloc_id, error = chain(&error), "the data of an allocation are not sent to another node");
-            fail(sender, chain(&error), matches!(error, PackError::Nothing)).await
+            let kind = match error {
+                PackError::Nothing => FailureKind::NotFound,
+                _ => FailureKind::Other,
+            };
+            fail(sender, chain(&error), kind).await
         }
-        Err(panic) => fail(sender, panic.to_string(), false).await,
+        Err(panic) => fail(sender, panic.to_string(), FailureKind::Other).await,
     }
 }
 
@@ -154,9 +163,9 @@ fn read(
 async fn fail(
     sender: &mut FrameSender,
     reason: String,
-    not_found: bool,
+    kind: FailureKind,
 ) -> Result<(), SendFrameError> {
-    control::fail(sender, reason, not_found).await?;
+    control::fail(sender, reason, kind).await?;
     // Else the end of this stream would be taken for its break.
     sender.stopped().await;
     Ok(())

@@ -256,11 +256,11 @@ fn seen_by_driver(result: ExitResult) -> Seen {
             code: result.exit_code,
             signal: result.signal,
             oom_killed: result.oom_killed,
-            unknown: false,
+            unknown: !result.exit_known(),
         },
         actions: result.actions,
         by_driver: true,
-        stopped: result.stopped,
+        stopped: result.stopped.or(result.err),
     }
 }
 
@@ -433,6 +433,20 @@ mod tests {
             }
         );
         assert_eq!(from_wait_status(0), Exit::default());
+    }
+
+    #[test]
+    fn a_driver_error_without_a_code_is_no_success() {
+        let failed = |code| ExitResult {
+            err: Some("the executor is gone".to_owned()),
+            ..ExitResult::exited(code)
+        };
+
+        let seen = seen_by_driver(failed(0));
+        assert!(seen.exit.unknown && !seen.exit.success());
+        assert_eq!(seen.stopped.as_deref(), Some("the executor is gone"));
+        let seen = seen_by_driver(failed(3));
+        assert_eq!((seen.exit.unknown, seen.exit.code), (false, 3));
     }
 
     const COUNT: OomCount = OomCount {

@@ -740,3 +740,50 @@ async fn clean_refuses_while_tasks_run() {
     let again = muster_agent::clean::run(&machine.data(), false).unwrap();
     assert_eq!(again, Vec::<String>::new());
 }
+
+/// Groups of the node in every hierarchy of this machine.
+fn groups_called(name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut level = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(dir) = level.pop() {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        for dir in dirs.map(|entry| entry.path()) {
+            if dir.file_name().is_some_and(|last| last == name) {
+                found.push(dir);
+            } else {
+                level.push(dir);
+            }
+        }
+    }
+    found
+}
+
+/// A cleaning may break off after the first hierarchy, and the record of the tree may be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn clean_finds_groups_without_a_record() {
+    if !privileged("clean_finds_groups_without_a_record") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let alloc_id = server.place(service(1, "sleep 600").build()).await;
+    let pid = server.pid(alloc_id).await;
+    let tree = machine.tree();
+    let name = tree.file_name().unwrap().to_str().unwrap().to_owned();
+    agent.leave().await;
+    let (driver, _) = machine.driver().await;
+    std::fs::remove_file(machine.data().join("cgroup-tree.json")).unwrap();
+    std::fs::remove_file(machine.data().join("drivers/native.json")).unwrap();
+    assert!(!groups_called(&name).is_empty());
+
+    let refused = muster_agent::clean::run(&machine.data(), false).unwrap_err();
+    assert!(refused.to_string().contains("process"), "{refused}");
+    assert!(!ended(pid) && !ended(driver));
+
+    muster_agent::clean::run(&machine.data(), true).unwrap();
+
+    assert!(ended(pid) && ended(driver));
+    assert_eq!(groups_called(&name), Vec::<PathBuf>::new());
+}

@@ -7,7 +7,7 @@ use muster_domain::resources::Holding;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{
     AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskPlace, DiskRequest, DiskSum, DiskTaken,
-    FileMeta, LogStream, NodeReply, NodeRequest,
+    FailureKind, FileMeta, LogStream, NodeReply, NodeRequest,
 };
 
 use crate::support::{
@@ -326,7 +326,7 @@ async fn data_are_sent_when_nobody_writes_to_them() {
 
     let [
         NodeReply::Failed {
-            not_found: false,
+            kind: FailureKind::Other,
             reason,
         },
     ] = &early[..]
@@ -337,7 +337,7 @@ async fn data_are_sent_when_nobody_writes_to_them() {
     assert!(matches!(
         of_nobody[..],
         [NodeReply::Failed {
-            not_found: true,
+            kind: FailureKind::NotFound,
             ..
         }]
     ));

@@ -440,7 +440,7 @@ async fn a_task_whose_output_nobody_takes_has_no_log() {
     assert!(
         said[..2]
             .iter()
-            .all(|words| words.contains("not_found: true")),
+            .all(|words| words.contains("kind: NotFound")),
         "{said:?}"
     );
     assert_eq!(said[2], "");

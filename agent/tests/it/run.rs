@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, Exit, TaskEventKind, TaskState};
-use muster_wire::rpc::{LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
 
 use crate::support::{Machine, batch, eventually, privileged, service, skipped};
 
@@ -410,7 +410,7 @@ async fn history_of_a_task_begins_with_it() {
     assert!(matches!(
         replies[0],
         NodeReply::Failed {
-            not_found: true,
+            kind: FailureKind::NotFound,
             ..
         }
     ));
@@ -514,9 +514,10 @@ async fn readers_that_do_not_read_are_bounded() {
     let (_taken, mut replies) = server.open(&follow).await;
     let refused = replies.recv::<NodeReply>().await.unwrap();
 
-    let Some(NodeReply::Failed { reason, .. }) = refused else {
+    let Some(NodeReply::Failed { reason, kind }) = refused else {
         panic!("{refused:?}")
     };
+    assert_eq!(kind, FailureKind::TooMany);
     assert!(reason.contains("1024 readers of logs"), "{reason}");
     assert_eq!(server.pid(alloc_id).await, pid);
     let grown = status_number("VmRSS:").saturating_sub(rss);
@@ -556,7 +557,7 @@ async fn logs_of_an_unknown_allocation_are_refused() {
         .log(batch(9, "").build().alloc_id, LogStream::Stdout)
         .await;
 
-    assert!(words.contains("not_found: true"), "{words}");
+    assert!(words.contains("kind: NotFound"), "{words}");
     agent.end().await;
 }
 

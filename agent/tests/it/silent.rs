@@ -4,7 +4,7 @@ use std::fs;
 
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::AllocId;
-use muster_wire::rpc::{LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest};
 
 use crate::support::{Machine, batch, eventually, privileged, service};
 
@@ -50,7 +50,7 @@ async fn a_silent_task_leaves_no_file_and_an_empty_log() {
             matches!(
                 &replies[..],
                 [NodeReply::Failed {
-                    not_found: true,
+                    kind: FailureKind::NotFound,
                     ..
                 }]
             ),

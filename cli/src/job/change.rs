@@ -1,14 +1,14 @@
-//! `muster job scale`, `revert` and `eval`.
+//! `muster job scale`, `scaling-events`, `revert` and `eval`.
 
 use clap::Args;
-use muster_wire::api::job::{Job, RegisterResponse};
+use muster_wire::api::job::{Job, RegisterResponse, ScaleStatus};
 use serde_json::json;
 
 use super::follow::{self, FollowArgs};
 use super::tag;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::names;
+use crate::{names, output};
 
 /// Arguments of `muster job scale`.
 #[derive(Debug, Args)]
@@ -65,11 +65,52 @@ pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult 
     let body = json!({
         "Count": number,
         "Target": { "Job": id, "Group": group },
+        "Message": "scaled by the command line",
         "EnforceIndex": args.check_index.is_some(),
         "JobModifyIndex": args.check_index.unwrap_or(0),
     });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/scale", escape(&id)), &body)?;
     follow::to_the_end(client, json, &args.follow, &id, &answer)
+}
+
+/// Shows the scaling events of a job, newest first.
+pub(super) fn scaling_events(client: &Client, json: bool, job: &str) -> CliResult {
+    let id = names::job(client, job, names::Purpose::Show)?;
+    let status: ScaleStatus = client.get(&format!("/v1/job/{}/scale", escape(&id)))?;
+    if json {
+        output::print_json(&status)?;
+        return Ok(Exit::Done);
+    }
+    let mut rows: Vec<_> = status
+        .task_groups
+        .iter()
+        .flat_map(|(group, status)| status.events.iter().map(move |event| (group, event)))
+        .collect();
+    if rows.is_empty() {
+        output::say(&format!("{id} has no scaling events"));
+        return Ok(Exit::Done);
+    }
+    rows.sort_by_key(|(_, event)| std::cmp::Reverse(event.create_index));
+    let mut table = output::table(&[
+        "GROUP", "COUNT", "PREVIOUS", "ERROR", "EVAL", "WHEN", "MESSAGE",
+    ]);
+    for (group, event) in rows {
+        let count = event
+            .count
+            .map_or_else(String::new, |count| count.to_string());
+        let eval = event.eval_id.as_deref().unwrap_or_default();
+        table.add_row([
+            output::clean(group),
+            count,
+            event.previous_count.to_string(),
+            if event.error { "yes" } else { "no" }.to_owned(),
+            output::short_id(eval).to_owned(),
+            output::ago(event.time),
+            output::clean(&event.message),
+        ]);
+    }
+    output::print_table(&table)?;
+    Ok(Exit::Done)
 }
 
 /// The name of the group of a job that has one.

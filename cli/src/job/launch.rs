@@ -34,6 +34,9 @@ pub struct DispatchArgs {
         hide_default_value = true
     )]
     pub idempotency_token: String,
+    /// The priority of the new job, from 1 to 100; that of the parameterized job unless given.
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub priority: Option<u64>,
     /// How to wait.
     #[command(flatten)]
     pub follow: FollowArgs,
@@ -59,6 +62,7 @@ pub(super) fn dispatch(client: &Client, json: bool, args: &DispatchArgs) -> CliR
         payload: payload.map(|bytes| BASE64_STANDARD.encode(bytes)),
         meta: read_meta(&args.meta)?,
         idempotency_token: args.idempotency_token.clone(),
+        priority: args.priority.unwrap_or_default(),
         ..DispatchRequest::default()
     };
     let answer: DispatchResponse =

@@ -1,7 +1,6 @@
 //! Emptying a node, and waiting until it is empty.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
@@ -120,11 +119,18 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
     };
     let node = names::node(client, &name, names::Purpose::Change)?;
     if args.enable && !args.yes {
-        confirm(&format!(
+        let question = format!(
             "Move everything off node {} ({})?",
             output::clean(&node.name),
             output::short_id(&node.id)
-        ))?;
+        );
+        names::confirm(&question, || {
+            CliError::new(
+                Exit::Usage,
+                "a drain must be confirmed, and standard input is not a terminal",
+            )
+            .help("say --yes to do without")
+        })?;
     }
     let path = format!("/v1/node/{}/drain", node.id);
     let answer: NodeUpdateResponse = client.put(&path, &args.request(&node.id))?;
@@ -161,17 +167,6 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         output::print("Somebody ended the drain: the node takes work again.\n")?;
     }
     Ok(if drained { Exit::Done } else { Exit::Failed })
-}
-
-fn confirm(question: &str) -> Result<(), CliError> {
-    if !std::io::stdin().is_terminal() {
-        return Err(CliError::new(
-            Exit::Usage,
-            "a drain must be confirmed, and standard input is not a terminal",
-        )
-        .help("say --yes to do without"));
-    }
-    names::confirm(question)
 }
 
 /// What becomes of an instance on a node that is drained.

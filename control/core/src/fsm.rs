@@ -59,7 +59,7 @@ pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -375,6 +375,34 @@ pub enum Command {
         /// When it was proposed.
         at: Timestamp,
     },
+    /// A user runs a parameterized job: [`Self::DispatchJob`] with a priority.
+    DispatchJobAt {
+        /// The parameterized job.
+        key: JobKey,
+        /// What tells this dispatch from others: the end of the new job's id.
+        suffix: String,
+        /// What it carries.
+        payload: Vec<u8>,
+        /// Metadata, besides the job's own.
+        meta: BTreeMap<String, String>,
+        /// A token by which a repeated dispatch is known; empty for none.
+        idempotency_token: String,
+        /// The priority of the new job.
+        priority: u8,
+        /// When it was proposed.
+        at: Timestamp,
+    },
+    /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
+    ScaleGroup {
+        /// The job.
+        key: JobKey,
+        /// The action or the event.
+        scaling: Box<GroupScaling>,
+        /// Refuse unless the job was last registered by this entry.
+        check_index: Option<LogIndex>,
+        /// When it was proposed.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -384,6 +412,21 @@ pub struct JobPlaces {
     pub plan: Plan,
     /// What becomes of that evaluation.
     pub update: EvalUpdate,
+}
+
+/// A scaling action on a group, or an event of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupScaling {
+    /// The group.
+    pub group: String,
+    /// Instances; `None` records only the event.
+    pub count: Option<u32>,
+    /// The scaling failed.
+    pub error: bool,
+    /// A message for people.
+    pub message: String,
+    /// Data of the client, as a JSON object; empty for none.
+    pub meta_json: String,
 }
 
 /// A name that a version of a job is to have.
@@ -460,6 +503,7 @@ impl Command {
             | Self::NoteCollections { .. }
             | Self::PurgeJob { .. }
             | Self::AddNodeEvent { .. } => 7,
+            Self::DispatchJobAt { .. } | Self::ScaleGroup { .. } => 9,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -522,7 +566,9 @@ impl Command {
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
-            | Self::AddNodeEvent { at, .. } => *at,
+            | Self::AddNodeEvent { at, .. }
+            | Self::DispatchJobAt { at, .. }
+            | Self::ScaleGroup { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -535,6 +581,8 @@ impl Command {
             | Self::PurgeJob { key, .. }
             | Self::EvaluateJob { key, .. }
             | Self::ScaleJob { key, .. }
+            | Self::ScaleGroup { key, .. }
+            | Self::DispatchJobAt { key, .. }
             | Self::RevertJob { key, .. }
             | Self::SetJobStable { key, .. }
             | Self::TagJobVersion { key, .. }
@@ -598,7 +646,9 @@ impl Command {
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
-            | Self::AddNodeEvent { at, .. } => at,
+            | Self::AddNodeEvent { at, .. }
+            | Self::DispatchJobAt { at, .. }
+            | Self::ScaleGroup { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -1078,7 +1128,40 @@ pub fn apply_within(
             meta,
             idempotency_token,
             at: _,
-        } => launch::dispatch(&mut change, key, &suffix, payload, meta, idempotency_token),
+        } => {
+            let dispatch = launch::Dispatch {
+                suffix,
+                payload,
+                meta,
+                idempotency_token,
+                priority: None,
+            };
+            launch::dispatch(&mut change, key, dispatch)
+        }
+        Command::DispatchJobAt {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            priority,
+            at: _,
+        } => {
+            let dispatch = launch::Dispatch {
+                suffix,
+                payload,
+                meta,
+                idempotency_token,
+                priority: Some(priority),
+            };
+            launch::dispatch(&mut change, key, dispatch)
+        }
+        Command::ScaleGroup {
+            key,
+            scaling,
+            check_index,
+            at: _,
+        } => job::scale_group(&mut change, key, *scaling, check_index),
         Command::LaunchPeriodic {
             key,
             due,

@@ -10,6 +10,8 @@ pub const NODE_NUMBERS_MAX: u32 = 1 << 20;
 pub const JOB_VERSIONS_MAX: usize = 6;
 /// Versions of a job that have a name and are kept for it, beside those: each is a whole job specification.
 pub const JOB_TAGS_MAX: usize = 32;
+/// Scaling events kept for each group of a job. Nomad's number.
+pub const SCALING_EVENTS_MAX: usize = 20;
 /// Nodes whose scores a placement records. Nomad's number: what fits on a screen.
 pub const SCORES_MAX: usize = 5;
 /// Kinds of nodes without a node that a scheduler keeps besides as many as have one: about 100 bytes each, and a fleet

@@ -13,6 +13,7 @@
 mod restore;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::alloc::PlacementMetrics;
@@ -21,7 +22,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{
     ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
-use muster_domain::job::{JobStatus, JobVersion, VersionTag};
+use muster_domain::job::{JobStatus, JobVersion, ScalingEvent, VersionTag};
 use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus};
 use muster_domain::one_off::{OneOff, Times};
 use serde::{Deserialize, Serialize};
@@ -79,12 +80,14 @@ pub enum Record {
     Tags(TagsRecord),
     /// The cluster's part of derived ids, before every row; none if it is 0.
     Cluster(ClusterTag),
+    /// The scaling events of a job, after the job; none of a job without any.
+    Scaling(ScalingRecord),
 }
 
 impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 19] = [
+    pub const KINDS: [(&'static str, u32); 20] = [
         ("header", 2),
         ("job versions", 5),
         ("placement metrics", 1),
@@ -104,6 +107,7 @@ impl Record {
         ("network policy", 1),
         ("tags of job versions", 1),
         ("cluster", 1),
+        ("scaling events", 1),
     ];
 
     /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
@@ -129,6 +133,7 @@ impl Record {
             Self::Network(_) => 16,
             Self::Tags(_) => 17,
             Self::Cluster(_) => 18,
+            Self::Scaling(_) => 19,
         }
     }
 }
@@ -203,6 +208,14 @@ pub struct JobRecord {
 pub struct TagsRecord {
     key: JobKey,
     tags: Vec<VersionTag>,
+}
+
+/// The scaling events of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingRecord {
+    key: JobKey,
+    /// By group.
+    events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
 }
 
 /// What the instances that one plan placed for one group have in common; its job's version and its

@@ -62,7 +62,10 @@ pub fn command(command: &Command) -> String {
             )
         }
         Command::SetJobStable { key, version, .. } => format!("{key} {version} is stable"),
-        Command::DispatchJob { key, .. } => format!("dispatch {key}"),
+        Command::ScaleGroup { key, scaling, .. } => format!("scale {key} to {:?}", scaling.count),
+        Command::DispatchJob { key, .. } | Command::DispatchJobAt { key, .. } => {
+            format!("dispatch {key}")
+        }
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::SetClusterPolicy { .. } => "network policy".to_owned(),

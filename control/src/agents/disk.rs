@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use muster_control_core::migrate::{self, NoDataError, Verdict};
 use muster_domain::id::{AllocId, NodeId};
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
-use muster_wire::rpc::{AgentReply, AgentRequest, DiskRequest, DiskTaken, NodeReply, NodeRequest};
+use muster_wire::rpc::{
+    AgentReply, AgentRequest, DiskRequest, DiskTaken, FailureKind, NodeReply, NodeRequest,
+};
 use quinn::Connection;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
@@ -194,11 +196,11 @@ fn translated(reply: NodeReply) -> (AgentReply, bool) {
         NodeReply::DiskEnd(sum) => (AgentReply::DiskEnd(sum), true),
         NodeReply::Failed {
             reason,
-            not_found: true,
+            kind: FailureKind::NotFound,
         } => (AgentReply::Gone { reason }, true),
         NodeReply::Failed {
             reason,
-            not_found: false,
+            kind: FailureKind::Other | FailureKind::TooMany | FailureKind::Unavailable,
         } => (AgentReply::Later { reason }, true),
         NodeReply::LogData { .. }
         | NodeReply::LogGap { .. }

@@ -4,7 +4,7 @@
 //! either direction ends the other.
 
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_wire::rpc::{ExecInput, NodeReply};
+use muster_wire::rpc::{ExecInput, FailureKind, NodeReply};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -66,7 +66,7 @@ pub(super) async fn join<I: DeserializeOwned + Serialize>(
                 Ok(None) => return,
                 Err(error) => NodeReply::Failed {
                     reason: format!("the node's answer broke off: {}", super::chain(&error)),
-                    not_found: false,
+                    kind: FailureKind::Other,
                 },
             };
             let last = matches!(reply, NodeReply::Failed { .. });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_TAKEN_BYTES;
-use muster_wire::rpc::{LogTaken, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogTaken, NodeReply, NodeRequest};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
@@ -148,7 +148,7 @@ pub(super) async fn pass_on(
                     replies
                         .send(NodeReply::Failed {
                             reason,
-                            not_found: false,
+                            kind: FailureKind::Other,
                         })
                         .await,
                 );

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_wire::rpc::{DiskTaken, ExecInput, ExecSession, NodeReply, NodeRequest};
+use muster_wire::rpc::{DiskTaken, ExecInput, ExecSession, FailureKind, NodeReply, NodeRequest};
 use quinn::Connection;
 use tokio::sync::mpsc;
 
@@ -242,7 +242,7 @@ pub(crate) async fn answer_for_server(
 async fn refuse(mut sender: FrameSender, error: &NodeRequestError) {
     let failed = NodeReply::Failed {
         reason: super::chain(error),
-        not_found: false,
+        kind: FailureKind::Other,
     };
     // The other server is gone if it does not take it.
     drop(sender.send(&failed).await);

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use muster_control_core::fsm::{Command, Rejection, Response};
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId};
-use muster_domain::node::{NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
+use muster_domain::node::{NodeEvent, NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
 use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{FromAgent, ToAgent};
@@ -206,12 +206,7 @@ async fn check_secret(
         "Registration refused: an agent at {} has the id of this node and another secret",
         peer.ip()
     );
-    // An agent may try again and again: the same event is written once.
-    if known
-        .events
-        .last()
-        .is_none_or(|last| last.message != message)
-    {
+    if !is_recorded(&known.events, &message) {
         tracing::warn!(node_id = %spec.id, %peer, "an agent with another secret is refused");
         let event = Command::AddNodeEvent {
             node_id: spec.id,
@@ -227,6 +222,12 @@ async fn check_secret(
     Err(SessionError::Refused {
         reason: rejection.to_string(),
     })
+}
+
+/// Whether a kept event has this message. Agents may try again and again, in turn from several addresses: the same
+/// event is written once.
+fn is_recorded(events: &[NodeEvent], message: &str) -> bool {
+    events.iter().any(|event| event.message == message)
 }
 
 /// Tells the agent why the session ends, and waits for it to have read that: closing the connection would take it
@@ -539,5 +540,31 @@ impl Session<'_> {
                 return error;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    /// Two agents try in turn, from two addresses.
+    #[test]
+    fn an_attempt_is_recorded_once_for_each_address() {
+        let event = |message: &str| NodeEvent {
+            subsystem: NodeSubsystem::Cluster,
+            message: message.to_owned(),
+            at: Timestamp(1),
+            index: LogIndex(1),
+        };
+        let mut events = Vec::new();
+        for attempt in ["from a", "from b", "from a", "from b", "from a"] {
+            if !is_recorded(&events, attempt) {
+                events.push(event(attempt));
+            }
+        }
+
+        assert_eq!(events.len(), 2);
     }
 }

@@ -13,6 +13,7 @@ use muster_wire::api::alloc::{
     self as shapes, AllocListStub, AllocStopResponse, GarbageCollection, NodeRef,
 };
 
+use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table, path};
@@ -127,13 +128,10 @@ async fn stop(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,
     query: Query,
+    body: RawBody,
 ) -> Result<Response, ApiError> {
+    shapes::read_stop(&body.0, &alloc_id)?;
     let alloc_id: AllocId = path::id(&alloc_id, WHAT)?;
-    if query.flag("no_shutdown_delay")? {
-        return Err(ApiError::Unsupported {
-            what: "alloc stop without the shutdown delay".to_owned(),
-        });
-    }
     let command = Command::MigrateAllocs {
         alloc_ids: vec![alloc_id],
         trigger: Trigger::AllocStop,

@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
 use muster_control_core::state::AllocView;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::{AllocId, NodeId};
@@ -11,7 +11,7 @@ use muster_wire::api::alloc::{SignalRequest, read_signal};
 use muster_wire::api::history::AllocHistory;
 use muster_wire::api::network::AllocNetwork;
 use muster_wire::api::stats::{AllocStats, NodeStats};
-use muster_wire::rpc::{self, NodeReply, NodeRequest};
+use muster_wire::rpc::{self, FailureKind, NodeReply, NodeRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ use super::{Http, Table, alloc, exec, logs, metrics, path, usage};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {
-    table
+    let mut table = table
         .on("/v1/client/stats", get(node_stats))
         .on("/v1/client/allocation/{alloc_id}/stats", get(alloc_stats))
         .on(
@@ -40,7 +40,17 @@ pub(super) fn routes(table: Table) -> Table {
             "/v1/client/allocation/{alloc_id}/signal",
             put(signal).post(signal),
         )
-        .on("/v1/client/fs/logs/{alloc_id}", get(logs::read))
+        .on("/v1/client/fs/logs/{alloc_id}", get(logs::read));
+    // Not a route of ours: it is there to be refused by name.
+    let path = "/v1/client/allocation/{alloc_id}/restart";
+    table.router = table.router.route(path, any(restart));
+    table
+}
+
+async fn restart() -> ApiError {
+    ApiError::Unsupported {
+        what: "a restart of tasks in place".to_owned(),
+    }
 }
 
 /// The allocation that a path names.
@@ -78,7 +88,7 @@ pub(super) fn task_of(query: &Query, alloc: &Allocation) -> Result<String, ApiEr
             );
             Err(ApiError::NodeFailed {
                 reason,
-                not_found: true,
+                kind: FailureKind::NotFound,
             })
         }
         (None, names) => Err(ApiError::Malformed(format!(
@@ -140,15 +150,15 @@ async fn told(
     loop {
         match tokio::time::timeout(silence, replies.recv()).await {
             Ok(Some(NodeReply::Idle)) => {}
-            Ok(Some(NodeReply::Failed { reason, not_found })) => {
-                return Err(ApiError::NodeFailed { reason, not_found });
+            Ok(Some(NodeReply::Failed { reason, kind })) => {
+                return Err(ApiError::NodeFailed { reason, kind });
             }
             Ok(Some(reply)) => return Ok(reply),
             Ok(None) => {
                 let reason = "the node ended its answer before it began".to_owned();
                 return Err(ApiError::NodeFailed {
                     reason,
-                    not_found: false,
+                    kind: FailureKind::Other,
                 });
             }
             Err(_) => return Err(ApiError::NodeSilent { waited: silence }),
@@ -268,7 +278,7 @@ async fn signal(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let SignalRequest { signal, task, .. } = read_signal(&body.0)?;
+    let SignalRequest { signal, task, .. } = read_signal(&body.0, &alloc_id)?;
     let alloc = find_alloc(&http, &query, &alloc_id).await?;
     let request = NodeRequest::Signal {
         alloc_id: alloc.id,

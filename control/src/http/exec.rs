@@ -18,7 +18,9 @@ use futures::{SinkExt as _, StreamExt as _};
 use muster_link::window::Window;
 use muster_wire::api::exec::{ExitResult, Input, Output, Piece};
 use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_WINDOW_BYTES};
-use muster_wire::rpc::{ExecExit, ExecInput, ExecPiece, ExecSession, LogStream, NodeReply};
+use muster_wire::rpc::{
+    ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind, LogStream, NodeReply,
+};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -97,13 +99,11 @@ async fn opened(line: &mut ExecLine) -> Result<(), ApiError> {
         return match line.replies.recv().await {
             Some(NodeReply::Idle) => continue,
             Some(NodeReply::ExecOpened) => Ok(()),
-            Some(NodeReply::Failed { reason, not_found }) => {
-                Err(ApiError::NodeFailed { reason, not_found })
-            }
+            Some(NodeReply::Failed { reason, kind }) => Err(ApiError::NodeFailed { reason, kind }),
             Some(_) | None => Err(ApiError::NodeFailed {
                 reason: "the node opened no session; its agent may be of an older version"
                     .to_owned(),
-                not_found: false,
+                kind: FailureKind::Other,
             }),
         };
     }

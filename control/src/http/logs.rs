@@ -53,8 +53,8 @@ pub(super) async fn read(
         .await?;
     // The first reply decides the status code. A log that stays silent is a good one.
     let first = match tokio::time::timeout(limits::STREAM_HEARTBEAT, replies.recv()).await {
-        Ok(Some(NodeReply::Failed { reason, not_found })) => {
-            return Err(ApiError::NodeFailed { reason, not_found });
+        Ok(Some(NodeReply::Failed { reason, kind })) => {
+            return Err(ApiError::NodeFailed { reason, kind });
         }
         Ok(Some(reply)) => First::Reply(reply),
         Ok(None) => First::End,
@@ -223,7 +223,7 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         | NodeReply::LogGap { .. }
         | NodeReply::LogEnd { .. }
         | NodeReply::Idle => Ok(None),
-        NodeReply::Failed { reason, not_found } => Err(ApiError::NodeFailed { reason, not_found }),
+        NodeReply::Failed { reason, kind } => Err(ApiError::NodeFailed { reason, kind }),
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
         | NodeReply::AllocHistory(_)
@@ -276,8 +276,8 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
             ..Frame::default()
         },
         NodeReply::Idle => return Ok(Some(Bytes::from_static(Frame::HEARTBEAT.as_bytes()))),
-        NodeReply::Failed { reason, not_found } => {
-            return Err(ApiError::NodeFailed { reason, not_found });
+        NodeReply::Failed { reason, kind } => {
+            return Err(ApiError::NodeFailed { reason, kind });
         }
         NodeReply::NodeStats(_)
         | NodeReply::AllocStats(_)
@@ -316,6 +316,7 @@ fn misled() -> ApiError {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
+    use muster_wire::rpc::FailureKind;
 
     use super::*;
 
@@ -366,7 +367,7 @@ mod tests {
         sender
             .send(NodeReply::Failed {
                 reason,
-                not_found: false,
+                kind: FailureKind::Other,
             })
             .await
             .unwrap();

@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
 use muster_control_core::fsm::{self, Command};
 use muster_control_core::state::{Allocs, State};
 use muster_domain::id::NodeId;
@@ -20,7 +20,7 @@ use super::{Http, Table, path};
 const WHAT: &str = "node";
 
 pub(super) fn routes(table: Table) -> Table {
-    table
+    let mut table = table
         .on("/v1/nodes", get(list))
         .on("/v1/node/{node_id}", get(one))
         .on("/v1/node/{node_id}/allocations", get(allocations))
@@ -28,7 +28,17 @@ pub(super) fn routes(table: Table) -> Table {
         .on(
             "/v1/node/{node_id}/eligibility",
             put(set_eligibility).post(set_eligibility),
-        )
+        );
+    // Not a route of ours: it is there to be refused by name.
+    table.router = table.router.route("/v1/node/{node_id}/purge", any(purge));
+    table
+}
+
+/// The collection of garbage forgets nodes.
+async fn purge() -> ApiError {
+    ApiError::Unsupported {
+        what: "a purge of nodes".to_owned(),
+    }
 }
 
 async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
@@ -104,14 +114,14 @@ async fn set_eligibility(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
+    let eligibility = read_eligibility(&body.0, &node_id)?;
     let node_id: NodeId = path::id(&node_id, WHAT)?;
-    let eligibility = read_eligibility(&body.0)?;
     let command = Command::SetEligibility {
         node_id,
         eligibility,
         at: http.control.now(),
     };
-    update(&http, &query, command).await
+    update(&http, &query, command, &[]).await
 }
 
 async fn drain(
@@ -120,21 +130,27 @@ async fn drain(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let node_id: NodeId = path::id(&node_id, WHAT)?;
     let DrainOrder {
         spec,
         mark_eligible,
-    } = read_drain(&body.0)?;
+        warnings,
+    } = read_drain(&body.0, &node_id)?;
+    let node_id: NodeId = path::id(&node_id, WHAT)?;
     let command = Command::DrainNode {
         node_id,
         drain: spec,
         mark_eligible,
         at: http.control.now(),
     };
-    update(&http, &query, command).await
+    update(&http, &query, command, &warnings).await
 }
 
-async fn update(http: &Http, query: &Query, command: Command) -> Result<Response, ApiError> {
+async fn update(
+    http: &Http,
+    query: &Query,
+    command: Command,
+    warnings: &[String],
+) -> Result<Response, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));
@@ -142,6 +158,7 @@ async fn update(http: &Http, query: &Query, command: Command) -> Result<Response
     query.json(&NodeUpdateResponse {
         node_modify_index: index.0,
         index: index.0,
+        warnings: warnings.join("\n"),
         ..NodeUpdateResponse::default()
     })
 }

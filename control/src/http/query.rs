@@ -29,7 +29,7 @@ const ALL_NAMESPACES: &str = "*";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Parameters of Nomad that are refused if they are set: an answer without them would be another one than was asked for.
-const UNSUPPORTED: [(&str, &str); 4] = [
+const UNSUPPORTED: [(&str, &str); 5] = [
     ("filter", "chooses rows by an expression"),
     ("reverse", "turns the order of rows"),
     (
@@ -37,6 +37,7 @@ const UNSUPPORTED: [(&str, &str); 4] = [
         "gives an evaluation another priority than its job",
     ),
     ("reschedule", "counts a stop as a failure"),
+    ("no_shutdown_delay", "stops tasks without their delay"),
 ];
 
 /// The parameters of a request. Those that nobody asks for are ignored, as Nomad does.

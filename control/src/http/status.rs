@@ -12,6 +12,7 @@ use muster_domain::fault::Fault;
 use muster_domain::id::NodeId;
 use muster_wire::api::job::request::{self, ReadJobError};
 use muster_wire::api::task::{TaskError, kind};
+use muster_wire::rpc::FailureKind;
 
 use super::cross_site::CrossSiteError;
 use crate::agents::NodeRequestError;
@@ -103,8 +104,8 @@ pub(crate) enum ApiError {
     NodeFailed {
         /// Why.
         reason: String,
-        /// What was asked for does not exist there.
-        not_found: bool,
+        /// The kind of failure.
+        kind: FailureKind,
     },
     /// What is asked about one-off tasks is refused, in Diego's manner.
     #[error("{message}")]
@@ -220,11 +221,7 @@ impl ApiError {
     /// The status code.
     fn status(&self) -> StatusCode {
         match self {
-            Self::UnknownRoute
-            | Self::NotFound { .. }
-            | Self::NodeFailed {
-                not_found: true, ..
-            } => StatusCode::NOT_FOUND,
+            Self::UnknownRoute | Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::CrossSite(error) => cross_site_status(error),
             Self::Malformed(_) | Self::Body(_) | Self::Invalid(_) | Self::Task { .. } => {
@@ -262,23 +259,27 @@ impl ApiError {
                 ChangeServersError::Stopped { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Restore(error) => match error {
-                RestoreError::NoLeader => StatusCode::SERVICE_UNAVAILABLE,
+                RestoreError::NoLeader | RestoreError::Here(RestoreSnapshotError::Write { .. }) => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
                 RestoreError::Here(RestoreSnapshotError::TooLarge { .. }) => {
                     StatusCode::PAYLOAD_TOO_LARGE
                 }
                 RestoreError::Here(RestoreSnapshotError::Void) => StatusCode::CONFLICT,
                 RestoreError::Lost { .. } => StatusCode::GATEWAY_TIMEOUT,
-                RestoreError::Here(
-                    RestoreSnapshotError::Read(_) | RestoreSnapshotError::Write { .. },
-                )
-                | RestoreError::There { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+                RestoreError::Here(RestoreSnapshotError::Read(_)) | RestoreError::There { .. } => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
             },
             Self::Node(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NodeSilent { .. } | Self::NodeBusy { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::NodeFailed {
-                not_found: false, ..
-            }
-            | Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NodeFailed { kind, .. } => match kind {
+                FailureKind::Other => StatusCode::INTERNAL_SERVER_ERROR,
+                FailureKind::NotFound => StatusCode::NOT_FOUND,
+                FailureKind::TooMany => StatusCode::TOO_MANY_REQUESTS,
+                FailureKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            },
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }
@@ -328,7 +329,10 @@ impl IntoResponse for ApiError {
             Some(error) => (status, Json(error)).into_response(),
             None => (status, text, self.to_string()).into_response(),
         };
-        if status == StatusCode::SERVICE_UNAVAILABLE {
+        if matches!(
+            status,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        ) {
             let seconds = HeaderValue::from(limits::RETRY_AFTER.as_secs());
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
@@ -367,6 +371,24 @@ mod tests {
             let response = ApiError::from(error).into_response();
             assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_free_place_is_no_server_fault() {
+        let cases = [
+            (FailureKind::Other, 500, false),
+            (FailureKind::NotFound, 404, false),
+            (FailureKind::TooMany, 429, true),
+            (FailureKind::Unavailable, 503, true),
+        ];
+
+        for (kind, status, says_when) in cases {
+            let reason = "this node has 64 sessions".to_owned();
+            let response = ApiError::NodeFailed { reason, kind }.into_response();
+            assert_eq!(response.status().as_u16(), status, "{kind:?}");
+            let retry_after = response.headers().contains_key(header::RETRY_AFTER);
+            assert_eq!(retry_after, says_when, "{kind:?}");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::api::null::{self, Null};
 use crate::api::resources::{AllocatedResources, Resources};
 
 pub use metric::{Metric, NodeScoreMeta};
-pub use signal::{SignalRequest, read_signal};
+pub use signal::{SignalRequest, read_signal, read_stop};
 pub use task::{TaskEvent, TaskState};
 
 /// What of an allocation is about its node.

@@ -91,6 +91,19 @@ pub(super) fn read<T>(
     known: &Known,
     fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
 ) -> Result<T, ReadJobError> {
+    debug_assert!(
+        known.harmless.is_empty(),
+        "a harmless field needs an answer with warnings"
+    );
+    Ok(read_with_warnings(body, known, fields)?.0)
+}
+
+/// The same, with a warning for each harmless field.
+pub(super) fn read_with_warnings<T>(
+    body: &[u8],
+    known: &Known,
+    fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
+) -> Result<(T, Vec<String>), ReadJobError> {
     let value = parse(body)?;
     let found = RefCell::new(Findings::default());
     let read = Block::new(String::new(), &value, &found).and_then(|mut block| {
@@ -98,9 +111,9 @@ pub(super) fn read<T>(
         block.finish(known);
         read
     });
-    let (faults, _) = found.into_inner().into_parts();
+    let (faults, warnings) = found.into_inner().into_parts();
     match read {
-        Some(read) if faults.is_empty() => Ok(read),
+        Some(read) if faults.is_empty() => Ok((read, warnings)),
         Some(_) | None => Err(ReadJobError::Faults(faults)),
     }
 }
@@ -406,6 +419,17 @@ impl<'v> Block<'v> {
                 Some((key.clone(), block))
             })
             .collect()
+    }
+
+    /// Reads the field `name`, which may repeat the id of the path and no other.
+    pub(super) fn id_of_path(&mut self, name: &'static str, id: &str) {
+        let named = self.word(name);
+        if let Some(other) = named.filter(|named| named != id) {
+            self.fault(
+                name,
+                format!("does not match: the path names {id}, not {other}"),
+            );
+        }
     }
 
     /// Looks at what nobody asked for.

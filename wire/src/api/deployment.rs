@@ -188,13 +188,7 @@ fn read<T>(
     fields: impl FnOnce(&mut Block<'_>) -> T,
 ) -> Result<T, ReadJobError> {
     block::read(body, &KNOWN, |block| {
-        let named = block.word("DeploymentID");
-        if let Some(other) = named.filter(|named| named != id) {
-            block.fault(
-                "DeploymentID",
-                format!("does not match: the path names {id}, not {other}"),
-            );
-        }
+        block.id_of_path("DeploymentID", id);
         Some(fields(block))
     })
 }

@@ -29,7 +29,7 @@ use crate::api::resources::{Dns, Network, Port, Resources};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
-    ScaleStatus, StableRequest, StableResponse, TagRequest, TagResponse,
+    ScaleStatus, ScalingEvent, StableRequest, StableResponse, TagRequest, TagResponse,
 };
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,

@@ -450,7 +450,13 @@ pub struct NodeUpdateResponse {
     pub eval_ids: Vec<String>,
     pub eval_create_index: u64,
     pub index: u64,
+    /// Beyond Nomad: fields of the request that are ignored.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub warnings: String,
 }
+
+/// Fields that every request of Nomad's clients may have.
+const COMMON_FIELDS: &[&str] = &["Region", "Namespace", "SecretID", "AuthToken"];
 
 /// What `PUT /v1/node/:id/drain` takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -491,22 +497,24 @@ impl From<DrainSpec> for DrainSpecRequest {
 }
 
 /// What the body of `PUT /v1/node/:id/drain` asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainOrder {
     /// `None`: no longer.
     pub spec: Option<DrainSpec>,
     /// Without `spec`: the node takes work again.
     pub mark_eligible: bool,
+    /// Fields that are ignored.
+    pub warnings: Vec<String>,
 }
 
-/// What the body of `PUT /v1/node/:id/drain` asks for.
+/// What the body of `PUT /v1/node/:id/drain` asks for. It may repeat the id of the path.
 ///
 /// # Errors
 ///
 /// [`ReadJobError`] for malformed bodies.
-pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
+pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
     const KNOWN: Known = Known {
-        derived: &["NodeID"],
+        derived: COMMON_FIELDS,
         harmless: &["Meta"],
         unsupported: &[],
     };
@@ -515,7 +523,8 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
         harmless: &[],
         unsupported: &[],
     };
-    block::read(body, &KNOWN, |block| {
+    let read = block::read_with_warnings(body, &KNOWN, |block| {
+        block.id_of_path("NodeID", id);
         let spec = block.block("DrainSpec").map(|mut block| {
             let deadline = block.signed("Deadline", i64::MIN..=i64::MAX);
             let ignore_system_jobs = block.boolean("IgnoreSystemJobs").unwrap_or_default();
@@ -533,22 +542,25 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
         Some(DrainOrder {
             spec,
             mark_eligible,
+            warnings: Vec::new(),
         })
-    })
+    });
+    read.map(|(order, warnings)| DrainOrder { warnings, ..order })
 }
 
-/// What the body of `PUT /v1/node/:id/eligibility` asks for.
+/// What the body of `PUT /v1/node/:id/eligibility` asks for. It may repeat the id of the path.
 ///
 /// # Errors
 ///
 /// [`ReadJobError`] for anything but `{"Eligibility": "eligible"}` or `"ineligible"`.
-pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
+pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobError> {
     const KNOWN: Known = Known {
-        derived: &["NodeID"],
+        derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],
     };
     block::read(body, &KNOWN, |block| {
+        block.id_of_path("NodeID", id);
         let word = block.string("Eligibility").unwrap_or_default();
         let asked = [Eligibility::Eligible, Eligibility::Ineligible]
             .into_iter()
@@ -570,17 +582,17 @@ mod tests {
     #[test]
     fn eligibility_is_one_of_two_words() {
         assert_eq!(
-            read_eligibility(br#"{"Eligibility":"ineligible"}"#).unwrap(),
+            read_eligibility(br#"{"Eligibility":"ineligible"}"#, "n").unwrap(),
             Eligibility::Ineligible
         );
         assert!(
-            read_eligibility(br#"{"Eligibility":"maybe"}"#)
+            read_eligibility(br#"{"Eligibility":"maybe"}"#, "n")
                 .unwrap_err()
                 .to_string()
                 .contains("`maybe`")
         );
         assert!(
-            read_eligibility(br#"{"Eligible":true}"#)
+            read_eligibility(br#"{"Eligible":true}"#, "n")
                 .unwrap_err()
                 .to_string()
                 .contains("did you mean `Eligibility`")
@@ -592,7 +604,7 @@ mod tests {
     fn a_drain_has_three_kinds_of_deadline() {
         let read = |deadline: &str| {
             let body = format!(r#"{{"NodeID":"n","DrainSpec":{{"Deadline":{deadline}}}}}"#);
-            read_drain(body.as_bytes()).unwrap().spec.unwrap()
+            read_drain(body.as_bytes(), "n").unwrap().spec.unwrap()
         };
 
         for (deadline, wanted) in [
@@ -604,19 +616,40 @@ mod tests {
             assert_eq!(spec.deadline, wanted, "{deadline}");
             let again = serde_json::to_string(&DrainSpecRequest::from(spec)).unwrap();
             let body = format!(r#"{{"DrainSpec":{again}}}"#);
-            assert_eq!(read_drain(body.as_bytes()).unwrap().spec, Some(spec));
+            assert_eq!(read_drain(body.as_bytes(), "n").unwrap().spec, Some(spec));
         }
     }
 
     #[test]
+    fn a_body_may_not_name_another_node() {
+        let drain = read_drain(br#"{"NodeID":"other"}"#, "n").unwrap_err();
+        let eligibility = br#"{"NodeID":"other","Eligibility":"eligible"}"#;
+        let eligibility = read_eligibility(eligibility, "n").unwrap_err();
+
+        for error in [drain, eligibility] {
+            assert!(error.to_string().contains("does not match"), "{error}");
+        }
+        assert!(read_drain(br#"{"NodeID":"n","Region":"global"}"#, "n").is_ok());
+    }
+
+    #[test]
+    fn the_note_of_a_drain_is_named_in_a_warning() {
+        let order = read_drain(br#"{"Meta":{"message":"new disks"}}"#, "n").unwrap();
+        assert!(order.warnings[0].contains("Meta"), "{:?}", order.warnings);
+        let order = read_drain(br#"{"Meta":{}}"#, "n").unwrap();
+        assert!(order.warnings.is_empty());
+    }
+
+    #[test]
     fn a_drain_ends_without_a_spec() {
-        let order = read_drain(br#"{"DrainSpec":null,"MarkEligible":true}"#).unwrap();
+        let order = read_drain(br#"{"DrainSpec":null,"MarkEligible":true}"#, "n").unwrap();
 
         assert_eq!((order.spec, order.mark_eligible), (None, true));
-        let begun = read_drain(br#"{"DrainSpec":{"Deadline":0},"MarkEligible":true}"#).unwrap();
+        let begun =
+            read_drain(br#"{"DrainSpec":{"Deadline":0},"MarkEligible":true}"#, "n").unwrap();
         assert!(begun.spec.is_some() && !begun.mark_eligible);
         assert!(
-            read_drain(br#"{"DrainSpec":{"Dedline":0}}"#)
+            read_drain(br#"{"DrainSpec":{"Dedline":0}}"#, "n")
                 .unwrap_err()
                 .to_string()
                 .contains("did you mean `Deadline`")

@@ -18,9 +18,9 @@ use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
     AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskEntry, DiskPiece, DiskPlace,
-    DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FileMeta,
-    FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest, NodeReply,
-    NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
+    DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind,
+    FileMeta, FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest,
+    NodeReply, NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -422,7 +422,7 @@ fn questions(golden: &mut String) {
     );
     let failed = NodeReply::Failed {
         reason: "no such task".to_owned(),
-        not_found: true,
+        kind: FailureKind::NotFound,
     };
     line(golden, "failed", &failed);
     let collect = NodeRequest::CollectGarbage { dry_run: true };

@@ -7,10 +7,12 @@ use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::EvalId;
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTag};
+use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, ScalingEvent, VersionTag};
 use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
 
-use super::{Change, GcBounds, JobPlaces, Rejection, Response, TagGiven, garbage, plan};
+use super::{
+    Change, GcBounds, GroupScaling, JobPlaces, Rejection, Response, TagGiven, garbage, plan,
+};
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
 
@@ -88,6 +90,7 @@ pub(super) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
             status: JobStatus::Pending,
             stable: Vec::new(),
             tags: Vec::new(),
+            scaling_events: Arc::default(),
             launched_at: None,
             modify_index: change.index,
         }),
@@ -184,6 +187,7 @@ fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
         status: row.job.status,
         stable: kept_stable(&row.job, &older),
         tags: row.job.tags.clone(),
+        scaling_events: Arc::clone(&row.job.scaling_events),
         launched_at: row.job.launched_at,
         modify_index: change.index,
     };
@@ -436,6 +440,84 @@ pub(super) fn scale(
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
+}
+
+/// Scales a group if there is a count, and records the event.
+pub(super) fn scale_group(
+    change: &mut Change<'_>,
+    key: JobKey,
+    scaling: GroupScaling,
+    check_index: Option<LogIndex>,
+) -> Result<Response, Rejection> {
+    let GroupScaling {
+        group: name,
+        count,
+        error,
+        message,
+        meta_json,
+    } = scaling;
+    let row = known(change, &key)?;
+    let current = &row.job.current;
+    let Some(group) = current.spec.groups.iter().find(|group| group.name == name) else {
+        let why = format!("it has no group {name}");
+        return Err(Rejection::Job { key, why });
+    };
+    let previous_count = group.count;
+    admissible(&current.spec, Some(&row), check_index)?;
+    let (response, eval_id) = match count {
+        Some(count) => {
+            let response = scale(change, key.clone(), &name, count, check_index)?;
+            let eval_id = match response {
+                Response::JobRegistered { eval_id, .. } => eval_id,
+                _ => None,
+            };
+            (response, eval_id)
+        }
+        None => {
+            let response = Response::JobRegistered {
+                eval_id: None,
+                version: current.version,
+                job_modify_index: current.job_modify_index,
+            };
+            (response, None)
+        }
+    };
+    let event = ScalingEvent {
+        at: change.at,
+        count,
+        previous_count,
+        error,
+        message,
+        meta_json,
+        eval_id,
+        create_index: change.index,
+    };
+    record_scaling(change, &key, name, event)?;
+    Ok(response)
+}
+
+/// Adds the newest scaling event of a group. Events of groups that the job has no more are forgotten.
+fn record_scaling(
+    change: &mut Change<'_>,
+    key: &JobKey,
+    group: String,
+    event: ScalingEvent,
+) -> Result<(), Rejection> {
+    let row = known(change, key)?;
+    let mut job = (*row.job).clone();
+    let mut events = (*job.scaling_events).clone();
+    let groups = &job.current.spec.groups;
+    events.retain(|name, _| groups.iter().any(|group| group.name == *name));
+    let of_group = events.entry(group).or_default();
+    of_group.insert(0, event);
+    of_group.truncate(limits::SCALING_EVENTS_MAX);
+    job.scaling_events = Arc::new(events);
+    job.modify_index = change.index;
+    change.put_job(JobRow {
+        job: Arc::new(job),
+        ..(*row).clone()
+    });
+    Ok(())
 }
 
 fn waits(deployment: &Deployment) -> bool {

@@ -127,7 +127,7 @@ impl Command {
     }
 
     fn swap_added(&mut self, other_suffix: &mut String, other_due: &mut Timestamp) {
-        if let Self::DispatchJob { suffix, .. } = self {
+        if let Self::DispatchJob { suffix, .. } | Self::DispatchJobAt { suffix, .. } = self {
             std::mem::swap(suffix, other_suffix);
         }
         if let Self::LaunchPeriodic {

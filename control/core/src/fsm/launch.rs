@@ -9,7 +9,7 @@ use muster_domain::job::{
     DISPATCH_LAUNCH_INFIX, Job, JobSpec, JobStatus, Launched, PERIODIC_LAUNCH_INFIX, Parameterized,
     PayloadUse,
 };
-use muster_domain::limits::PAYLOAD_BYTES_MAX;
+use muster_domain::limits::{PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 
 use super::{Change, Rejection, Response, job};
 use crate::limits;
@@ -17,16 +17,31 @@ use crate::state::JobRow;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
+/// A run of a parameterized job.
+pub(super) struct Dispatch {
+    /// The end of the new job's id.
+    pub(super) suffix: String,
+    pub(super) payload: Vec<u8>,
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) idempotency_token: String,
+    /// `None` for the parent's.
+    pub(super) priority: Option<u8>,
+}
+
 /// Runs a parameterized job with what the dispatch carries. A token that was used before gives the job that it
 /// made then.
 pub(super) fn dispatch(
     change: &mut Change<'_>,
     key: JobKey,
-    suffix: &str,
-    payload: Vec<u8>,
-    meta: BTreeMap<String, String>,
-    idempotency_token: String,
+    dispatch: Dispatch,
 ) -> Result<Response, Rejection> {
+    let Dispatch {
+        suffix,
+        payload,
+        meta,
+        idempotency_token,
+        priority,
+    } = dispatch;
     let row = job::known(change, &key)?;
     let refuse = |why: String| {
         Err(Rejection::Job {
@@ -44,6 +59,12 @@ pub(super) fn dispatch(
     if let Err(why) = check_dispatch(parameterized, &payload, &meta) {
         return refuse(why);
     }
+    let priority = priority.unwrap_or(spec.priority);
+    if !(1..=PRIORITY_MAX).contains(&priority) {
+        return refuse(format!(
+            "priority {priority} of the dispatch is outside 1 to {PRIORITY_MAX}"
+        ));
+    }
     if let Some(job_id) = dispatched_before(change, &key, &idempotency_token) {
         return Ok(Response::JobLaunched {
             job_id,
@@ -58,6 +79,7 @@ pub(super) fn dispatch(
     let mut child = JobSpec {
         id: child_id.clone(),
         name: child_id,
+        priority,
         parameterized: None,
         launched: Some(Launched {
             parent_id: key.job_id.clone(),

@@ -127,6 +127,7 @@ fn job(state: &State, spec: JobSpec, now: Timestamp) -> Job {
         status: JobStatus::Pending,
         stable: Vec::new(),
         tags: Vec::new(),
+        scaling_events: Arc::default(),
         launched_at: None,
         modify_index: index,
     }

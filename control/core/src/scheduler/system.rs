@@ -108,7 +108,9 @@ impl<'a> Looking<'a, '_> {
         if alloc.is_terminal() {
             let is_current = job.is_some_and(|job| alloc.job().is_same(&job.current));
             let counts = || counts_although_over(alloc) || self.waits(alloc);
-            if group.is_some() && is_current && counts() {
+            // A user wants another instance at once, whatever the policy says.
+            let is_forced = alloc.transition().force_reschedule;
+            if group.is_some() && is_current && !is_forced && counts() {
                 present.served.insert(number);
             }
             return;

@@ -9,8 +9,8 @@ use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, TagsRecord,
-    VERSION,
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, ScalingRecord,
+    TagsRecord, VERSION,
 };
 use crate::limits::NODE_NUMBERS_MAX;
 #[cfg(any(test, feature = "fixture"))]
@@ -145,6 +145,7 @@ impl Restoring {
             }
             Record::Job(job) => self.job(&job)?,
             Record::Tags(record) => self.tags(record)?,
+            Record::Scaling(record) => self.scaling(record)?,
             Record::Eval(eval) => self.state.put_eval(Arc::unwrap_or_clone(eval)),
             Record::Alloc(row) => self.alloc(*row)?,
             Record::Deployment(row) => {
@@ -276,6 +277,7 @@ impl Restoring {
             status: *status,
             stable: stable.clone(),
             tags: Vec::new(),
+            scaling_events: Arc::default(),
             launched_at: *launched_at,
             modify_index: *modify_index,
         };
@@ -292,6 +294,18 @@ impl Restoring {
         let row = row.ok_or_else(|| self.dangling("job"))?;
         let mut job = (*row.job).clone();
         job.tags = record.tags;
+        self.state.jobs.put(JobRow {
+            job: Arc::new(job),
+            ..(*row).clone()
+        });
+        Ok(())
+    }
+
+    fn scaling<E>(&mut self, record: ScalingRecord) -> Result<(), RestoreError<E>> {
+        let row = self.state.jobs.row(&record.key).map(Arc::clone);
+        let row = row.ok_or_else(|| self.dangling("job"))?;
+        let mut job = (*row.job).clone();
+        job.scaling_events = record.events;
         self.state.jobs.put(JobRow {
             job: Arc::new(job),
             ..(*row).clone()

@@ -12,8 +12,8 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, Times};
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, TagsRecord,
-    VERSION,
+    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, ScalingRecord,
+    TagsRecord, VERSION,
 };
 use crate::state::{Answer, ClusterPolicy, Cohort, Config, JobRow, Row, RowRecord, State};
 
@@ -134,12 +134,18 @@ impl<I> Records<I> {
             Item::Job(row) => {
                 let record = self.shared.job_record(row, &mut self.ready);
                 self.ready.push_back(Record::Job(record));
-                if row.job.tags.is_empty() {
+                if !row.job.tags.is_empty() {
+                    self.ready.push_back(Record::Tags(TagsRecord {
+                        key: row.job.key(),
+                        tags: row.job.tags.clone(),
+                    }));
+                }
+                if row.job.scaling_events.is_empty() {
                     return;
                 }
-                Record::Tags(TagsRecord {
+                Record::Scaling(ScalingRecord {
                     key: row.job.key(),
-                    tags: row.job.tags.clone(),
+                    events: Arc::clone(&row.job.scaling_events),
                 })
             }
             Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
@@ -220,8 +226,9 @@ impl SharedPlaces {
             stop,
             status,
             stable,
-            // In a record of their own.
+            // In records of their own.
             tags: _,
+            scaling_events: _,
             launched_at,
             modify_index,
         } = &**job;

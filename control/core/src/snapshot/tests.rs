@@ -137,6 +137,27 @@ fn populated() -> State {
         }),
         at: cluster.now,
     });
+    cluster.apply(crate::fsm::Command::ScaleGroup {
+        key: JobKey::in_default("web"),
+        scaling: Box::new(crate::fsm::GroupScaling {
+            group: cluster
+                .state
+                .jobs()
+                .get(&JobKey::in_default("web"))
+                .unwrap()
+                .current
+                .spec
+                .groups[0]
+                .name
+                .clone(),
+            count: None,
+            error: true,
+            message: "no metrics".to_owned(),
+            meta_json: r#"{"source":"a test"}"#.to_owned(),
+        }),
+        check_index: None,
+        at: cluster.now,
+    });
     cluster.state
 }
 

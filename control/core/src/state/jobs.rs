@@ -45,17 +45,23 @@ impl JobRow {
             status,
             stable,
             tags,
+            scaling_events,
             launched_at,
             modify_index,
         } = &**job;
         let older: Vec<LogIndex> = older.iter().map(|one| one.job_modify_index).collect();
         let life = (stop, status, stable, launched_at);
         let hash = Digest::of(&(&**current, older, life, modify_index, plan_index));
-        // Without tags it is as it was before there were any: snapshots of that time say so.
-        if tags.is_empty() {
+        // Without tags and scaling events it is as it was before there were any: snapshots of that time say so.
+        let hash = if tags.is_empty() {
             hash
         } else {
             Digest::of(&(hash, tags))
+        };
+        if scaling_events.is_empty() {
+            hash
+        } else {
+            Digest::of(&(hash, "scaling events", &**scaling_events))
         }
     }
 }

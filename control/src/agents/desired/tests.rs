@@ -1,5 +1,7 @@
 use muster_control_core::fixture::Cluster;
+use muster_control_core::fsm::{Command, NewOneOff};
 use muster_domain::fixture::{job, node};
+use muster_domain::resources::Mb;
 
 use super::*;
 
@@ -136,4 +138,49 @@ fn handles_go_with_their_allocations() {
         panic!("{remote:?}")
     };
     assert_eq!((remote.alloc_id, &remote.take), (alloc_id, &vec![handle]));
+}
+
+/// Memory is not oversubscribed, so that placement counts little for it; that is no limit.
+#[test]
+fn a_one_off_task_without_a_memory_limit_stays_so() {
+    for (memory_mb, limit) in [(0, Some(Mb::UNLIMITED)), (64, None)] {
+        let mut cluster = Cluster::new();
+        let node_id = cluster.node(node("n1").build());
+        let mut definition = muster_domain::fixture::definition();
+        definition.memory_mb = memory_mb;
+        let tasks = vec![NewOneOff {
+            guid: "task-1".to_owned(),
+            domain: "apps".to_owned(),
+            definition,
+        }];
+        let at = cluster.now;
+        cluster.apply(Command::DesireOneOffs { tasks, at });
+        cluster.settle();
+
+        let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+
+        let [ToAgent::Desired { allocs, .. }] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        let resources = &allocs[0].job.spec.groups[0].tasks[0].resources;
+        assert_eq!(resources.memory_max, limit, "{memory_mb} MiB");
+    }
+}
+
+/// A service keeps only `memory` while memory is not oversubscribed.
+#[test]
+fn the_memory_max_of_a_service_is_taken_away() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    let mut spec = job("web").build();
+    spec.groups[0].tasks[0].resources.memory_max = Some(Mb(512));
+    cluster.run(spec);
+
+    let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+
+    let [ToAgent::Desired { allocs, .. }] = messages.as_slice() else {
+        panic!("{messages:?}")
+    };
+    let resources = &allocs[0].job.spec.groups[0].tasks[0].resources;
+    assert_eq!(resources.memory_max, None);
 }

@@ -2,14 +2,15 @@
 //! its versions tagged.
 
 use axum::response::Response;
-use muster_control_core::fsm::{self, Command, TagGiven};
+use muster_control_core::fsm::{self, Command, GroupScaling, TagGiven};
 use muster_control_core::state::State;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::Job;
+use muster_domain::limits::SCALING_NOTE_BYTES_MAX;
 use muster_wire::api::job::{
-    EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest, ScaleStatus, StableRequest,
-    StableResponse, TagRequest, TagResponse,
+    EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest, ScaleStatus, ScalingEvent,
+    StableRequest, StableResponse, TagRequest, TagResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -112,33 +113,41 @@ pub(super) async fn scale(
             "missing task group name for scaling action: write it as Target.Group".to_owned(),
         ));
     };
-    let Some(count) = asked.count else {
-        return Err(ApiError::Unsupported {
-            what: "a scaling event without a count".to_owned(),
-        });
+    let refuse = |why: &str| Err(ApiError::Malformed(why.to_owned()));
+    let count = match asked.count.map(u32::try_from).transpose() {
+        Ok(Some(_)) if asked.error => {
+            return refuse("a scaling event with Error has no Count: leave one of them out");
+        }
+        Ok(count) => count,
+        Err(_) => return refuse("Count is outside 0 to 4294967295: give the instances to run"),
     };
-    let has_note = !asked.message.is_empty() || !is_empty(&asked.meta);
-    let count = u32::try_from(count).ok().filter(|_| !asked.error);
-    let count = count.ok_or_else(|| {
-        ApiError::Malformed(
-            "a scaling action has a count from 0 on, and none if it reports an error".to_owned(),
-        )
-    })?;
-    let command = Command::ScaleJob {
+    let meta_json = match &asked.meta {
+        meta if is_empty(meta) => String::new(),
+        meta @ Value::Object(_) => meta.to_string(),
+        _ => return refuse("Meta is not a JSON object: write it as {\"key\": \"value\"}"),
+    };
+    for (field, bytes) in [("Message", asked.message.len()), ("Meta", meta_json.len())] {
+        if bytes > SCALING_NOTE_BYTES_MAX {
+            return Err(ApiError::Malformed(format!(
+                "{field} of a scaling event has {bytes} bytes, above {SCALING_NOTE_BYTES_MAX}"
+            )));
+        }
+    }
+    let command = Command::ScaleGroup {
         key,
-        group,
-        count,
+        scaling: Box::new(GroupScaling {
+            group,
+            count,
+            error: asked.error,
+            message: asked.message,
+            meta_json,
+        }),
         check_index: asked
             .enforce_index
             .then_some(LogIndex(asked.job_modify_index)),
         at: http.control.now(),
     };
-    let mut answer = propose(http, query, command).await?;
-    if has_note {
-        "Message and Meta are not kept: scaling events are not recorded"
-            .clone_into(&mut answer.warnings);
-    }
-    query.json(&answer)
+    query.json(&propose(http, query, command).await?)
 }
 
 pub(super) async fn revert(
@@ -282,8 +291,14 @@ fn scale_status(state: &State, job: &Job) -> ScaleStatus {
             .groups
             .iter()
             .map(|group| {
+                let events = job.scaling_events.get(&group.name);
                 let status = GroupScaleStatus {
                     desired: group.count,
+                    events: events
+                        .into_iter()
+                        .flatten()
+                        .map(ScalingEvent::from)
+                        .collect(),
                     ..GroupScaleStatus::default()
                 };
                 (group.name.clone(), status)

@@ -5,6 +5,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use muster_control_core::fsm::{self, Command};
 use muster_domain::id::JobKey;
+use muster_domain::limits::PRIORITY_MAX;
 use muster_wire::api::job::{DispatchRequest, DispatchResponse};
 
 use super::change::request;
@@ -24,6 +25,7 @@ pub(super) async fn dispatch(
         meta,
         id_prefix_template,
         idempotency_token,
+        priority,
     } = request(&key, &body)?;
     if !id_prefix_template.is_empty() {
         return Err(ApiError::Unsupported {
@@ -37,13 +39,32 @@ pub(super) async fn dispatch(
     let idempotency_token = token.unwrap_or(idempotency_token);
     let namespace = key.namespace.clone();
     let has_token = !idempotency_token.is_empty();
-    let command = Command::DispatchJob {
-        key,
-        suffix: format!("{:08x}", rand::random::<u32>()),
-        payload,
-        meta,
-        idempotency_token,
-        at: http.control.now(),
+    let priority = u8::try_from(priority).map_err(|_| {
+        ApiError::Malformed(format!(
+            "Priority {priority} is outside 1 to {PRIORITY_MAX}: leave it out for the parent's"
+        ))
+    })?;
+    let suffix = format!("{:08x}", rand::random::<u32>());
+    let at = http.control.now();
+    let command = if priority == 0 {
+        Command::DispatchJob {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            at,
+        }
+    } else {
+        Command::DispatchJobAt {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            priority,
+            at,
+        }
     };
     // A token is good for one job, and for as long as what it made is remembered; a key is neither.
     let command = if has_token {

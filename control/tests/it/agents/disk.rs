@@ -8,8 +8,8 @@ use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::node::Eligibility;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{
-    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskRequest, DiskSum, DiskTaken, NodeReply,
-    NodeRequest, ToAgent,
+    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskRequest, DiskSum, DiskTaken, FailureKind,
+    NodeReply, NodeRequest, ToAgent,
 };
 
 use super::light::Cluster;
@@ -154,16 +154,20 @@ async fn a_node_that_fails_is_told_from_one_that_has_nothing() {
     let mut scene = moved().await;
     scene.end_former().await;
     let reason = "why".to_owned();
-    for not_found in [true, false] {
+    for kind in [
+        FailureKind::NotFound,
+        FailureKind::Other,
+        FailureKind::TooMany,
+    ] {
         let (_to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
         let (_, mut sender, _receiver) = scene.asked().await;
 
         let reason = reason.clone();
-        let failed = NodeReply::Failed { reason, not_found };
+        let failed = NodeReply::Failed { reason, kind };
         sender.send(&failed).await.unwrap();
 
         let reason = "why".to_owned();
-        let told = if not_found {
+        let told = if kind == FailureKind::NotFound {
             AgentReply::Gone { reason }
         } else {
             AgentReply::Later { reason }

@@ -15,7 +15,19 @@ async fn a_group_is_scaled() {
     let scaled = client
         .put(
             "/v1/job/web/scale",
-            &json!({"Count": 4, "Target": {"Job": "web", "Group": "main"}}),
+            &json!({
+                "Count": 4,
+                "Target": {"Job": "web", "Group": "main"},
+                "Message": "more load",
+                "Meta": {"metric": 0.9},
+            }),
+        )
+        .await
+        .json();
+    let event = client
+        .put(
+            "/v1/job/web/scale",
+            &json!({"Target": {"Group": "main"}, "Error": true, "Message": "no metrics"}),
         )
         .await
         .json();
@@ -29,9 +41,33 @@ async fn a_group_is_scaled() {
     let nameless = client.put("/v1/job/web/scale", &json!({"Count": 4})).await;
 
     assert_eq!(scaled["EvalID"].as_str().map(str::len), Some(36));
+    let mut group = status["TaskGroups"]["main"].clone();
+    let events = group["Events"].take();
     assert_eq!(
-        status["TaskGroups"]["main"],
-        json!({"Desired": 4, "Placed": 0, "Running": 0, "Healthy": 0, "Unhealthy": 0, "Events": []})
+        group,
+        json!({"Desired": 4, "Placed": 0, "Running": 0, "Healthy": 0, "Unhealthy": 0, "Events": null})
+    );
+    assert_eq!(event["EvalID"], "");
+    let shown = |event: &Value| {
+        let mut event = event.clone();
+        assert!(event["Time"].take().as_u64() > Some(0));
+        assert!(event["CreateIndex"].take().as_u64() > Some(0));
+        event
+    };
+    assert_eq!(events.as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        shown(&events[0]),
+        json!({
+            "Time": null, "Count": null, "PreviousCount": 4, "Message": "no metrics", "Error": true,
+            "Meta": null, "EvalID": null, "CreateIndex": null,
+        })
+    );
+    assert_eq!(
+        shown(&events[1]),
+        json!({
+            "Time": null, "Count": 4, "PreviousCount": 1, "Message": "more load", "Error": false,
+            "Meta": {"metric": 0.9}, "EvalID": scaled["EvalID"], "CreateIndex": null,
+        })
     );
     assert_eq!(status["JobModifyIndex"], scaled["JobModifyIndex"]);
     assert_eq!((unknown.status, nameless.status), (400, 400));

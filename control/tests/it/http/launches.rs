@@ -50,6 +50,23 @@ async fn a_parameterized_job_is_dispatched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dispatch_has_a_priority_of_its_own() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    client.put("/v1/jobs", &parameterized()).await.json();
+
+    for (priority, expected) in [(json!(0), 50), (json!(70), 70)] {
+        let mut body = dispatch();
+        body["Priority"] = priority;
+        let dispatched = client.put("/v1/job/convert/dispatch", &body).await.json();
+        let id = dispatched["DispatchedJobID"].as_str().unwrap();
+        let child = client.get(&format!("/v1/job/{id}")).await.json();
+        assert_eq!(child["Priority"], expected);
+    }
+    test.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dispatch_that_lacks_something_is_refused() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);

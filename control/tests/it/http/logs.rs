@@ -2,7 +2,7 @@
 
 use muster_domain::id::Timestamp;
 use muster_wire::api::logs::Frame;
-use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogOrigin, LogPiece, LogStream, NodeReply, NodeRequest};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -211,7 +211,7 @@ async fn a_log_that_is_not_there_is_not_found() {
     agent
         .answer(&[NodeReply::Failed {
             reason: "the allocation is gone".to_owned(),
-            not_found: true,
+            kind: FailureKind::NotFound,
         }])
         .await;
     let answer = asked.await.unwrap();

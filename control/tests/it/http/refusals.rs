@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Client, job};
-use crate::fixture;
+use crate::fixture::{self, FakeAgent};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_body_is_named() {
@@ -171,11 +171,18 @@ fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)
             "PolicyOverride",
         ),
         ("/v1/jobs", with("EvalPriority", json!(0)), 200, ""),
+        ("/v1/job/parent/dispatch", json!({"Priority": 70}), 200, ""),
         (
             "/v1/job/parent/dispatch",
-            json!({"Priority": 70}),
-            501,
-            "Priority",
+            json!({"Priority": 101}),
+            400,
+            "outside 1 to 100",
+        ),
+        (
+            "/v1/job/parent/dispatch",
+            json!({"Priority": 300}),
+            400,
+            "outside 1 to 100",
         ),
         ("/v1/job/parent/dispatch", json!({"Priority": 0}), 200, ""),
         (
@@ -184,23 +191,21 @@ fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)
             501,
             "IdPrefixTemplate",
         ),
+        ("/v1/job/web/scale", scale("Message", json!("why")), 200, ""),
+        ("/v1/job/web/scale", scale("Meta", json!({"a": 1})), 200, ""),
+        ("/v1/job/web/scale", scale("Meta", json!([1])), 400, "Meta"),
+        ("/v1/job/web/scale", scale("Count", json!(null)), 200, ""),
         (
             "/v1/job/web/scale",
-            scale("Message", json!("why")),
-            200,
-            "Message",
+            scale("Error", json!(true)),
+            400,
+            "Error",
         ),
         (
             "/v1/job/web/scale",
-            scale("Meta", json!({"a": 1})),
-            200,
-            "Meta",
-        ),
-        (
-            "/v1/job/web/scale",
-            scale("Count", json!(null)),
-            501,
-            "scaling event",
+            scale("Message", json!("x".repeat(8_193))),
+            400,
+            "above 8192",
         ),
         (
             "/v1/job/web/evaluate",
@@ -263,6 +268,164 @@ async fn fields_are_carried_out_refused_or_warned_of() {
             "{query}"
         );
     }
+    test.server.shutdown().await;
+}
+
+/// Requests about a node, a deployment and an allocation, as [`fields_of_nomad`] has those about jobs. `{N}`, `{D}` and
+/// `{A}` stand for ids.
+fn fields_about_others() -> Vec<(&'static str, serde_json::Value, u16, &'static str)> {
+    let drain = |field: &str, value: serde_json::Value| {
+        let mut body = json!({"DrainSpec": {"Deadline": 0}});
+        body[field] = value;
+        body
+    };
+    vec![
+        (
+            "/v1/node/{N}/drain",
+            drain("NodeID", json!("other")),
+            400,
+            "does not match",
+        ),
+        (
+            "/v1/node/{N}/drain",
+            drain("Meta", json!({"message": "why"})),
+            200,
+            "Meta is ignored",
+        ),
+        ("/v1/node/{N}/drain", drain("Meta", json!({})), 200, ""),
+        (
+            "/v1/node/{N}/drain",
+            drain("Region", json!("global")),
+            200,
+            "",
+        ),
+        ("/v1/node/{N}/drain", drain("New", json!(1)), 400, "New"),
+        (
+            "/v1/node/{N}/drain",
+            json!({"DrainSpec": {"Force": true}}),
+            400,
+            "Force",
+        ),
+        (
+            "/v1/node/{N}/drain",
+            json!({"DrainSpec": null, "MarkEligible": true}),
+            200,
+            "",
+        ),
+        (
+            "/v1/node/{N}/eligibility",
+            json!({"Eligibility": "eligible", "NodeID": "other"}),
+            400,
+            "does not match",
+        ),
+        (
+            "/v1/node/{N}/eligibility",
+            json!({"Eligibility": "eligible", "New": 1}),
+            400,
+            "New",
+        ),
+        ("/v1/node/{N}/purge", json!({}), 501, "purge"),
+        (
+            "/v1/deployment/pause/{D}",
+            json!({"Pause": true, "DeploymentID": "other"}),
+            400,
+            "does not match",
+        ),
+        (
+            "/v1/deployment/pause/{D}",
+            json!({"Pause": true, "New": 1}),
+            400,
+            "New",
+        ),
+        (
+            "/v1/deployment/promote/{D}",
+            json!({"All": true, "PromotedAt": 1}),
+            400,
+            "PromotedAt",
+        ),
+        ("/v1/deployment/fail/{D}", json!({"New": 1}), 400, "New"),
+        ("/v1/deployment/unblock/{D}", json!({}), 501, "unblock"),
+        (
+            "/v1/deployment/allocation-health/{D}",
+            json!({"HealthyAllocationIDs": ["x"], "New": 1}),
+            400,
+            "New",
+        ),
+        (
+            "/v1/allocation/{A}/stop",
+            json!({"NoShutdownDelay": true}),
+            400,
+            "NoShutdownDelay",
+        ),
+        (
+            "/v1/allocation/{A}/stop",
+            json!({"Reschedule": true}),
+            400,
+            "Reschedule",
+        ),
+        (
+            "/v1/allocation/{A}/stop",
+            json!({"AllocID": "other"}),
+            400,
+            "does not match",
+        ),
+        (
+            "/v1/allocation/{A}/stop?no_shutdown_delay=true",
+            json!({}),
+            501,
+            "no_shutdown_delay",
+        ),
+        (
+            "/v1/allocation/{A}/stop?reschedule=true",
+            json!({}),
+            501,
+            "reschedule",
+        ),
+        (
+            "/v1/client/allocation/{A}/signal",
+            json!({"Signal": "SIGHUP", "AllocID": "other"}),
+            400,
+            "does not match",
+        ),
+        (
+            "/v1/client/allocation/{A}/signal",
+            json!({"Signal": "SIGHUP", "New": 1}),
+            400,
+            "New",
+        ),
+        (
+            "/v1/client/allocation/{A}/restart",
+            json!({"TaskName": "main"}),
+            501,
+            "restart",
+        ),
+    ]
+}
+
+/// The same promise for requests about nodes, deployments and allocations.
+#[tokio::test(flavor = "multi_thread")]
+async fn fields_about_others_are_carried_out_refused_or_warned_of() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
+    let node_id = agent.node_id.to_string();
+    let no_id = "00000000-0000-0000-0000-000000000000";
+
+    for (path, body, status, word) in fields_about_others() {
+        let path = path
+            .replace("{N}", &node_id)
+            .replace("{D}", no_id)
+            .replace("{A}", no_id);
+        let answer = client.put(&path, &body).await;
+
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.text);
+        assert!(answer.text.contains(word), "{path} {body}: {}", answer.text);
+    }
+    let stop = client
+        .send("DELETE", "/v1/job/web?no_shutdown_delay=true", Vec::new())
+        .await;
+    assert_eq!(stop.status, 501, "{}", stop.text);
+    drop(agent);
     test.server.shutdown().await;
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use muster_domain::alloc::{TaskNetwork, TaskPhase, TaskState};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_wire::rpc::{
-    AllocDisk, AllocHistory, AllocStats, Histogram, HistoryPoint, NodeReply, NodeRequest,
-    NodeStats, Pressure, TaskHistory, TaskStats,
+    AllocDisk, AllocHistory, AllocStats, FailureKind, Histogram, HistoryPoint, NodeReply,
+    NodeRequest, NodeStats, Pressure, TaskHistory, TaskStats,
 };
 use serde_json::json;
 
@@ -273,7 +273,7 @@ async fn a_node_that_cannot_says_why() {
     agent
         .answer(&[NodeReply::Failed {
             reason: "the collector stopped".to_owned(),
-            not_found: false,
+            kind: FailureKind::Other,
         }])
         .await;
     let answer = asked.await.unwrap();

@@ -1,4 +1,4 @@
-//! A signal to the tasks of an allocation.
+//! Requests about an allocation: a signal to its tasks, and its stop.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,18 +17,19 @@ pub struct SignalRequest {
     pub task: String,
 }
 
-/// What the body of `PUT /v1/client/allocation/:id/signal` asks for.
+/// What the body of `PUT /v1/client/allocation/:id/signal` asks for. It may repeat the id of the path.
 ///
 /// # Errors
 ///
 /// [`ReadJobError`] for malformed bodies, and without a signal.
-pub fn read_signal(body: &[u8]) -> Result<SignalRequest, ReadJobError> {
+pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError> {
     const KNOWN: Known = Known {
-        derived: &["AllocID", "Namespace", "Region", "SecretID"],
+        derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],
     };
     block::read(body, &KNOWN, |block| {
+        block.id_of_path("AllocID", id);
         let signal = block.string("Signal").unwrap_or_default();
         if signal.is_empty() {
             let reason = "name a signal, such as `SIGHUP`".to_owned();
@@ -42,6 +43,29 @@ pub fn read_signal(body: &[u8]) -> Result<SignalRequest, ReadJobError> {
     })
 }
 
+/// Reads the body of `PUT /v1/allocation/:id/stop`, which may be empty and asks for nothing that the path does not.
+///
+/// # Errors
+///
+/// [`ReadJobError`] for malformed bodies, for another id than that of the path, and for fields that are not supported.
+pub fn read_stop(body: &[u8], id: &str) -> Result<(), ReadJobError> {
+    const KNOWN: Known = Known {
+        derived: COMMON_FIELDS,
+        harmless: &[],
+        unsupported: &["NoShutdownDelay", "Reschedule"],
+    };
+    if body.is_empty() {
+        return Ok(());
+    }
+    block::read(body, &KNOWN, |block| {
+        block.id_of_path("AllocID", id);
+        Some(())
+    })
+}
+
+/// Fields that every request of Nomad's clients may have.
+const COMMON_FIELDS: &[&str] = &["Region", "Namespace", "SecretID", "AuthToken"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,15 +74,37 @@ mod tests {
     fn what_nomads_command_line_sends_is_read() {
         let body = br#"{"AllocID":"a","Signal":"SIGHUP","Task":""}"#;
 
-        let asked = read_signal(body).unwrap();
+        let asked = read_signal(body, "a").unwrap();
 
         assert_eq!((asked.signal.as_str(), asked.task.as_str()), ("SIGHUP", ""));
     }
 
     #[test]
     fn without_a_signal_it_is_refused() {
-        let error = read_signal(br#"{"Task":"web"}"#).unwrap_err().to_string();
+        let error = read_signal(br#"{"Task":"web"}"#, "a")
+            .unwrap_err()
+            .to_string();
 
         assert!(error.contains("Signal"), "{error}");
+    }
+    #[test]
+    fn a_body_may_not_name_another_allocation() {
+        let signal = read_signal(br#"{"AllocID":"b","Signal":"SIGHUP"}"#, "a").unwrap_err();
+        let stop = read_stop(br#"{"AllocID":"b"}"#, "a").unwrap_err();
+
+        for error in [signal, stop] {
+            assert!(error.to_string().contains("does not match"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_stop_takes_no_options() {
+        assert!(read_stop(b"", "a").is_ok());
+        assert!(read_stop(br#"{"AllocID":"a","NoShutdownDelay":false}"#, "a").is_ok());
+        for field in ["NoShutdownDelay", "Reschedule"] {
+            let body = format!(r#"{{"{field}":true}}"#);
+            let error = read_stop(body.as_bytes(), "a").unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
     }
 }

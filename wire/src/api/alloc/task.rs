@@ -74,7 +74,8 @@ pub struct TaskEvent {
     pub restart_reason: String,
     pub setup_error: String,
     pub driver_error: String,
-    pub exit_code: i32,
+    /// `None` if the process ended and its exit code is unknown.
+    pub exit_code: Option<i32>,
     pub signal: i32,
     /// Nanoseconds.
     pub kill_timeout: i64,
@@ -100,6 +101,7 @@ impl From<&domain::TaskEvent> for TaskEvent {
             kind: kind.word().to_owned(),
             time: at.0,
             message: message.clone(),
+            exit_code: Some(0),
             ..Self::default()
         };
         let told = match kind {
@@ -167,15 +169,17 @@ impl TaskEvent {
             oom_killed,
             unknown,
         } = exit;
-        self.exit_code = code;
-        self.signal = signal;
-        self.detail("exit_code", &code.to_string());
-        self.detail("signal", &signal.to_string());
         self.detail("oom_killed", if oom_killed { "true" } else { "false" });
         if unknown {
+            self.exit_code = None;
+            self.detail("exit_code", "unknown");
             self.detail("exit_unknown", "true");
             return "Exit code unknown: nobody saw the process end".to_owned();
         }
+        self.exit_code = Some(code);
+        self.signal = signal;
+        self.detail("exit_code", &code.to_string());
+        self.detail("signal", &signal.to_string());
         let signal = if signal == 0 {
             String::new()
         } else {
@@ -183,5 +187,47 @@ impl TaskEvent {
         };
         let oom = if oom_killed { ", OOM Killed" } else { "" };
         format!("Exit Code: {code}{signal}{oom}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::Timestamp;
+
+    use super::*;
+
+    fn terminated(exit: domain::Exit) -> serde_json::Value {
+        let event = domain::TaskEvent {
+            at: Timestamp(7),
+            kind: TaskEventKind::Terminated(exit),
+            message: String::new(),
+        };
+        serde_json::to_value(TaskEvent::from(&event)).unwrap()
+    }
+
+    #[test]
+    fn an_unknown_exit_code_is_never_zero() {
+        let event = terminated(domain::Exit {
+            unknown: true,
+            ..domain::Exit::default()
+        });
+
+        assert_eq!(event["ExitCode"], serde_json::Value::Null);
+        assert_eq!(event["Details"]["exit_code"], "unknown");
+        assert_eq!(event["Details"].get("signal"), None);
+        let told = event["DisplayMessage"].as_str().unwrap();
+        assert!(told.starts_with("Exit code unknown"), "{told}");
+    }
+
+    #[test]
+    fn a_known_exit_code_is_a_number() {
+        let event = terminated(domain::Exit {
+            code: 3,
+            ..domain::Exit::default()
+        });
+
+        assert_eq!(event["ExitCode"], 3);
+        assert_eq!(event["Details"]["exit_code"], "3");
+        assert_eq!(event["Details"]["signal"], "0");
     }
 }

@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::job as domain;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::null::{self, Null};
+use crate::api::null;
 
 /// What `PUT /v1/job/:id/evaluate` takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +30,7 @@ pub struct EvalOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ScaleRequest {
-    /// `None`: only an event is recorded, and none is kept here.
+    /// `None`: only an event is recorded.
     pub count: Option<i64>,
     /// `Group`, and perhaps `Job`.
     #[serde(with = "null")]
@@ -104,7 +105,7 @@ pub struct ScaleStatus {
 }
 
 /// How many instances of a group there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupScaleStatus {
     pub desired: u32,
@@ -112,8 +113,51 @@ pub struct GroupScaleStatus {
     pub running: u32,
     pub healthy: u32,
     pub unhealthy: u32,
-    /// None are kept.
-    pub events: Vec<Null>,
+    /// Newest first.
+    pub events: Vec<ScalingEvent>,
+}
+
+/// A scaling action on a group, or an event that a client reported.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ScalingEvent {
+    /// Nanoseconds since the epoch.
+    pub time: u64,
+    /// `None` if the count was not changed.
+    pub count: Option<u32>,
+    pub previous_count: u32,
+    pub message: String,
+    pub error: bool,
+    /// A JSON object, or null.
+    pub meta: Value,
+    #[serde(rename = "EvalID")]
+    pub eval_id: Option<String>,
+    pub create_index: u64,
+}
+
+impl From<&domain::ScalingEvent> for ScalingEvent {
+    fn from(event: &domain::ScalingEvent) -> Self {
+        let domain::ScalingEvent {
+            at,
+            count,
+            previous_count,
+            error,
+            message,
+            meta_json,
+            eval_id,
+            create_index,
+        } = event;
+        Self {
+            time: at.0,
+            count: *count,
+            previous_count: *previous_count,
+            message: message.clone(),
+            error: *error,
+            meta: serde_json::from_str(meta_json).unwrap_or_default(),
+            eval_id: eval_id.map(|id| id.to_string()),
+            create_index: create_index.0,
+        }
+    }
 }
 
 /// The answer to `PUT /v1/job/:id/dispatch`.

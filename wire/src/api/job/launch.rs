@@ -171,4 +171,6 @@ pub struct DispatchRequest {
     pub id_prefix_template: String,
     /// A dispatch with a token that was used before gives the job that was made then.
     pub idempotency_token: String,
+    /// 0 for the parent's.
+    pub priority: u64,
 }

@@ -3,6 +3,7 @@
 mod stored;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::fixture;
@@ -202,6 +203,7 @@ fn an_answer_can_be_sent_back_unchanged() {
         status: domain::JobStatus::Running,
         stable: Vec::new(),
         tags: Vec::new(),
+        scaling_events: Arc::default(),
         launched_at: None,
         modify_index: LogIndex(9),
     };

@@ -568,6 +568,33 @@ fn operators() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+        (
+            "dispatch_job_at",
+            Command::DispatchJobAt {
+                key: JobKey::in_default("web"),
+                suffix: "0a1b2c3d".to_owned(),
+                payload: vec![1, 2, 3],
+                meta: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+                idempotency_token: "once".to_owned(),
+                priority: 70,
+                at: AT,
+            },
+        ),
+        (
+            "scale_group",
+            Command::ScaleGroup {
+                key: JobKey::in_default("web"),
+                scaling: Box::new(GroupScaling {
+                    group: "main".to_owned(),
+                    count: Some(7),
+                    error: false,
+                    message: "more load".to_owned(),
+                    meta_json: r#"{"k":1}"#.to_owned(),
+                }),
+                check_index: Some(LogIndex(7)),
+                at: AT,
+            },
+        ),
     ]
 }
 
@@ -709,6 +736,7 @@ fn commands_read_back_what_they_wrote() {
             "set_cluster_policy" => 6,
             "tag_job_version" | "note_collections" | "purge_job" | "add_node_event" => 7,
             "fail_unplaced_one_off" => 8,
+            "dispatch_job_at" | "scale_group" => 9,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -1,6 +1,6 @@
 //! How many instances a job and a namespace may have.
 
-use muster_domain::job::{Parameterized, PayloadUse};
+use muster_domain::job::{Parameterized, PayloadUse, ScalingEvent};
 use muster_domain::limits::{JOB_INSTANCES_MAX, NAMESPACE_INSTANCES_MAX};
 
 use super::*;
@@ -112,4 +112,152 @@ fn going_back_to_too_many_is_refused() {
         at: Timestamp(1),
     }));
     assert!(refused.contains("namespace default"), "{refused}");
+}
+
+fn dispatch_at(cluster: &mut Cluster, suffix: &str, priority: Option<u8>) -> Response {
+    let (key, suffix) = (JobKey::in_default("template"), suffix.to_owned());
+    let (payload, meta, idempotency_token) = (Vec::new(), BTreeMap::new(), String::new());
+    let at = Timestamp(1);
+    cluster.apply(match priority {
+        None => Command::DispatchJob {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            at,
+        },
+        Some(priority) => Command::DispatchJobAt {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            priority,
+            at,
+        },
+    })
+}
+
+#[test]
+fn a_dispatch_may_have_its_own_priority() {
+    let mut cluster = Cluster::new();
+    let mut template = many("template", 1, 1);
+    template.job_type = JobType::Batch;
+    template.priority = 30;
+    template.parameterized = Some(Parameterized {
+        payload: PayloadUse::Optional,
+        meta_required: Vec::new(),
+        meta_optional: Vec::new(),
+    });
+    register(&mut cluster, template, None);
+
+    for (suffix, priority, expected) in [("a", None, 30), ("b", Some(70), 70)] {
+        let Response::JobLaunched { job_id, eval_id } = dispatch_at(&mut cluster, suffix, priority)
+        else {
+            panic!("{priority:?}")
+        };
+        let job = cluster.state.jobs().get(&JobKey::in_default(job_id));
+        assert_eq!(job.unwrap().current.spec.priority, expected);
+        let eval = cluster.state.evals().get(&eval_id.unwrap());
+        assert_eq!(eval.unwrap().priority, expected);
+    }
+    let refused = why(dispatch_at(&mut cluster, "c", Some(101)));
+    assert!(refused.contains("outside 1 to 100"), "{refused}");
+}
+
+/// An action of `count`, or an event without one.
+fn scale_group(cluster: &mut Cluster, count: Option<u32>, message: &str) -> Response {
+    cluster.apply(Command::ScaleGroup {
+        key: JobKey::in_default("web"),
+        scaling: Box::new(GroupScaling {
+            group: job("web").build().groups[0].name.clone(),
+            count,
+            error: count.is_none(),
+            message: message.to_owned(),
+            meta_json: String::new(),
+        }),
+        check_index: None,
+        at: Timestamp(1),
+    })
+}
+
+fn scaling_events(cluster: &Cluster) -> Vec<ScalingEvent> {
+    let job = cluster
+        .state
+        .jobs()
+        .get(&JobKey::in_default("web"))
+        .unwrap();
+    let group = &job.current.spec.groups[0].name;
+    job.scaling_events.get(group).cloned().unwrap_or_default()
+}
+
+#[test]
+fn scaling_is_recorded_newest_first() {
+    let mut cluster = Cluster::new();
+    register(&mut cluster, many("web", 1, 1), None);
+
+    scale_group(&mut cluster, Some(3), "more load");
+    let before = cluster.state.jobs().versions(&JobKey::in_default("web"));
+    scale_group(&mut cluster, None, "no metrics");
+    let refused = why(scale_group(&mut cluster, Some(u32::MAX), "too many"));
+
+    assert!(refused.contains("is above"), "{refused}");
+    let events = scaling_events(&cluster);
+    let shown: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let has_eval = event.eval_id.is_some();
+            (event.count, event.previous_count, event.error, has_eval)
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [(None, 3, true, false), (Some(3), 1, false, true)],
+        "a refused action is not recorded"
+    );
+    assert_eq!(events[0].message, "no metrics");
+    let after = cluster.state.jobs().versions(&JobKey::in_default("web"));
+    assert_eq!(before.len(), after.len(), "an event makes no version");
+
+    for number in 0..30 {
+        scale_group(&mut cluster, None, &format!("event {number}"));
+    }
+    let events = scaling_events(&cluster);
+    assert_eq!(events.len(), limits::SCALING_EVENTS_MAX);
+    assert_eq!(events[0].message, "event 29");
+    assert_eq!(
+        crate::state::check::broken(&cluster.state),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn scaling_events_outlive_versions_and_go_with_their_group() {
+    let mut cluster = Cluster::new();
+    let spec = many("web", 1, 1);
+    register(&mut cluster, spec.clone(), None);
+    scale_group(&mut cluster, Some(3), "more load");
+    register(&mut cluster, spec.clone(), None);
+    assert_eq!(scaling_events(&cluster).len(), 1);
+
+    let mut renamed = spec;
+    renamed.groups[0].name = "other".to_owned();
+    register(&mut cluster, renamed, None);
+    cluster.apply(Command::ScaleGroup {
+        key: JobKey::in_default("web"),
+        scaling: Box::new(GroupScaling {
+            group: "other".to_owned(),
+            count: Some(2),
+            error: false,
+            message: String::new(),
+            meta_json: String::new(),
+        }),
+        check_index: None,
+        at: Timestamp(1),
+    });
+
+    let job = cluster.state.jobs().get(&JobKey::in_default("web"));
+    let groups: Vec<_> = job.unwrap().scaling_events.keys().cloned().collect();
+    assert_eq!(groups, ["other"]);
 }

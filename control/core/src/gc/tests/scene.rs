@@ -61,6 +61,7 @@ impl Scene {
                 status,
                 stable: Vec::new(),
                 tags: Vec::new(),
+                scaling_events: Arc::default(),
                 launched_at: None,
                 modify_index: LogIndex(1),
             }),

@@ -207,8 +207,8 @@ fn commands_act_in_every_state() {
         system           nothing | run | run new | stop, run | eval | eval force | node back
         running          1         1     1         1           1      1            1
         complete         0         0     1         1           0      0            0
-        failed           0         0     1         1           0      0            0
-        failed for good  0         0     1         1           0      0            0
+        failed           0         0     1         1           0      1            0
+        failed for good  0         0     1         1           0      1            0
         stopped          0         1     1         1           0      0            0
         failed, stopped  0         1     1         1           0      0            0
         lost             0         0     0         0           0      0            1
@@ -216,8 +216,8 @@ fn commands_act_in_every_state() {
         sysbatch         nothing | run | run new | stop, run | eval | eval force | node back
         running          1         1     1         1           1      1            1
         complete         0         0     1         1           0      0            0
-        failed           0         0     1         1           0      0            0
-        failed for good  0         0     1         1           0      0            0
+        failed           0         0     1         1           0      1            0
+        failed for good  0         0     1         1           0      1            0
         stopped          0         1     1         1           0      0            0
         failed, stopped  0         1     1         1           0      0            0
         lost             0         0     0         0           0      0            1
