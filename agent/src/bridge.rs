@@ -300,8 +300,8 @@ pub(crate) struct Bridge {
 
 /// Whether the group is to have a network of its own that leads somewhere.
 pub(crate) fn wanted(group: &TaskGroup) -> bool {
-    let mode = group.network.as_ref().map(|network| network.mode);
-    mode == Some(NetworkMode::Bridge)
+    let mode = group.network.as_ref().map(|network| &network.mode);
+    mode == Some(&NetworkMode::Bridge)
 }
 
 impl Bridge {

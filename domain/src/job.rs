@@ -23,7 +23,7 @@ use crate::id::{JobKey, LogIndex, Timestamp};
 
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
-    DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk,
+    CNI_MODE_PREFIX, CniNetwork, DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk,
     RestartMode, RestartPolicy, TaskGroup,
 };
 pub use launch::{

@@ -655,8 +655,8 @@ fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsola
     if let Some(own) = own {
         return Some(own.isolation());
     }
-    let mode = group.network.as_ref()?.mode;
-    (mode == GroupNetworkMode::None).then(|| NetworkIsolation {
+    let mode = &group.network.as_ref()?.mode;
+    (*mode == GroupNetworkMode::None).then(|| NetworkIsolation {
         mode: NetworkMode::None,
         ..NetworkIsolation::default()
     })
