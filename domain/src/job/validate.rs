@@ -9,9 +9,9 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
-    Affinity, ByteRate, CniNetwork, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType, Lifecycle,
-    LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, RestartPolicy,
-    Spread, Task, TaskGroup,
+    Affinity, ByteRate, CniNetwork, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand,
+    RestartPolicy, Spread, Task, TaskGroup,
 };
 use crate::account::{Account, Shown};
 use crate::fault::Fault;

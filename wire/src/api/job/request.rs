@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    Affinity, ByteRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
-    DEFAULT_PRIORITY, CniNetwork, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType, Lifecycle,
-    LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
+    Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
+    DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
     RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
