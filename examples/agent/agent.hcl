@@ -31,6 +31,13 @@ meta {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
+# Plugins and network configurations of CNI, for jobs with `mode = "cni/NAME"`, under Nomad's names. `cni_path` may name
+# directories with `:` between them.
+# client {
+#   cni_path       = "/opt/cni/bin:/usr/libexec/cni"
+#   cni_config_dir = "/opt/cni/config"
+# }
+
 # Users of tasks that name none, for drivers that run tasks as users that no database knows, under Nomad's names and with
 # its defaults.
 # client {

@@ -92,6 +92,13 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    /// A test that failed leaves no mount.
+    fn drop(&mut self) {
+        drop(namespace::remove(&self.namespace()));
+    }
+}
+
 fn alloc_id() -> AllocId {
     AllocId::at(LogIndex(7), 0)
 }
