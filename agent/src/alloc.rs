@@ -93,12 +93,10 @@ impl AllocTask {
             self.submit(vec![desired]).await;
             if self.unrecorded != Unrecorded::NeverStarted {
                 // The store was lost: what runs of it keeps its network.
-                let Facilities { bridge, .. } = &*self.facilities;
-                bridge.adopt(&self.facilities, &self.desired, true).await;
+                self.facilities.adopt_network(&self.desired, true).await;
             }
         } else if self.runner.finished_at().is_none() {
-            let Facilities { bridge, .. } = &*self.facilities;
-            bridge.adopt(&self.facilities, &self.desired, false).await;
+            self.facilities.adopt_network(&self.desired, false).await;
             self.watch_disk(&inbox).await;
         }
         loop {
@@ -366,10 +364,9 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
-            let Facilities { bridge, disks, .. } = &*self.facilities;
-            disks.forget(alloc_id);
-            if let Err(error) = bridge.give_back(&self.facilities, alloc_id).await {
-                crate::bridge::tell_left(alloc_id, &error);
+            self.facilities.disks.forget(alloc_id);
+            if let Err(reason) = self.facilities.give_network_back(alloc_id).await {
+                crate::bridge::tell_left(alloc_id, &reason);
             }
             let finished = node::Event::Finished { alloc_id, at };
             drop(self.facilities.node.send(finished).await);

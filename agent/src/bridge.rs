@@ -20,18 +20,18 @@
 //! Absent: IPv6 behind a door, later fragments of datagrams to published ports.
 
 mod failing;
-mod files;
+pub(crate) mod files;
 #[cfg(feature = "fixture")]
 pub(crate) mod fixture;
 mod masquerade;
-mod netlink;
-mod settings;
+pub(crate) mod netlink;
+pub(crate) mod settings;
 mod workshop;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ use crate::drivers::networks::DriverNetworkError;
 use crate::facilities::Facilities;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::host_address;
-pub(crate) use files::told;
+pub(crate) use files::{told, write as write_names};
 use workshop::{Made, Order};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
@@ -247,19 +247,49 @@ pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
 #[derive(Debug)]
 pub(crate) struct AllocNetwork {
     /// Its address.
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
     /// Files of the host that its tasks see, and where.
     pub(crate) files: Vec<(PathBuf, &'static str)>,
     /// What the allocation is called in it.
     host_name: String,
-    door: u32,
     namespace: OwnedFd,
-    ports: Vec<PublishedKey>,
+    /// `None` if CNI plugins set it up.
+    door: Option<Door>,
     /// What the driver that made the namespace says of it.
     made_by_driver: Option<NetworkIsolation>,
 }
 
+/// The device that leads to an allocation, and what leads to the device.
+#[derive(Debug)]
+struct Door {
+    index: u32,
+    address: Ipv4Addr,
+    ports: Vec<PublishedKey>,
+}
+
 impl AllocNetwork {
+    /// A network that CNI plugins set up in `namespace`.
+    pub(crate) fn behind_plugins(
+        address: IpAddr,
+        files: Vec<(PathBuf, &'static str)>,
+        host_name: String,
+        namespace: OwnedFd,
+    ) -> Self {
+        Self {
+            address,
+            files,
+            host_name,
+            namespace,
+            door: None,
+            made_by_driver: None,
+        }
+    }
+
+    /// Takes what the driver that made the namespace says of it.
+    pub(crate) fn made_by_driver(&mut self, isolation: Option<NetworkIsolation>) {
+        self.made_by_driver = isolation;
+    }
+
     /// The namespace as drivers are told of it, with what tasks with a root of their own find in `/etc/hosts`.
     pub(crate) fn isolation(&self) -> NetworkIsolation {
         let made = self.made_by_driver.clone();
@@ -300,8 +330,8 @@ pub(crate) struct Bridge {
 
 /// Whether the group is to have a network of its own that leads somewhere.
 pub(crate) fn wanted(group: &TaskGroup) -> bool {
-    let mode = group.network.as_ref().map(|network| network.mode);
-    mode == Some(NetworkMode::Bridge)
+    let mode = group.network.as_ref().map(|network| &network.mode);
+    mode == Some(&NetworkMode::Bridge)
 }
 
 impl Bridge {
@@ -383,7 +413,7 @@ impl Bridge {
         }
         self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
             .await
-            .unwrap_or_else(|left| tell_left(alloc_id, &left));
+            .unwrap_or_else(|left| tell_left(alloc_id, &crate::task::chain(&left)));
         Err(error)
     }
 
@@ -500,14 +530,17 @@ impl Bridge {
 
     /// May be repeated. The ports go first, so that nothing is led to an address that another may get.
     async fn close(&self, bpf: Option<&Bpf>, network: &AllocNetwork) -> Result<(), BridgeError> {
+        let Some(door) = &network.door else {
+            return Ok(());
+        };
         if let Some(bpf) = bpf {
-            bpf.remove_door(network.door, &network.ports)
+            bpf.remove_door(door.index, &door.ports)
                 .map_err(|source| BridgeError::remove("take its published ports back", source))?;
         }
         let (done, removed) = oneshot::channel();
         let order = Order::Remove {
-            door: network.door,
-            address: network.address,
+            door: door.index,
+            address: door.address,
             done,
         };
         match self.ask(order, removed).await {
@@ -585,8 +618,8 @@ impl Bridge {
 }
 
 /// Says that the network of an allocation that has ended is not wholly gone.
-pub(crate) fn tell_left(alloc_id: AllocId, error: &BridgeError) {
-    tracing::warn!(%alloc_id, error = crate::task::chain(error),
+pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
+    tracing::warn!(%alloc_id, error = reason,
         "something of the network of an allocation is left; it is removed before the allocation is destroyed");
 }
 
@@ -639,20 +672,25 @@ fn open(
     group: &TaskGroup,
     made: Made,
 ) -> (AllocNetwork, Result<(), BridgeError>) {
-    let (door, address) = (made.door, made.address);
-    let mut network = AllocNetwork {
+    let address = made.address;
+    let mut door = Door {
+        index: made.door,
         address,
+        ports: Vec::new(),
+    };
+    let opened = publish(ground, desired, &mut door);
+    let mut network = AllocNetwork {
+        address: address.into(),
         files: Vec::new(),
         host_name: host_name(desired, group),
-        door,
         namespace: made.namespace,
-        ports: Vec::new(),
+        door: Some(door),
         made_by_driver: None,
     };
-    let opened = publish(ground, desired, &mut network).and_then(|()| {
+    let opened = opened.and_then(|()| {
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
         let names = [&*network.host_name, &group.name];
-        files::write(&ground.names, address, &names, dns)
+        files::write(&ground.names, address.into(), &names, dns)
             .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
     });
     let opened = opened.map(|files| network.files = files);
@@ -663,14 +701,14 @@ fn open(
 fn publish(
     ground: &Ground<'_>,
     desired: &DesiredAlloc,
-    network: &mut AllocNetwork,
+    door: &mut Door,
 ) -> Result<(), BridgeError> {
     let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
         reason: reason.to_owned(),
     })?;
     let failed = |source| BridgeError::kernel("write the published ports", source);
     failing::step()
-        .and_then(|()| bpf.set_door(network.door, network.address))
+        .and_then(|()| bpf.set_door(door.index, door.address))
         .map_err(failed)?;
     for port in &desired.holding.ports {
         let text = host_address(port, &ground.address);
@@ -679,11 +717,11 @@ fn publish(
             address: text.to_owned(),
         })?;
         let leads_to = Published {
-            address: network.address.octets(),
-            door: network.door,
+            address: door.address.octets(),
+            door: door.index,
             port: inside_port(port.value, port.to),
-            inside_mac: workshop::inside_mac(network.address),
-            door_mac: workshop::door_mac(network.address),
+            inside_mac: workshop::inside_mac(door.address),
+            door_mac: workshop::door_mac(door.address),
             pad: 0,
         };
         for protocol in PROTOCOLS {
@@ -696,7 +734,7 @@ fn publish(
             failing::step()
                 .and_then(|()| bpf.publish(key, leads_to))
                 .map_err(failed)?;
-            network.ports.push(key);
+            door.ports.push(key);
         }
     }
     Ok(())
@@ -708,12 +746,12 @@ pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
 }
 
 /// What an allocation with a network of its own is called in it.
-fn host_name(desired: &DesiredAlloc, group: &TaskGroup) -> String {
+pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup) -> String {
     format!("{}-{}", group.name, desired.alloc_id.short())
 }
 
 /// The namespace that a driver named, unless that is the machine's own.
-fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
+pub(crate) fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
     let refused = |reason: String| BridgeError::NoNamespace {
         path: path.to_owned(),
         reason,
@@ -724,17 +762,22 @@ fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(|error| refused(error.to_string()))?;
-    let magic = rustix::fs::fstatfs(&namespace).map(|system| system.f_type);
-    let magic = magic.map_err(|error| refused(error.to_string()))?;
-    if magic != NSFS_MAGIC {
+    let namespace = OwnedFd::from(namespace);
+    if !is_namespace(&namespace).map_err(|error| refused(error.to_string()))? {
         return Err(refused("it is no namespace".to_owned()));
     }
     let inode = |file: io::Result<std::fs::Metadata>| file.map(|metadata| metadata.ino()).ok();
+    let namespace = File::from(namespace);
     let own = inode(std::fs::metadata("/proc/self/ns/net"));
     if own.is_none() || inode(namespace.metadata()) == own {
         return Err(refused("it is the machine's own".to_owned()));
     }
     Ok(namespace.into())
+}
+
+/// Whether the file is a namespace.
+pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatfs(file)?.f_type == NSFS_MAGIC)
 }
 
 /// What the file system of namespaces calls itself (`NSFS_MAGIC` in `linux/magic.h`).

@@ -17,11 +17,13 @@ use crate::bridge;
 use crate::cgroup::{
     CgroupFileError, Hierarchies, NodeTree, RemoveCgroupError, StrayGroup, TaskCgroup,
 };
+use crate::cni;
 use crate::drivers::{native, plugin};
 use crate::node::{recorded_tree, tree_name};
 use crate::process::ProcessId;
 use crate::roots;
 use crate::store::{DataDirLock, LockDataDirError, known_node_id};
+use crate::task::chain;
 
 /// Time a driver's process gets to end before it is killed.
 const DRIVER_END_DEADLINE: Duration = Duration::from_secs(5);
@@ -50,6 +52,9 @@ pub enum CleanError {
     /// What is on the machine's devices and in its packet filter cannot be removed.
     #[error("what networks of allocations left on the machine cannot be removed")]
     Network(#[source] io::Error),
+    /// CNI plugins do not remove what they set up.
+    #[error("the CNI networks of allocations cannot be removed: {0}")]
+    Cni(String),
     /// A file cannot be removed.
     #[error("{} cannot be removed", path.display())]
     Remove {
@@ -114,6 +119,7 @@ async fn clean(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> 
     }
     remove_file(&data.tree_record(), &mut Vec::new())?;
     remove_network(&data, &mut removed)?;
+    remove_cni(&data, &mut removed).await?;
     remove_bpf(&data, &mut removed)?;
     remove_roots(&data, &mut removed)?;
     remove_special_files(&data, &mut removed)?;
@@ -233,6 +239,16 @@ fn remove_network(data: &DataDir, removed: &mut Vec<String>) -> Result<(), Clean
     let undone = bridge::undo(node_id);
     if undone.map_err(CleanError::Network)? {
         removed.push("the rule and the programs of networks of allocations".to_owned());
+    }
+    Ok(())
+}
+
+/// Has CNI plugins remove the networks of allocations.
+async fn remove_cni(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
+    let undone = cni::undo(data.root()).await;
+    let count = undone.map_err(|error| CleanError::Cni(chain(&error)))?;
+    if count > 0 {
+        removed.push(format!("{count} CNI networks of allocations"));
     }
     Ok(())
 }

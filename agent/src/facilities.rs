@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use muster_agent_core::gc::GcState;
+use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::node::{NodeSecret, NodeSpec};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
-use crate::bridge::Bridge;
+use crate::bridge::{AllocNetwork, Bridge};
 use crate::cgroup::{NodeTree, Walked};
+use crate::cni::CniNetworks;
 use crate::conditions::Conditions;
 use crate::control::Standing;
 use crate::cores::Cores;
@@ -30,7 +32,7 @@ use crate::ring::LogRing;
 use crate::roots::ChrootEnv;
 use crate::start_health::StartHealth;
 use crate::store::Store;
-use crate::task::{Inputs, LiveTask};
+use crate::task::{Inputs, LiveTask, chain};
 use crate::trash::Trash;
 use crate::users::WorkloadUsers;
 use crate::verdicts::VerdictLog;
@@ -56,6 +58,8 @@ pub(crate) struct Facilities {
     pub(crate) network: NodeRules,
     /// Networks of allocations.
     pub(crate) bridge: Bridge,
+    /// Networks of allocations that CNI plugins set up.
+    pub(crate) cni: Arc<CniNetworks>,
     /// The newest verdicts on their packets.
     pub(crate) verdicts: VerdictLog,
     /// Drains FIFOs.
@@ -120,6 +124,56 @@ impl Facilities {
     /// The eBPF programs, if there are any.
     pub(crate) fn bpf(&self) -> Option<&Bpf> {
         self.bpf.as_ref().ok()
+    }
+
+    /// The network of an allocation whose group wants one of its own. All its tasks have the same.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, for people.
+    pub(crate) async fn ensure_network(
+        &self,
+        desired: &DesiredAlloc,
+    ) -> Result<Option<Arc<AllocNetwork>>, String> {
+        let bridged = self.bridge.ensure(self, desired).await;
+        if let Some(network) = bridged.map_err(|error| chain(&error))? {
+            return Ok(Some(network));
+        }
+        let ensured = self.cni.ensure(self, desired).await;
+        ensured.map_err(|error| chain(&error))
+    }
+
+    /// Takes the network up that an earlier agent made for an allocation. `is_lost`: so is what that agent had stored.
+    pub(crate) async fn adopt_network(&self, desired: &DesiredAlloc, is_lost: bool) {
+        self.bridge.adopt(self, desired, is_lost).await;
+        self.cni.adopt(self, desired).await;
+    }
+
+    /// The network of its own that an allocation has by now.
+    pub(crate) fn network_of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
+        let bridged = self.bridge.of(alloc_id);
+        bridged.or_else(|| self.cni.of(alloc_id))
+    }
+
+    /// Removes the network of an allocation of which nothing runs. What is left stays to be removed by the next call.
+    ///
+    /// # Errors
+    ///
+    /// What is left, for people.
+    pub(crate) async fn give_network_back(&self, alloc_id: AllocId) -> Result<(), String> {
+        // Before a driver takes its namespace back, in which the plugins work.
+        let unplugged = self.cni.give_back(alloc_id).await;
+        unplugged.map_err(|error| chain(&error))?;
+        let given = self.bridge.give_back(self, alloc_id).await;
+        given.map_err(|error| chain(&error))
+    }
+
+    /// Keeps tasks from the servers of this machine at addresses that the machine has got since.
+    pub(crate) async fn cover_new_addresses(&self) {
+        if self.network.cover_new_addresses() {
+            // Without the node's loop the agent is stopping.
+            drop(self.node.send(crate::node::Event::RulesChanged).await);
+        }
     }
 
     /// What one walk finds of all tasks' groups; `None` where the programs cannot walk, and files have to be read.

@@ -266,10 +266,10 @@ pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
 
 /// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
 async fn let_go(facilities: &Facilities, alloc_id: AllocId) -> bool {
-    let closed = facilities.bridge.give_back(facilities, alloc_id).await;
+    let closed = facilities.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(
-            %alloc_id, error = chain(error),
+            %alloc_id, error,
             "the network of an allocation cannot be removed yet; it is tried again"
         );
     }

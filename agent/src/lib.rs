@@ -28,6 +28,7 @@ pub mod bpf;
 mod bridge;
 pub mod cgroup;
 pub mod clean;
+mod cni;
 mod conditions;
 mod contact;
 mod control;
@@ -65,6 +66,7 @@ mod verdicts;
 mod volumes;
 
 pub use bridge::{BridgeError, DEFAULT_SUBNET, parse_subnet};
+pub use cni::CniSettings;
 pub use disk::DiskEnforcement;
 pub use drivers::native::DriverConfigError;
 pub use drivers::networks::DriverNetworkError;

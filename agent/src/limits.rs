@@ -265,6 +265,28 @@ pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Processes of an allocation whose network namespaces are looked at when it is taken up again.
 pub(crate) const BRIDGE_PROCESSES_MAX: usize = 64;
 
+/// Bytes of a file with a CNI configuration: people write it.
+pub(crate) const CNI_CONFIG_BYTES_MAX: u64 = 64 << 10;
+/// Files with CNI configurations that are read. The others are named in the log.
+pub(crate) const CNI_FILES_MAX: usize = 256;
+/// Plugins of one CNI network; networks have two to five.
+pub(crate) const CNI_PLUGINS_MAX: usize = 16;
+/// Programs in the directories of CNI plugins whose versions are asked for.
+pub(crate) const CNI_PROGRAMS_MAX: usize = 64;
+/// Bytes that a CNI plugin may print. A result has some hundred for each device and address.
+pub(crate) const CNI_OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// Bytes of the words of a CNI plugin that an event repeats.
+pub(crate) const CNI_WORDS_BYTES_MAX: usize = 1_024;
+/// Bytes of the record of a CNI network: a configuration, a result, 64 ports and 64 arguments.
+pub(crate) const CNI_RECORD_BYTES_MAX: usize = 1 << 20;
+/// Removals of a CNI network that fail before the agent gives up: a plugin that is broken for good would keep the
+/// allocation's data on the disk.
+pub(crate) const CNI_REMOVALS_MAX: u32 = 8;
+/// Time for one call of a CNI plugin, after which it is killed. Plugins that ask a DHCP server take the longest: 10 s.
+pub(crate) const CNI_PLUGIN_DEADLINE: Duration = Duration::from_secs(30);
+/// Time in which a CNI plugin says its version.
+pub(crate) const CNI_VERSION_DEADLINE: Duration = Duration::from_secs(5);
+
 /// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 1 µs a task,
 /// and some 4 µs for the walk over groups (11 where files are read); half would not hurt much, but a drawing of the last minutes has no room for twice as many points.
 pub(crate) const HISTORY_STEP: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 //! something that is not there stays as it is written, for the operator to see.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use muster_domain::alloc::{DesiredAlloc, alloc_name};
@@ -75,7 +75,7 @@ impl TaskEnv {
         at: &TaskAt,
         places: &Places,
         spec: &NodeSpec,
-        address: Option<Ipv4Addr>,
+        address: Option<IpAddr>,
     ) -> Self {
         let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
@@ -237,7 +237,7 @@ fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String
 }
 
 /// Diego's variables of a task's container, which win over the task's own environment. A one-off task has no ports.
-fn instance_vars(node: &str, own: Option<Ipv4Addr>) -> [(String, String); 5] {
+fn instance_vars(node: &str, own: Option<IpAddr>) -> [(String, String); 5] {
     let internal = own.map_or_else(|| node.to_owned(), |own| own.to_string());
     [
         ("IP", node.to_owned()),
@@ -262,7 +262,7 @@ fn add_ports(
     vars: &mut BTreeMap<String, String>,
     desired: &DesiredAlloc,
     address: &str,
-    own: Option<Ipv4Addr>,
+    own: Option<IpAddr>,
 ) {
     for port in &desired.holding.ports {
         let address = host_address(port, address);
@@ -280,7 +280,7 @@ fn add_ports(
             [
                 ("ALLOC_INTERFACE", "eth0".to_owned()),
                 ("ALLOC_IP", own.to_string()),
-                ("ALLOC_ADDR", format!("{own}:{inside}")),
+                ("ALLOC_ADDR", SocketAddr::new(own, inside).to_string()),
             ]
         });
         for (word, value) in values.into_iter().chain(own) {
@@ -402,7 +402,7 @@ mod tests {
             desired: desired.into(),
             at: 0,
         };
-        let address = Some(Ipv4Addr::new(172, 26, 64, 2));
+        let address = Some(IpAddr::from([172, 26, 64, 2]));
         let places = Places::of(isolation, &dirs, at.name());
         TaskEnv::build(&at, &places, &fixture::node("n1").build(), address)
     }

@@ -173,7 +173,7 @@ pub(crate) fn alloc(
         }));
     }
     let (verdicts, last) = facilities.verdicts.of(alloc_id, after);
-    let network = facilities.bridge.of(alloc_id);
+    let network = facilities.network_of(alloc_id);
     Ok(AllocNetwork {
         address: network.map(|network| network.address.to_string()),
         rules,

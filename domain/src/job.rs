@@ -23,8 +23,8 @@ use crate::id::{EvalId, JobKey, LogIndex, Timestamp};
 
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
-    DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork, NetworkMode, PortAsk,
-    RestartMode, RestartPolicy, TaskGroup,
+    CNI_MODE_PREFIX, CniNetwork, DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork,
+    NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup,
 };
 pub use launch::{
     DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,

@@ -32,6 +32,10 @@ pub const PORTS_MAX: usize = 64;
 pub const POLICY_RULES_MAX: usize = 10_000;
 /// Addresses and prefixes of one rule, and its ranges of ports.
 pub const POLICY_PEERS_MAX: usize = 1_024;
+/// Arguments for the plugins of a CNI network.
+pub const CNI_ARGS_MAX: usize = 64;
+/// Bytes of a key or a value among them: all stand in one environment variable of the plugin.
+pub const CNI_ARG_BYTES_MAX: usize = 1_024;
 /// Servers of an allocation's own resolver: those that the C library asks.
 pub const DNS_SERVERS_MAX: usize = 3;
 /// Search domains, or options, of an allocation's own resolver.

@@ -26,6 +26,15 @@ pub use drain::{Drain, DrainSpec};
 /// The attribute of a node on which allocations can have a network of their own that leads somewhere.
 pub const NETWORK_BRIDGE: &str = "network.bridge";
 
+/// The start of the names of attributes that say which CNI networks a node has.
+pub const NETWORK_CNI_PREFIX: &str = "network.cni.";
+
+/// The attribute of a node that has the CNI network `name`; its value is the version of the configuration.
+#[must_use]
+pub fn cni_network_attribute(name: &str) -> String {
+    format!("{NETWORK_CNI_PREFIX}{name}")
+}
+
 /// Events that are kept of a node, as in Nomad.
 pub const NODE_EVENTS_MAX: usize = 10;
 /// Bytes of the message of an event.

@@ -29,6 +29,13 @@ meta {
 #   bridge_network_subnet = "172.26.64.0/20"
 # }
 
+# Plugins and network configurations of CNI, for jobs with `mode = "cni/NAME"`, under Nomad's names. `cni_path` may name
+# directories with `:` between them.
+# client {
+#   cni_path       = "/opt/cni/bin:/usr/libexec/cni"
+#   cni_config_dir = "/opt/cni/config"
+# }
+
 # Range of user ids for tasks that name no user, for drivers with dynamic users. Names and defaults are Nomad's.
 # client {
 #   users {

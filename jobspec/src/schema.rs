@@ -451,11 +451,17 @@ const NETWORK: Block = Block {
         attr("mode", "Mode", Kind::Text),
     ],
     blocks: &[
+        nested("cni", "CNI", Shape::One, &CNI),
         nested("dns", "DNS", Shape::One, &DNS),
         nested("policy", "Policy", Shape::One, &POLICY),
         nested("port", "", Shape::Ports, &PORT),
     ],
-    later: &["cni", "hostname"],
+    later: &["hostname"],
+    ..EMPTY
+};
+
+const CNI: Block = Block {
+    attrs: &[attr("args", "Args", Kind::TextMap)],
     ..EMPTY
 };
 

@@ -96,7 +96,7 @@ const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 15] = [
+const NEEDS: [Need; 16] = [
     Need {
         name: "a C compiler",
         purpose: Purpose::Compile,
@@ -139,6 +139,12 @@ const NEEDS: [Need; 15] = [
         purpose: Purpose::Tests,
         packages: &["nftables"],
         present: || has("nft"),
+    },
+    Need {
+        name: "CNI plugins",
+        purpose: Purpose::Tests,
+        packages: &["containernetworking-plugins", "iptables"],
+        present: || Path::new("/usr/lib/cni/bridge").exists() && has("iptables"),
     },
     Need {
         name: "Go and the library of Nomad's plugins",

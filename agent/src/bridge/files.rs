@@ -1,7 +1,7 @@
 //! What programs of an allocation with a network of its own read of names: `/etc/hosts`, `/etc/resolv.conf`.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use muster_domain::job::DnsConfig;
@@ -18,9 +18,9 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const CONFIG_BYTES_MAX: u64 = 64 * 1_024;
 
 /// Writes the files into `dir` and answers with each one's name on the host and in a task.
-pub(super) fn write(
+pub(crate) fn write(
     dir: &Path,
-    address: Ipv4Addr,
+    address: IpAddr,
     names: &[&str],
     dns: Option<&DnsConfig>,
 ) -> io::Result<Vec<(PathBuf, &'static str)>> {
@@ -53,7 +53,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     }
 }
 
-fn hosts(address: Ipv4Addr, names: &[&str]) -> String {
+fn hosts(address: IpAddr, names: &[&str]) -> String {
     let names = names.join(" ");
     format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {names}\n")
 }
@@ -108,6 +108,8 @@ fn server(line: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -137,7 +139,7 @@ mod tests {
 
     #[test]
     fn an_allocation_finds_itself() {
-        let hosts = hosts(Ipv4Addr::new(10, 0, 0, 2), &["web", "web-1"]);
+        let hosts = hosts(Ipv4Addr::new(10, 0, 0, 2).into(), &["web", "web-1"]);
 
         assert!(hosts.ends_with("10.0.0.2 web web-1\n"), "{hosts}");
         assert!(hosts.starts_with("127.0.0.1 localhost\n"));

@@ -29,7 +29,7 @@ use netlink_sys::{Socket, SocketAddr};
 use super::failing;
 
 /// The number of `lo` in every network namespace.
-pub(super) const LOOPBACK: u32 = 1;
+pub(crate) const LOOPBACK: u32 = 1;
 /// Bytes of an answer; the kernel's messages are of at most two pages.
 const ANSWER_BYTES: usize = 32 * 1_024;
 /// `ETH_P_ALL`, in the order of the network.
@@ -40,7 +40,7 @@ pub(super) const OUTWARD: u16 = TcHandle::MIN_EGRESS;
 
 /// One network namespace's netlink: the one in which the socket was opened.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
@@ -72,7 +72,7 @@ pub(super) struct Pair<'a> {
 }
 
 impl Netlink {
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         failing::step()?;
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -196,7 +196,7 @@ impl Netlink {
     }
 
     /// Wakes a device.
-    pub(super) fn wake(&mut self, index: u32) -> io::Result<()> {
+    pub(crate) fn wake(&mut self, index: u32) -> io::Result<()> {
         self.order(Route::SetLink(up(index)), 0)
     }
 

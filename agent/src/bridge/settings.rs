@@ -15,14 +15,14 @@ use crate::limits::BRIDGE_SETTINGS_MAX;
 
 /// Where settings are written.
 #[derive(Debug, Default)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// A file system that is mounted nowhere, and how many namespaces have used it.
     own: Option<(OwnedFd, usize)>,
 }
 
 impl Settings {
     /// Writes the setting at `path` below `/proc/sys`, of the namespace that the calling thread is in.
-    pub(super) fn write(&mut self, path: &str, value: &str) -> io::Result<()> {
+    pub(crate) fn write(&mut self, path: &str, value: &str) -> io::Result<()> {
         match self.proc() {
             Ok(proc) => {
                 let flags = OFlags::WRONLY | OFlags::CLOEXEC;

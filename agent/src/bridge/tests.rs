@@ -51,11 +51,10 @@ async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
         used: AtomicBool::new(false),
     };
     let network = AllocNetwork {
-        address: Ipv4Addr::new(172, 26, 64, 2),
+        address: Ipv4Addr::new(172, 26, 64, 2).into(),
         files: Vec::new(),
-        door: 9,
+        door: None,
         namespace: File::open("/dev/null").unwrap().into(),
-        ports: Vec::new(),
         host_name: "web".to_owned(),
         made_by_driver: None,
     };

@@ -16,6 +16,7 @@ use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
 
 use crate::bridge::DEFAULT_SUBNET;
+use crate::cni::CniSettings;
 use crate::disk::DiskEnforcement;
 use crate::drivers::plugin::PluginSettings;
 use crate::fingerprint::hostname;
@@ -78,6 +79,8 @@ pub struct AgentConfig {
     pub network: NodePolicy,
     /// Addresses of allocations that have a network of their own.
     pub bridge_subnet: Ipv4Net,
+    /// Where plugins and configurations of CNI are.
+    pub cni: CniSettings,
     /// What of the host is shown to tasks whose drivers change into a root of such directories.
     pub chroot_env: ChrootEnv,
     /// Users for tasks that name none, where drivers run tasks as users that no database knows.
@@ -133,6 +136,7 @@ impl AgentConfig {
             drivers: Vec::new(),
             network: NodePolicy::default(),
             bridge_subnet: DEFAULT_SUBNET,
+            cni: CniSettings::default(),
             chroot_env: ChrootEnv::default(),
             users: UserRange::default(),
             disk: DiskEnforcement::default(),

@@ -508,7 +508,8 @@ impl Node {
         let sleeps = restored
             && !runner.is_destroy_asked()
             && runner.poll_timeout().is_none()
-            && !self.facilities.driver_networks.has(alloc_id);
+            && !self.facilities.driver_networks.has(alloc_id)
+            && !self.facilities.cni.has(alloc_id);
         let finished = runner.finished_at().filter(|_| sleeps);
         let task = Box::new(AllocTask {
             facilities: Arc::clone(&self.facilities),

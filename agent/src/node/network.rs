@@ -90,6 +90,28 @@ impl NodeRules {
         })
     }
 
+    /// Covers the addresses that this machine has got since where servers on it listen. Says whether that is news.
+    pub(crate) fn cover_new_addresses(&self) -> bool {
+        let gateway = IpNet::from(IpAddr::from(GATEWAY));
+        let own = own_addresses();
+        self.change(|rules| {
+            // A socket that is reached at the gateway is reached at every address.
+            let here = rules
+                .forbidden
+                .iter()
+                .filter(|(_, net, ..)| *net == gateway);
+            let here: Vec<Place> = here.cloned().collect();
+            for (name, _, protocol, port) in here {
+                for net in &own {
+                    let place = (name.clone(), *net, protocol, port);
+                    if !rules.forbidden.contains(&place) {
+                        rules.forbidden.push(place);
+                    }
+                }
+            }
+        })
+    }
+
     /// The entry that wrote the cluster's policy; 0 while none is known.
     pub(crate) fn cluster_index(&self) -> LogIndex {
         LogIndex(self.cluster_index.load(Ordering::Acquire))

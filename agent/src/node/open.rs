@@ -20,6 +20,7 @@ use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
+use crate::cni::{self, CniNetworks};
 use crate::conditions::Conditions;
 use crate::contact::KeptContact;
 use crate::control::Standing;
@@ -80,6 +81,7 @@ pub(super) async fn open(
     let contact = KeptContact::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
     let (network, bpf, bridge) = open_network(config, &data, node_id, &loaded, &tree);
+    let cni = Arc::new(CniNetworks::open(data.root(), config.cni.clone()));
     let ring = LogRing::start(config.ring)?;
     let trash = open_trash(&data, config.gc)?;
     let disks = open_disks(config, &data)?;
@@ -110,6 +112,8 @@ pub(super) async fn open(
         core_ids: tree.core_ids(),
         node_secret,
         nomad_drivers: nomad_drivers.clone(),
+        cni_attributes: cni.attributes().await,
+        cni: Arc::clone(&cni),
     };
     let (publisher, spec) = Publisher::new(
         config,
@@ -127,6 +131,7 @@ pub(super) async fn open(
         bpf,
         network,
         bridge,
+        cni,
         verdicts: VerdictLog::default(),
         ring,
         cores: Cores::default(),
@@ -159,8 +164,14 @@ pub(super) async fn open(
         node,
     });
     follow_all(&facilities, stop, tasks);
+    let found = populated(&facilities.tree);
+    if !loaded.lost {
+        let known = loaded.allocs.keys().chain(&found).copied().collect();
+        let orphans = facilities.cni.orphans(&known);
+        tasks.spawn(cni::recover(Arc::clone(&facilities), orphans, stop.clone()));
+    }
     Ok(Opened {
-        found: populated(&facilities.tree),
+        found,
         facilities,
         loaded,
         publisher,

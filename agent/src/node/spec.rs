@@ -18,6 +18,7 @@ use super::AgentConfig;
 use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf};
 use crate::cgroup::{Hierarchies, Unenforced};
+use crate::cni::CniNetworks;
 use crate::conditions::Conditions;
 use crate::disk::Means;
 use crate::drivers::DriverHealth;
@@ -40,6 +41,9 @@ pub(super) struct Parts {
     pub(super) core_ids: Vec<u16>,
     pub(super) node_secret: NodeSecret,
     pub(super) nomad_drivers: NomadDrivers,
+    pub(super) cni: Arc<CniNetworks>,
+    /// Plugins and networks that were found last.
+    pub(super) cni_attributes: BTreeMap<String, String>,
 }
 
 impl Parts {
@@ -79,6 +83,7 @@ impl Parts {
                 limit.reason.clone(),
             );
         }
+        attributes.extend(self.cni_attributes.clone());
         attributes
     }
 }
@@ -145,7 +150,9 @@ impl Publisher {
         let mut conditions = self.conditions.changes();
         while !stop.is_cancelled() {
             tokio::select! {
-                _ = look.tick() => {}
+                _ = look.tick() => {
+                    self.parts.cni_attributes = self.parts.cni.attributes().await;
+                }
                 changed = self.health.changed() => if changed.is_err() { return },
                 changed = conditions.changed() => if changed.is_err() { return },
                 () = stop.cancelled() => return,

@@ -105,8 +105,8 @@ async fn begin_isolated(
     attempt: u32,
     (take, stopped): (Option<Vec<u8>>, &CancellationToken),
 ) -> Result<(LiveTask, String), StartFailure> {
-    let network = facilities.bridge.ensure(facilities, &task.desired).await;
-    let network = network.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    let network = facilities.ensure_network(&task.desired).await;
+    let network = network.map_err(StartFailure::retryable)?;
     let mut config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
     if sees_host(task, isolation, &config.config) {
         let_users_pass(facilities, task).await?;
@@ -655,8 +655,8 @@ fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsola
     if let Some(own) = own {
         return Some(own.isolation());
     }
-    let mode = group.network.as_ref()?.mode;
-    (mode == GroupNetworkMode::None).then(|| NetworkIsolation {
+    let mode = &group.network.as_ref()?.mode;
+    (*mode == GroupNetworkMode::None).then(|| NetworkIsolation {
         mode: NetworkMode::None,
         ..NetworkIsolation::default()
     })

@@ -10,11 +10,11 @@ use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 use super::begin::{StartFailure, decoded, learned, ready};
 use super::{LiveTask, TaskAt, chain};
 use crate::bpf::Bpf;
-use crate::bridge;
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::is_hidden;
 use crate::facilities::Facilities;
 use crate::store::Loaded;
+use crate::{bridge, cni};
 
 /// Puts the task with the cgroup `cgroup_id`, which gets as far as `reach` without one, behind its policy. Answers with what an operator should know.
 ///
@@ -44,6 +44,10 @@ fn fence_with(bpf: &Bpf, task: &TaskAt, rules: &NodePolicy, cgroup_id: u64) -> R
     let fenced = if bridge::wanted(group) {
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
         bpf.fence_behind_door(cgroup_id, &policies, &inside.collect())
+    } else if cni::wanted(group).is_some() {
+        // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
+        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        bpf.fence(cgroup_id, &policies, &inside.collect())
     } else {
         let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
         bpf.fence(cgroup_id, &policies, &declared)

@@ -7,6 +7,8 @@ mod beside;
 #[cfg(test)]
 mod busy;
 #[cfg(test)]
+mod cni;
+#[cfg(test)]
 mod collect;
 #[cfg(test)]
 mod disk;

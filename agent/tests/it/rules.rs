@@ -85,7 +85,7 @@ fn hears(socket: &UdpSocket) {
 }
 
 /// How many packets of the task a rule has refused.
-async fn refused_by(server: &FakeServer, alloc_id: AllocId, rule: &str) -> u64 {
+pub(crate) async fn refused_by(server: &FakeServer, alloc_id: AllocId, rule: &str) -> u64 {
     let request = NodeRequest::AllocNetwork { alloc_id, after: 0 };
     let replies = server.ask(request, |replies| !replies.is_empty()).await;
     let Some(NodeReply::AllocNetwork(network)) = replies.into_iter().next() else {

@@ -87,14 +87,19 @@ fn every_way_out_has_the_verdict_of_the_table() {
             driver.exists().then_some(())
         })
         .await;
-        let reach = |mode| outside.reach(mode, &driver);
+        let reach = |mode: &NetworkMode| outside.reach(mode, &driver);
         let mut names = 0..;
         let mut columns = Vec::new();
 
         for (level, mode) in PLACES {
             let mut under = Vec::new();
             for action in [PolicyAction::Allow, PolicyAction::Deny] {
-                let alloc = task(names.next().unwrap(), (level, mode), action, &reach(mode));
+                let alloc = task(
+                    names.next().unwrap(),
+                    (level, mode.clone()),
+                    action,
+                    &reach(&mode),
+                );
                 outside.forget();
                 under.push(outcomes(&server, alloc, &outside).await);
             }
@@ -104,9 +109,9 @@ fn every_way_out_has_the_verdict_of_the_table() {
         for (level, mode, words) in REFUSED {
             let alloc = task(
                 names.next().unwrap(),
-                (level, mode),
+                (level, mode.clone()),
                 PolicyAction::Deny,
-                &reach(mode),
+                &reach(&mode),
             );
             let task = failed(&server, alloc).await;
             let said = task

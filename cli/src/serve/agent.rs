@@ -205,6 +205,12 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     if let Some(subnet) = file.bridge_subnet {
         config.bridge_subnet = subnet;
     }
+    if let Some(path) = &file.cni_path {
+        config.cni.path.clone_from(path);
+    }
+    if let Some(dir) = &file.cni_config_dir {
+        config.cni.config_dir.clone_from(dir);
+    }
     config.network.policy.clone_from(&file.policy);
     config.meta.clone_from(&file.meta);
     config.meta.extend(args.meta.iter().cloned());

@@ -1,5 +1,6 @@
 //! Task groups: tasks that are placed together.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -171,7 +172,7 @@ impl RestartMode {
 }
 
 /// How a group is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkMode {
     /// The host's network stack.
     Host,
@@ -179,25 +180,61 @@ pub enum NetworkMode {
     Bridge,
     /// A network stack of its own, connected to nothing.
     None,
+    /// A network stack of its own, connected by CNI plugins.
+    Cni(CniNetwork),
 }
+
+/// A network that CNI plugins of the node set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CniNetwork {
+    /// Name of the network configuration on the node.
+    pub name: String,
+    /// Arguments for the plugins, besides those of the agent.
+    pub args: BTreeMap<String, String>,
+}
+
+/// Prefix of the mode of CNI networks in job files and in the API.
+pub const CNI_MODE_PREFIX: &str = "cni/";
 
 impl NetworkMode {
     /// The word used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn word(&self) -> Cow<'static, str> {
         match self {
-            Self::Host => "host",
-            Self::Bridge => "bridge",
-            Self::None => "none",
+            Self::Host => Cow::Borrowed("host"),
+            Self::Bridge => Cow::Borrowed("bridge"),
+            Self::None => Cow::Borrowed("none"),
+            Self::Cni(network) => Cow::Owned(format!("{CNI_MODE_PREFIX}{}", network.name)),
         }
     }
 
-    /// The mode that `word` names.
+    /// The mode that `word` names; a CNI network without arguments.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
+        if let Some(name) = word.strip_prefix(CNI_MODE_PREFIX) {
+            return Some(Self::Cni(CniNetwork {
+                name: name.to_owned(),
+                args: BTreeMap::new(),
+            }));
+        }
         [Self::Host, Self::Bridge, Self::None]
             .into_iter()
             .find(|mode| mode.word() == word)
+    }
+
+    /// The CNI network, if it is one.
+    #[must_use]
+    pub fn cni(&self) -> Option<&CniNetwork> {
+        match self {
+            Self::Cni(network) => Some(network),
+            Self::Host | Self::Bridge | Self::None => None,
+        }
+    }
+
+    /// Whether tasks have a network of their own that is connected to others.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        matches!(self, Self::Bridge | Self::Cni(_))
     }
 }
 
@@ -210,7 +247,7 @@ pub struct GroupNetwork {
     pub ports: Vec<PortAsk>,
     /// What its tasks may send and receive, after their own rules.
     pub policy: Option<NetworkPolicy>,
-    /// Whom its tasks ask for addresses, with mode `bridge`; `None` means whom the machine asks.
+    /// Whom its tasks ask for addresses, with a network of their own; `None` means whom the machine asks.
     pub dns: Option<DnsConfig>,
 }
 

@@ -9,9 +9,9 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::{
-    Affinity, ByteRate, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType, Lifecycle,
-    LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, RestartPolicy,
-    Spread, Task, TaskGroup,
+    Affinity, ByteRate, CniNetwork, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand,
+    RestartPolicy, Spread, Task, TaskGroup,
 };
 use crate::account::{Account, Shown};
 use crate::fault::Fault;
@@ -501,17 +501,17 @@ pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
     faults
 }
 
-fn check_dns(at: &str, mode: NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fault>) {
+fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fault>) {
     let at = format!("{at} → dns");
     let DnsConfig {
         servers,
         searches,
         options,
     } = dns;
-    if mode != NetworkMode::Bridge {
+    if !mode.is_own() {
         let word = mode.word();
         let reason = format!(
-            "does not go with mode `{word}`, whose tasks see the machine's /etc/resolv.conf: use `bridge`"
+            "does not go with mode `{word}`, whose tasks see the machine's /etc/resolv.conf: use `bridge` or `cni/NAME`"
         );
         faults.push(Fault::new(at.clone(), reason));
     }
@@ -529,6 +529,36 @@ fn check_dns(at: &str, mode: NetworkMode, dns: &DnsConfig, faults: &mut Vec<Faul
     if let Some(wrong) = searches.iter().chain(options).find(|word| !is_word(word)) {
         let reason = format!("{wrong:?} is no word of a resolver's configuration");
         faults.push(Fault::new(at, reason));
+    }
+}
+
+fn check_cni(at: &str, cni: &CniNetwork, faults: &mut Vec<Fault>) {
+    let CniNetwork { name, args } = cni;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    let is_name = name.len() <= limits::NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(plain);
+    if !is_name {
+        let reason = format!(
+            "unknown CNI network {name:?}: use `cni/NAME`, with a letter or digit and then letters, digits, `_`, `.` or `-`"
+        );
+        faults.push(Fault::new(format!("{at} → mode"), reason));
+    }
+    let at = format!("{at} → cni → args");
+    check_count(&*at, args.len(), limits::CNI_ARGS_MAX, faults);
+    for (key, value) in args {
+        // Plugins separate arguments by `;` and keys from values by `=`.
+        let wrong = |text: &str| {
+            text.len() > limits::CNI_ARG_BYTES_MAX
+                || text.contains(|char: char| char == ';' || char.is_control())
+        };
+        if key.is_empty() || key.contains('=') || wrong(key) || wrong(value) {
+            let reason = format!(
+                "invalid CNI argument {key:?}: use a key without `=` and a value, both without `;` and of at most {} bytes",
+                limits::CNI_ARG_BYTES_MAX
+            );
+            faults.push(Fault::new(at.clone(), reason));
+        }
     }
 }
 
@@ -550,7 +580,10 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
         policy::check_policy(&at, policy, faults);
     }
     if let Some(dns) = &network.dns {
-        check_dns(&at, network.mode, dns, faults);
+        check_dns(&at, &network.mode, dns, faults);
+    }
+    if let Some(cni) = network.mode.cni() {
+        check_cni(&at, cni, faults);
     }
     let mut fixed = BTreeSet::new();
     for port in &network.ports {

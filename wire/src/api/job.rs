@@ -25,7 +25,7 @@ use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
-use crate::api::resources::{Dns, Network, Port, Resources};
+use crate::api::resources::{Cni, Dns, Network, Port, Resources};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
@@ -356,7 +356,8 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         host_network: port.host_network.clone(),
     };
     Network {
-        mode: mode.word().to_owned(),
+        mode: mode.word().into_owned(),
+        cni: mode.cni().map(Cni::from),
         reserved_ports: fixed.into_iter().map(shape).collect(),
         dynamic_ports: dynamic.into_iter().map(shape).collect(),
         policy: policy.as_ref().map(NetworkPolicy::from),

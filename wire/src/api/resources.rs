@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{DnsConfig, TaskGroup};
+use muster_domain::job::{self, DnsConfig, TaskGroup};
 use muster_domain::resources::{
     AllocatedPort, Amount, DeviceAsk, Holding, IoLimits, TaskResources,
 };
@@ -156,6 +156,8 @@ pub struct Network {
     pub mbits: u32,
     #[serde(rename = "DNS")]
     pub dns: Option<Dns>,
+    #[serde(rename = "CNI", skip_serializing_if = "Option::is_none")]
+    pub cni: Option<Cni>,
     #[serde(with = "null")]
     pub reserved_ports: Vec<Port>,
     #[serde(with = "null")]
@@ -163,6 +165,21 @@ pub struct Network {
     /// What a group's tasks may send and receive. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<NetworkPolicy>,
+}
+
+/// Settings of a CNI network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Cni {
+    /// Arguments for the plugins.
+    pub args: BTreeMap<String, String>,
+}
+
+impl From<&job::CniNetwork> for Cni {
+    fn from(network: &job::CniNetwork) -> Self {
+        let job::CniNetwork { name: _, args } = network;
+        Self { args: args.clone() }
+    }
 }
 
 /// A port of a network.

@@ -82,6 +82,10 @@ fn with_driver(mut config: AgentConfig) -> AgentConfig {
     config.driver_env = vec![(DRIVER_ENV.into(), "1".into())];
     let settings = config.plugins.entry("native".to_owned()).or_default();
     settings.config = serde_json::json!({"allow_raw": true});
+    if let Some(dir) = config.data_dir.parent() {
+        config.cni.path = vec![dir.join("cni"), "/usr/lib/cni".into()];
+        config.cni.config_dir = dir.join("cni");
+    }
     // How full the machine's disk is must not decide what a test finds of a task that ended.
     config.gc.limits.disk_threshold = 100;
     config.gc.limits.inode_threshold = 100;
@@ -111,6 +115,13 @@ impl Machine {
 
     pub(crate) fn data(&self) -> PathBuf {
         self.dir.path().join("d")
+    }
+
+    /// Plugins and configurations of CNI.
+    pub(crate) fn cni(&self) -> PathBuf {
+        let dir = self.dir.path().join("cni");
+        fs::create_dir_all(&dir).unwrap();
+        dir
     }
 
     pub(crate) fn server(&self) -> FakeServer {

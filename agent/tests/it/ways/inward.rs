@@ -195,11 +195,11 @@ async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, place: Pl
     server
         .say_to_agent(ingress(index, PolicyAction::Allow))
         .await;
-    let called = server.place(called(at * 10, place).build()).await;
+    let called = server.place(called(at * 10, place.clone()).build()).await;
     let inside = ready(server, called).await;
     let published = SocketAddr::from((MACHINE, DECLARED));
     let mut held = outside.there(|| TcpStream::connect_timeout(&published, SILENCE));
-    let mut open = words(servers, outside, (at * 10 + 1, place), inside).await;
+    let mut open = words(servers, outside, (at * 10 + 1, place.clone()), inside).await;
     open.insert(OPEN.to_owned(), held_word(&mut held));
 
     server
@@ -258,7 +258,7 @@ fn task(alloc: AllocBuilder, (level, mode): Place, entry: &str, calls: &[Call]) 
 
 /// The task that is called.
 fn called(name: u32, place: Place) -> AllocBuilder {
-    let alloc = task(service(name, ""), place, "called_entry", &[]);
+    let alloc = task(service(name, ""), place.clone(), "called_entry", &[]);
     if place.1 == NetworkMode::None {
         return alloc;
     }
@@ -310,7 +310,12 @@ async fn words(
     let mut words = outside.there(|| take(&calls(Caller::Outside)));
     words.extend(take(&calls(Caller::Machine)));
     for (server, caller) in servers.into_iter().zip([Caller::Alloc, Caller::OtherAgent]) {
-        let alloc = task(batch(name, ""), place, "caller_entry", &calls(caller));
+        let alloc = task(
+            batch(name, ""),
+            place.clone(),
+            "caller_entry",
+            &calls(caller),
+        );
         words.extend(told(server, alloc).await);
     }
     words

@@ -75,8 +75,8 @@ impl Outside {
     }
 
     /// What a task in a network of this mode has to know; `driver` is where the driver listens.
-    pub(super) fn reach(&self, mode: NetworkMode, driver: &Path) -> Reach {
-        let in_host = mode == NetworkMode::Host;
+    pub(super) fn reach(&self, mode: &NetworkMode, driver: &Path) -> Reach {
+        let in_host = *mode == NetworkMode::Host;
         let cgroup = own_cgroup();
         Reach {
             device: if in_host { self.device } else { 2 },

@@ -65,7 +65,28 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, region, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
+
+/// Directories of CNI plugins, with colons between them as in Nomad.
+fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFault> {
+    let text = text_of(name, attribute)?;
+    let dirs: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
+    if dirs.iter().any(|dir| !dir.is_absolute()) {
+        return Err(wrong(
+            attribute,
+            "absolute directories with `:` between them",
+        ));
+    }
+    Ok(dirs)
+}
+
+fn absolute_dir(name: &str, attribute: &Attribute) -> Result<PathBuf, JobFileFault> {
+    let dir = PathBuf::from(text_of(name, attribute)?);
+    if !dir.is_absolute() {
+        return Err(wrong(attribute, "an absolute directory"));
+    }
+    Ok(dir)
+}
 
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
@@ -85,6 +106,8 @@ pub(super) struct AgentFile {
     pub(super) meta: BTreeMap<String, String>,
     pub(super) gc: GcConfig,
     pub(super) bridge_subnet: Option<Ipv4Net>,
+    pub(super) cni_path: Option<Vec<PathBuf>>,
+    pub(super) cni_config_dir: Option<PathBuf>,
     pub(super) chroot_env: ChrootEnv,
     pub(super) disk: DiskEnforcement,
     pub(super) allow_unfenced_tasks: bool,
@@ -244,6 +267,10 @@ impl AgentFile {
                 };
                 self.bridge_subnet = Some(parsed.map_err(placed)?);
             }
+            "cni_config_dir" => {
+                self.cni_config_dir = Some(absolute_dir(&name, attribute)?);
+            }
+            "cni_path" => self.cni_path = Some(cni_path(&name, attribute)?),
             "chroot_env" => self.chroot_env = chroot_env::read(attribute)?,
             "disk_enforcement" => {
                 let parsed = text_of(&name, attribute)?.parse();
@@ -588,10 +615,13 @@ host_volume "certs" {
     #[test]
     fn collection_is_configured_under_nomads_names() {
         let file = parse(
-            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n disk_enforcement = \"off\"\n bridge_network_subnet = \"10.88.0.7/16\"\n}\n",
+            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n disk_enforcement = \"off\"\n bridge_network_subnet = \"10.88.0.7/16\"\n cni_path = \"/opt/cni/bin:/usr/lib/cni\"\n cni_config_dir = \"/etc/cni/net.d\"\n}\n",
         )
         .unwrap();
         assert_eq!(file.disk, DiskEnforcement::Off);
+        let path: Vec<PathBuf> = vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()];
+        assert_eq!(file.cni_path, Some(path));
+        assert_eq!(file.cni_config_dir, Some("/etc/cni/net.d".into()));
         assert_eq!(file.bridge_subnet, "10.88.0.0/16".parse().ok());
 
         let GcConfig {
@@ -712,7 +742,7 @@ host_volume "certs" {
     #[test]
     fn wrong_settings_of_collection_are_placed() {
         let error = parse(
-            "client {\n  gc_interval = \"0s\"\n  gc_disk_usage_threshold = 101\n  gc_max_allocs = -1\n  gc_parallel_destroys = 0\n  gc_x = 1\n  a {}\n  bridge_network_subnet = \"10.0.0.0/30\"\n}\n",
+            "client {\n  gc_interval = \"0s\"\n  gc_disk_usage_threshold = 101\n  gc_max_allocs = -1\n  gc_parallel_destroys = 0\n  gc_x = 1\n  a {}\n  bridge_network_subnet = \"10.0.0.0/30\"\n  cni_path = \"/opt/cni/bin:bin\"\n  cni_config_dir = \"net.d\"\n}\n",
         )
         .unwrap_err();
 
@@ -724,6 +754,8 @@ host_volume "certs" {
             "agent.hcl:6:3: unknown field `gc_x` in client",
             "agent.hcl:7:3: unknown block `a` in client",
             "agent.hcl:8:27: `bridge_network_subnet`: 10.0.0.0/30 is no subnet for allocations",
+            "agent.hcl:9:14: `cni_path` must be absolute directories",
+            "agent.hcl:10:20: `cni_config_dir` must be an absolute directory",
         ] {
             assert!(
                 error.lines().any(|line| line.starts_with(start)),

@@ -33,8 +33,10 @@ pub(super) struct Asks {
     volumes: Vec<VolumeAsk>,
     /// Named ones, of the group's ports.
     host_networks: Vec<String>,
-    /// The group has a network of its own that leads somewhere.
+    /// The group has mode `bridge`.
     bridge: bool,
+    /// The CNI network of the group.
+    cni: Option<String>,
     /// By name and conditions; how many is asked when a place is chosen.
     devices: Vec<(String, Vec<Constraint>)>,
 }
@@ -60,6 +62,7 @@ impl Asks {
                 .collect(),
             host_networks: host_networks(group).cloned().collect(),
             bridge: wants_bridge(group),
+            cni: cni_network(group).map(str::to_owned),
             devices: devices(group)
                 .map(|(name, constraints)| (name.clone(), constraints.clone()))
                 .collect(),
@@ -76,6 +79,7 @@ impl Asks {
             volumes: own_volumes,
             host_networks: own_networks,
             bridge,
+            cni,
             devices: own_devices,
         } = self;
         *node_pool == job.node_pool
@@ -88,6 +92,7 @@ impl Asks {
                 .eq(volumes(group))
             && own_networks.iter().eq(host_networks(group))
             && *bridge == wants_bridge(group)
+            && cni.as_deref() == cni_network(group)
             && own_devices
                 .iter()
                 .map(|(name, constraints)| (name, constraints))
@@ -135,6 +140,11 @@ fn host_networks(group: &TaskGroup) -> impl Iterator<Item = &String> {
 fn wants_bridge(group: &TaskGroup) -> bool {
     let network = group.network.as_ref();
     network.is_some_and(|network| network.mode == NetworkMode::Bridge)
+}
+
+fn cni_network(group: &TaskGroup) -> Option<&str> {
+    let network = group.network.as_ref()?;
+    network.mode.cni().map(|cni| cni.name.as_str())
 }
 
 /// Names and conditions.

@@ -461,6 +461,19 @@ fn a_network_of_its_own_is_had_where_there_are_such() {
 }
 
 #[test]
+fn a_cni_network_is_had_where_it_is_configured() {
+    check(
+        "node n1 attr.network.cni.other=1.0.0
+         node n2 attr.network.cni.lab=1.0.0
+         job a net=cni/lab count=2
+         job b net=cni/dmz",
+        expect![[r#"
+            place a[0..=1] n2 score 0.041
+            wait b x1: missing CNI network dmz on 2"#]],
+    );
+}
+
+#[test]
 fn a_fixed_port_is_held_once() {
     check(
         "node n1

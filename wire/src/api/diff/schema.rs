@@ -212,9 +212,13 @@ static REGION: Kind = Kind {
 };
 
 static NETWORK: Kind = Kind {
-    order: &["DNS", "Static Port", "Dynamic Port", "Policy"],
+    order: &["DNS", "CNIConfig", "Static Port", "Dynamic Port", "Policy"],
     hidden: &["Device", "CIDR", "IP"],
-    blocks: &[("DNS", "DNS", &DNS), ("Policy", "Policy", &POLICY)],
+    blocks: &[
+        ("CNI", "CNIConfig", &CNI),
+        ("DNS", "DNS", &DNS),
+        ("Policy", "Policy", &POLICY),
+    ],
     lists: &[
         ("DynamicPorts", "Dynamic Port", Items::Set(&DYNAMIC_PORT)),
         ("ReservedPorts", "Static Port", Items::Set(&PLAIN_BLOCK)),
@@ -245,6 +249,11 @@ static POLICY_RULE: Kind = Kind {
 
 static DYNAMIC_PORT: Kind = Kind {
     hidden: &["Value"],
+    ..PLAIN
+};
+
+static CNI: Kind = Kind {
+    maps: &["Args"],
     ..PLAIN
 };
 

@@ -8,9 +8,9 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    Affinity, ByteRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
-    DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType, Lifecycle,
-    LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
+    Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
+    DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
     RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
@@ -109,7 +109,7 @@ const CONSTRAINT: Known = Known {
 const NETWORK: Known = Known {
     derived: &["IP"],
     harmless: &["MBits"],
-    unsupported: &["Device", "CIDR", "Hostname", "CNI"],
+    unsupported: &["Device", "CIDR", "Hostname"],
 };
 const PORT: Known = Known {
     derived: &[],
@@ -396,19 +396,7 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
     } else {
         networks.swap_remove(0)
     };
-    let mode = match network.word("Mode") {
-        None => NetworkMode::Host,
-        Some(word) => match NetworkMode::from_word(&word) {
-            Some(mode) => mode,
-            None => {
-                network.fault(
-                    "Mode",
-                    format!("`{word}` is no network mode: use `host`, `bridge` or `none`"),
-                );
-                NetworkMode::Host
-            }
-        },
-    };
+    let mode = read_mode(&mut network);
     let mut ports = Vec::new();
     for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
         for mut port in network.blocks(list, limits::PORTS_MAX) {
@@ -442,6 +430,43 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
         policy,
         dns,
     })
+}
+
+fn read_mode(network: &mut Block<'_>) -> NetworkMode {
+    let word = network.word("Mode");
+    let args = network.block("CNI").map(|mut cni| {
+        let args = cni.texts("Args");
+        cni.finish(&PLAIN);
+        args
+    });
+    let mode = word
+        .as_deref()
+        .map_or(Some(NetworkMode::Host), NetworkMode::from_word);
+    match (mode, args) {
+        (Some(NetworkMode::Cni(cni)), Some(args)) => NetworkMode::Cni(CniNetwork { args, ..cni }),
+        (Some(mode), args) => {
+            if args.is_some_and(|args| !args.is_empty()) && mode.cni().is_none() {
+                network.fault(
+                    "CNI",
+                    format!(
+                        "unused CNI arguments with mode `{}`, which runs no CNI plugin: use mode `cni/NAME`",
+                        mode.word()
+                    ),
+                );
+            }
+            mode
+        }
+        (None, _) => {
+            network.fault(
+                "Mode",
+                format!(
+                    "unknown network mode `{}`: use `host`, `bridge`, `none` or `cni/NAME`",
+                    word.unwrap_or_default()
+                ),
+            );
+            NetworkMode::Host
+        }
+    }
 }
 
 fn read_dns(network: &mut Block<'_>) -> Option<DnsConfig> {

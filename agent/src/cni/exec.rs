@@ -1,0 +1,221 @@
+//! Runs a CNI plugin: a program with its input, its environment and a deadline.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Command;
+
+use crate::limits::{CNI_OUTPUT_BYTES_MAX, CNI_WORDS_BYTES_MAX};
+
+/// Directories of programs that plugins start, such as iptables.
+const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why a plugin did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("CNI plugin {plugin} failed: {reason}")]
+pub(crate) struct PluginError {
+    plugin: String,
+    pub(super) reason: PluginFault,
+}
+
+/// What went wrong with a plugin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PluginFault {
+    #[error(
+        "no such program in {dirs}: install it, or name its directory in client {{ cni_path }}"
+    )]
+    Missing { dirs: String },
+    #[error("the program {} cannot be started: {source}", program.display())]
+    Spawn { program: PathBuf, source: io::Error },
+    #[error("it did not end within {after:?} and was killed")]
+    Deadline { after: Duration },
+    #[error("code {code}: {message}")]
+    Refused { code: u64, message: String },
+    #[error("{status}: {words}")]
+    Ended { status: ExitStatus, words: String },
+    #[error("it printed more than {CNI_OUTPUT_BYTES_MAX} bytes")]
+    TooMuch,
+    #[error("it printed no result of CNI ({reason}): {words}")]
+    Nonsense { reason: String, words: String },
+}
+
+impl PluginError {
+    pub(super) fn new(plugin: &str, reason: PluginFault) -> Self {
+        Self {
+            plugin: plugin.to_owned(),
+            reason,
+        }
+    }
+
+    /// What a plugin printed is not a result.
+    pub(super) fn nonsense(plugin: &str, reason: String, printed: &[u8]) -> Self {
+        let words = words(printed);
+        Self::new(plugin, PluginFault::Nonsense { reason, words })
+    }
+}
+
+/// A plugin's answer to an error.
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    code: u64,
+    #[serde(default)]
+    msg: String,
+    #[serde(default)]
+    details: String,
+}
+
+/// A call of a plugin.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    pub(super) plugin: &'a str,
+    pub(super) program: &'a Path,
+    pub(super) env: Vec<(&'static str, String)>,
+    pub(super) input: &'a [u8],
+    pub(super) deadline: Duration,
+}
+
+/// What a plugin printed.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) status: ExitStatus,
+    pub(super) stdout: Vec<u8>,
+    pub(super) stderr: Vec<u8>,
+}
+
+impl Call<'_> {
+    /// Runs the plugin. The answer is what it printed.
+    pub(super) async fn run(&self) -> Result<Vec<u8>, PluginError> {
+        let failed = |reason| PluginError::new(self.plugin, reason);
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.output().await.map_err(failed)?;
+        if status.success() {
+            return Ok(stdout);
+        }
+        let reason = match serde_json::from_slice::<Refusal>(&stdout) {
+            Ok(Refusal { code, msg, details }) => {
+                let message = if details.is_empty() {
+                    msg
+                } else {
+                    format!("{msg}; {details}")
+                };
+                let message = words(message.as_bytes());
+                PluginFault::Refused { code, message }
+            }
+            Err(_) => {
+                let said = if stderr.is_empty() { &stdout } else { &stderr };
+                let words = words(said);
+                PluginFault::Ended { status, words }
+            }
+        };
+        Err(failed(reason))
+    }
+
+    /// Runs the plugin and its children at most until the deadline.
+    pub(super) async fn output(&self) -> Result<Output, PluginFault> {
+        let spawned = Command::new(self.program)
+            .env_clear()
+            .env("PATH", PROGRAM_PATH)
+            .envs(self.env.iter().map(|(name, value)| (*name, value)))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn();
+        let mut child = spawned.map_err(|source| PluginFault::Spawn {
+            program: self.program.to_owned(),
+            source,
+        })?;
+        let group = child.id().map(Group);
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let work = async {
+            let feed = async {
+                if let Some(mut stdin) = stdin {
+                    // A plugin that does not read its configuration says so by its answer.
+                    drop(stdin.write_all(self.input).await);
+                }
+            };
+            let ((), stdout, stderr) = tokio::join!(feed, drain(stdout), drain(stderr));
+            (stdout, stderr, child.wait().await)
+        };
+        let worked = tokio::time::timeout(self.deadline, work).await;
+        let Ok((stdout, stderr, status)) = worked else {
+            drop(group);
+            // So that no zombie is left; a process in the kernel's hands is left to the reaper.
+            drop(tokio::time::timeout(self.deadline, child.wait()).await);
+            return Err(PluginFault::Deadline {
+                after: self.deadline,
+            });
+        };
+        let status = status.map_err(|source| PluginFault::Spawn {
+            program: self.program.to_owned(),
+            source,
+        })?;
+        // The group's number may be another's by now.
+        std::mem::forget(group);
+        let stdout = stdout.ok_or(PluginFault::TooMuch)?;
+        Ok(Output {
+            status,
+            stdout,
+            stderr: stderr.unwrap_or_default(),
+        })
+    }
+}
+
+/// A process group that is killed when this is dropped.
+#[derive(Debug)]
+struct Group(u32);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.0) {
+            if let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL) {
+                tracing::debug!(%error, pid, "the processes of a CNI plugin are not killed");
+            }
+        }
+    }
+}
+
+/// Reads to the end; `None` if that is more than is kept.
+async fn drain(stream: Option<impl AsyncRead + Unpin>) -> Option<Vec<u8>> {
+    let Some(mut stream) = stream else {
+        return Some(Vec::new());
+    };
+    let (mut kept, mut is_whole) = (Vec::new(), true);
+    let mut buffer = [0; 4_096];
+    loop {
+        let count = stream.read(&mut buffer).await.unwrap_or(0);
+        let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else {
+            return is_whole.then_some(kept);
+        };
+        if kept.len() + read.len() > CNI_OUTPUT_BYTES_MAX {
+            is_whole = false;
+        } else {
+            kept.extend_from_slice(read);
+        }
+    }
+}
+
+/// The start of what a plugin printed, in one line.
+fn words(bytes: &[u8]) -> String {
+    let start = bytes.get(..CNI_WORDS_BYTES_MAX).unwrap_or(bytes);
+    let text = String::from_utf8_lossy(start);
+    let text: String = text
+        .chars()
+        .map(|char| if char.is_control() { ' ' } else { char })
+        .collect();
+    match text.split_whitespace().collect::<Vec<_>>().join(" ") {
+        text if text.is_empty() => "nothing was printed".to_owned(),
+        text => text,
+    }
+}
