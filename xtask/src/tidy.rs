@@ -1,11 +1,12 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
 //! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one
-//! line of code; [`layout`] those about files and their names. They return findings and print
-//! nothing. What is broken on purpose stands, with its reason, in `xtask/tidy-exceptions.toml`
+//! line of code; [`layout`] those about files and their names; [`documents`] those about Markdown.
+//! They return findings and print nothing. What is broken on purpose stands, with its reason, in `xtask/tidy-exceptions.toml`
 //! ([`exceptions`]): more than the list says is an error, and so is less, so it only shrinks.
 
 mod crates;
+mod documents;
 mod exceptions;
 mod layout;
 mod source;
@@ -45,6 +46,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     findings.extend(layout::check_stems(&paths));
+    findings.extend(documents::check(&files));
     findings.sort();
 
     let list = exceptions::read(&shell::root().join(exceptions::PATH))?;

@@ -744,7 +744,12 @@ async fn clean_refuses_while_tasks_run() {
 /// Groups of the node in every hierarchy of this machine.
 fn groups_called(name: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut level = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>());
+    let cgroups = mounts.filter(|fields| matches!(fields[2], "cgroup" | "cgroup2"));
+    let mut level: Vec<PathBuf> = cgroups.map(|fields| PathBuf::from(fields[1])).collect();
     while let Some(dir) = level.pop() {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
