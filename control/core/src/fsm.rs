@@ -59,7 +59,7 @@ pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -509,11 +509,13 @@ pub fn read_drain(body: &[u8]) -> Result<DrainOrder, ReadJobError> {
         derived: &["NodeID"],
         harmless: &["Meta"],
         unsupported: &[],
+        rows: &[],
     };
     const SPEC_KNOWN: Known = Known {
         derived: &[],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         let spec = block.block("DrainSpec").map(|mut block| {
@@ -547,6 +549,7 @@ pub fn read_eligibility(body: &[u8]) -> Result<Eligibility, ReadJobError> {
         derived: &["NodeID"],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         let word = block.string("Eligibility").unwrap_or_default();

@@ -27,6 +27,7 @@ pub fn read_signal(body: &[u8]) -> Result<SignalRequest, ReadJobError> {
         derived: &["AllocID", "Namespace", "Region", "SecretID"],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         let signal = block.string("Signal").unwrap_or_default();
