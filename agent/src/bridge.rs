@@ -42,7 +42,7 @@ use ipnet::Ipv4Net;
 use muster_agent_core::addresses::{AddressPool, SmallSubnetError};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::job::{NetworkMode, TaskGroup};
+use muster_domain::job::{NetworkMode, TaskGroup, is_hostname};
 use muster_driver::NetworkIsolation;
 use muster_ebpf_common::nat::{Published, PublishedKey};
 use tokio::sync::{OnceCell, mpsc, oneshot};
@@ -53,7 +53,7 @@ use crate::cgroup::TaskCgroup;
 use crate::drivers::networks::DriverNetworkError;
 use crate::facilities::Facilities;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
-use crate::task_env::host_address;
+use crate::task_env::{TaskEnv, host_address};
 pub(crate) use files::{told, write as write_names};
 use workshop::{Made, Order};
 
@@ -373,11 +373,11 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
-            let host = host_name(desired, group);
+            let ground = Ground::of(facilities, desired);
+            let host = host_name(desired, group, &ground.env);
             let networks = &facilities.driver_networks;
             let by_driver = networks.ensure(facilities, desired, group, &host).await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
-            let ground = Ground::of(facilities, alloc_id);
             let made = self.make(&ground, desired, group, namespace.transpose()?);
             let mut network = made.await?;
             network.made_by_driver = by_driver;
@@ -431,7 +431,8 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let mut namespaces = namespaces_of(facilities, alloc_id, group);
         let by_driver = if is_lost {
-            let host = host_name(desired, group);
+            let env = TaskEnv::of_alloc(desired, &facilities.spec());
+            let host = host_name(desired, group, &env);
             let networks = &facilities.driver_networks;
             let found = networks.ensure(facilities, desired, group, &host).await;
             found.unwrap_or_else(|error| {
@@ -466,7 +467,7 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let ground = Ground::of(facilities, alloc_id);
+            let ground = Ground::of(facilities, desired);
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
@@ -653,14 +654,17 @@ struct Ground<'a> {
     address: String,
     /// The directory for the files of names.
     names: PathBuf,
+    /// What the group's network may refer to.
+    env: TaskEnv,
 }
 
 impl<'a> Ground<'a> {
-    fn of(facilities: &'a Facilities, alloc_id: AllocId) -> Self {
+    fn of(facilities: &'a Facilities, desired: &DesiredAlloc) -> Self {
         Self {
             bpf: facilities.bpf.as_ref().map_err(String::as_str),
             address: facilities.spec().address.clone(),
-            names: facilities.data.alloc(alloc_id).names(),
+            names: facilities.data.alloc(desired.alloc_id).names(),
+            env: TaskEnv::of_alloc(desired, &facilities.spec()),
         }
     }
 }
@@ -682,15 +686,16 @@ fn open(
     let mut network = AllocNetwork {
         address: address.into(),
         files: Vec::new(),
-        host_name: host_name(desired, group),
+        host_name: host_name(desired, group, &ground.env),
         namespace: made.namespace,
         door: Some(door),
         made_by_driver: None,
     };
     let opened = opened.and_then(|()| {
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
-        let names = [&*network.host_name, &group.name];
-        files::write(&ground.names, address.into(), &names, dns)
+        let group_name = clean_name(&group.name);
+        let names = [&*network.host_name, &group_name];
+        files::write(&ground.names, address.into(), &names, dns, &ground.env)
             .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
     });
     let opened = opened.map(|files| network.files = files);
@@ -745,9 +750,29 @@ pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
     if to == 0 { value } else { to }
 }
 
-/// What an allocation with a network of its own is called in it.
-pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup) -> String {
-    format!("{}-{}", group.name, desired.alloc_id.short())
+/// What an allocation with a network of its own is called in it: as its job says, if that is a host name.
+pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup, env: &TaskEnv) -> String {
+    let asked = group
+        .network
+        .as_ref()
+        .map(|it| env.interpolate(&it.hostname));
+    let asked = asked.filter(|name| is_hostname(name));
+    asked.unwrap_or_else(|| {
+        let group = clean_name(&group.name);
+        format!("{group}-{}", desired.alloc_id.short())
+    })
+}
+
+/// A group's name as part of a host name.
+pub(crate) fn clean_name(name: &str) -> String {
+    let clean = |c: char| {
+        if c.is_whitespace() || c == '/' {
+            '-'
+        } else {
+            c
+        }
+    };
+    name.chars().map(clean).collect()
 }
 
 /// The namespace that a driver named, unless that is the machine's own.

@@ -35,11 +35,12 @@ use muster_domain::job::{CniNetwork, DnsConfig, TaskGroup};
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use crate::bridge::{AllocNetwork, host_name, namespace_at, write_names};
+use crate::bridge::{AllocNetwork, clean_name, host_name, namespace_at, write_names};
 use crate::drivers::networks::DriverNetworkError;
 use crate::facilities::Facilities;
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};
 use crate::task::chain;
+use crate::task_env::TaskEnv;
 use config::{NetworkList, WITH_CHECK, WITH_GC};
 use exec::{Call, PluginError, PluginFault};
 use record::{CniRecord, RecordDir};
@@ -176,7 +177,8 @@ impl CniNetworks {
         // What an earlier start, or an earlier agent, left half made.
         self.tear_down(alloc_id).await?;
         let (list, text) = self.find(&cni.name)?;
-        let host = host_name(desired, group);
+        let env = TaskEnv::of_alloc(desired, &facilities.spec());
+        let host = host_name(desired, group, &env);
         let networks = &facilities.driver_networks;
         let by_driver = networks.ensure(facilities, desired, group, &host).await?;
 
@@ -292,10 +294,12 @@ impl CniNetworks {
             .as_ref()
             .and_then(|network| network.dns.as_ref())
             .or(of_plugins.as_ref());
-        let host = host_name(desired, group);
-        let names = [&*host, &group.name];
+        let env = TaskEnv::of_alloc(desired, &facilities.spec());
+        let host = host_name(desired, group, &env);
+        let group_name = clean_name(&group.name);
+        let names = [&*host, &group_name];
         let dir = facilities.data.alloc(desired.alloc_id).names();
-        let files = write_names(&dir, address, &names, dns).map_err(CniError::Names)?;
+        let files = write_names(&dir, address, &names, dns, &env).map_err(CniError::Names)?;
         Ok(AllocNetwork::behind_plugins(
             address, files, host, namespace,
         ))

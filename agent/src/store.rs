@@ -42,7 +42,7 @@ pub(crate) use writer::{CONDITION, Pending, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one converted
 /// ([`convert`]).
-pub(crate) const SCHEMA: u32 = 9;
+pub(crate) const SCHEMA: u32 = 10;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";

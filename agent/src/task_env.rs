@@ -24,7 +24,7 @@ use crate::task::TaskAt;
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The environment of a task and what `${…}` can name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TaskEnv {
     /// The whole environment.
     pub(crate) vars: BTreeMap<String, String>,
@@ -43,6 +43,8 @@ pub(crate) struct Places {
     secrets: PathBuf,
     /// What it may forget.
     tmp: PathBuf,
+    /// What a relative destination of a mount begins at.
+    pub(crate) root: PathBuf,
 }
 
 impl Places {
@@ -56,6 +58,7 @@ impl Places {
                     local: own.join("local"),
                     secrets: own.join("secrets"),
                     tmp: own.join("tmp"),
+                    root: own,
                 }
             }
             FsIsolation::Chroot | FsIsolation::Image => Self {
@@ -63,12 +66,36 @@ impl Places {
                 local: "/local".into(),
                 secrets: "/secrets".into(),
                 tmp: "/tmp".into(),
+                root: "/".into(),
             },
         }
     }
 }
 
 impl TaskEnv {
+    /// What the network of a whole allocation may refer to: the node, and whose instance it is.
+    pub(crate) fn of_alloc(desired: &DesiredAlloc, spec: &NodeSpec) -> Self {
+        let job = &desired.job.spec;
+        let group = desired.group().map_or("", |group| &group.name);
+        let vars = [
+            ("ALLOC_ID", desired.alloc_id.to_string()),
+            ("SHORT_ALLOC_ID", desired.alloc_id.short()),
+            ("ALLOC_NAME", alloc_name(&job.id, group, desired.name_index)),
+            ("ALLOC_INDEX", desired.name_index.to_string()),
+            ("GROUP_NAME", group.to_owned()),
+            ("JOB_ID", job.id.clone()),
+            ("JOB_NAME", job.name.clone()),
+            ("NAMESPACE", job.namespace.clone()),
+            ("DC", spec.datacenter.clone()),
+            ("REGION", region::name().to_owned()),
+        ];
+        let vars = vars.map(|(name, value)| (format!("NOMAD_{name}"), value));
+        Self {
+            vars: vars.into(),
+            node: node_facts(spec),
+        }
+    }
+
     /// For the task `at`, on the node described by `spec`.
     /// `address` is the allocation's, if it has a network of its own.
     pub(crate) fn build(
@@ -80,7 +107,7 @@ impl TaskEnv {
         let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
         let mut vars = muster_vars(at, places, spec);
-        add_ports(&mut vars, desired, &spec.address, address);
+        add_ports(&mut vars, at, &spec.address, address);
         add_holding(&mut vars, at);
         let mut env = Self { vars, node };
         env.add_meta(desired, group, task);
@@ -258,14 +285,15 @@ pub(crate) fn host_address<'a>(port: &'a AllocatedPort, node: &'a str) -> &'a st
     }
 }
 
-fn add_ports(
-    vars: &mut BTreeMap<String, String>,
-    desired: &DesiredAlloc,
-    address: &str,
-    own: Option<IpAddr>,
-) {
-    for port in &desired.holding.ports {
+fn add_ports(vars: &mut BTreeMap<String, String>, at: &TaskAt, address: &str, own: Option<IpAddr>) {
+    let group = at.group();
+    for (owner, port) in at.desired.holding.ports_of(group) {
         let address = host_address(port, address);
+        if let Some(owner) = owner {
+            let name = group.tasks.get(owner).map_or("", |task| &task.name);
+            add_task_port(vars, port, address, (owner != at.at).then_some(name));
+            continue;
+        }
         let inside = inside_port(port.value, port.to);
         let values = [
             ("IP", address.to_owned()),
@@ -286,6 +314,25 @@ fn add_ports(
         for (word, value) in values.into_iter().chain(own) {
             vars.insert(format!("NOMAD_{word}_{}", port.label), value);
         }
+    }
+}
+
+/// A port of a task's own network: under its label for the task, under the name of its task and its label for the others.
+fn add_task_port(
+    vars: &mut BTreeMap<String, String>,
+    port: &AllocatedPort,
+    address: &str,
+    of_other: Option<&str>,
+) {
+    let of_other = of_other.map(|task| format!("{task}_")).unwrap_or_default();
+    let values = [
+        ("IP", address.to_owned()),
+        ("PORT", inside_port(port.value, port.to).to_string()),
+        ("HOST_PORT", port.value.to_string()),
+        ("ADDR", format!("{address}:{}", port.value)),
+    ];
+    for (word, value) in values {
+        vars.insert(format!("NOMAD_{word}_{of_other}{}", port.label), value);
     }
 }
 
@@ -545,5 +592,45 @@ mod tests {
         .vars;
 
         assert_ne!(vars["NOMAD_ALLOC_ID"], "forged");
+    }
+
+    /// A task finds its own ports by their labels, and those of others by the name of the task as well.
+    #[test]
+    fn ports_of_tasks_are_told_to_all_tasks() {
+        let mut spec = fixture::job("web").dynamic_port("http").build();
+        let ask = spec.groups[0].network.as_ref().unwrap().ports[0].clone();
+        spec.groups[0].tasks[0].resources.ports = vec![ask.clone()];
+        let mut other = fixture::task("db");
+        other.resources.ports = vec![ask];
+        spec.groups[0].tasks.push(other);
+        let port = |value| AllocatedPort {
+            label: "http".into(),
+            value,
+            to: 0,
+            host_ip: String::new(),
+        };
+        let desired = DesiredAlloc {
+            holding: Holding {
+                ports: vec![port(20_001), port(20_002), port(20_003)],
+                ..Holding::default()
+            },
+            ..fixture::desired(AllocId::at(LogIndex(1), 0), fixture::version(spec))
+        };
+        let dirs = DataDir::new(Path::new("/d"))
+            .unwrap()
+            .alloc(desired.alloc_id);
+        let at = TaskAt {
+            desired: desired.into(),
+            at: 0,
+        };
+        let places = Places::of(FsIsolation::Chroot, &dirs, at.name());
+
+        let env = TaskEnv::build(&at, &places, &fixture::node("n1").build(), None);
+
+        assert_eq!(env.vars["NOMAD_PORT_http"], "20002");
+        assert_eq!(env.vars["NOMAD_PORT_db_http"], "20003");
+        let address = env.vars["NOMAD_IP_db_http"].clone();
+        assert_eq!(env.vars["NOMAD_ADDR_db_http"], format!("{address}:20003"));
+        assert_eq!(env.vars["NOMAD_ALLOC_PORT_http"], "20001");
     }
 }

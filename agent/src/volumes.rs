@@ -1,10 +1,13 @@
 //! Host volumes of the node at places of a task.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
 
 use muster_domain::job::{Task, TaskGroup, VolumeMount};
 use muster_domain::node::HostVolume;
 use muster_driver::Mount;
+
+use crate::task_env::TaskEnv;
 
 /// Why a task cannot have a volume.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +28,14 @@ pub(crate) enum VolumeError {
         /// The name on the node.
         source_name: String,
     },
+    /// It leads nowhere in the task.
+    #[error(
+        "volume_mount.destination \"{asked}\": is no place in the task; name a directory below its root, without `..` and unknown references"
+    )]
+    Destination {
+        /// As the job says it.
+        asked: String,
+    },
     /// The node lets nobody write to it.
     #[error(
         "volume \"{name}\": host volume \"{source_name}\" may only be read on this node; ask for it with read_only = true"
@@ -42,9 +53,47 @@ pub(crate) fn mounts(
     group: &TaskGroup,
     task: &Task,
     offers: &BTreeMap<String, HostVolume>,
+    env: &TaskEnv,
+    root: &Path,
 ) -> Result<Vec<Mount>, VolumeError> {
     let mounts = task.volume_mounts.iter();
-    mounts.map(|mount| resolve(group, mount, offers)).collect()
+    let resolved = mounts.map(|mount| {
+        let task_path = destination(&mount.destination, env, root)?;
+        Ok(Mount {
+            task_path,
+            ..resolve(group, mount, offers)?
+        })
+    });
+    resolved.collect()
+}
+
+/// Where a volume is shown: references are filled in, and a relative path begins at `root`, what the task sees as its
+/// directory. Nothing leads out of it.
+fn destination(asked: &str, env: &TaskEnv, root: &Path) -> Result<String, VolumeError> {
+    let wrong = || VolumeError::Destination {
+        asked: asked.to_owned(),
+    };
+    let path = env.interpolate(asked);
+    if path.is_empty() || path.contains("${") {
+        return Err(wrong());
+    }
+    let mut whole = root.to_owned();
+    let mut parts = 0;
+    for part in Path::new(&path).components() {
+        match part {
+            Component::RootDir => whole = "/".into(),
+            Component::Normal(name) => {
+                whole.push(name);
+                parts += 1;
+            }
+            Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return Err(wrong()),
+        }
+    }
+    if parts == 0 {
+        return Err(wrong());
+    }
+    whole.into_os_string().into_string().map_err(|_| wrong())
 }
 
 fn resolve(
@@ -54,8 +103,10 @@ fn resolve(
 ) -> Result<Mount, VolumeError> {
     let VolumeMount {
         volume: name,
-        destination,
+        destination: _,
         read_only,
+        propagation,
+        selinux_label,
     } = mount;
     let ask = group
         .volumes
@@ -70,9 +121,10 @@ fn resolve(
         return Err(VolumeError::ReadOnly { name, source_name });
     }
     Ok(Mount {
-        task_path: destination.clone(),
         host_path: offer.path.clone(),
         readonly,
+        propagation_mode: propagation.word().to_owned(),
+        selinux_label: selinux_label.clone(),
         ..Mount::default()
     })
 }
@@ -80,7 +132,7 @@ fn resolve(
 #[cfg(test)]
 mod tests {
     use muster_domain::fixture;
-    use muster_domain::job::VolumeAsk;
+    use muster_domain::job::{Propagation, VolumeAsk};
 
     use super::*;
 
@@ -100,12 +152,21 @@ mod tests {
             volume: "data".to_owned(),
             destination: "/srv".to_owned(),
             read_only: mounted_read_only,
+            propagation: Propagation::Private,
+            selinux_label: String::new(),
         });
         let offers = offered.map(|read_only| {
             let path = "/mnt/disk".to_owned();
             ("disk".to_owned(), HostVolume { path, read_only })
         });
-        mounts(&group, &group.tasks[0], &offers.into_iter().collect())
+        let (env, root) = (TaskEnv::default(), Path::new("/"));
+        mounts(
+            &group,
+            &group.tasks[0],
+            &offers.into_iter().collect(),
+            &env,
+            root,
+        )
     }
 
     #[test]
@@ -137,5 +198,34 @@ mod tests {
         let error = resolved(true, true, None).unwrap_err();
 
         assert!(matches!(error, VolumeError::NotHere { .. }), "{error}");
+    }
+
+    #[test]
+    fn destinations_stay_in_the_task() {
+        let job = fixture::job("web").version();
+        let desired = fixture::desired(
+            muster_domain::id::AllocId::at(muster_domain::id::LogIndex(1), 0),
+            job,
+        );
+        let mut env = TaskEnv::of_alloc(&desired, &fixture::node("n1").build());
+        env.vars
+            .insert("NOMAD_TASK_DIR".to_owned(), "/local".to_owned());
+        let at = |asked: &str| destination(asked, &env, Path::new("/"));
+
+        for (asked, shown) in [
+            ("/data", "/data"),
+            ("/local/x", "/local/x"),
+            ("local/data", "/local/data"),
+            ("./local//data/", "/local/data"),
+            ("${NOMAD_TASK_DIR}/x", "/local/x"),
+            ("data/${NOMAD_GROUP_NAME}", "/data/main"),
+        ] {
+            assert_eq!(at(asked).as_deref(), Ok(shown), "{asked}");
+        }
+        for asked in ["", "/", ".", "../x", "local/../../x", "${NOMAD_NOPE}/x"] {
+            assert!(at(asked).is_err(), "{asked}");
+        }
+        let own = destination("local/data", &env, Path::new("/d/alloc/main"));
+        assert_eq!(own.as_deref(), Ok("/d/alloc/main/local/data"));
     }
 }

@@ -48,6 +48,8 @@ pub fn job(id: &str) -> JobBuilder {
         launched: None,
         meta: BTreeMap::new(),
         groups: vec![group("main")],
+        stop: false,
+        as_written: BTreeMap::new(),
     })
 }
 
@@ -222,6 +224,7 @@ impl JobBuilder {
                 ports: Vec::new(),
                 policy: None,
                 dns: None,
+                hostname: String::new(),
             });
         network.ports.push(PortAsk {
             label: label.to_owned(),

@@ -28,7 +28,7 @@ pub use group::{
 };
 pub use launch::{
     DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,
-    Scaling, VolumeAsk, VolumeAsks, VolumeMount,
+    Propagation, Scaling, VolumeAsk, VolumeAsks, VolumeMount,
 };
 pub use policy::{
     BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
@@ -39,7 +39,7 @@ pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
     UpdateStrategy,
 };
-pub use validate::{ValidJob, check_instances, validate, validate_policy};
+pub use validate::{ValidJob, check_instances, is_hostname, validate, validate_policy};
 
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -144,6 +144,11 @@ pub struct JobSpec {
     pub meta: BTreeMap<String, String>,
     /// At least one.
     pub groups: Vec<TaskGroup>,
+    /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
+    pub stop: bool,
+    /// What the submitted JSON says that has no effect here, or that says the same in other words: JSON text by
+    /// JSON pointer. It is answered as it was written.
+    pub as_written: BTreeMap<String, String>,
 }
 
 impl JobSpec {

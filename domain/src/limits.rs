@@ -66,8 +66,8 @@ pub const VOLUMES_MAX: usize = 64;
 pub const DEVICES_MAX: usize = 32;
 /// Cores a task may have for itself: more than any machine has today.
 pub const CORES_MAX: u16 = 4096;
-/// Longest delay before a kill: a day, as for `kill_timeout`.
-pub const DELAY_MAX: std::time::Duration = std::time::Duration::from_hours(24);
+/// Longest `shutdown_delay` and `kill_timeout`. Nomad has no bound; ten years are as good as none, and clocks can add them.
+pub const DELAY_MAX: std::time::Duration = std::time::Duration::from_hours(24 * 3650);
 /// Bytes of why a deployment or a node is what it is.
 pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of the handle of a remote task that are kept by the servers. Drivers' own are a few hundred bytes; it lies in

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Affinity, ByteRate, Constraint};
+use crate::job::{Affinity, ByteRate, Constraint, PortAsk, TaskGroup};
 
 /// CPU in MHz of one core.
 ///
@@ -47,6 +47,8 @@ pub struct TaskResources {
     pub cpu_hard_limit: bool,
     /// How fast it may read and write disks.
     pub io: IoLimits,
+    /// Ports of its own in the host's network, besides those of its group.
+    pub ports: Vec<PortAsk>,
 }
 
 impl TaskResources {
@@ -98,6 +100,7 @@ impl Default for TaskResources {
             devices: Vec::new(),
             cpu_hard_limit: false,
             io: IoLimits::default(),
+            ports: Vec::new(),
         }
     }
 }
@@ -238,7 +241,7 @@ impl AllocatedPort {
 /// What an allocation holds of its node besides amounts. Nobody else may have any of it meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Ports, in the order of the group.
+    /// Ports, in the order of [`TaskGroup::ports`].
     pub ports: Vec<AllocatedPort>,
     /// Cores, by the position of the task in its group.
     pub cores: Vec<HeldCores>,
@@ -273,6 +276,16 @@ impl Holding {
                 .flat_map(|cores| &cores.ids)
                 .any(|id| cores(other, id))
             || held.any(|held| held.ids.iter().any(|id| devices(other, &held.group, id)))
+    }
+
+    /// Its ports, each with the position of its task in `group`, whose instance this is; `None` for one of the group.
+    pub fn ports_of<'a>(
+        &'a self,
+        group: &'a TaskGroup,
+    ) -> impl Iterator<Item = (Option<usize>, &'a AllocatedPort)> {
+        let owners = group.ports().map(|(owner, _)| owner);
+        // What nobody asked for any more is the group's.
+        owners.chain(std::iter::repeat(None)).zip(&self.ports)
     }
 
     /// What its cores are worth, in MHz.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use muster_wire::api::job::unsupported::{self, Answer, Row};
 use serde_json::{Map, Value};
 
 use crate::convert;
@@ -289,7 +290,18 @@ impl Decoder<'_> {
                 self.once(inner, nested, map, object);
             }
             Shape::Many => {
-                let value = self.object(inner, nested.block);
+                let mut value = self.object(inner, nested.block);
+                if nested.json == "ScalingPolicies" {
+                    self.task_scaling(inner, &mut value);
+                }
+                let is_scaling = nested.json == "ScalingPolicies";
+                let before = object.get(nested.json).and_then(Value::as_array);
+                let is_again =
+                    |before: &Vec<Value>| before.iter().any(|it| it["Type"] == value["Type"]);
+                if is_scaling && before.is_some_and(is_again) {
+                    let message = format!("a second `{}` of the same kind", inner.name);
+                    self.fault(inner.place.clone(), message);
+                }
                 push(object, nested.json, Value::Object(value));
             }
             Shape::Named => self.named(inner, nested, object),
@@ -304,6 +316,24 @@ impl Decoder<'_> {
             }
             Shape::Conditions => self.condition(inner, nested, object),
             Shape::Alone => self.alone(inner, nested, object),
+        }
+    }
+
+    /// The API calls what a task's scaling is about by another word than files do.
+    fn task_scaling(&mut self, inner: &Found<'_>, value: &mut Map<String, Value>) {
+        let label = value
+            .get("Type")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        match label {
+            "cpu" | "mem" => {
+                let kind = format!("vertical_{label}");
+                value.insert("Type".to_owned(), Value::String(kind));
+            }
+            other => {
+                let message = format!("`scaling` of a task is \"cpu\" or \"mem\", not \"{other}\"");
+                self.fault(inner.place.clone(), message);
+            }
         }
     }
 
@@ -462,12 +492,13 @@ fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
 
 fn unknown(block: &Found<'_>, schema: &Block, name: &str, span: Range<usize>) -> JobFileFault {
     let owner = block.name;
-    if schema.later.contains(&name) {
-        return JobFileFault::at(
-            span,
-            format!("`{name}` in `{owner}` is not supported by this version of Muster yet"),
-        )
-        .help("leave it out; nothing is ignored silently");
+    if let Some(Row {
+        answer: Answer::Refused(instead),
+        ..
+    }) = unsupported::in_file(owner, name)
+    {
+        return JobFileFault::at(span, format!("`{name}` in `{owner}` is not supported"))
+            .help(*instead);
     }
     let attrs = schema.attrs.iter().map(|attr| attr.name);
     let known = attrs.chain(schema.blocks.iter().map(|nested| nested.name));

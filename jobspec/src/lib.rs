@@ -112,6 +112,8 @@ fn read_syntax(name: &str, text: &str) -> Result<Read, JobFileFault> {
 }
 
 #[cfg(test)]
+mod corners;
+#[cfg(test)]
 mod oracle;
 #[cfg(test)]
 mod recorded;

@@ -120,7 +120,7 @@ fn is_by_design(error: &ReadJobFileError) -> bool {
         return false;
     };
     faults.iter().all(|fault| {
-        fault.message.contains("is not supported by this version")
+        fault.message.contains("is not supported")
             && REFUSED_BY_DESIGN
                 .iter()
                 .any(|(name, _)| fault.message.starts_with(&format!("`{name}` ")))

@@ -1,7 +1,7 @@
 //! What a job file may say: one table a block.
 //!
 //! A field is one row: its name in the file, its name in the API, and its kind. Names of Nomad that
-//! this version does not know stand in `later`, so that they are refused by name, never ignored.
+//! this version does not have are in `muster_wire::api::job::unsupported`, which the API reads as well.
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,8 +86,6 @@ pub(crate) struct Block {
     pub(crate) required: &'static [&'static str],
     /// Names in the API with the text that stands there if the file does not say another.
     pub(crate) defaults: &'static [(&'static str, &'static str)],
-    /// Names of Nomad that are not supported.
-    pub(crate) later: &'static [&'static str],
 }
 
 const fn attr(name: &'static str, json: &'static str, kind: Kind) -> Attr {
@@ -114,7 +112,6 @@ const EMPTY: Block = Block {
     blocks: &[],
     required: &[],
     defaults: &[],
-    later: &[],
 };
 
 /// Where groups of a single task are collected: Nomad lists them before the others.
@@ -152,7 +149,6 @@ pub(crate) const JOB: Block = Block {
         nested("ui", "UI", Shape::One, &UI),
         nested("update", "Update", Shape::One, &UPDATE),
     ],
-    later: &["consul_token", "multiregion", "vault", "vault_token"],
     ..EMPTY
 };
 
@@ -198,7 +194,6 @@ const GROUP: Block = Block {
         nested("update", "Update", Shape::One, &UPDATE),
         nested("volume", "Volumes", Shape::Named, &VOLUME),
     ],
-    later: &["consul", "max_run_duration", "service", "vault"],
     ..EMPTY
 };
 
@@ -224,26 +219,14 @@ const TASK: Block = Block {
             Shape::One,
             &DISPATCH_PAYLOAD,
         ),
+        nested("identity", "Identities", Shape::Many, &IDENTITY),
         nested("lifecycle", "Lifecycle", Shape::One, &LIFECYCLE),
         nested("logs", "LogConfig", Shape::One, &LOGS),
         nested("policy", "Policy", Shape::One, &POLICY),
         nested("resources", "Resources", Shape::One, &RESOURCES),
         nested("restart", "RestartPolicy", Shape::One, &RESTART),
+        nested("scaling", "ScalingPolicies", Shape::Many, &TASK_SCALING),
         nested("volume_mount", "VolumeMounts", Shape::Many, &VOLUME_MOUNT),
-    ],
-    later: &[
-        "action",
-        "artifact",
-        "consul",
-        "csi_plugin",
-        "identity",
-        "kind",
-        "scaling",
-        "schedule",
-        "secret",
-        "service",
-        "template",
-        "vault",
     ],
     ..EMPTY
 };
@@ -410,6 +393,33 @@ const SCALING: Block = Block {
     ..EMPTY
 };
 
+/// What a task's resources are scaled by. Its label is `cpu` or `mem`.
+const TASK_SCALING: Block = Block {
+    label: &["Type"],
+    attrs: &[
+        attr("enabled", "Enabled", Kind::Bool),
+        attr("max", "Max", Kind::Int),
+        attr("min", "Min", Kind::Int),
+    ],
+    blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
+    required: &["max"],
+    ..EMPTY
+};
+
+const IDENTITY: Block = Block {
+    attrs: &[
+        attr("aud", "Audience", Kind::Texts),
+        attr("change_mode", "ChangeMode", Kind::Text),
+        attr("change_signal", "ChangeSignal", Kind::Text),
+        attr("env", "Env", Kind::Bool),
+        attr("file", "File", Kind::Bool),
+        attr("filepath", "Filepath", Kind::Text),
+        attr("name", "Name", Kind::Text),
+        attr("ttl", "TTL", Kind::Duration),
+    ],
+    ..EMPTY
+};
+
 const VOLUME: Block = Block {
     label: &["Name"],
     attrs: &[
@@ -421,7 +431,6 @@ const VOLUME: Block = Block {
         attr("sticky", "Sticky", Kind::Bool),
         attr("type", "Type", Kind::Text),
     ],
-    later: &["mount_options"],
     ..EMPTY
 };
 
@@ -430,9 +439,9 @@ const VOLUME_MOUNT: Block = Block {
         attr("destination", "Destination", Kind::Text),
         attr("propagation_mode", "PropagationMode", Kind::Text),
         attr("read_only", "ReadOnly", Kind::Bool),
+        attr("selinux_label", "SELinuxLabel", Kind::Text),
         attr("volume", "Volume", Kind::Text),
     ],
-    later: &["selinux_label"],
     ..EMPTY
 };
 
@@ -447,6 +456,7 @@ const EPHEMERAL_DISK: Block = Block {
 
 const NETWORK: Block = Block {
     attrs: &[
+        attr("hostname", "Hostname", Kind::Text),
         attr("mbits", "MBits", Kind::Int),
         attr("mode", "Mode", Kind::Text),
     ],
@@ -456,7 +466,6 @@ const NETWORK: Block = Block {
         nested("policy", "Policy", Shape::One, &POLICY),
         nested("port", "", Shape::Ports, &PORT),
     ],
-    later: &["hostname"],
     ..EMPTY
 };
 
@@ -478,10 +487,10 @@ const PORT: Block = Block {
     label: &["Label"],
     attrs: &[
         attr("host_network", "HostNetwork", Kind::Text),
+        attr("ignore_collision", "IgnoreCollision", Kind::Bool),
         attr("static", "Value", Kind::Int),
         attr("to", "To", Kind::Int),
     ],
-    later: &["ignore_collision"],
     ..EMPTY
 };
 
@@ -544,8 +553,8 @@ const RESOURCES: Block = Block {
     blocks: &[
         nested("device", "Devices", Shape::Many, &DEVICE),
         nested("io", "IO", Shape::One, &IO),
+        nested("network", "Networks", Shape::Many, &NETWORK),
     ],
-    later: &["network", "numa", "secrets"],
     ..EMPTY
 };
 
@@ -582,3 +591,19 @@ const LOGS: Block = Block {
     ],
     ..EMPTY
 };
+
+/// Whether the block `block` has a field or a block `name`, wherever it stands below a job.
+#[cfg(test)]
+pub(crate) fn knows(block: &str, name: &str) -> bool {
+    fn find<'b>(owner: &str, at: &'b Block, wanted: &str) -> Option<&'b Block> {
+        if owner == wanted {
+            return Some(at);
+        }
+        let mut blocks = at.blocks.iter();
+        blocks.find_map(|nested| find(nested.name, nested.block, wanted))
+    }
+    find("job", &JOB, block).is_some_and(|block| {
+        block.attrs.iter().any(|attr| attr.name == name)
+            || block.blocks.iter().any(|nested| nested.name == name)
+    })
+}

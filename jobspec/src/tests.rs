@@ -81,7 +81,7 @@ fn a_field_of_nomad_is_refused_by_name() {
     refused(
         "job \"web\" {\n  multiregion {}\n}\n",
         expect![
-            "job.hcl:2:3: `multiregion` in `job` is not supported by this version of Muster yet (leave it out; nothing is ignored silently)"
+            "job.hcl:2:3: `multiregion` in `job` is not supported (a cluster is one region; register the job in the cluster of each region)"
         ],
     );
 }

@@ -18,7 +18,7 @@ pub const DETACH_INTERVAL: Duration = Duration::from_mins(2);
 
 /// Longest kill timeout that is honoured, whatever the job asks: a day. It keeps sums of timeouts
 /// away from overflow and a forgotten zero from keeping a node busy for ever.
-pub const KILL_TIMEOUT_MAX: Duration = Duration::from_hours(24);
+pub const KILL_TIMEOUT_MAX: Duration = muster_domain::limits::DELAY_MAX;
 
 /// Allocations remembered after they were destroyed, so that a late message does not bring them
 /// back. A lagging server can only repeat what it was told within seconds; a node destroys a few

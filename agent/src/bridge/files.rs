@@ -9,6 +9,7 @@ use muster_driver::Dns;
 use muster_link::private;
 
 use super::failing;
+use crate::task_env::TaskEnv;
 
 /// Where systemd's resolver says whom it asks, for those that cannot ask it.
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
@@ -23,13 +24,14 @@ pub(crate) fn write(
     address: IpAddr,
     names: &[&str],
     dns: Option<&DnsConfig>,
+    env: &TaskEnv,
 ) -> io::Result<Vec<(PathBuf, &'static str)>> {
     failing::step()?;
     private::create_dir(dir)?;
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
     let own = resolv_conf();
     let resolv = match dns {
-        Some(dns) => Some(told(dns).over(own.as_deref().unwrap_or(""))),
+        Some(dns) => Some(told(dns, env).over(own.as_deref().unwrap_or(""))),
         None => own,
     };
     if let Some(resolv) = resolv {
@@ -70,15 +72,18 @@ fn resolv_conf() -> Option<String> {
     Some(behind.unwrap_or(reachable))
 }
 
-/// What a group says, in the words of drivers.
-pub(crate) fn told(dns: &DnsConfig) -> Dns {
+/// What a group says, in the words of drivers, with references filled in from `env`.
+pub(crate) fn told(dns: &DnsConfig, env: &TaskEnv) -> Dns {
     let DnsConfig {
         servers,
         searches,
         options,
     } = dns;
     Dns {
-        servers: servers.iter().map(ToString::to_string).collect(),
+        servers: servers
+            .iter()
+            .map(|server| env.interpolate(server))
+            .collect(),
         searches: searches.clone(),
         options: options.clone(),
     }
@@ -125,16 +130,17 @@ mod tests {
     fn what_a_job_says_of_its_resolver_stands_instead_of_the_machines() {
         let own = "# of the lab\nsearch lab\nnameserver 10.0.0.2\noptions edns0\n";
         let dns = DnsConfig {
-            servers: vec![Ipv4Addr::new(10, 9, 0, 53).into()],
+            servers: vec!["10.9.0.53".to_owned()],
             searches: Vec::new(),
             options: vec!["ndots:2".to_owned(), "rotate".to_owned()],
         };
 
-        let written = told(&dns).over(own);
+        let env = TaskEnv::default();
+        let written = told(&dns, &env).over(own);
 
         let expected = "# of the lab\nsearch lab\nnameserver 10.9.0.53\noptions ndots:2 rotate\n";
         assert_eq!(written, expected);
-        assert_eq!(told(&DnsConfig::default()).over(own), own);
+        assert_eq!(told(&DnsConfig::default(), &env).over(own), own);
     }
 
     #[test]

@@ -117,8 +117,8 @@ impl AddResult {
         let servers = nameservers.unwrap_or_default();
         let dns = DnsConfig {
             servers: servers
-                .iter()
-                .filter_map(|text| text.parse().ok())
+                .into_iter()
+                .filter(|text| text.parse::<IpAddr>().is_ok())
                 .collect(),
             searches,
             options,
@@ -154,7 +154,7 @@ mod tests {
 
         assert_eq!(result.address(), Some("10.222.0.2".parse().unwrap()));
         let dns = result.dns().unwrap();
-        assert_eq!(dns.servers, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
+        assert_eq!(dns.servers, ["10.0.0.53"]);
         assert_eq!(
             (dns.searches, dns.options),
             (vec!["lab".to_owned()], vec!["ndots:2".to_owned()])

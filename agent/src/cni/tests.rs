@@ -117,6 +117,7 @@ pub(super) fn desired(args: &[(&str, &str)]) -> DesiredAlloc {
         ports: Vec::new(),
         policy: None,
         dns: None,
+        hostname: String::new(),
     });
     let mut version = (*job("web").version()).clone();
     version.spec = spec;

@@ -10,6 +10,7 @@
 //! | 6 | what eBPF programs counted of one-off tasks that ended |
 //! | 7 | hard limits of CPU and limits of disks, in desired allocations |
 //! | 8 | networks of their drivers', in tasks' states |
+//! | 9 | ports of tasks, host names, modes of mounts and what jobs are answered as, in desired allocations |
 
 mod desired;
 mod end;
@@ -28,7 +29,9 @@ use super::{
 };
 use crate::gc::Leftover;
 
-pub(super) use desired::{DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, DesiredAllocOf7};
+pub(super) use desired::{
+    DesiredAllocOf3, DesiredAllocOf4, DesiredAllocOf5, DesiredAllocOf7, DesiredAllocOf9,
+};
 pub(super) use end::{
     AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, TaskRecordOf2, TaskRecordOf6,
 };
@@ -80,13 +83,15 @@ pub(super) fn to_this_format(database: &Database) -> Result<(), ReadError> {
     } else if found < 7 {
         convert_rows::<TaskRecordOf6, TaskRecord>(tasks)?;
         convert_rows::<AllocSnapshotOf6, AllocSnapshot>(snapshots)?;
-    } else {
+    } else if found < 9 {
         drop(tasks);
         convert_rows::<AllocSnapshotOf8, AllocSnapshot>(snapshots)?;
+    } else {
+        drop((tasks, snapshots));
     }
     let desired = transaction.open_table(DESIRED)?;
     match found {
-        8.. => drop(desired),
+        8.. => convert_rows::<DesiredAllocOf9, DesiredAlloc>(desired)?,
         ..4 => convert_rows::<DesiredAllocOf3, DesiredAlloc>(desired)?,
         4 => convert_rows::<DesiredAllocOf4, DesiredAlloc>(desired)?,
         5 => convert_rows::<DesiredAllocOf5, DesiredAlloc>(desired)?,

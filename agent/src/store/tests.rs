@@ -5,7 +5,7 @@ use muster_domain::one_off::{BlockBytes, Counted};
 
 use super::convert::{
     AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, DesiredAllocOf3, DesiredAllocOf4,
-    DesiredAllocOf5, DesiredAllocOf7, TaskRecordOf2, TaskRecordOf6,
+    DesiredAllocOf5, DesiredAllocOf7, DesiredAllocOf9, TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
 use crate::drivers::networks::MadeNetwork;
@@ -532,7 +532,7 @@ fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&s
 /// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
 /// the old bytes stay readable.
 #[test]
-fn records_of_format_9_keep_their_bytes() {
+fn records_of_format_10_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
@@ -542,7 +542,7 @@ fn records_of_format_9_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-9.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store-10.txt"].assert_eq(&text);
 }
 
 #[test]
@@ -569,10 +569,13 @@ fn records_of_each_format_are_read() {
         let found: DesiredAlloc = decode::<DesiredAllocOf7>(&bytes).into();
         assert_eq!(found, desired(1));
     }
-    for format in [8, SCHEMA] {
+    for format in [8, 9] {
         let bytes = bytes_of(&golden(format), "desired");
-        assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
+        let found: DesiredAlloc = decode::<DesiredAllocOf9>(&bytes).into();
+        assert_eq!(found, desired(1));
     }
+    let bytes = bytes_of(&golden(SCHEMA), "desired");
+    assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
     for format in [3, 4, 5, 6] {
         let bytes = |name| bytes_of(&golden(format), name);
         let found: AllocSnapshot = decode::<AllocSnapshotOf6>(&bytes("snapshot")).into();
@@ -585,13 +588,15 @@ fn records_of_each_format_are_read() {
         let found: AllocSnapshot = decode::<AllocSnapshotOf8>(&bytes).into();
         assert_eq!(found, snapshot());
     }
-    let bytes = bytes_of(&golden(SCHEMA), "snapshot");
-    assert_eq!(decode::<AllocSnapshot>(&bytes), snapshot());
-    for format in [7, 8, SCHEMA] {
+    for format in [9, SCHEMA] {
+        let bytes = bytes_of(&golden(format), "snapshot");
+        assert_eq!(decode::<AllocSnapshot>(&bytes), snapshot());
+    }
+    for format in [7, 8, 9, SCHEMA] {
         let bytes = bytes_of(&golden(format), "task");
         assert_eq!(decode::<TaskRecord>(&bytes), counted_record());
     }
-    for format in [2, 3, 4, 5, 6, 7, 8, SCHEMA] {
+    for format in [2, 3, 4, 5, 6, 7, 8, 9, SCHEMA] {
         let bytes = bytes_of(&golden(format), "leftover");
         assert_eq!(decode::<Leftover>(&bytes), leftover());
     }

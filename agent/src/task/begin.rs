@@ -550,8 +550,8 @@ fn task_config(
     let address = own_network.map(|network| network.address);
     let places = Places::of(isolation, &dirs, &description.name);
     let env = TaskEnv::build(task, &places, &spec, address);
-    let mut mounts =
-        volumes::mounts(group, description, &spec.volumes).map_err(StartFailure::fatal)?;
+    let mut mounts = volumes::mounts(group, description, &spec.volumes, &env, &places.root)
+        .map_err(StartFailure::fatal)?;
     let config: serde_json::Value = serde_json::from_str(&description.config_json)
         .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
     mounts.extend(names(description, &config, &mounts, own_network));
@@ -589,7 +589,7 @@ fn task_config(
             }),
         mounts,
         network: network(group, own_network),
-        dns: dns(description, group),
+        dns: dns(description, group, &env),
         env: env.vars,
         ..TaskConfig::default()
     })
@@ -632,11 +632,11 @@ pub(super) async fn let_users_pass(
 
 /// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is
 /// given the file ([`names`]).
-fn dns(task: &Task, group: &TaskGroup) -> Option<Dns> {
+fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
     if task.driver == native::NAME {
         return None;
     }
-    Some(bridge::told(group.network.as_ref()?.dns.as_ref()?))
+    Some(bridge::told(group.network.as_ref()?.dns.as_ref()?, env))
 }
 
 /// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for

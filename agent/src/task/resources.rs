@@ -24,6 +24,7 @@ pub(super) fn with_limits<T>(
         devices: _,
         cpu_hard_limit,
         io,
+        ports: _,
     } = *resources;
     let limit = resources.memory_limit();
     let cores_max = || cores_of(task.cpu_mhz(), &facilities.spec().resources);

@@ -639,6 +639,7 @@ async fn neither_programs_nor_files_know_of_a_collected_allocation() {
             ports: Vec::new(),
             policy: Some(policy),
             dns: None,
+            hostname: String::new(),
         });
     });
     let alloc_id = server.place(fenced.build()).await;

@@ -2,7 +2,7 @@
 
 use muster_agent::node::Agent;
 use muster_domain::alloc::ClientStatus;
-use muster_domain::job::{VolumeAsk, VolumeMount};
+use muster_domain::job::{Propagation, VolumeAsk, VolumeMount};
 use muster_domain::node::HostVolume;
 use muster_domain::resources::HeldCores;
 use muster_wire::rpc::LogStream;
@@ -30,6 +30,8 @@ fn with_volume(alloc: AllocBuilder) -> AllocBuilder {
             volume: "data".to_owned(),
             destination: "/srv/words".to_owned(),
             read_only: false,
+            propagation: Propagation::Private,
+            selinux_label: String::new(),
         });
     })
 }

@@ -137,6 +137,7 @@ async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
             ports: Vec::new(),
             policy: None,
             dns: None,
+            hostname: String::new(),
         });
     };
     let name = "a_driver_starts_nothing_in_a_network_that_it_does_not_have";
@@ -279,10 +280,11 @@ fn with_dns(spec: &mut JobSpec, _holding: &mut Holding) {
         ports: Vec::new(),
         policy: None,
         dns: Some(DnsConfig {
-            servers: vec![[192, 0, 2, 53].into()],
+            servers: vec!["192.0.2.53".to_owned()],
             searches: vec!["lab".to_owned()],
             options: Vec::new(),
         }),
+        hostname: String::new(),
     });
 }
 
@@ -473,6 +475,7 @@ async fn two_drivers_that_make_networks_are_not_in_one_group() {
             ports: Vec::new(),
             policy: None,
             dns: None,
+            hostname: String::new(),
         });
     });
     let alloc_id = server.place(alloc.build()).await;

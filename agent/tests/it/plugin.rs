@@ -671,6 +671,7 @@ fn with_bridge(spec: &mut JobSpec, _holding: &mut Holding) {
         ports: Vec::new(),
         policy: None,
         dns: None,
+        hostname: String::new(),
     });
 }
 

@@ -414,6 +414,7 @@ fn placed(name: u32, mode: NetworkMode, isolation: &str) -> AllocBuilder {
             ports: Vec::new(),
             policy: None,
             dns: None,
+            hostname: String::new(),
         });
     })
 }

@@ -180,6 +180,7 @@ fn task(
             ports: Vec::new(),
             policy: None,
             dns: None,
+            hostname: String::new(),
         });
         let task = &mut group.tasks[0];
         task.env.insert(VARIABLE.to_owned(), reach.to_json());

@@ -89,7 +89,7 @@ impl Record {
     /// the one it writes. In the order of the variants.
     pub const KINDS: [(&'static str, u32); 20] = [
         ("header", 2),
-        ("job versions", 5),
+        ("job versions", 6),
         ("placement metrics", 1),
         ("cohorts", 1),
         ("nodes", 1),

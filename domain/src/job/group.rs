@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -54,6 +53,9 @@ pub struct TaskGroup {
 }
 
 impl TaskGroup {
+    /// Instances of a group that names none, and no bounds for scaling.
+    pub const DEFAULT_COUNT: u32 = 1;
+
     /// What one instance asks for: the most that may run at the same time.
     ///
     /// Sidecars that start first run all the time; other tasks that start first, the main tasks with
@@ -79,6 +81,17 @@ impl TaskGroup {
         let main = sum(|lifecycle| lifecycle.is_none_or(|it| it.hook == LifecycleHook::Poststart));
         let last = sum(|lifecycle| lifecycle.is_some_and(|it| it.hook == LifecycleHook::Poststop));
         disk.plus(always).plus(first.max(main).max(last))
+    }
+
+    /// The ports that one instance needs: those of the group, then those of each task in the order of tasks, with the
+    /// task's position. [`Holding::ports`](crate::resources::Holding::ports) has the same order.
+    pub fn ports(&self) -> impl Iterator<Item = (Option<usize>, &PortAsk)> {
+        let own = self.network.iter().flat_map(|network| &network.ports);
+        let of_tasks = self.tasks.iter().enumerate().flat_map(|(at, task)| {
+            let ports = task.resources.ports.iter();
+            ports.map(move |ask| (Some(at), ask))
+        });
+        own.map(|ask| (None, ask)).chain(of_tasks)
     }
 
     /// The task called `name`.
@@ -249,13 +262,16 @@ pub struct GroupNetwork {
     pub policy: Option<NetworkPolicy>,
     /// Whom its tasks ask for addresses, with a network of their own; `None` means whom the machine asks.
     pub dns: Option<DnsConfig>,
+    /// What the allocation is called in a network of its own; empty for a name that the agent makes.
+    pub hostname: String,
 }
 
 /// What is in `/etc/resolv.conf`. What is empty is as on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsConfig {
-    /// Addresses of servers, in the order in which they are asked.
-    pub servers: Vec<IpAddr>,
+    /// Addresses of servers, in the order in which they are asked. References such as
+    /// `${attr.unique.network.ip-address}` are filled in by the agent.
+    pub servers: Vec<String>,
     /// Domains that short names are looked for in.
     pub searches: Vec<String>,
     /// Options of the resolver, such as `ndots:2`.

@@ -108,8 +108,45 @@ pub type VolumeAsks = BTreeMap<String, VolumeAsk>;
 pub struct VolumeMount {
     /// The name in the group.
     pub volume: String,
-    /// The place in the task.
+    /// The place in the task: an absolute path, or one in the task's directory. References are filled in by the agent.
     pub destination: String,
     /// Whether the task may only read it.
     pub read_only: bool,
+    /// Whether mounts below it are seen on the other side.
+    pub propagation: Propagation,
+    /// The SELinux label that its files get; empty for none.
+    pub selinux_label: String,
+}
+
+/// Whether mounts below a volume pass between the host and a task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    /// Neither sees new mounts of the other.
+    #[default]
+    Private,
+    /// The task sees new mounts of the host.
+    HostToTask,
+    /// Both see new mounts of each other.
+    Bidirectional,
+}
+
+impl Propagation {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Private, Self::HostToTask, Self::Bidirectional];
+
+    /// The word used in job files and in the API.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::HostToTask => "host-to-task",
+            Self::Bidirectional => "bidirectional",
+        }
+    }
+
+    /// What `word` names.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.word() == word)
+    }
 }

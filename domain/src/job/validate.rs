@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     Affinity, ByteRate, CniNetwork, Constraint, DnsConfig, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, PortAsk,
     RestartPolicy, Spread, Task, TaskGroup,
 };
 use crate::account::{Account, Shown};
@@ -73,10 +73,12 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         launched: _,
         meta,
         groups,
+        stop: _,
+        as_written,
     } = spec;
     let at = format!("job \"{id}\"");
     check_name("job id", id, faults);
-    check_name(format_args!("{at} → name"), name, faults);
+    check_label(format_args!("{at} → name"), name, faults);
     check_name(format_args!("{at} → namespace"), namespace, faults);
     check_name(format_args!("{at} → node_pool"), node_pool, faults);
     if !(1..=limits::PRIORITY_MAX).contains(priority) {
@@ -119,6 +121,19 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     );
     for group in groups {
         check_group(*job_type, group, faults);
+    }
+    let written: usize = as_written
+        .iter()
+        .map(|(at, json)| at.len() + json.len())
+        .sum();
+    if written > limits::CONFIG_BYTES_MAX {
+        faults.push(Fault::new(
+            at.clone(),
+            format!(
+                "its fields without an effect are {written} bytes together, above {}",
+                limits::CONFIG_BYTES_MAX
+            ),
+        ));
     }
     if let Err(why) = check_instances(spec) {
         faults.push(Fault::new(format!("{at} → count"), why));
@@ -168,7 +183,7 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
         tasks,
     } = group;
     let at = format!("group \"{name}\"");
-    check_file_name(&at, name, faults);
+    check_label(&at, name, faults);
     if *count > limits::COUNT_MAX {
         faults.push(Fault::new(
             format!("{at} → count"),
@@ -180,6 +195,12 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
     check_spreads(&at, job_type, spreads, faults);
     check_restart(&at, restart, faults);
     update::check_reschedule(&at, job_type, reschedule, faults);
+    if job_type == JobType::System && *count > 1 {
+        faults.push(Fault::new(
+            format!("{at} → count"),
+            format!("{count} is above 1: a `system` job has one instance on every node"),
+        ));
+    }
     if let Some(update) = update {
         update::check_update(&at, job_type, *count, update, faults);
     }
@@ -279,7 +300,7 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
         resources,
         constraints,
         affinities,
-        restart,
+        restart: _,
         lifecycle,
         leader,
         payload_file,
@@ -323,15 +344,17 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
     check_resources(&at, resources, faults);
     check_constraints(&at, constraints, faults);
     check_affinities(&at, affinities, faults);
-    check_restart(&at, restart, faults);
     check_delay(&at, *shutdown_delay, faults);
     launch::check_payload_file(&at, payload_file, faults);
     check_lifecycle(&at, *lifecycle, *leader, faults);
     if let Some(policy) = policy {
         policy::check_policy(&at, policy, faults);
     }
-    if kill_timeout.as_secs() > 24 * 3600 {
-        faults.push(Fault::new(format!("{at} → kill_timeout"), "is above 24 h"));
+    if *kill_timeout > limits::DELAY_MAX {
+        faults.push(Fault::new(
+            format!("{at} → kill_timeout"),
+            format!("{kill_timeout:?} is above {:?}", limits::DELAY_MAX),
+        ));
     }
     if !kill_signal.is_empty() && !is_signal(kill_signal) {
         faults.push(Fault::new(
@@ -396,7 +419,9 @@ fn check_resources(at: &str, resources: &TaskResources, faults: &mut Vec<Fault>)
         devices,
         cpu_hard_limit,
         io,
+        ports,
     } = resources;
+    check_ports(&format!("{at} → resources.network"), ports, faults);
     check_io(at, io, faults);
     if *cpu_hard_limit && *cores > 0 {
         faults.push(Fault::new(
@@ -474,6 +499,8 @@ fn check_io(at: &str, io: &IoLimits, faults: &mut Vec<Fault>) {
     }
 }
 
+/// Whether the restarts of a group can be counted and fit in their window. Nomad does not ask this of a task's own
+/// policy.
 fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
     if restart.attempts > 0 && restart.interval.is_zero() {
         faults.push(Fault::new(
@@ -526,6 +553,13 @@ fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fau
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b';';
         (1..=limits::NAME_BYTES_MAX).contains(&word.len()) && word.bytes().all(plain)
     };
+    let is_server = |server: &&String| {
+        server.contains("${") || server.trim().parse::<std::net::IpAddr>().is_ok()
+    };
+    if let Some(wrong) = servers.iter().find(|server| !is_server(server)) {
+        let reason = format!("`{wrong}` is no address such as 10.1.2.3");
+        faults.push(Fault::new(format!("{at} → servers"), reason));
+    }
     if let Some(wrong) = searches.iter().chain(options).find(|word| !is_word(word)) {
         let reason = format!("{wrong:?} is no word of a resolver's configuration");
         faults.push(Fault::new(at, reason));
@@ -564,18 +598,6 @@ fn check_cni(at: &str, cni: &CniNetwork, faults: &mut Vec<Fault>) {
 
 fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     let at = format!("{at} → network");
-    check_count(
-        format_args!("{at} → port"),
-        network.ports.len(),
-        limits::PORTS_MAX,
-        faults,
-    );
-    check_unique(
-        &at,
-        "port",
-        network.ports.iter().map(|port| port.label.as_str()),
-        faults,
-    );
     if let Some(policy) = &network.policy {
         policy::check_policy(&at, policy, faults);
     }
@@ -585,8 +607,60 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     if let Some(cni) = network.mode.cni() {
         check_cni(&at, cni, faults);
     }
+    if !network.hostname.is_empty() {
+        check_hostname(&at, &network.mode, &network.hostname, faults);
+    }
+    check_ports(&at, &network.ports, faults);
+}
+
+/// A host name has a network of its own to stand in. One with references is judged when they are filled in.
+fn check_hostname(at: &str, mode: &NetworkMode, name: &str, faults: &mut Vec<Fault>) {
+    let at = format!("{at} → hostname");
+    if *mode == NetworkMode::Host {
+        faults.push(Fault::new(
+            at,
+            "does not go with mode `host`, where tasks have the machine's name: use `bridge`",
+        ));
+    } else if !name.contains("${") && !is_hostname(name) {
+        faults.push(Fault::new(
+            at,
+            format!(
+                "{} is no host name: use letters, digits, `-` and dots",
+                Shown(name)
+            ),
+        ));
+    }
+}
+
+/// Whether `name` is one that a machine may have.
+#[must_use]
+pub fn is_hostname(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        (1..=63).contains(&label.len())
+            && label.bytes().all(plain)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    // The kernel keeps 64 bytes.
+    name.len() <= 64 && name.split('.').all(is_label)
+}
+
+fn check_ports(at: &str, ports: &[PortAsk], faults: &mut Vec<Fault>) {
+    check_count(
+        format_args!("{at} → port"),
+        ports.len(),
+        limits::PORTS_MAX,
+        faults,
+    );
+    check_unique(
+        at,
+        "port",
+        ports.iter().map(|port| port.label.as_str()),
+        faults,
+    );
     let mut fixed = BTreeSet::new();
-    for port in &network.ports {
+    for port in ports {
         let at = format!("{at} → port \"{}\"", port.label);
         check_file_name(&at, &port.label, faults);
         match port.fixed {
@@ -665,13 +739,56 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
         | Operand::Less
         | Operand::LessOrEqual
         | Operand::Greater
-        | Operand::GreaterOrEqual
-        | Operand::IsSet
-        | Operand::IsNotSet => {}
+        | Operand::GreaterOrEqual => {
+            if right.is_empty() {
+                faults.push(Fault::new(
+                    at,
+                    format!("`{operand}` needs a value to compare with; `is_set` and `is_not_set` need none"),
+                ));
+            }
+        }
+        Operand::IsSet | Operand::IsNotSet => {
+            if !right.is_empty() {
+                faults.push(Fault::new(
+                    at,
+                    format!("`{operand}` compares with nothing: leave `value` out"),
+                ));
+            }
+        }
+    }
+    for side in [left, right] {
+        if is_unknown_reference(side) {
+            faults.push(Fault::new(
+                at,
+                format!(
+                    "unknown attribute {}: use ${{attr.…}}, ${{meta.…}}, ${{node.class}}, ${{node.datacenter}}, ${{node.pool}}, ${{node.region}}, ${{node.unique.id}} or ${{node.unique.name}}",
+                    Shown(side)
+                ),
+            ));
+        }
     }
     if left.is_empty() && *operand != Operand::DistinctHosts {
         faults.push(Fault::new(at, "has no attribute to compare"));
     }
+}
+
+/// Whether `side` is one reference, to something that no node and no device has.
+fn is_unknown_reference(side: &str) -> bool {
+    const NODE: [&str; 6] = [
+        "node.class",
+        "node.datacenter",
+        "node.pool",
+        "node.region",
+        "node.unique.id",
+        "node.unique.name",
+    ];
+    let inside = side
+        .strip_prefix("${")
+        .and_then(|rest| rest.strip_suffix('}'));
+    inside.is_some_and(|name| {
+        let of_map = ["attr.", "meta.", "device."];
+        !NODE.contains(&name) && !of_map.iter().any(|prefix| name.starts_with(prefix))
+    })
 }
 
 fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) {
@@ -695,6 +812,12 @@ fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) 
             faults.push(Fault::new(
                 format!("{at} → weight"),
                 format!("{weight} is not within -100 to 100, or is 0, which says nothing"),
+            ));
+        }
+        if matches!(operand, Operand::IsSet | Operand::IsNotSet) {
+            faults.push(Fault::new(
+                at.clone(),
+                format!("`{operand}` is for constraints: write a `constraint` block"),
             ));
         }
         if matches!(operand, Operand::DistinctHosts | Operand::DistinctProperty) {
@@ -797,9 +920,23 @@ fn check_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     }
 }
 
+/// A name for people. Nomad allows blanks in it.
+fn check_label(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
+    if name.chars().any(char::is_control) {
+        faults.push(Fault::new(at.to_string(), "contains control characters"));
+    } else if name.trim().is_empty() {
+        faults.push(Fault::new(at.to_string(), "is empty"));
+    } else if name.len() > limits::NAME_BYTES_MAX {
+        faults.push(Fault::new(
+            at.to_string(),
+            format!("is {} bytes, above {}", name.len(), limits::NAME_BYTES_MAX),
+        ));
+    }
+}
+
 /// A name that becomes a directory, a cgroup or part of a variable's name.
 fn check_file_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
-    check_name(at, name, faults);
+    check_label(at, name, faults);
     if name.contains(['/', '\\']) {
         faults.push(Fault::new(
             at.to_string(),

@@ -97,6 +97,8 @@ pub fn job(guid: &str, domain: &str, definition: &Definition, times: Times) -> J
         launched: None,
         meta: meta(domain, definition),
         groups: vec![group(definition, times)],
+        stop: false,
+        as_written: BTreeMap::new(),
     }
 }
 
@@ -161,6 +163,7 @@ fn group(definition: &Definition, times: Times) -> TaskGroup {
                 Reach::Nothing => None,
             },
             dns: None,
+            hostname: String::new(),
         }),
         meta: BTreeMap::new(),
         tasks: vec![task(definition)],

@@ -510,6 +510,7 @@ fn egress_rules_choose_the_network() {
             .as_ref()
             .unwrap()
             .mode
+            .clone()
     };
     let all = |to: &str| json!([{"protocol": "all", "destinations": [to]}]);
     assert_eq!(network(json!([])), NetworkMode::None);

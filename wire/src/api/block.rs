@@ -16,6 +16,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::api::duration;
 use crate::api::job::request::ReadJobError;
+use crate::api::job::unsupported::{Answer, Row};
 use crate::limits;
 
 /// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
@@ -31,6 +32,8 @@ pub(super) struct Findings {
     faults: Vec<Fault>,
     faults_more: usize,
     warnings: Vec<String>,
+    /// What was said without an effect, or in other words than it is answered: JSON text by JSON pointer.
+    kept: BTreeMap<String, String>,
 }
 
 impl Findings {
@@ -49,12 +52,18 @@ impl Findings {
         }
     }
 
+    /// What [`Block::keep`] kept since this was asked last.
+    pub(super) fn take_kept(&mut self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.kept)
+    }
+
     /// Why it is refused, and what is ignored although it was said.
     pub(super) fn into_parts(self) -> (Vec<Fault>, Vec<String>) {
         let Self {
             mut faults,
             faults_more,
             warnings,
+            kept: _,
         } = self;
         if faults_more > 0 {
             faults.push(Fault::new(
@@ -214,12 +223,31 @@ pub(super) struct Known {
     pub(super) harmless: &'static [&'static str],
     /// Refused unless empty.
     pub(super) unsupported: &'static [&'static str],
+    /// Fields of jobs that have no effect.
+    pub(super) rows: &'static [Row],
+}
+
+impl Known {
+    /// None.
+    pub(super) const NONE: Self = Self {
+        derived: &[],
+        harmless: &[],
+        unsupported: &[],
+        rows: &[],
+    };
+
+    /// Those of `rows`, and no others.
+    pub(super) const fn rows(rows: &'static [Row]) -> Self {
+        Self { rows, ..Self::NONE }
+    }
 }
 
 /// An object being read.
 pub(super) struct Block<'v> {
     /// Its path from the body, such as `Job.TaskGroups[0]`.
     pub(super) at: String,
+    /// The same as a JSON pointer from the block that is kept: `/TaskGroups/0`.
+    pointer: String,
     map: &'v Map<String, Value>,
     found: &'v RefCell<Findings>,
     asked: Vec<&'static str>,
@@ -231,6 +259,7 @@ impl<'v> Block<'v> {
         match value {
             Value::Object(map) => Some(Self {
                 at,
+                pointer: String::new(),
                 map,
                 found,
                 asked: Vec::new(),
@@ -247,6 +276,61 @@ impl<'v> Block<'v> {
                 None
             }
         }
+    }
+
+    /// The object `value` of this block, at `key` from it.
+    fn nested(&self, at: String, key: &str, value: &'v Value) -> Option<Self> {
+        let block = Self::new(at, value, self.found)?;
+        let pointer = format!("{}/{key}", self.pointer);
+        Some(Self { pointer, ..block })
+    }
+
+    /// The block with pointers that begin here.
+    pub(super) fn as_root(self) -> Self {
+        Self {
+            pointer: String::new(),
+            ..self
+        }
+    }
+
+    /// Whether it says nothing.
+    pub(super) fn is_blank(&self) -> bool {
+        self.map.values().all(is_empty)
+    }
+
+    /// Keeps `value` as what is to be answered for the field `name`.
+    pub(super) fn keep(&self, name: &str, value: &Value) {
+        let pointer = format!("{}/{name}", self.pointer);
+        let mut found = self.found.borrow_mut();
+        found.kept.insert(pointer, value.to_string());
+    }
+
+    /// Keeps the whole block as it was written.
+    pub(super) fn keep_all(&self) {
+        self.keep_as(&Value::Object(self.map.clone()));
+    }
+
+    /// Keeps `value` as what is to be answered for the whole block.
+    pub(super) fn keep_as(&self, value: &Value) {
+        let mut found = self.found.borrow_mut();
+        found.kept.insert(self.pointer.clone(), value.to_string());
+    }
+
+    /// Says that the field `name` has no effect.
+    pub(super) fn warn(&self, name: &str, reason: &str) {
+        self.warn_at(&self.path(name), reason);
+    }
+
+    /// Says that what stands at `at` has no effect.
+    pub(super) fn warn_at(&self, at: &str, reason: &str) {
+        self.found.borrow_mut().warn(format!("{at} {reason}"));
+    }
+
+    /// [`Self::finish`], and what [`Self::keep`] kept anywhere.
+    pub(super) fn finish_keeping(self, known: &Known) -> BTreeMap<String, String> {
+        let found = self.found;
+        self.finish(known);
+        found.borrow_mut().take_kept()
     }
 
     /// Reports a fault of the field `name`.
@@ -373,7 +457,7 @@ impl<'v> Block<'v> {
     /// An object.
     pub(super) fn block(&mut self, name: &'static str) -> Option<Block<'v>> {
         let value = self.value(name)?;
-        Block::new(self.path(name), value, self.found)
+        self.nested(self.path(name), name, value)
     }
 
     /// A list of at most `max` objects. A longer one is a fault and not read.
@@ -388,10 +472,12 @@ impl<'v> Block<'v> {
             return Vec::new();
         }
         let at = self.path(name);
-        let found = self.found;
         let items = list.iter().enumerate();
         items
-            .filter_map(|(ordinal, item)| Block::new(format!("{at}[{ordinal}]"), item, found))
+            .filter_map(|(ordinal, item)| {
+                let key = format!("{name}/{ordinal}");
+                self.nested(format!("{at}[{ordinal}]"), &key, item)
+            })
             .collect()
     }
 
@@ -411,11 +497,12 @@ impl<'v> Block<'v> {
             return Vec::new();
         }
         let at = self.path(name);
-        let found = self.found;
         let items = map.iter();
         items
             .filter_map(|(key, item)| {
-                let block = Block::new(format!("{at}.{}", shown(key)), item, found)?;
+                let token = key.replace('~', "~0").replace('/', "~1");
+                let pointer = format!("{name}/{token}");
+                let block = self.nested(format!("{at}.{}", shown(key)), &pointer, item)?;
                 Some((key.clone(), block))
             })
             .collect()
@@ -435,17 +522,32 @@ impl<'v> Block<'v> {
     /// Looks at what nobody asked for.
     pub(super) fn finish(self, known: &Known) {
         let Self {
-            at: _,
             map,
             found,
             ref asked,
+            ..
         } = self;
         for (name, value) in map {
             let name = name.as_str();
             if asked.contains(&name) || known.derived.contains(&name) {
                 continue;
             }
-            if known.harmless.contains(&name) {
+            let row = known.rows.iter().find(|row| row.json == name);
+            if let Some(row) = row {
+                if is_empty(value) {
+                    continue;
+                }
+                match row.answer {
+                    Answer::Refused(instead) => {
+                        self.fault(name, format!("is not supported: {instead}"));
+                    }
+                    Answer::Warned(effect) => {
+                        self.warn(name, effect);
+                        self.keep(name, value);
+                    }
+                    Answer::Stored => self.keep(name, value),
+                }
+            } else if known.harmless.contains(&name) {
                 if !is_empty(value) {
                     let warning = format!(
                         "{} is ignored: this version does not support it",
@@ -462,7 +564,8 @@ impl<'v> Block<'v> {
                     .iter()
                     .chain(known.derived)
                     .chain(known.harmless)
-                    .chain(known.unsupported);
+                    .chain(known.unsupported)
+                    .chain(known.rows.iter().map(|row| &row.json));
                 self.fault_because(&shown(name), || unknown(name, names.copied()));
             }
         }

@@ -179,6 +179,7 @@ const KNOWN: Known = Known {
     derived: &["Region", "Namespace", "SecretID", "AuthToken"],
     harmless: &[],
     unsupported: &[],
+    rows: &[],
 };
 
 /// Reads `body` with `fields`; it may name the deployment, but no other than the path does.

@@ -11,6 +11,8 @@ mod plan;
 pub mod request;
 mod steps;
 mod summary;
+pub mod unsupported;
+mod written;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +27,7 @@ use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
-use crate::api::resources::{Cni, Dns, Network, Port, Resources};
+use crate::api::resources::{Cni, Dns, Network, Resources, asked_ports};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
@@ -94,6 +96,8 @@ pub struct Job {
     pub create_index: u64,
     pub modify_index: u64,
     pub job_modify_index: u64,
+    #[serde(rename = "UI", skip_serializing_if = "Option::is_none")]
+    pub ui: Option<Value>,
 }
 
 impl Job {
@@ -117,8 +121,10 @@ impl Job {
             launched,
             meta,
             groups,
+            stop: _,
+            as_written,
         } = spec;
-        Self {
+        let job = Self {
             region: region::name().to_owned(),
             namespace: namespace.clone(),
             id: id.clone(),
@@ -128,11 +134,14 @@ impl Job {
             datacenters: datacenters.clone(),
             node_pool: node_pool.clone(),
             all_at_once: *all_at_once,
-            update: common_update(groups),
+            update: Update::common(groups),
             constraints: constraints.iter().map(Constraint::from).collect(),
             affinities: affinities.iter().map(Affinity::from).collect(),
             spreads: spreads.iter().map(Spread::from).collect(),
-            task_groups: groups.iter().map(TaskGroup::from).collect(),
+            task_groups: groups
+                .iter()
+                .map(|group| TaskGroup::of(group, *job_type))
+                .collect(),
             periodic: periodic.as_ref().map(Periodic::from),
             parameterized_job: parameterized.as_ref().map(Parameterized::from),
             parent_id: launched
@@ -148,7 +157,8 @@ impl Job {
                 .map(|launched| BASE64_STANDARD.encode(&launched.payload)),
             meta: meta.clone(),
             ..Self::default()
-        }
+        };
+        written::overlay(job, as_written)
     }
 
     /// One version of a job, without what became of the job.
@@ -183,28 +193,6 @@ impl Job {
             version_tag: job.tag_of(version.version).map(VersionTag::from),
             ..Self::from_version(version)
         }
-    }
-}
-
-/// The part of the groups' updates that Nomad keeps with the job: its own pace if they agree, the default if
-/// they do not. Nothing if one has none, as it would be given one when the job is sent back.
-fn common_update(groups: &[domain::TaskGroup]) -> Update {
-    let updates: Option<Vec<&domain::UpdateStrategy>> =
-        groups.iter().map(|group| group.update.as_ref()).collect();
-    let Some([first, others @ ..]) = updates.as_deref() else {
-        return Update::default();
-    };
-    let pace = |update: &domain::UpdateStrategy| (update.stagger, update.max_parallel);
-    let default = domain::UpdateStrategy::default();
-    let (stagger, max_parallel) = if others.iter().all(|other| pace(other) == pace(first)) {
-        pace(first)
-    } else {
-        pace(&default)
-    };
-    Update {
-        stagger: nanos(stagger),
-        max_parallel,
-        ..Update::default()
     }
 }
 
@@ -284,10 +272,14 @@ pub struct TaskGroup {
     /// Nanoseconds.
     pub max_client_disconnect: Option<i64>,
     pub disconnect: Option<Disconnect>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub prevent_reschedule_on_lost: bool,
 }
 
-impl From<&domain::TaskGroup> for TaskGroup {
-    fn from(group: &domain::TaskGroup) -> Self {
+impl TaskGroup {
+    /// A group of a job of type `job_type`.
+    #[must_use]
+    pub fn of(group: &domain::TaskGroup, job_type: domain::JobType) -> Self {
         let domain::TaskGroup {
             name,
             count,
@@ -315,14 +307,11 @@ impl From<&domain::TaskGroup> for TaskGroup {
             spreads: spreads.iter().map(Spread::from).collect(),
             tasks: tasks.iter().map(Task::from).collect(),
             restart_policy: Some(RestartPolicy::from(restart)),
-            reschedule_policy: Some(Reschedule::from(reschedule)),
+            reschedule_policy: (!job_type.is_on_every_node()).then(|| Reschedule::from(reschedule)),
             update: update.as_ref().map(Update::from),
             migrate: migrate.as_ref().map(Migrate::from),
-            disconnect: disconnect
-                .keeps_unreachable()
+            disconnect: (*disconnect != domain::Disconnect::default())
                 .then(|| Disconnect::from(disconnect)),
-            stop_after_client_disconnect: disconnect.stop_on_client_after.map(nanos),
-            max_client_disconnect: disconnect.lost_after.map(nanos),
             scaling: scaling.as_ref().map(Scaling::from),
             volumes: volumes
                 .iter()
@@ -347,19 +336,15 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         ports,
         policy,
         dns,
+        hostname,
     } = network;
-    let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
-    let shape = |port: &domain::PortAsk| Port {
-        label: port.label.clone(),
-        value: port.fixed.unwrap_or(0),
-        to: i32::from(port.to),
-        host_network: port.host_network.clone(),
-    };
+    let (reserved_ports, dynamic_ports) = asked_ports(ports);
     Network {
         mode: mode.word().into_owned(),
         cni: mode.cni().map(Cni::from),
-        reserved_ports: fixed.into_iter().map(shape).collect(),
-        dynamic_ports: dynamic.into_iter().map(shape).collect(),
+        reserved_ports,
+        dynamic_ports,
+        hostname: hostname.clone(),
         policy: policy.as_ref().map(NetworkPolicy::from),
         dns: dns.as_ref().map(Dns::from),
         ..Network::default()
@@ -376,6 +361,7 @@ pub struct RestartPolicy {
     /// Nanoseconds.
     pub delay: i64,
     pub mode: String,
+    pub render_templates: bool,
 }
 
 impl From<&domain::RestartPolicy> for RestartPolicy {
@@ -385,6 +371,7 @@ impl From<&domain::RestartPolicy> for RestartPolicy {
             interval: nanos(policy.interval),
             delay: nanos(policy.delay),
             mode: policy.mode.word().to_owned(),
+            render_templates: false,
         }
     }
 }
@@ -430,7 +417,11 @@ pub struct Task {
     pub shutdown_delay: i64,
     #[serde(with = "null")]
     pub volume_mounts: Vec<VolumeMount>,
-    pub scaling_policies: Null,
+    pub scaling_policies: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identities: Option<Value>,
     pub kill_signal: String,
     pub kind: String,
     #[serde(rename = "CSIPluginConfig")]

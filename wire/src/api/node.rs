@@ -517,11 +517,13 @@ pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
         derived: COMMON_FIELDS,
         harmless: &["Meta"],
         unsupported: &[],
+        rows: &[],
     };
     const SPEC_KNOWN: Known = Known {
         derived: &[],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     let read = block::read_with_warnings(body, &KNOWN, |block| {
         block.id_of_path("NodeID", id);
@@ -558,6 +560,7 @@ pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobErr
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         block.id_of_path("NodeID", id);

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{self, DnsConfig, TaskGroup};
+use muster_domain::job::{self, DnsConfig, PortAsk, TaskGroup};
 use muster_domain::resources::{
-    AllocatedPort, Amount, DeviceAsk, Holding, IoLimits, TaskResources,
+    AllocatedPort, Amount, DeviceAsk, Holding, IoLimits, Mb, TaskResources,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Resources {
     #[serde(rename = "MemoryMB")]
     pub memory_mb: u64,
     #[serde(rename = "MemoryMaxMB")]
-    pub memory_max_mb: u64,
+    pub memory_max_mb: i64,
     #[serde(rename = "DiskMB")]
     pub disk_mb: u64,
     #[serde(rename = "IOPS")]
@@ -112,18 +112,56 @@ impl From<&TaskResources> for Resources {
             devices,
             cpu_hard_limit,
             io,
+            ports,
         } = resources;
         Self {
             cpu: u64::from(cpu.0),
             cores: u32::from(*cores),
             devices: devices.iter().map(Device::from).collect(),
             memory_mb: u64::from(memory.0),
-            memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
+            memory_max_mb: memory_max.map_or(0, told_memory_max),
+            networks: asked_network(ports).into_iter().collect(),
             cpu_hard_limit: *cpu_hard_limit,
             io: (!io.is_none()).then(|| Io::from(*io)),
             ..Self::default()
         }
     }
+}
+
+/// -1 is Nomad's way to say "no limit".
+fn told_memory_max(max: Mb) -> i64 {
+    if max == Mb::UNLIMITED {
+        -1
+    } else {
+        i64::from(max.0)
+    }
+}
+
+/// The network of a task with ports of its own.
+fn asked_network(ports: &[PortAsk]) -> Option<Network> {
+    let (reserved_ports, dynamic_ports) = asked_ports(ports);
+    (!ports.is_empty()).then(|| Network {
+        mode: "host".to_owned(),
+        reserved_ports,
+        dynamic_ports,
+        ..Network::default()
+    })
+}
+
+/// Static ports, and dynamic ones.
+pub(super) fn asked_ports(ports: &[PortAsk]) -> (Vec<Port>, Vec<Port>) {
+    let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
+    let shape = |port: &PortAsk| Port {
+        label: port.label.clone(),
+        value: port.fixed.unwrap_or(0),
+        to: i32::from(port.to),
+        host_network: port.host_network.clone(),
+        ..Port::default()
+    };
+    (
+        fixed.into_iter().map(shape).collect(),
+        dynamic.into_iter().map(shape).collect(),
+    )
 }
 
 impl From<Amount> for Resources {
@@ -162,6 +200,8 @@ pub struct Network {
     pub reserved_ports: Vec<Port>,
     #[serde(with = "null")]
     pub dynamic_ports: Vec<Port>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hostname: String,
     /// What a group's tasks may send and receive. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<NetworkPolicy>,
@@ -192,6 +232,8 @@ pub struct Port {
     /// The port inside; 0 or -1 means the same.
     pub to: i32,
     pub host_network: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_collision: bool,
 }
 
 /// What an allocation holds on its node.
@@ -223,6 +265,7 @@ impl AllocatedResources {
                 devices: _,
                 cpu_hard_limit: _,
                 io: _,
+                ports: _,
             } = &task.resources;
             let cores = holding
                 .cores
@@ -242,9 +285,11 @@ impl AllocatedResources {
                     .collect(),
                 memory: AllocatedMemory {
                     memory_mb: u64::from(memory.0),
-                    memory_max_mb: memory_max.map_or(0, |max| u64::from(max.0)),
+                    memory_max_mb: memory_max.map_or(0, told_memory_max),
                 },
-                ..AllocatedTask::default()
+                networks: held_network(group, holding, Some(at), ip)
+                    .into_iter()
+                    .collect(),
             };
             (task.name.clone(), held)
         });
@@ -256,11 +301,7 @@ impl AllocatedResources {
                 .map(|task| (task.name.clone(), Null))
                 .collect(),
             shared: Shared {
-                networks: group
-                    .network
-                    .iter()
-                    .map(|_| held_network(group, ports, ip))
-                    .collect(),
+                networks: held_network(group, holding, None, ip).into_iter().collect(),
                 disk_mb: u64::from(group.ephemeral_disk.size.0),
                 ports: ports.iter().map(|port| HeldPort::new(port, ip)).collect(),
             },
@@ -268,27 +309,34 @@ impl AllocatedResources {
     }
 }
 
-fn held_network(group: &TaskGroup, ports: &[AllocatedPort], ip: &str) -> Network {
-    let is_fixed = |port: &AllocatedPort| {
-        let asked = group.network.iter().flat_map(|network| &network.ports);
-        asked
-            .into_iter()
-            .any(|ask| ask.label == port.label && ask.fixed.is_some())
-    };
-    let shape = |port: &AllocatedPort| Port {
+/// What an instance of `group` holds for its task `owner`, or for all of them; `None` if nothing was asked for.
+fn held_network(
+    group: &TaskGroup,
+    holding: &Holding,
+    owner: Option<usize>,
+    ip: &str,
+) -> Option<Network> {
+    let mut asks = group.ports().filter(|(of, _)| *of == owner).peekable();
+    if asks.peek().is_none() && (owner.is_some() || group.network.is_none()) {
+        return None;
+    }
+    let held = holding.ports_of(group).filter(|(of, _)| *of == owner);
+    let pairs = asks.zip(held).map(|((_, ask), (_, port))| (ask, port));
+    let shape = |(_, port): (&PortAsk, &AllocatedPort)| Port {
         label: port.label.clone(),
         value: port.value,
         to: i32::from(port.to),
         host_network: "default".to_owned(),
+        ..Port::default()
     };
-    let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| is_fixed(port));
-    Network {
+    let (fixed, dynamic): (Vec<_>, Vec<_>) = pairs.partition(|(ask, _)| ask.fixed.is_some());
+    Some(Network {
         mode: "host".to_owned(),
         ip: ip.to_owned(),
         reserved_ports: fixed.into_iter().map(shape).collect(),
         dynamic_ports: dynamic.into_iter().map(shape).collect(),
         ..Network::default()
-    }
+    })
 }
 
 /// What one task holds.
@@ -297,7 +345,8 @@ fn held_network(group: &TaskGroup, ports: &[AllocatedPort], ip: &str) -> Network
 pub struct AllocatedTask {
     pub cpu: AllocatedCpu,
     pub memory: AllocatedMemory,
-    pub networks: Null,
+    #[serde(with = "null")]
+    pub networks: Vec<Network>,
     #[serde(with = "null")]
     pub devices: Vec<AllocatedDevices>,
 }
@@ -345,7 +394,7 @@ pub struct AllocatedMemory {
     #[serde(rename = "MemoryMB")]
     pub memory_mb: u64,
     #[serde(rename = "MemoryMaxMB")]
-    pub memory_max_mb: u64,
+    pub memory_max_mb: i64,
 }
 
 /// What the tasks of a group hold together.
@@ -406,7 +455,7 @@ impl From<&DnsConfig> for Dns {
             options,
         } = dns;
         Self {
-            servers: servers.iter().map(ToString::to_string).collect(),
+            servers: servers.clone(),
             searches: searches.clone(),
             options: options.clone(),
         }

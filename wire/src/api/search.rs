@@ -49,6 +49,7 @@ impl SearchRequest {
             derived: &["Region", "Namespace", "AuthToken"],
             harmless: &[],
             unsupported: &[],
+            rows: &[],
         };
         block::read(body, &KNOWN, |block| {
             let prefix = block.string("Prefix").unwrap_or_default();

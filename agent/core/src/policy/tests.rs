@@ -177,6 +177,7 @@ fn task_group_node_and_cluster_are_asked_in_this_order() {
         ports: Vec::new(),
         policy: Some(policy),
         dns: None,
+        hostname: String::new(),
     });
     let policies = compile(&group, &task, &node).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "deny by shared");
@@ -345,6 +346,7 @@ fn the_nearest_rate_holds() {
         ports: Vec::new(),
         policy: Some(limited(2_000_000)),
         dns: None,
+        hostname: String::new(),
     });
     assert_eq!(rate(&group, &node), Some(2_000_000));
 

@@ -1,5 +1,6 @@
 //! Networks whose making fails, or is broken off, at each of its steps. Whole networks are in `cli/tests/e2e/bridge.rs`.
 
+use crate::task_env::TaskEnv;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -160,6 +161,7 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
                 bpf: Ok(bpf),
                 address: "10.9.0.1".to_owned(),
                 names: logs.path().join("names"),
+                env: TaskEnv::default(),
             };
             let desired = desired();
             let group = desired.group().unwrap();

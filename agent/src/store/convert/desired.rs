@@ -1,18 +1,21 @@
-//! Desired allocations of formats 1 to 7: the jobs of the first three have no network policies, those of the fourth
-//! none with rates, the logs of the first five are taken at any rate, and no task has a hard limit of CPU or limits of
-//! disks.
+//! Desired allocations of formats 1 to 9: the jobs of the first three have no network policies, those of the fourth
+//! none with rates, the logs of the first five are taken at any rate, and no task of the first seven has a hard limit of CPU or
+//! limits of disks. No job of the first nine says what it is answered as, no task has ports of its own, no network a host
+//! name, no volume a propagation mode, and servers of names are addresses.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::job::{
-    Affinity, Constraint, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec,
-    JobType, JobVersion, Launched, Lifecycle, LogConfig, LogOverflow, MigrateStrategy, NetworkMode,
-    NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk, ReschedulePolicy,
-    RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy, VolumeAsks, VolumeMount,
+    Affinity, Constraint, DirectionPolicy, Disconnect, DnsConfig, EphemeralDisk, GroupNetwork,
+    JobSpec, JobType, JobVersion, Launched, Lifecycle, LogConfig, LogOverflow, MigrateStrategy,
+    NetworkMode, NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk,
+    Propagation, ReschedulePolicy, RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy,
+    VolumeAsks, VolumeMount,
 };
 use muster_domain::resources::{CpuMhz, DeviceAsk, Holding, IoLimits, Mb, TaskResources};
 use serde::Deserialize;
@@ -26,10 +29,16 @@ pub(in crate::store) type DesiredAllocOf4 =
     DesiredAllocWith<TaskGroupWith<GroupNetworkOf4, TaskOf4>>;
 
 /// Of format 5.
-pub(in crate::store) type DesiredAllocOf5 = DesiredAllocWith<TaskGroupWith<GroupNetwork, TaskOf5>>;
+pub(in crate::store) type DesiredAllocOf5 =
+    DesiredAllocWith<TaskGroupWith<GroupNetworkOf9, TaskOf5>>;
 
 /// Of formats 6 and 7.
-pub(in crate::store) type DesiredAllocOf7 = DesiredAllocWith<TaskGroupWith<GroupNetwork, TaskOf7>>;
+pub(in crate::store) type DesiredAllocOf7 =
+    DesiredAllocWith<TaskGroupWith<GroupNetworkOf9, TaskOf7>>;
+
+/// Of formats 8 and 9.
+pub(in crate::store) type DesiredAllocOf9 =
+    DesiredAllocWith<TaskGroupWith<GroupNetworkOf9, TaskOf9>>;
 
 /// A desired allocation.
 #[derive(Debug, Deserialize)]
@@ -165,6 +174,8 @@ impl<Group: Into<TaskGroup>> From<JobSpecWith<Group>> for JobSpec {
             launched,
             meta,
             groups: groups.into_iter().map(Into::into).collect(),
+            stop: false,
+            as_written: BTreeMap::new(),
         }
     }
 }
@@ -251,13 +262,108 @@ impl From<GroupNetworkOf3> for GroupNetwork {
             ports,
             policy: None,
             dns: None,
+            hostname: String::new(),
+        }
+    }
+}
+
+/// The same in formats 5 to 9.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct GroupNetworkOf9 {
+    before: GroupNetworkOf3,
+    policy: Option<NetworkPolicy>,
+    dns: Option<DnsConfigOf9>,
+}
+
+impl From<GroupNetworkOf9> for GroupNetwork {
+    fn from(old: GroupNetworkOf9) -> Self {
+        let GroupNetworkOf9 {
+            before,
+            policy,
+            dns,
+        } = old;
+        Self {
+            policy,
+            dns: dns.map(DnsConfig::from),
+            ..before.into()
+        }
+    }
+}
+
+/// Servers of names, up to format 9.
+#[derive(Debug, Deserialize)]
+struct DnsConfigOf9 {
+    servers: Vec<IpAddr>,
+    searches: Vec<String>,
+    options: Vec<String>,
+}
+
+impl From<DnsConfigOf9> for DnsConfig {
+    fn from(old: DnsConfigOf9) -> Self {
+        let DnsConfigOf9 {
+            servers,
+            searches,
+            options,
+        } = old;
+        Self {
+            servers: servers.iter().map(IpAddr::to_string).collect(),
+            searches,
+            options,
+        }
+    }
+}
+
+/// A volume at a place of a task, up to format 9.
+#[derive(Debug, Deserialize)]
+struct VolumeMountOf9 {
+    volume: String,
+    destination: String,
+    read_only: bool,
+}
+
+impl From<VolumeMountOf9> for VolumeMount {
+    fn from(old: VolumeMountOf9) -> Self {
+        let VolumeMountOf9 {
+            volume,
+            destination,
+            read_only,
+        } = old;
+        Self {
+            volume,
+            destination,
+            read_only,
+            propagation: Propagation::Private,
+            selinux_label: String::new(),
+        }
+    }
+}
+
+/// What a task asks for, in formats 8 and 9: what was there before comes first.
+#[derive(Debug, Deserialize)]
+pub(in crate::store) struct TaskResourcesOf9 {
+    before: TaskResourcesOf7,
+    cpu_hard_limit: bool,
+    io: IoLimits,
+}
+
+impl From<TaskResourcesOf9> for TaskResources {
+    fn from(old: TaskResourcesOf9) -> Self {
+        let TaskResourcesOf9 {
+            before,
+            cpu_hard_limit,
+            io,
+        } = old;
+        Self {
+            cpu_hard_limit,
+            io,
+            ..before.into()
         }
     }
 }
 
 /// What a task asks for, up to format 7.
 #[derive(Debug, Deserialize)]
-struct TaskResourcesOf7 {
+pub(in crate::store) struct TaskResourcesOf7 {
     cpu: CpuMhz,
     cores: u16,
     memory: Mb,
@@ -282,29 +388,30 @@ impl From<TaskResourcesOf7> for TaskResources {
             devices,
             cpu_hard_limit: false,
             io: IoLimits::default(),
+            ports: Vec::new(),
         }
     }
 }
 
 /// A task up to format 3.
-pub(in crate::store) type TaskOf3 = TaskWithout<LogConfigOf5>;
+pub(in crate::store) type TaskOf3 = TaskWithout<TaskResourcesOf7, LogConfigOf5>;
 
 /// A task as it is in every format, but for a policy behind it.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskWithout<Logs> {
+pub(in crate::store) struct TaskWithout<Resources, Logs> {
     name: String,
     driver: String,
     config_json: String,
     user: String,
     env: BTreeMap<String, String>,
-    resources: TaskResourcesOf7,
+    resources: Resources,
     constraints: Vec<Constraint>,
     affinities: Vec<Affinity>,
     restart: RestartPolicy,
     lifecycle: Option<Lifecycle>,
     leader: bool,
     payload_file: String,
-    volume_mounts: Vec<VolumeMount>,
+    volume_mounts: Vec<VolumeMountOf9>,
     shutdown_delay: Duration,
     kill_timeout: Duration,
     kill_signal: String,
@@ -312,8 +419,10 @@ pub(in crate::store) struct TaskWithout<Logs> {
     meta: BTreeMap<String, String>,
 }
 
-impl<Logs: Into<LogConfig>> From<TaskWithout<Logs>> for Task {
-    fn from(old: TaskWithout<Logs>) -> Self {
+impl<Resources: Into<TaskResources>, Logs: Into<LogConfig>> From<TaskWithout<Resources, Logs>>
+    for Task
+{
+    fn from(old: TaskWithout<Resources, Logs>) -> Self {
         let TaskWithout {
             name,
             driver,
@@ -347,7 +456,7 @@ impl<Logs: Into<LogConfig>> From<TaskWithout<Logs>> for Task {
             lifecycle,
             leader,
             payload_file,
-            volume_mounts,
+            volume_mounts: volume_mounts.into_iter().map(Into::into).collect(),
             shutdown_delay,
             kill_timeout,
             kill_signal,
@@ -399,23 +508,31 @@ impl From<LogConfigOf5> for LogConfig {
 }
 
 /// A task in format 4.
-pub(in crate::store) type TaskOf4 = TaskWith<LogConfigOf5, NetworkPolicyOf4>;
+pub(in crate::store) type TaskOf4 = TaskWith<TaskResourcesOf7, LogConfigOf5, NetworkPolicyOf4>;
 
 /// A task in format 5.
-pub(in crate::store) type TaskOf5 = TaskWith<LogConfigOf5, NetworkPolicy>;
+pub(in crate::store) type TaskOf5 = TaskWith<TaskResourcesOf7, LogConfigOf5, NetworkPolicy>;
 
 /// A task in formats 6 and 7.
-pub(in crate::store) type TaskOf7 = TaskWith<LogConfig, NetworkPolicy>;
+pub(in crate::store) type TaskOf7 = TaskWith<TaskResourcesOf7, LogConfig, NetworkPolicy>;
 
-/// A task in formats 4 to 7: what was there before comes first.
+/// A task in formats 8 and 9.
+pub(in crate::store) type TaskOf9 = TaskWith<TaskResourcesOf9, LogConfig, NetworkPolicy>;
+
+/// A task in formats 4 to 9: what was there before comes first.
 #[derive(Debug, Deserialize)]
-pub(in crate::store) struct TaskWith<Logs, Policy> {
-    before: TaskWithout<Logs>,
+pub(in crate::store) struct TaskWith<Resources, Logs, Policy> {
+    before: TaskWithout<Resources, Logs>,
     policy: Option<Policy>,
 }
 
-impl<Logs: Into<LogConfig>, Policy: Into<NetworkPolicy>> From<TaskWith<Logs, Policy>> for Task {
-    fn from(old: TaskWith<Logs, Policy>) -> Self {
+impl<Resources, Logs, Policy> From<TaskWith<Resources, Logs, Policy>> for Task
+where
+    Resources: Into<TaskResources>,
+    Logs: Into<LogConfig>,
+    Policy: Into<NetworkPolicy>,
+{
+    fn from(old: TaskWith<Resources, Logs, Policy>) -> Self {
         let TaskWith { before, policy } = old;
         Self {
             policy: policy.map(Into::into),

@@ -250,6 +250,7 @@ fn task(alloc: AllocBuilder, (level, mode): Place, entry: &str, calls: &[Call]) 
             ports: Vec::new(),
             policy: None,
             dns: None,
+            hostname: String::new(),
         });
         let calls = serde_json::to_string(calls).unwrap();
         group.tasks[0].env.insert(VARIABLE.to_owned(), calls);

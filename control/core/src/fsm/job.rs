@@ -20,10 +20,11 @@ use crate::state::{self, AllocView, JobRow, State};
 /// was stopped make a version, so that what it ran before does not count as done.
 pub(super) fn register(
     change: &mut Change<'_>,
-    spec: JobSpec,
+    mut spec: JobSpec,
     check_index: Option<LogIndex>,
 ) -> Result<Response, Rejection> {
     let key = spec.key();
+    let stop = std::mem::take(&mut spec.stop);
     if change.state.config.scheduler.reject_job_registration {
         return Err(Rejection::RegistrationOff);
     }
@@ -31,9 +32,16 @@ pub(super) fn register(
     admissible(&spec, old.as_deref(), check_index)?;
     check_instances(change.state, &spec)?;
     let row = match old {
-        Some(row) if row.job.current.spec == spec && !row.job.stop => (*row).clone(),
+        Some(row) if row.job.current.spec == spec && row.job.stop == stop => (*row).clone(),
         Some(row) => next_version(change, &row, spec),
         None => first_version(change, spec),
+    };
+    let row = JobRow {
+        job: Arc::new(Job {
+            stop,
+            ..(*row.job).clone()
+        }),
+        ..row
     };
     let job = Arc::clone(&row.job);
     change.put_job(row);
@@ -54,7 +62,7 @@ pub(super) fn register_placed(
     check_index: Option<LogIndex>,
 ) -> Result<Response, Rejection> {
     let key = spec.key();
-    let is_new = is_unknown(change.state, &key);
+    let is_new = is_unknown(change.state, &key) && !spec.stop;
     let response = register(change, spec, check_index)?;
     if let Response::JobRegistered {
         eval_id: Some(eval_id),

@@ -130,8 +130,8 @@ fn volumes(group: &TaskGroup) -> impl Iterator<Item = (&String, bool)> {
 }
 
 fn host_networks(group: &TaskGroup) -> impl Iterator<Item = &String> {
-    let ports = group.network.iter().flat_map(|network| &network.ports);
-    ports.map(|port| &port.host_network).filter(|name| {
+    let ports = group.ports();
+    ports.map(|(_, port)| &port.host_network).filter(|name| {
         // A node that names no address has the default one all the same.
         !name.is_empty() && *name != DEFAULT_HOST_NETWORK
     })

@@ -40,7 +40,8 @@ pub(super) struct Fleet<'a> {
 /// What a group asks for besides amounts.
 #[derive(Debug)]
 pub(super) struct Extras<'a> {
-    ports: &'a [PortAsk],
+    /// Those of the group, then those of its tasks.
+    ports: Vec<&'a PortAsk>,
     /// Cores, by the position of the task.
     cores: Vec<(u16, u16)>,
     /// Devices, by the position of the task.
@@ -54,10 +55,7 @@ impl<'a> Extras<'a> {
         let devices =
             tasks().flat_map(|(at, task)| task.resources.devices.iter().map(move |ask| (at, ask)));
         Self {
-            ports: group
-                .network
-                .as_ref()
-                .map_or(&[], |network| network.ports.as_slice()),
+            ports: group.ports().map(|(_, ask)| ask).collect(),
             cores: cores.filter(|(_, cores)| *cores > 0).collect(),
             devices: devices.collect(),
         }
@@ -73,8 +71,8 @@ impl<'a> Extras<'a> {
         self.cores.is_empty() && self.devices.is_empty()
     }
 
-    pub(super) fn ports(&self) -> &'a [PortAsk] {
-        self.ports
+    pub(super) fn ports(&self) -> &[&'a PortAsk] {
+        &self.ports
     }
 
     /// Cores of all tasks together.
@@ -331,7 +329,7 @@ pub(super) fn assign(
     let (devices, device_score) = assign_devices(spec, held, extras)?;
     Ok(Assigned {
         holding: Holding {
-            ports: assign_ports(spec, held, extras.ports, seed).ok_or("ports")?,
+            ports: assign_ports(spec, held, &extras.ports, seed).ok_or("ports")?,
             cores: assign_cores(spec, held, &extras.cores).ok_or("cores")?,
             devices,
         },
@@ -362,7 +360,7 @@ fn addresses<'n>(spec: &'n NodeSpec, ask: &PortAsk) -> Vec<(&'n str, &'n [u16])>
 fn assign_ports(
     spec: &NodeSpec,
     held: &Held,
-    asks: &[PortAsk],
+    asks: &[&PortAsk],
     seed: u64,
 ) -> Option<Vec<AllocatedPort>> {
     let mut ports: Vec<Option<AllocatedPort>> = vec![None; asks.len()];

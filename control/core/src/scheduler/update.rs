@@ -84,8 +84,9 @@ fn same_network(old: Option<&GroupNetwork>, new: Option<&GroupNetwork>) -> bool 
                 ports,
                 policy: _,
                 dns,
+                hostname,
             } = old;
-            *mode == new.mode && *ports == new.ports && *dns == new.dns
+            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
         }
         (None, None) => true,
         (None, Some(_)) | (Some(_), None) => false,
@@ -140,8 +141,10 @@ fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
         devices,
         cpu_hard_limit: _,
         io: _,
+        ports,
     } = old;
     *cores == new.cores
+        && *ports == new.ports
         && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
         && *devices == new.devices
 }

@@ -143,11 +143,12 @@ pub(super) fn check_mounts(at: &str, volumes: &VolumeAsks, task: &Task, faults: 
                 "the group has no such volume: add a `volume` block to it",
             ));
         }
-        if !mount.destination.starts_with('/') || mount.destination.contains("..") {
+        let mut parts = mount.destination.split('/');
+        if mount.destination.trim_matches('/').is_empty() || parts.any(|part| part == "..") {
             faults.push(Fault::new(
                 format!("{at} → destination"),
                 format!(
-                    "`{}` is not an absolute path without `..`",
+                    "`{}` is no place in the task: name a directory such as \"/data\" or \"local/data\", without `..`",
                     mount.destination
                 ),
             ));

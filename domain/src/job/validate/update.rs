@@ -82,6 +82,9 @@ pub(super) fn check_update(
             return;
         }
     }
+    if update.stagger.is_zero() {
+        faults.push(Fault::new(format!("{at} → stagger"), "must be above 0"));
+    }
     if update.healthy_deadline <= update.min_healthy_time {
         faults.push(Fault::new(
             format!("{at} → healthy_deadline"),
@@ -137,11 +140,11 @@ pub(super) fn check_migrate(
             "must be at least 1, or nothing would ever leave a node",
         ));
     }
-    if migrate.healthy_deadline <= migrate.min_healthy_time {
+    if migrate.healthy_deadline < migrate.min_healthy_time {
         faults.push(Fault::new(
             format!("{at} → healthy_deadline"),
             format!(
-                "{:?} is not above min_healthy_time ({:?})",
+                "{:?} is below min_healthy_time ({:?})",
                 migrate.healthy_deadline, migrate.min_healthy_time
             ),
         ));

@@ -27,6 +27,7 @@ pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError>
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         block.id_of_path("AllocID", id);
@@ -53,6 +54,7 @@ pub fn read_stop(body: &[u8], id: &str) -> Result<(), ReadJobError> {
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &["NoShutdownDelay", "Reschedule"],
+        rows: &[],
     };
     if body.is_empty() {
         return Ok(());

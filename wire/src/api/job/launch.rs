@@ -123,6 +123,8 @@ pub struct VolumeMount {
     pub destination: String,
     pub read_only: bool,
     pub propagation_mode: String,
+    #[serde(rename = "SELinuxLabel")]
+    pub selinux_label: String,
 }
 
 impl From<&domain::VolumeMount> for VolumeMount {
@@ -131,7 +133,8 @@ impl From<&domain::VolumeMount> for VolumeMount {
             volume: mount.volume.clone(),
             destination: mount.destination.clone(),
             read_only: mount.read_only,
-            propagation_mode: "private".to_owned(),
+            propagation_mode: mount.propagation.word().to_owned(),
+            selinux_label: mount.selinux_label.clone(),
         }
     }
 }

@@ -5,13 +5,15 @@
 //! with a suggestion. What the job then *means* is judged by `domain::job::validate`.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
     Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
     DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, RestartMode,
-    RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, Propagation,
+    RestartMode, RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks,
+    VolumeMount,
 };
 use muster_domain::limits;
 use muster_domain::region;
@@ -19,6 +21,7 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, Findings, Known};
+use crate::api::job::unsupported;
 use crate::limits::FAULTS_MAX;
 
 mod launch;
@@ -30,7 +33,7 @@ pub use crate::api::block::SyntaxError;
 const BODY: Known = Known {
     derived: &["Submission", "SecretID", "AuthToken", "Namespace"],
     harmless: &["EvalPriority", "PolicyOverride"],
-    unsupported: &[],
+    ..Known::NONE
 };
 const JOB: Known = Known {
     derived: &[
@@ -47,91 +50,32 @@ const JOB: Known = Known {
         "JobModifyIndex",
         "VersionTag",
     ],
-    harmless: &["UI"],
-    unsupported: &[
-        "Multiregion",
-        "Payload",
-        "DispatchIdempotencyToken",
-        "ConsulToken",
-        "ConsulNamespace",
-        "VaultToken",
-        "VaultNamespace",
-        "Stop",
-    ],
+    rows: unsupported::JOB,
+    ..Known::NONE
 };
-const GROUP: Known = Known {
-    derived: &[],
-    harmless: &["PreventRescheduleOnLost"],
-    unsupported: &["Consul", "Services", "MaxRunDuration"],
-};
-const TASK: Known = Known {
-    derived: &[],
-    harmless: &["Identity", "Identities"],
-    unsupported: &[
-        "Services",
-        "Vault",
-        "Consul",
-        "Templates",
-        "Artifacts",
-        "ScalingPolicies",
-        "Kind",
-        "CSIPluginConfig",
-        "Actions",
-        "Schedule",
-        "Secrets",
-    ],
-};
-const RESOURCES: Known = Known {
-    derived: &["DiskMB", "IOPS"],
-    harmless: &[],
-    unsupported: &["Networks", "NUMA", "SecretsMB"],
-};
-const RESTART: Known = Known {
-    derived: &[],
-    harmless: &["RenderTemplates"],
-    unsupported: &[],
-};
-const DISK: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &[],
-};
+const GROUP: Known = Known::rows(unsupported::GROUP);
+const TASK: Known = Known::rows(unsupported::TASK);
+const RESOURCES: Known = Known::rows(unsupported::RESOURCES);
+const RESTART: Known = Known::rows(unsupported::RESTART);
 const LOGS: Known = Known {
     derived: &["Enabled"],
-    harmless: &[],
-    unsupported: &[],
-};
-const CONSTRAINT: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &[],
+    ..Known::NONE
 };
 const NETWORK: Known = Known {
     derived: &["IP"],
-    harmless: &["MBits"],
-    unsupported: &["Device", "CIDR", "Hostname"],
+    rows: unsupported::NETWORK,
+    ..Known::NONE
 };
-const PORT: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &["IgnoreCollision"],
+/// A network in `resources` has ports alone.
+const TASK_NETWORK: Known = Known {
+    derived: &["IP"],
+    unsupported: &["DNS", "Hostname", "Policy"],
+    rows: unsupported::NETWORK,
+    ..Known::NONE
 };
-
-const VOLUME: Known = Known {
-    derived: &[],
-    harmless: &["AccessMode", "AttachmentMode"],
-    unsupported: &["MountOptions", "PerAlloc", "Sticky"],
-};
-const MOUNT: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &["SELinuxLabel"],
-};
-const PLAIN: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &[],
-};
+const PORT: Known = Known::rows(unsupported::PORT);
+const VOLUME: Known = Known::rows(unsupported::VOLUME);
+const PLAIN: Known = Known::NONE;
 
 pub use policy::read as read_policy;
 
@@ -200,7 +144,7 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
     let preserve_resources = body.boolean("PreserveResources").unwrap_or(false);
     check_region(&mut body);
     let spec = match body.block("Job") {
-        Some(job) => Some(read_job(job)),
+        Some(job) => Some(read_job(job.as_root())),
         None => {
             if body.value("Job").is_none() {
                 body.fault("Job", "is missing: the body is {\"Job\": {…}}");
@@ -257,7 +201,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         datacenters.push("*".to_owned());
     }
     let steps = update::JobSteps::read(&mut job, job_type);
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         namespace: job
             .word("Namespace")
             .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
@@ -282,16 +226,25 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
             .into_iter()
             .map(|group| read_group(group, job_type, &steps))
             .collect(),
+        stop: job.boolean("Stop").unwrap_or(false),
+        as_written: BTreeMap::new(),
     };
-    job.finish(&JOB);
+    if let Some(pace) = steps.own_pace(&spec.groups) {
+        job.keep("Update", &pace);
+    }
+    let found = job.finish_keeping(&JOB);
+    spec.as_written = found;
     spec
 }
 
 fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps) -> TaskGroup {
     let restart = read_restart(&mut group, RestartPolicy::default_for(job_type));
+    let count = group.number("Count", u32::MAX);
+    let scaling = launch::read_scaling(&mut group, count);
+    let least = scaling.as_ref().map(|scaling| scaling.min);
     let read = TaskGroup {
         name: group.word("Name").unwrap_or_default(),
-        count: group.number("Count", u32::MAX).unwrap_or(1),
+        count: count.or(least).unwrap_or(TaskGroup::DEFAULT_COUNT),
         constraints: read_constraints(&mut group),
         affinities: read_affinities(&mut group),
         spreads: read_spreads(&mut group),
@@ -300,7 +253,7 @@ fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps)
         update: steps.update(&mut group),
         migrate: steps.migrate(&mut group),
         disconnect: update::read_disconnect(&mut group),
-        scaling: launch::read_scaling(&mut group),
+        scaling,
         volumes: read_volumes(&mut group),
         shutdown_delay: group.duration("ShutdownDelay").unwrap_or_default(),
         ephemeral_disk: read_disk(&mut group),
@@ -358,7 +311,7 @@ fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
         sticky: disk.boolean("Sticky").unwrap_or(false),
         migrate: disk.boolean("Migrate").unwrap_or(false),
     };
-    disk.finish(&DISK);
+    disk.finish(&PLAIN);
     read
 }
 
@@ -384,19 +337,61 @@ fn read_volumes(group: &mut Block<'_>) -> VolumeAsks {
 }
 
 fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
-    let mut networks = group.blocks("Networks", limits::PORTS_MAX);
-    if networks.len() > 1 {
-        group.fault(
-            "Networks",
-            "more than one network is not supported: put all ports in one",
+    let mut networks = group.blocks("Networks", limits::PORTS_MAX).into_iter();
+    let network = read_one_network(networks.next()?);
+    for more in networks {
+        let at = more.at.clone();
+        more.keep_all();
+        group.warn_at(
+            &at,
+            "is stored and has no effect: the first network of a group is its network; put all ports there",
         );
+        drop(read_one_network(more));
     }
-    let mut network = if networks.is_empty() {
-        return None;
-    } else {
-        networks.swap_remove(0)
-    };
+    Some(network)
+}
+
+fn read_one_network(mut network: Block<'_>) -> GroupNetwork {
     let mode = read_mode(&mut network);
+    let ports = read_ports(&mut network);
+    let policy = policy::read_policy(&mut network);
+    let dns = read_dns(&mut network);
+    let hostname = network.string("Hostname").unwrap_or_default();
+    network.finish(&NETWORK);
+    GroupNetwork {
+        mode,
+        ports,
+        policy,
+        dns,
+        hostname,
+    }
+}
+
+/// The ports of a task's own network. Its address is the node's, whatever the group's network is.
+fn read_task_ports(resources: &mut Block<'_>) -> Vec<PortAsk> {
+    let mut ports = Vec::new();
+    for mut network in resources.blocks("Networks", limits::PORTS_MAX) {
+        match network.word("Mode").as_deref() {
+            None => network.keep("Mode", &Value::from("")),
+            Some("host") => {}
+            Some(other) => network.fault(
+                "Mode",
+                format!(
+                    "`{other}` is not for a network in `resources`: give the group a `network` block"
+                ),
+            ),
+        }
+        let own = read_ports(&mut network);
+        if own.is_empty() {
+            network.keep_all();
+        }
+        ports.extend(own);
+        network.finish(&TASK_NETWORK);
+    }
+    ports
+}
+
+fn read_ports(network: &mut Block<'_>) -> Vec<PortAsk> {
     let mut ports = Vec::new();
     for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
         for mut port in network.blocks(list, limits::PORTS_MAX) {
@@ -421,19 +416,14 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
             port.finish(&PORT);
         }
     }
-    let policy = policy::read_policy(&mut network);
-    let dns = read_dns(&mut network);
-    network.finish(&NETWORK);
-    Some(GroupNetwork {
-        mode,
-        ports,
-        policy,
-        dns,
-    })
+    ports
 }
 
 fn read_mode(network: &mut Block<'_>) -> NetworkMode {
     let word = network.word("Mode");
+    if word.is_none() {
+        network.keep("Mode", &Value::from(""));
+    }
     let args = network.block("CNI").map(|mut cni| {
         let args = cni.texts("Args");
         cni.finish(&PLAIN);
@@ -471,18 +461,8 @@ fn read_mode(network: &mut Block<'_>) -> NetworkMode {
 
 fn read_dns(network: &mut Block<'_>) -> Option<DnsConfig> {
     let mut dns = network.block("DNS")?;
-    let mut servers = Vec::new();
-    for text in dns.strings("Servers") {
-        match text.trim().parse() {
-            Ok(address) => servers.push(address),
-            Err(_) => dns.fault(
-                "Servers",
-                format!("`{text}` is no address such as 10.1.2.3"),
-            ),
-        }
-    }
     let read = DnsConfig {
-        servers,
+        servers: dns.strings("Servers"),
         searches: dns.strings("Searches"),
         options: dns.strings("Options"),
     };
@@ -493,6 +473,7 @@ fn read_dns(network: &mut Block<'_>) -> Option<DnsConfig> {
 /// The port inside; -1 is Nomad's way to say "the same".
 fn read_to(port: &mut Block<'_>) -> u16 {
     if port.value("To").and_then(Value::as_i64) == Some(-1) {
+        port.keep("To", &Value::from(-1));
         return 0;
     }
     port.number("To", u16::MAX).unwrap_or(0)
@@ -507,14 +488,18 @@ fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
             operand,
             right: block.string("RTarget").unwrap_or_default(),
         });
-        block.finish(&CONSTRAINT);
+        block.finish(&PLAIN);
     }
     constraints
 }
 
 fn read_operand(block: &mut Block<'_>) -> Operand {
     let word = block.string("Operand").unwrap_or_default();
-    Operand::from_word(&word).unwrap_or_else(|| {
+    let operand = Operand::from_word(&word);
+    if operand.is_some_and(|operand| operand.word() != word) && !word.is_empty() {
+        block.keep("Operand", &Value::from(word.as_str()));
+    }
+    operand.unwrap_or_else(|| {
         let known: Vec<&str> = Operand::ALL.iter().map(|operand| operand.word()).collect();
         let reason = format!("`{word}` is no operand: use one of {}", known.join(", "));
         block.fault("Operand", reason);
@@ -581,6 +566,7 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
         shutdown_delay: task.duration("ShutdownDelay").unwrap_or_default(),
         kill_timeout: task
             .duration("KillTimeout")
+            .filter(|timeout| !timeout.is_zero())
             .unwrap_or(Task::DEFAULT_KILL_TIMEOUT),
         kill_signal: task
             .word("KillSignal")
@@ -624,19 +610,23 @@ fn read_payload_file(task: &mut Block<'_>) -> String {
 fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     let mut mounts = Vec::new();
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
-        match block.word("PropagationMode").as_deref() {
-            None | Some("private") => {}
-            Some(other) => block.fault(
-                "PropagationMode",
-                format!("`{other}` is not supported: mounts of a task are private to it"),
-            ),
-        }
+        let propagation = match block.word("PropagationMode") {
+            None => Propagation::default(),
+            Some(word) => Propagation::from_word(&word).unwrap_or_else(|| {
+                let known = Propagation::ALL.map(Propagation::word).join("`, `");
+                let reason = format!("unknown propagation mode {word:?}: use `{known}`");
+                block.fault("PropagationMode", reason);
+                Propagation::default()
+            }),
+        };
         mounts.push(VolumeMount {
             volume: block.word("Volume").unwrap_or_default(),
             destination: block.word("Destination").unwrap_or_default(),
             read_only: block.boolean("ReadOnly").unwrap_or(false),
+            propagation,
+            selinux_label: block.string("SELinuxLabel").unwrap_or_default(),
         });
-        block.finish(&MOUNT);
+        block.finish(&PLAIN);
     }
     mounts
 }
@@ -659,8 +649,12 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
         return default;
     };
     let cores = block.number("Cores", u16::MAX).unwrap_or(0);
+    let cpu = block.number("CPU", u32::MAX);
+    if cores > 0 && cpu.is_some_and(|mhz| mhz > 0) {
+        block.fault("CPU", "stands beside `Cores`: a task asks for one of them");
+    }
     let read = TaskResources {
-        cpu: match block.number("CPU", u32::MAX) {
+        cpu: match cpu {
             // With cores of its own a task names no share.
             None | Some(0) if cores > 0 => CpuMhz(0),
             cpu => cpu.map_or(default.cpu, CpuMhz),
@@ -669,16 +663,24 @@ fn read_resources(task: &mut Block<'_>) -> TaskResources {
         memory: block
             .number("MemoryMB", u32::MAX)
             .map_or(default.memory, Mb),
-        memory_max: block
-            .number("MemoryMaxMB", u32::MAX)
-            .filter(|mb| *mb > 0)
-            .map(Mb),
+        memory_max: read_memory_max(&mut block),
         devices: read_devices(&mut block),
         cpu_hard_limit: block.boolean("CPUHardLimit").unwrap_or(false),
         io: read_io(&mut block),
+        ports: read_task_ports(&mut block),
     };
     block.finish(&RESOURCES);
     read
+}
+
+/// -1 is Nomad's way to say "no limit".
+fn read_memory_max(resources: &mut Block<'_>) -> Option<Mb> {
+    let max = resources.signed("MemoryMaxMB", -1..=i64::from(u32::MAX - 1))?;
+    match u32::try_from(max) {
+        Ok(0) => None,
+        Ok(mb) => Some(Mb(mb)),
+        Err(_) => Some(Mb::UNLIMITED),
+    }
 }
 
 fn read_io(resources: &mut Block<'_>) -> IoLimits {

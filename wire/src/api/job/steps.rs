@@ -78,6 +78,30 @@ pub struct Update {
     pub canary: u32,
 }
 
+impl Update {
+    /// The part of the groups' updates that Nomad keeps with the job: its own pace if they agree, the default if
+    /// they do not. Nothing if one has none, as it would be given one when the job is sent back.
+    pub(super) fn common(groups: &[domain::TaskGroup]) -> Self {
+        let updates: Option<Vec<&domain::UpdateStrategy>> =
+            groups.iter().map(|group| group.update.as_ref()).collect();
+        let Some([first, others @ ..]) = updates.as_deref() else {
+            return Self::default();
+        };
+        let pace = |update: &domain::UpdateStrategy| (update.stagger, update.max_parallel);
+        let default = domain::UpdateStrategy::default();
+        let (stagger, max_parallel) = if others.iter().all(|other| pace(other) == pace(first)) {
+            pace(first)
+        } else {
+            pace(&default)
+        };
+        Self {
+            stagger: nanos(stagger),
+            max_parallel,
+            ..Self::default()
+        }
+    }
+}
+
 impl From<&domain::UpdateStrategy> for Update {
     fn from(update: &domain::UpdateStrategy) -> Self {
         Self {
@@ -153,7 +177,7 @@ pub struct Disconnect {
 impl From<&domain::Disconnect> for Disconnect {
     fn from(disconnect: &domain::Disconnect) -> Self {
         Self {
-            lost_after: disconnect.lost_after.map(nanos),
+            lost_after: Some(disconnect.lost_after.map_or(0, nanos)),
             stop_on_client_after: disconnect.stop_on_client_after.map(nanos),
             replace: Some(disconnect.replace),
             reconcile: disconnect.reconcile.word().to_owned(),

@@ -10,8 +10,9 @@ use muster_domain::fixture;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{
     self as domain, Affinity, ByteRate, JobSpec, JobType, Lifecycle, LifecycleHook, LogOverflow,
-    MigrateStrategy, Operand, Parameterized, PayloadUse, Periodic, ReschedulePolicy, RestartMode,
-    RestartPolicy, Scaling, Spread, SpreadTarget, UpdateStrategy, VolumeAsk, VolumeMount,
+    MigrateStrategy, Operand, Parameterized, PayloadUse, Periodic, Propagation, ReschedulePolicy,
+    RestartMode, RestartPolicy, Scaling, Spread, SpreadTarget, UpdateStrategy, VolumeAsk,
+    VolumeMount,
 };
 use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb};
 use serde_json::{Value, json};
@@ -127,6 +128,8 @@ fn everything_else(spec: &mut JobSpec) {
         volume: "data".to_owned(),
         destination: "/data".to_owned(),
         read_only: true,
+        propagation: Propagation::Private,
+        selinux_label: String::new(),
     }];
     task.shutdown_delay = Duration::from_secs(2);
     task.resources.devices = vec![DeviceAsk {
@@ -384,7 +387,7 @@ fn every_fault_is_found_with_its_path() {
             "Job.TaskGroups[0].Tasks[0].Env.A: expected a text, got the number 1",
             "Job.TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number from 0 to 4294967295, got the number -1",
             "Job.TaskGroups[0].Tasks[0].Resources.MemoryMB: expected a whole number from 0 to 4294967295, got the number 1.5",
-            "Job.TaskGroups[0].Services: is not supported yet: leave it out",
+            "Job.TaskGroups[0].Services: is not supported: this version does not have it; leave it out",
             "Job.Priorty: there is no such field: did you mean `Priority`?",
         ],
     );

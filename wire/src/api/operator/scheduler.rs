@@ -100,6 +100,7 @@ pub fn read_scheduler(body: &[u8]) -> Result<domain::SchedulerConfig, ReadJobErr
         derived: &["CreateIndex", "ModifyIndex"],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     block::read(body, &KNOWN, |block| {
         let algorithm = algorithm(block);
@@ -140,6 +141,7 @@ fn preemption(mut block: Block<'_>) -> domain::PreemptionConfig {
         derived: &[],
         harmless: &[],
         unsupported: &[],
+        rows: &[],
     };
     let mut flag = |name| block.boolean(name).unwrap_or_default();
     let config = domain::PreemptionConfig {

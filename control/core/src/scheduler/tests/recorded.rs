@@ -221,6 +221,7 @@ fn asks_ports(case: &Value) -> Option<TaskGroup> {
         ports,
         policy: None,
         dns: None,
+        hostname: String::new(),
     });
     Some(group)
 }

@@ -150,6 +150,7 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
                     ports: Vec::new(),
                     policy: None,
                     dns: None,
+                    hostname: String::new(),
                 });
             }
             "where" => spec.constraints.push(constraint(value)),

@@ -1,19 +1,14 @@
 //! Reads how a job makes others, and how a group is scaled.
 
-use muster_domain::job::{Parameterized, PayloadUse, Periodic, Scaling};
+use muster_domain::job::{Parameterized, PayloadUse, Periodic, Scaling, TaskGroup};
 use serde_json::Value;
 
 use crate::api::block::{Block, Known};
 
-const PERIODIC: Known = Known {
-    derived: &[],
-    harmless: &[],
-    unsupported: &[],
-};
+const PERIODIC: Known = Known::NONE;
 const SCALING: Known = Known {
     derived: &["ID", "Target", "Namespace", "CreateIndex", "ModifyIndex"],
-    harmless: &[],
-    unsupported: &[],
+    ..Known::NONE
 };
 
 /// The `Periodic` block.
@@ -27,7 +22,15 @@ pub(super) fn read_periodic(job: &mut Block<'_>) -> Option<Periodic> {
         ),
     }
     let mut specs = block.strings("Specs");
-    specs.extend(block.word("Spec"));
+    let spec = block.word("Spec");
+    if spec.is_some() && !specs.is_empty() {
+        block.fault("Specs", "stands beside `Spec`: write `cron` or `crons`");
+    }
+    if let [one] = specs.as_slice() {
+        block.keep("Spec", &Value::from(""));
+        block.keep("Specs", &Value::from(vec![one.clone()]));
+    }
+    specs.extend(spec);
     let read = Periodic {
         enabled: block.boolean("Enabled").unwrap_or(true),
         specs,
@@ -58,8 +61,8 @@ pub(super) fn read_parameterized(job: &mut Block<'_>) -> Option<Parameterized> {
     Some(read)
 }
 
-/// The `Scaling` block of a group.
-pub(super) fn read_scaling(group: &mut Block<'_>) -> Option<Scaling> {
+/// The `Scaling` block of a group of `count` instances, if that says how many.
+pub(super) fn read_scaling(group: &mut Block<'_>, count: Option<u32>) -> Option<Scaling> {
     let mut block = group.block("Scaling")?;
     match block.word("Type").as_deref() {
         None | Some("horizontal") => {}
@@ -73,7 +76,10 @@ pub(super) fn read_scaling(group: &mut Block<'_>) -> Option<Scaling> {
         block.fault("Max", "is missing");
     }
     let read = Scaling {
-        min: block.number("Min", u32::MAX).unwrap_or(0),
+        min: block
+            .number("Min", u32::MAX)
+            .or(count)
+            .unwrap_or(TaskGroup::DEFAULT_COUNT),
         max: max.unwrap_or(u32::MAX),
         enabled: block.boolean("Enabled").unwrap_or(true),
         policy_json: block

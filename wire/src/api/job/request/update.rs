@@ -3,15 +3,20 @@
 
 use muster_domain::job::{
     DelayFunction, Disconnect, HealthCheck, JobType, MigrateStrategy, ReconcileStrategy,
-    ReschedulePolicy, UpdateStrategy,
+    ReschedulePolicy, TaskGroup, UpdateStrategy,
 };
+
+use serde_json::{Value, json};
 
 use super::PLAIN;
 use crate::api::block::Block;
+use crate::api::duration::nanos;
+use crate::api::job::{self, Update};
 
 /// What the job says for all its groups.
 #[derive(Debug)]
 pub(super) struct JobSteps {
+    job_type: JobType,
     update: Option<UpdateStrategy>,
     migrate: Option<MigrateStrategy>,
     reschedule: ReschedulePolicy,
@@ -24,7 +29,8 @@ impl JobSteps {
                 Some(UpdateStrategy::default()),
                 Some(MigrateStrategy::default()),
             ),
-            JobType::Batch | JobType::System | JobType::SysBatch => (None, None),
+            JobType::System => (Some(UpdateStrategy::default()), None),
+            JobType::Batch | JobType::SysBatch => (None, None),
         };
         // A job that was sent back as it was read names an update of nothing.
         let asked = job
@@ -33,9 +39,10 @@ impl JobSteps {
             .filter(|asked| !is_blank(asked));
         let policy = ReschedulePolicy::default_for(job_type);
         Self {
+            job_type,
             update: asked.or(update),
             migrate: read_migrate(job, migrate),
-            reschedule: read_reschedule(job, "Reschedule", policy),
+            reschedule: read_reschedule(job, "Reschedule", policy, job_type),
         }
     }
 
@@ -54,7 +61,16 @@ impl JobSteps {
 
     /// What happens when the group has failed on its node.
     pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
-        read_reschedule(group, "ReschedulePolicy", self.reschedule)
+        read_reschedule(group, "ReschedulePolicy", self.reschedule, self.job_type)
+    }
+
+    /// The job's own pace, if it is not the one that the updates of `groups` tell.
+    pub(super) fn own_pace(&self, groups: &[TaskGroup]) -> Option<Value> {
+        let own = self.update?;
+        let told = Update::common(groups);
+        let stagger = nanos(own.stagger);
+        let differs = told.stagger != stagger || told.max_parallel != own.max_parallel;
+        differs.then(|| json!({ "Stagger": stagger, "MaxParallel": own.max_parallel }))
     }
 }
 
@@ -127,6 +143,7 @@ fn read_reschedule(
     parent: &mut Block<'_>,
     name: &'static str,
     default: ReschedulePolicy,
+    job_type: JobType,
 ) -> ReschedulePolicy {
     let Some(mut block) = parent.block(name) else {
         return default;
@@ -151,6 +168,13 @@ fn read_reschedule(
         max_delay: block.duration("MaxDelay").unwrap_or(default.max_delay),
         unlimited: block.boolean("Unlimited").unwrap_or(default.unlimited),
     };
+    // Earlier versions answered with a policy of zeros.
+    if job_type.is_on_every_node() && read != default && !block.is_blank() {
+        parent.fault(
+            name,
+            format!("a `{job_type}` job has an instance on every node, so none goes to another: leave it out"),
+        );
+    }
     block.finish(&PLAIN);
     read
 }
@@ -185,6 +209,9 @@ pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
         replace: block.boolean("Replace").unwrap_or(default.replace),
         reconcile,
     };
+    if read == Disconnect::default() {
+        block.keep_as(&json!(job::Disconnect::from(&read)));
+    }
     block.finish(&PLAIN);
     read
 }
