@@ -171,9 +171,9 @@ pub(super) async fn open(
         tasks.spawn(cni::recover(Arc::clone(&facilities), orphans, stop.clone()));
     }
     Ok(Opened {
-        found,
         facilities,
         loaded,
+        found,
         publisher,
         clients,
         contact,
