@@ -173,9 +173,9 @@ pub(super) async fn open(
     Ok(Opened {
         facilities,
         loaded,
-        found,
         publisher,
         clients,
+        found,
         contact,
     })
 }
