@@ -191,7 +191,7 @@ impl CniNetworks {
         let (namespace, result) = self.plug(alloc_id, &list, &mut record).await?;
         // The plugins may have given the machine addresses, at which servers listen too.
         facilities.cover_new_addresses().await;
-        let opened = self.opened(facilities, desired, group, namespace, &result);
+        let opened = Self::opened(facilities, desired, group, namespace, &result);
         match opened {
             Ok(mut network) => {
                 network.made_by_driver(by_driver);
@@ -278,7 +278,6 @@ impl CniNetworks {
 
     /// The network of an allocation as its tasks see it.
     fn opened(
-        &self,
         facilities: &Facilities,
         desired: &DesiredAlloc,
         group: &TaskGroup,
@@ -325,7 +324,7 @@ impl CniNetworks {
             let Some(namespace) = namespace else {
                 return Ok(None);
             };
-            let mut network = self.opened(facilities, desired, group, namespace, &result)?;
+            let mut network = Self::opened(facilities, desired, group, namespace, &result)?;
             network.made_by_driver(facilities.driver_networks.of(alloc_id));
             Ok::<_, CniError>(Some(network))
         };
@@ -359,7 +358,7 @@ impl CniNetworks {
 
     /// Runs the plugins with CHECK, which older configurations do not have.
     async fn check(&self, alloc_id: AllocId, record: &CniRecord) -> Result<(), CniError> {
-        let Some(list) = self.list(alloc_id, record) else {
+        let Some(list) = Self::list(alloc_id, record) else {
             return Ok(());
         };
         if list.version < WITH_CHECK || list.disable_check {
@@ -387,7 +386,7 @@ impl CniNetworks {
         let Some(record) = locked(&self.records).get(&alloc_id).cloned() else {
             return Ok(());
         };
-        if let Some(list) = self.list(alloc_id, &record) {
+        if let Some(list) = Self::list(alloc_id, &record) {
             let request = self.request(alloc_id, &list, &record, Command::Del);
             let before = record.result.as_ref();
             let before = before.filter(|_| list.version >= WITH_CHECK);
@@ -533,7 +532,7 @@ impl CniNetworks {
     }
 
     /// The configuration with which the plugins ran.
-    fn list(&self, alloc_id: AllocId, record: &CniRecord) -> Option<NetworkList> {
+    fn list(alloc_id: AllocId, record: &CniRecord) -> Option<NetworkList> {
         let list = NetworkList::parse(&record.config);
         let told = |reason: &String| {
             tracing::error!(%alloc_id, reason,

@@ -178,10 +178,10 @@ struct Group(u32);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.0) {
-            if let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL) {
-                tracing::debug!(%error, pid, "the processes of a CNI plugin are not killed");
-            }
+        if let Ok(pid) = i32::try_from(self.0)
+            && let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL)
+        {
+            tracing::debug!(%error, pid, "the processes of a CNI plugin are not killed");
         }
     }
 }

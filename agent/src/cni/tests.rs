@@ -33,7 +33,7 @@ impl Place {
         }
         Self {
             dir,
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_mins(1),
         }
     }
 

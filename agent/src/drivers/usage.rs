@@ -9,6 +9,7 @@
 //! Absent on purpose: usage of single processes, and MHz.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,11 +17,13 @@ use futures::StreamExt as _;
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::TaskNetwork;
 use muster_domain::limits::{TASK_NETWORK_NAME_CHARS_MAX, TASK_NETWORK_PORTS_MAX};
+use muster_domain::resources::AllocatedPort;
 use muster_driver::{
     CpuField, CpuUsage, MemoryField, MemoryUsage, NetworkOverride, TaskError, TaskStats,
 };
 
 use super::native;
+use crate::bridge::inside_port;
 use crate::limits::{
     DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
     DRIVER_USAGE_KEPT,
@@ -158,6 +161,23 @@ impl DriverUsage {
         };
         let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some(Box::new(told_network(network)));
+    }
+
+    /// The task has the network of its allocation, unless its driver put it elsewhere.
+    pub(crate) fn reach_if_nowhere(&self, address: IpAddr, ports: &[AllocatedPort]) {
+        let inside = |port: &AllocatedPort| (port.label.clone(), inside_port(port.value, port.to));
+        let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| {
+            Box::new(TaskNetwork {
+                address: address.to_string(),
+                ports: ports
+                    .iter()
+                    .take(TASK_NETWORK_PORTS_MAX)
+                    .map(inside)
+                    .collect(),
+                auto_advertise: false,
+            })
+        });
     }
 
     /// The driver has told something: `first` since it was asked.

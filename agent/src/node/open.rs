@@ -171,11 +171,11 @@ pub(super) async fn open(
         tasks.spawn(cni::recover(Arc::clone(&facilities), orphans, stop.clone()));
     }
     Ok(Opened {
-        found,
         facilities,
         loaded,
         publisher,
         clients,
+        found,
         contact,
     })
 }

@@ -18,6 +18,7 @@ use super::{LiveTask, TaskAt, fence, remote, resources, root, store_record, user
 use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
+use crate::cni;
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, Learned, TaskConfigError, native, unserved};
 use crate::facilities::Facilities;
@@ -147,6 +148,11 @@ async fn begin_isolated(
             notes.extend(started.network.as_ref().and_then(reached_at));
             let usage = DriverUsage::default();
             usage.reach(started.network.as_ref());
+            if let Some(network) = &network
+                && cni::wanted(task.group()).is_some()
+            {
+                usage.reach_if_nowhere(network.address, &task.desired.holding.ports);
+            }
             let record = TaskRecord {
                 attempt,
                 driver: task.task().driver.clone(),

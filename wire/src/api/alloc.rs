@@ -12,8 +12,8 @@ use muster_domain::alloc as domain;
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::Job;
-use crate::api::null::{self, Null};
-use crate::api::resources::{AllocatedResources, Resources};
+use crate::api::null;
+use crate::api::resources::{AllocatedResources, Dns, Resources};
 
 pub use metric::{Metric, NodeScoreMeta};
 pub use signal::{SignalRequest, read_signal, read_stop};
@@ -64,7 +64,8 @@ pub struct Allocation {
     pub previous_allocation: String,
     pub next_allocation: String,
     pub reschedule_tracker: Option<RescheduleTracker>,
-    pub network_status: Null,
+    /// Where the allocation is reached in its CNI network, once it is.
+    pub network_status: Option<NetworkStatus>,
     #[serde(with = "null")]
     pub preempted_allocations: Vec<String>,
     pub preempted_by_allocation: String,
@@ -130,6 +131,7 @@ impl Allocation {
             client_status: alloc.client_status.word().to_owned(),
             client_description: alloc.client_description.clone(),
             task_states: states(alloc),
+            network_status: NetworkStatus::of(alloc),
             deployment_id: text(alloc.deployment),
             previous_allocation: alloc.previous.map(|id| id.to_string()).unwrap_or_default(),
             desired_transition: DesiredTransition::from(alloc.transition),
@@ -244,6 +246,30 @@ pub struct AllocStopResponse {
     #[serde(rename = "EvalID")]
     pub eval_id: String,
     pub index: u64,
+}
+
+/// Where an allocation is reached in a network of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NetworkStatus {
+    pub interface_name: String,
+    pub address: String,
+    /// As the job says.
+    #[serde(rename = "DNS")]
+    pub dns: Option<Dns>,
+}
+
+impl NetworkStatus {
+    fn of(alloc: &domain::Allocation) -> Option<Self> {
+        let network = alloc.group().network.as_ref()?;
+        network.mode.cni()?;
+        let mut networks = alloc.task_states.iter().flat_map(|task| &task.network);
+        Some(Self {
+            interface_name: "eth0".to_owned(),
+            address: networks.next()?.address.clone(),
+            dns: network.dns.as_ref().map(Dns::from),
+        })
+    }
 }
 
 /// An id, or nothing.

@@ -70,7 +70,7 @@ fn devices() -> Vec<String> {
 /// Answers one connection at `port` in the namespace.
 fn serve(namespace: &OwnedFd, port: u16) -> std::thread::JoinHandle<()> {
     let namespace = namespace.try_clone().unwrap();
-    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
     let server = std::thread::spawn(move || {
         setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
         let listener = TcpListener::bind(("0.0.0.0", port)).unwrap();

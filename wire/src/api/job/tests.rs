@@ -563,3 +563,59 @@ fn any_value_anywhere_is_read_or_refused_by_its_path() {
         }
     }
 }
+
+#[test]
+fn cni_networks_are_read_and_shown() {
+    let mut body = small();
+    let network = json!({"Mode": "cni/lab", "CNI": {"Args": {"COLOR": "blue"}}, "DNS": {"Servers": ["10.0.0.53"]}});
+    body["Job"]["TaskGroups"][0]["Networks"] = json!([network]);
+
+    let read = read_value(&body).unwrap();
+
+    let mode = &read.spec.groups[0].network.as_ref().unwrap().mode;
+    let cni = mode.cni().unwrap();
+    assert_eq!(
+        (cni.name.as_str(), cni.args["COLOR"].as_str()),
+        ("lab", "blue")
+    );
+    assert_eq!(mode.word(), "cni/lab");
+    let shown = super::TaskGroup::from(&read.spec.groups[0]);
+    let shown = serde_json::to_value(&shown.networks[0]).unwrap();
+    assert_eq!(shown["Mode"], "cni/lab");
+    assert_eq!(shown["CNI"], json!({"Args": {"COLOR": "blue"}}));
+}
+
+#[test]
+fn faulty_cni_networks_are_refused() {
+    for (network, words) in [
+        (json!({"Mode": "cni/"}), "unknown CNI network \"\""),
+        (json!({"Mode": "cni/a b"}), "unknown CNI network \"a b\""),
+        (
+            json!({"Mode": "vpn"}),
+            "unknown network mode `vpn`: use `host`, `bridge`, `none` or `cni/NAME`",
+        ),
+        (
+            json!({"Mode": "bridge", "CNI": {"Args": {"A": "b"}}}),
+            "unused CNI arguments with mode `bridge`",
+        ),
+        (
+            json!({"Mode": "cni/lab", "CNI": {"Args": {"A": "b;c=d"}}}),
+            "invalid CNI argument \"A\"",
+        ),
+        (
+            json!({"Mode": "cni/lab", "CNI": {"Args": {"A=B": "c"}}}),
+            "invalid CNI argument \"A=B\"",
+        ),
+        (json!({"Mode": "cni/lab", "CNI": {"Argz": {}}}), "Argz"),
+    ] {
+        let mut body = small();
+        body["Job"]["TaskGroups"][0]["Networks"] = json!([network]);
+        let found = match read_value(&body) {
+            Ok(read) => domain::validate(read.spec).unwrap_err(),
+            Err(ReadJobError::Faults(faults)) => faults,
+            Err(error) => panic!("{error}"),
+        };
+        let found = super::request::lines(&found);
+        assert!(found.contains(words), "{network}: {found}");
+    }
+}
