@@ -93,7 +93,7 @@ fn destination(asked: &str, env: &TaskEnv, root: &Path) -> Result<String, Volume
     if parts == 0 {
         return Err(wrong());
     }
-    whole.into_os_string().into_string().map_err(|_| wrong())
+    whole.to_str().map(str::to_owned).ok_or_else(wrong)
 }
 
 fn resolve(

@@ -321,6 +321,7 @@ impl Decoder<'_> {
 
     /// The API calls what a task's scaling is about by another word than files do.
     fn task_scaling(&mut self, inner: &Found<'_>, value: &mut Map<String, Value>) {
+        let written = value.remove("type");
         let label = value
             .get("Type")
             .and_then(Value::as_str)
@@ -328,6 +329,11 @@ impl Decoder<'_> {
         match label {
             "cpu" | "mem" => {
                 let kind = format!("vertical_{label}");
+                if let Some(written) = written.filter(|written| *written != kind.as_str()) {
+                    let message =
+                        format!("invalid scaling type {written}: use \"{kind}\", or leave it out");
+                    self.fault(inner.place.clone(), message);
+                }
                 value.insert("Type".to_owned(), Value::String(kind));
             }
             other => {

@@ -400,6 +400,7 @@ const TASK_SCALING: Block = Block {
         attr("enabled", "Enabled", Kind::Bool),
         attr("max", "Max", Kind::Int),
         attr("min", "Min", Kind::Int),
+        attr("type", "type", Kind::Text),
     ],
     blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
     required: &["max"],

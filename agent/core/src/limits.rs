@@ -16,8 +16,8 @@ pub const FORCE_INTERVAL: Duration = Duration::from_secs(10);
 /// may take, so that the second is not made while the first is under way.
 pub const DETACH_INTERVAL: Duration = Duration::from_mins(2);
 
-/// Longest kill timeout that is honoured, whatever the job asks: a day. It keeps sums of timeouts
-/// away from overflow and a forgotten zero from keeping a node busy for ever.
+/// Longest kill timeout that is honoured: the longest that a job may ask for. It keeps sums of timeouts away from
+/// overflow.
 pub const KILL_TIMEOUT_MAX: Duration = muster_domain::limits::DELAY_MAX;
 
 /// Allocations remembered after they were destroyed, so that a late message does not bring them

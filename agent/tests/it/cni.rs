@@ -28,6 +28,7 @@ fn in_network(alloc: AllocBuilder, policy: Option<NetworkPolicy>) -> AllocBuilde
             ports: Vec::new(),
             policy,
             dns: None,
+            hostname: String::new(),
         });
     })
 }
@@ -154,7 +155,7 @@ async fn policies_and_counts_hold_in_cni_networks() {
     if !with_ptp(test, &machine, 10) {
         return;
     }
-    if !muster_agent::bpf::Bpf::object().is_ok() {
+    if muster_agent::bpf::Bpf::object().is_err() {
         skipped(test, "no eBPF programs; run: cargo xtask build-ebpf");
         return;
     }

@@ -4,7 +4,7 @@ mod launch;
 mod policy;
 mod update;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -122,21 +122,25 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     for group in groups {
         check_group(*job_type, group, faults);
     }
+    check_written(&at, as_written, faults);
+    if let Err(why) = check_instances(spec) {
+        faults.push(Fault::new(format!("{at} → count"), why));
+    }
+}
+
+fn check_written(at: &str, as_written: &BTreeMap<String, String>, faults: &mut Vec<Fault>) {
     let written: usize = as_written
         .iter()
         .map(|(at, json)| at.len() + json.len())
         .sum();
     if written > limits::CONFIG_BYTES_MAX {
         faults.push(Fault::new(
-            at.clone(),
+            at,
             format!(
                 "its fields without an effect are {written} bytes together, above {}",
                 limits::CONFIG_BYTES_MAX
             ),
         ));
-    }
-    if let Err(why) = check_instances(spec) {
-        faults.push(Fault::new(format!("{at} → count"), why));
     }
 }
 
@@ -184,23 +188,12 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
     } = group;
     let at = format!("group \"{name}\"");
     check_label(&at, name, faults);
-    if *count > limits::COUNT_MAX {
-        faults.push(Fault::new(
-            format!("{at} → count"),
-            format!("{count} is above {}", limits::COUNT_MAX),
-        ));
-    }
+    check_group_count(&at, job_type, *count, faults);
     check_constraints(&at, constraints, faults);
     check_affinities(&at, affinities, faults);
     check_spreads(&at, job_type, spreads, faults);
     check_restart(&at, restart, faults);
     update::check_reschedule(&at, job_type, reschedule, faults);
-    if job_type == JobType::System && *count > 1 {
-        faults.push(Fault::new(
-            format!("{at} → count"),
-            format!("{count} is above 1: a `system` job has one instance on every node"),
-        ));
-    }
     if let Some(update) = update {
         update::check_update(&at, job_type, *count, update, faults);
     }
@@ -246,6 +239,17 @@ fn check_group(job_type: JobType, group: &TaskGroup, faults: &mut Vec<Fault>) {
         launch::check_mounts(&at, volumes, task, faults);
     }
     check_phases(&at, tasks, faults);
+}
+
+fn check_group_count(at: &str, job_type: JobType, count: u32, faults: &mut Vec<Fault>) {
+    let at = format!("{at} → count");
+    if count > limits::COUNT_MAX {
+        let reason = format!("{count} is above {}", limits::COUNT_MAX);
+        faults.push(Fault::new(at, reason));
+    } else if job_type == JobType::System && count > 1 {
+        let reason = format!("{count} is above 1: a `system` job has one instance on every node");
+        faults.push(Fault::new(at, reason));
+    }
 }
 
 /// A group needs a task that is neither before nor after the others, and one leader at most.
@@ -969,7 +973,7 @@ fn check_value(at: impl Display + Copy, value: &str, faults: &mut Vec<Fault>) {
 
 fn check_map(
     at: impl Display + Copy,
-    map: &std::collections::BTreeMap<String, String>,
+    map: &BTreeMap<String, String>,
     max: usize,
     faults: &mut Vec<Fault>,
 ) {

@@ -286,7 +286,7 @@ impl<'v> Block<'v> {
     }
 
     /// The block with pointers that begin here.
-    pub(super) fn as_root(self) -> Self {
+    pub(super) fn rooted(self) -> Self {
         Self {
             pointer: String::new(),
             ..self

@@ -475,9 +475,10 @@ pub(super) fn scale_group(
     let (response, eval_id) = match count {
         Some(count) => {
             let response = scale(change, key.clone(), &name, count, check_index)?;
-            let eval_id = match response {
-                Response::JobRegistered { eval_id, .. } => eval_id,
-                _ => None,
+            let eval_id = if let Response::JobRegistered { eval_id, .. } = response {
+                eval_id
+            } else {
+                None
             };
             (response, eval_id)
         }

@@ -56,6 +56,31 @@ fn one_offs(cluster: &mut Cluster) {
     });
 }
 
+/// A tag of a version and a scaling event.
+fn tag_and_scale(cluster: &mut Cluster) {
+    cluster.apply(crate::fsm::Command::TagJobVersion {
+        key: JobKey::in_default("web"),
+        name: "golden".to_owned(),
+        given: Some(crate::fsm::TagGiven {
+            version: Some(0),
+            description: "it works".to_owned(),
+        }),
+        at: cluster.now,
+    });
+    cluster.apply(crate::fsm::Command::ScaleGroup {
+        key: JobKey::in_default("web"),
+        scaling: Box::new(crate::fsm::GroupScaling {
+            group: "main".to_owned(),
+            count: None,
+            error: true,
+            message: "no metrics".to_owned(),
+            meta_json: r#"{"source":"a test"}"#.to_owned(),
+        }),
+        check_index: None,
+        at: cluster.now,
+    });
+}
+
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
 /// knows.
 fn populated() -> State {
@@ -128,36 +153,7 @@ fn populated() -> State {
         check_index: None,
         at: cluster.now,
     });
-    cluster.apply(crate::fsm::Command::TagJobVersion {
-        key: JobKey::in_default("web"),
-        name: "golden".to_owned(),
-        given: Some(crate::fsm::TagGiven {
-            version: Some(0),
-            description: "it works".to_owned(),
-        }),
-        at: cluster.now,
-    });
-    cluster.apply(crate::fsm::Command::ScaleGroup {
-        key: JobKey::in_default("web"),
-        scaling: Box::new(crate::fsm::GroupScaling {
-            group: cluster
-                .state
-                .jobs()
-                .get(&JobKey::in_default("web"))
-                .unwrap()
-                .current
-                .spec
-                .groups[0]
-                .name
-                .clone(),
-            count: None,
-            error: true,
-            message: "no metrics".to_owned(),
-            meta_json: r#"{"source":"a test"}"#.to_owned(),
-        }),
-        check_index: None,
-        at: cluster.now,
-    });
+    tag_and_scale(&mut cluster);
     cluster.state
 }
 

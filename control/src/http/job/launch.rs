@@ -39,7 +39,7 @@ pub(super) async fn dispatch(
     let idempotency_token = token.unwrap_or(idempotency_token);
     let namespace = key.namespace.clone();
     let has_token = !idempotency_token.is_empty();
-    let priority = u8::try_from(priority).map_err(|_| {
+    let priority = u8::try_from(priority).map_err(|_outside| {
         ApiError::Malformed(format!(
             "Priority {priority} is outside 1 to {PRIORITY_MAX}: leave it out for the parent's"
         ))

@@ -31,12 +31,9 @@ async fn three_servers_find_each_other_and_each_takes_writes_and_reads() {
         .map(|member| member.control().state())
         .collect();
     assert!(states.iter().all(|state| state.jobs() == states[0].jobs()));
-    let clusters = states.iter().map(|state| state.cluster());
-    assert!(
-        clusters
-            .clone()
-            .all(|tag| tag.get() != 0 && tag == states[0].cluster())
-    );
+    let tag = states[0].cluster();
+    assert_ne!(tag.get(), 0);
+    assert!(states.iter().all(|state| state.cluster() == tag));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -146,6 +146,7 @@ async fn a_malformed_query_is_named() {
 }
 
 /// Requests with fields of Nomad: path, body, status, and a word of the text or of the warning.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)> {
     let with = |field: &str, value: serde_json::Value| {
         let mut body = job("web");
@@ -273,6 +274,7 @@ async fn fields_are_carried_out_refused_or_warned_of() {
 
 /// Requests about a node, a deployment and an allocation, as [`fields_of_nomad`] has those about jobs. `{N}`, `{D}` and
 /// `{A}` stand for ids.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn fields_about_others() -> Vec<(&'static str, serde_json::Value, u16, &'static str)> {
     let drain = |field: &str, value: serde_json::Value| {
         let mut body = json!({"DrainSpec": {"Deadline": 0}});

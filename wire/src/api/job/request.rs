@@ -144,7 +144,7 @@ fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
     let preserve_resources = body.boolean("PreserveResources").unwrap_or(false);
     check_region(&mut body);
     let spec = match body.block("Job") {
-        Some(job) => Some(read_job(job.as_root())),
+        Some(job) => Some(read_job(job.rooted())),
         None => {
             if body.value("Job").is_none() {
                 body.fault("Job", "is missing: the body is {\"Job\": {…}}");

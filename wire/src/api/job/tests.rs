@@ -579,8 +579,8 @@ fn cni_networks_are_read_and_shown() {
         ("lab", "blue")
     );
     assert_eq!(mode.word(), "cni/lab");
-    let shown = super::TaskGroup::from(&read.spec.groups[0]);
-    let shown = serde_json::to_value(&shown.networks[0]).unwrap();
+    let network = read.spec.groups[0].network.as_ref().unwrap();
+    let shown = serde_json::to_value(super::asked_network(network)).unwrap();
     assert_eq!(shown["Mode"], "cni/lab");
     assert_eq!(shown["CNI"], json!({"Args": {"COLOR": "blue"}}));
 }

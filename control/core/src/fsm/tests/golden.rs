@@ -247,6 +247,7 @@ fn commands() -> Vec<(&'static str, Command)> {
     commands.extend(lives_of_jobs());
     commands.extend(deployments());
     commands.extend(operators());
+    commands.extend(job_changes());
     commands.extend(one_offs());
     commands
 }
@@ -556,6 +557,11 @@ fn operators() -> Vec<(&'static str, Command)> {
                 at: AT,
             },
         ),
+    ]
+}
+
+fn job_changes() -> Vec<(&'static str, Command)> {
+    vec![
         (
             "tag_job_version",
             Command::TagJobVersion {
