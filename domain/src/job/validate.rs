@@ -96,7 +96,11 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     for datacenter in datacenters {
         check_value(format_args!("{at} → datacenters"), datacenter, faults);
     }
-    check_constraints(&at, constraints, faults);
+    check_constraint_texts(&at, constraints, faults);
+    // The constraints of a one-off task are its placement tags, and an empty tag is one.
+    if namespace != crate::one_off::NAMESPACE {
+        check_operands(&at, constraints, faults);
+    }
     check_affinities(&at, affinities, faults);
     check_spreads(&at, *job_type, spreads, faults);
     launch::check(&at, spec, faults);
@@ -684,6 +688,21 @@ fn check_ports(at: &str, ports: &[PortAsk], faults: &mut Vec<Fault>) {
 }
 
 fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
+    check_constraint_texts(at, constraints, faults);
+    check_operands(at, constraints, faults);
+}
+
+fn check_operands(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
+    for (ordinal, constraint) in constraints.iter().enumerate() {
+        check_operand(
+            &format!("{at} → constraint[{ordinal}]"),
+            constraint,
+            faults,
+        );
+    }
+}
+
+fn check_constraint_texts(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
     check_count(
         format_args!("{at} → constraint"),
         constraints.len(),
@@ -694,7 +713,6 @@ fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Faul
         let at = format!("{at} → constraint[{ordinal}]");
         check_value(&at, &constraint.left, faults);
         check_value(&at, &constraint.right, faults);
-        check_operand(&at, constraint, faults);
     }
 }
 
