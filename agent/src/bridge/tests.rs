@@ -53,7 +53,11 @@ async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
     let network = AllocNetwork {
         address: Ipv4Addr::new(172, 26, 64, 2).into(),
         files: Vec::new(),
-        door: None,
+        door: Some(Door {
+            index: 9,
+            address: Ipv4Addr::new(172, 26, 64, 2),
+            ports: Vec::new(),
+        }),
         namespace: File::open("/dev/null").unwrap().into(),
         host_name: "web".to_owned(),
         made_by_driver: None,

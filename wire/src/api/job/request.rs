@@ -607,6 +607,10 @@ fn read_payload_file(task: &mut Block<'_>) -> String {
     file
 }
 
+/// The effect of fields of a mount that only plugins of other drivers carry out.
+const NATIVE_MOUNTS: &str =
+    "has no effect with the native driver, which mounts volumes privately and sets no label";
+
 fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     let mut mounts = Vec::new();
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
@@ -619,12 +623,19 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
                 Propagation::default()
             }),
         };
+        if propagation != Propagation::Private {
+            block.warn("PropagationMode", NATIVE_MOUNTS);
+        }
+        let selinux_label = block.string("SELinuxLabel").unwrap_or_default();
+        if !selinux_label.is_empty() {
+            block.warn("SELinuxLabel", NATIVE_MOUNTS);
+        }
         mounts.push(VolumeMount {
             volume: block.word("Volume").unwrap_or_default(),
             destination: block.word("Destination").unwrap_or_default(),
             read_only: block.boolean("ReadOnly").unwrap_or(false),
             propagation,
-            selinux_label: block.string("SELinuxLabel").unwrap_or_default(),
+            selinux_label,
         });
         block.finish(&PLAIN);
     }

@@ -619,3 +619,22 @@ fn faulty_cni_networks_are_refused() {
         assert!(found.contains(words), "{network}: {found}");
     }
 }
+
+#[test]
+fn mount_options_of_other_drivers_are_warned_of() {
+    let mut body = small();
+    body["Job"]["TaskGroups"][0]["Volumes"] = json!({"data": {"Type": "host", "Source": "data"}});
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["VolumeMounts"] = json!([{
+        "Volume": "data",
+        "Destination": "/data",
+        "PropagationMode": "host-to-task",
+        "SELinuxLabel": "z",
+    }]);
+
+    let read = read_value(&body).unwrap();
+
+    for name in ["PropagationMode", "SELinuxLabel"] {
+        let of_field = |warning: &&String| warning.contains(name);
+        assert_eq!(read.warnings.iter().filter(of_field).count(), 1, "{name}");
+    }
+}
