@@ -39,3 +39,4 @@ pub mod plan;
 pub mod region;
 pub mod resources;
 pub mod scheduling;
+pub mod version;

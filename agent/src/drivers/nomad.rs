@@ -46,6 +46,12 @@ pub(crate) struct NomadDrivers {
     allow_raw: bool,
 }
 
+/// A job's version as the server sent it, and as this node runs it.
+struct SharedVersion {
+    sent: Arc<JobVersion>,
+    rewritten: Arc<JobVersion>,
+}
+
 impl NomadDrivers {
     /// Those that no driver of `drivers` has the name of, if the native driver is there.
     /// `allow_raw`: the native driver takes raw tasks.
@@ -62,14 +68,19 @@ impl NomadDrivers {
     /// `allocs` with their tasks of these drivers as tasks of the native driver. Each brings its job's version; those of
     /// one version share it from here on.
     pub(crate) fn rewritten(&self, mut allocs: Vec<DesiredAlloc>) -> Vec<DesiredAlloc> {
-        let mut versions: BTreeMap<(JobKey, LogIndex), Arc<JobVersion>> = BTreeMap::new();
+        let mut versions: BTreeMap<(JobKey, LogIndex), SharedVersion> = BTreeMap::new();
         for alloc in &mut allocs {
             let name = (alloc.job.spec.key(), alloc.job.job_modify_index);
             match versions.entry(name) {
-                Entry::Occupied(known) => alloc.job = Arc::clone(known.get()),
+                Entry::Occupied(version) if *version.get().sent == *alloc.job => {
+                    alloc.job = Arc::clone(&version.get().rewritten);
+                }
+                Entry::Occupied(_) => self.rewrite(&mut alloc.job),
                 Entry::Vacant(place) => {
+                    let sent = Arc::clone(&alloc.job);
                     self.rewrite(&mut alloc.job);
-                    place.insert(Arc::clone(&alloc.job));
+                    let rewritten = Arc::clone(&alloc.job);
+                    place.insert(SharedVersion { sent, rewritten });
                 }
             }
         }

@@ -13,6 +13,11 @@ pub(super) fn add(facts: &mut Facts) {
     if let Some(version) = os_field(&release, "VERSION_ID") {
         facts.attribute("os.version", version);
     }
+    // Jobs that name a `kill_signal` get a constraint on it from Nomad.
+    let signals: Vec<&str> = nix::sys::signal::Signal::iterator()
+        .map(nix::sys::signal::Signal::as_str)
+        .collect();
+    facts.attribute("os.signals", signals.join(","));
     facts.attribute("muster.version", env!("CARGO_PKG_VERSION"));
     if let Some(setting) = io_uring_setting() {
         facts.attribute("muster.io_uring_disabled", setting);

@@ -61,8 +61,11 @@ fn this_machine_has_what_jobs_ask_for() {
         "cpu.totalcompute",
         "kernel.version",
         "unique.hostname",
+        "os.signals",
     ] {
         assert!(facts.attributes.contains_key(name), "{name}");
     }
+    let signals = &facts.attributes["os.signals"];
+    assert!(signals.split(',').any(|signal| signal == "SIGTERM"));
     assert_eq!(boot_id().len(), 36);
 }

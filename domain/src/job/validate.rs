@@ -18,6 +18,7 @@ use crate::fault::Fault;
 use crate::limits;
 use crate::pattern::Pattern;
 use crate::resources::{DeviceAsk, IoLimits, TaskResources};
+use crate::version;
 
 /// A job that was found valid. Only [`validate`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,10 +126,31 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     );
     for group in groups {
         check_group(*job_type, group, faults);
+        check_kill_timeouts(group, faults);
     }
     check_written(&at, as_written, faults);
     if let Err(why) = check_instances(spec) {
         faults.push(Fault::new(format!("{at} → count"), why));
+    }
+}
+
+/// Nomad refuses a job of which a task may need longer for its end than its deployment has.
+fn check_kill_timeouts(group: &TaskGroup, faults: &mut Vec<Fault>) {
+    let deadline = group.update.as_ref().map(|it| it.progress_deadline);
+    let Some(deadline) = deadline.filter(|deadline| !deadline.is_zero()) else {
+        return;
+    };
+    for task in group.tasks.iter().filter(|it| it.kill_timeout > deadline) {
+        faults.push(Fault::new(
+            format!(
+                "group \"{}\" → task \"{}\" → kill_timeout",
+                group.name, task.name
+            ),
+            format!(
+                "{:?} is above the `progress_deadline` of the group's update, {deadline:?}",
+                task.kill_timeout
+            ),
+        ));
     }
 }
 
@@ -694,11 +716,7 @@ fn check_constraints(at: &str, constraints: &[Constraint], faults: &mut Vec<Faul
 
 fn check_operands(at: &str, constraints: &[Constraint], faults: &mut Vec<Fault>) {
     for (ordinal, constraint) in constraints.iter().enumerate() {
-        check_operand(
-            &format!("{at} → constraint[{ordinal}]"),
-            constraint,
-            faults,
-        );
+        check_operand(&format!("{at} → constraint[{ordinal}]"), constraint, faults);
     }
 }
 
@@ -713,6 +731,19 @@ fn check_constraint_texts(at: &str, constraints: &[Constraint], faults: &mut Vec
         let at = format!("{at} → constraint[{ordinal}]");
         check_value(&at, &constraint.left, faults);
         check_value(&at, &constraint.right, faults);
+    }
+}
+
+fn check_versions(at: &str, conditions: &str, rules: version::Rules, faults: &mut Vec<Fault>) {
+    // A reference is only known on a node.
+    if !conditions.contains("${") && version::Conditions::parse(conditions, rules).is_none() {
+        faults.push(Fault::new(
+            at,
+            format!(
+                "invalid version conditions {}: use for instance `>= 1.2, < 2.0`",
+                Shown(conditions)
+            ),
+        ));
     }
 }
 
@@ -731,7 +762,9 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
                 ));
             }
         }
-        Operand::Version | Operand::Semver | Operand::SetContainsAll | Operand::SetContainsAny => {
+        Operand::Version => check_versions(at, right, version::Rules::Version, faults),
+        Operand::Semver => check_versions(at, right, version::Rules::Semver, faults),
+        Operand::SetContainsAll | Operand::SetContainsAny => {
             if right.is_empty() {
                 faults.push(Fault::new(
                     at,

@@ -7,6 +7,7 @@
 mod constraint;
 mod device;
 mod driver;
+mod implied;
 mod network;
 mod scope;
 mod volume;
@@ -115,7 +116,8 @@ fn constraints<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> impl Iterator<Item
         job.constraints
             .iter()
             .chain(&group.constraints)
-            .chain(of_tasks),
+            .chain(of_tasks)
+            .filter(|constraint| !implied::is_implied(constraint, group)),
     )
 }
 

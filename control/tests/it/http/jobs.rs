@@ -230,7 +230,7 @@ async fn a_job_that_moved_is_not_overwritten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_ignored_is_said() {
+async fn fields_without_effect_are_warned_of() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut body = job("web");
@@ -242,7 +242,7 @@ async fn what_is_ignored_is_said() {
         answer["Warnings"]
             .as_str()
             .unwrap()
-            .contains("Job.UI is ignored"),
+            .contains("Job.UI is stored"),
         "{answer}"
     );
     test.server.shutdown().await;

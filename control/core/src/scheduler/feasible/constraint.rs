@@ -4,8 +4,6 @@
 //! text but does not count as found; an unknown reference reads as nothing at all. Order differs from the
 //! recorded decisions of Nomad 1.1.2, which compares texts: see [`order`].
 
-mod version;
-
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -14,6 +12,7 @@ use std::fmt;
 use muster_domain::job::{Constraint, Operand};
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::pattern::Pattern;
+use muster_domain::version;
 
 use super::{Needs, Rule};
 

@@ -7,16 +7,18 @@
 
 use std::cmp::Ordering;
 
-/// By which rules versions are compared.
+/// The rules that versions are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub enum Rules {
+    /// The lenient ones.
     Version,
+    /// Those of Semantic Versioning.
     Semver,
 }
 
 /// A list of conditions, all of which must hold.
 #[derive(Debug)]
-pub(super) struct Conditions {
+pub struct Conditions {
     rules: Rules,
     list: Vec<(Comparison, Version)>,
 }
@@ -48,7 +50,8 @@ impl Comparison {
 
 impl Conditions {
     /// The conditions in `text`, separated by commas; `None` if one of them is not one.
-    pub(super) fn parse(text: &str, rules: Rules) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str, rules: Rules) -> Option<Self> {
         let one = |text: &str| {
             let text = text.trim();
             let (comparison, rest) = Comparison::SIGNS
@@ -65,7 +68,8 @@ impl Conditions {
     }
 
     /// Whether `text` is a version that meets all conditions.
-    pub(super) fn accept(&self, text: &str) -> bool {
+    #[must_use]
+    pub fn accept(&self, text: &str) -> bool {
         Version::parse(text, Rules::Version).is_some_and(|version| {
             self.list
                 .iter()
