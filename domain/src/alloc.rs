@@ -17,7 +17,7 @@ use crate::resources::Holding;
 
 pub use remote::{RemoteAlloc, RemoteHandle};
 
-/// What the control plane wants of an allocation.
+/// The state that the control plane wants for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DesiredStatus {
     /// Run it.
@@ -40,7 +40,7 @@ impl DesiredStatus {
     }
 }
 
-/// What the agent says of an allocation.
+/// The state of an allocation as its agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ClientStatus {
     /// Not started yet.
@@ -88,7 +88,7 @@ pub struct Allocation {
     pub id: AllocId,
     /// The evaluation that placed it.
     pub eval_id: EvalId,
-    /// Where it runs.
+    /// The node of the allocation.
     pub node_id: NodeId,
     /// The job's version it runs; shared with its siblings.
     pub job: Arc<JobVersion>,
@@ -98,17 +98,17 @@ pub struct Allocation {
     pub name_index: u32,
     /// Ports, cores and devices it holds.
     pub holding: Holding,
-    /// How its place was chosen; shared with its siblings of one plan.
+    /// Details of the choice of its place; shared with its siblings of one plan.
     pub metrics: Arc<PlacementMetrics>,
     /// The score of its node when it was placed, normalised.
     pub score: Score,
-    /// What the control plane wants.
+    /// The state that the control plane wants.
     pub desired: DesiredStatus,
-    /// Why, for people; empty for `run`.
+    /// Reason for the desired state, as text for a human reader; empty for `run`.
     pub desired_description: String,
-    /// What the agent says.
+    /// The state that the agent reports.
     pub client_status: ClientStatus,
-    /// Why, for people.
+    /// Reason for the client status, as text for a human reader.
     pub client_description: String,
     /// Per task, in the order of the group.
     pub task_states: Vec<TaskState>,
@@ -122,7 +122,7 @@ pub struct Allocation {
     pub healthy: Option<bool>,
     /// It stands beside the older ones until its deployment is promoted.
     pub canary: bool,
-    /// What was asked for it.
+    /// Requests on the allocation, such as a migration.
     pub transition: Transition,
     /// The evaluation that goes on with it.
     pub follow_up: Option<EvalId>,
@@ -138,9 +138,9 @@ pub struct Allocation {
     pub modify_index: LogIndex,
     /// The last entry of the control plane's own that changed this row; what the agent must see.
     pub alloc_modify_index: LogIndex,
-    /// When it was placed.
+    /// Time of the placement.
     pub create_time: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub modify_time: Timestamp,
 }
 
@@ -183,7 +183,7 @@ impl Allocation {
     }
 }
 
-/// What was asked for an allocation, by the drainer, a deployment or an operator.
+/// Requests on an allocation, made by the drainer, a deployment or an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
     /// Go to another node.
@@ -197,13 +197,13 @@ pub struct Transition {
 /// A replacement of an instance that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reschedule {
-    /// When.
+    /// Time of the replacement.
     pub at: Timestamp,
     /// After which delay.
     pub delay: Duration,
     /// The allocation that was replaced.
     pub previous: AllocId,
-    /// Where that was.
+    /// The node of that allocation.
     pub previous_node: NodeId,
 }
 
@@ -237,7 +237,7 @@ impl Score {
     }
 }
 
-/// How places were chosen for the instances of one group in one plan.
+/// Details of the choice of places for the instances of one group in one plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementMetrics {
     /// Nodes looked at.
@@ -269,23 +269,23 @@ pub struct NodeScore {
     pub normalised: Score,
 }
 
-/// What a part of a score is for, by name. Known names take no memory of their own.
+/// The name of one part of a score. Known names need no memory of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Component(Cow<'static, str>);
 
 impl Component {
-    /// How full the node is.
+    /// The fill of the node.
     pub const BINPACK: &'static str = "binpack";
     /// Instances of the group that are on the node.
     pub const ANTI_AFFINITY: &'static str = "job-anti-affinity";
     /// An instance failed there before.
     pub const RESCHEDULE_PENALTY: &'static str = "node-reschedule-penalty";
-    /// What the job would rather have of a node.
+    /// The job's preferences about nodes.
     pub const AFFINITY: &'static str = "node-affinity";
-    /// What it would rather have of devices.
+    /// The job's preferences about devices.
     pub const DEVICES: &'static str = "devices";
-    /// How instances are spread.
+    /// The spread of the instances.
     pub const SPREAD: &'static str = "allocation-spread";
 
     const KNOWN: [&'static str; 6] = [
@@ -352,19 +352,19 @@ pub struct TaskState {
     pub failed: bool,
     /// Restarts in place.
     pub restarts: u32,
-    /// When it was last restarted.
+    /// Time of the last restart.
     pub last_restart: Option<Timestamp>,
-    /// When its process first started.
+    /// Time of the first start of its process.
     pub started_at: Option<Timestamp>,
-    /// When it ended for good.
+    /// Time of the final end.
     pub finished_at: Option<Timestamp>,
     /// The newest events, oldest first; at most [`limits::TASK_EVENTS_MAX`].
     pub events: Vec<TaskEvent>,
-    /// Where it is reached while it runs, if its driver put it on a network of the driver's own.
+    /// The address of the running task, if its driver put it on a network of the driver's own.
     pub network: Option<Box<TaskNetwork>>,
 }
 
-/// Where a task is reached that its driver put on a network of the driver's own.
+/// The address of a task that its driver put on a network of the driver's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskNetwork {
     /// Its address.
@@ -376,7 +376,7 @@ pub struct TaskNetwork {
 }
 
 impl TaskNetwork {
-    /// Whether it is no larger than an agent says it.
+    /// Whether the network is within the bounds of an agent's report.
     #[must_use]
     pub fn fits(&self) -> bool {
         let Self {
@@ -419,15 +419,15 @@ impl TaskState {
 /// Something that happened to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// What.
+    /// Kind of the event.
     pub kind: TaskEventKind,
-    /// For people.
+    /// A message for a human reader.
     pub message: String,
 }
 
-/// What happened to a task.
+/// The kinds of events in a task's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskEventKind {
     /// The agent got it.
@@ -483,7 +483,7 @@ impl TaskEventKind {
     }
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Its exit code; 0 if a signal ended it.
@@ -505,34 +505,34 @@ impl Exit {
     }
 }
 
-/// What an agent reports of one allocation. Only a newer report than the last is taken.
+/// One allocation's state as its agent reports it. Only a report newer than the last one is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocReport {
     /// The allocation.
     pub alloc_id: AllocId,
     /// Its state as a whole.
     pub client_status: ClientStatus,
-    /// Why, for people.
+    /// Reason for the client status, as text for a human reader.
     pub client_description: String,
     /// Per task.
     pub task_states: Vec<TaskState>,
     /// Whether it is healthy, by its group's `update` block within a deployment, else by its `migrate`
     /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
     pub healthy: Option<bool>,
-    /// How the work of a one-off task ended, once it has; `None` of everything else.
+    /// The end of a one-off task's work, once it is over; `None` for everything else.
     pub end: Option<Box<crate::one_off::End>>,
     /// Of its tasks that run on another system, as far as the agent knows that they do: what finds each again.
     pub remote: Vec<RemoteHandle>,
 }
 
-/// What an agent must run or stop: one allocation of its node as the control plane wants it.
+/// An order to an agent: one allocation of its node, to run or to stop, as the control plane wants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredAlloc {
     /// The allocation.
     pub alloc_id: AllocId,
     /// Decides between two messages about the same allocation: the higher is newer.
     pub alloc_modify_index: LogIndex,
-    /// What to do.
+    /// The state that the agent must reach.
     pub desired: DesiredStatus,
     /// The instance: `i` in the name `job.group[i]`.
     pub name_index: u32,
@@ -546,7 +546,7 @@ pub struct DesiredAlloc {
     pub canary: bool,
     /// The allocation it replaces.
     pub previous: Option<AllocId>,
-    /// What the control plane last heard of it.
+    /// The last client status that the control plane received.
     pub client_status: ClientStatus,
     /// The job's version.
     pub job: Arc<JobVersion>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocId, DeploymentId, JobKey, LogIndex, Timestamp};
 
-/// What became of a deployment.
+/// The state of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeploymentStatus {
     /// Under way.
@@ -57,9 +57,9 @@ pub struct Deployment {
     pub job_modify_index: LogIndex,
     /// The entry that first registered a job of this key.
     pub job_create_index: LogIndex,
-    /// What became of it.
+    /// State of the deployment.
     pub status: DeploymentStatus,
-    /// Why, for people.
+    /// Reason for the status, as text for a human reader.
     pub status_description: String,
     /// Its groups, by name.
     pub groups: Vec<DeploymentGroup>,
@@ -67,9 +67,9 @@ pub struct Deployment {
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
-    /// When it was made.
+    /// Time of the creation.
     pub create_time: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub modify_time: Timestamp,
 }
 
@@ -109,7 +109,7 @@ pub struct DeploymentGroup {
     pub auto_promote: bool,
     /// Time until the next instance must have become healthy, in nanoseconds; 0 for none.
     pub progress_deadline_ns: u64,
-    /// When the next instance must have become healthy; 0 if nothing is awaited yet.
+    /// Time by which the next instance must have become healthy; 0 if nothing is awaited yet.
     pub require_progress_by: Timestamp,
     /// Its canaries were promoted.
     pub promoted: bool,
@@ -148,8 +148,10 @@ impl DeploymentGroup {
         !self.awaits_promotion() && self.healthy >= self.desired_total.max(self.desired_canaries)
     }
 
-    /// The time by which the next instance must be healthy. `None`: there is no limit, nothing is awaited, the group is
-    /// done, or all canaries were healthy and an operator has to promote them.
+    /// The time by which the next instance must be healthy.
+    ///
+    /// `None` without a limit, while nothing is awaited, and for a finished group. `None` also if all canaries are
+    /// healthy and an operator has to promote them.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         let awaits_operator =

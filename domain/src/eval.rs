@@ -8,7 +8,7 @@ use crate::alloc::PlacementMetrics;
 use crate::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use crate::job::{Job, JobType};
 
-/// Why an evaluation was made. Words are Nomad's.
+/// The reason for an evaluation. The words are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Trigger {
     /// A job was registered.
@@ -67,7 +67,7 @@ impl Trigger {
     }
 }
 
-/// What became of an evaluation.
+/// The state of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EvalStatus {
     /// Waits for room.
@@ -116,21 +116,21 @@ pub struct Evaluation {
     pub job_type: JobType,
     /// The job's priority.
     pub priority: u8,
-    /// Why.
+    /// Reason for the evaluation.
     pub trigger: Trigger,
     /// The node that changed, if that is why.
     pub node_id: Option<NodeId>,
     /// The deployment that it looks at or that its plan began.
     pub deployment: Option<DeploymentId>,
-    /// What became of it.
+    /// State of the evaluation.
     pub status: EvalStatus,
-    /// For people.
+    /// Details of the status, as text for a human reader.
     pub status_description: String,
     /// The evaluation it follows.
     pub previous: Option<EvalId>,
     /// The blocked evaluation made for what it could not place.
     pub blocked: Option<EvalId>,
-    /// What could not be placed, by group, and why.
+    /// The groups with instances that could not be placed, and the reasons.
     pub failed_groups: Vec<FailedGroup>,
     /// Not to be looked at before; 0 means at once.
     pub wait_until: Timestamp,
@@ -144,9 +144,9 @@ pub struct Evaluation {
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
-    /// When it was made.
+    /// Time of the creation.
     pub create_time: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub modify_time: Timestamp,
 }
 
@@ -186,6 +186,6 @@ pub struct FailedGroup {
     pub group: String,
     /// Instances not placed.
     pub count: u32,
-    /// Why.
+    /// Details of the placement, which show the reason.
     pub metrics: Arc<PlacementMetrics>,
 }

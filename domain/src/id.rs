@@ -16,7 +16,7 @@ use crate::pack::{Malformed, Reader, Writer};
 )]
 pub struct LogIndex(pub u64);
 
-/// Nanoseconds since the Unix epoch, as decided by whoever proposed a command.
+/// Nanoseconds since the Unix epoch, set by the server that proposed a command.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -38,18 +38,18 @@ impl Timestamp {
         )
     }
 
-    /// How long before `self` was `earlier`; zero if it was not before.
+    /// The time from `earlier` to `self`; zero if `earlier` is not before `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Why a text is not an id.
+/// The error for a text that is not an id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an id: expected 32 hexadecimal digits in the form 8-4-4-4-12")]
 pub struct ParseIdError {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 
@@ -61,8 +61,8 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A number of the cluster that is part of every id that its log derives, so that ids of two clusters differ. 0 in states
-/// that were never bootstrapped, as in most tests.
+/// A number of the cluster that is part of every id that its log derives, so that ids of two clusters differ. It is 0
+/// in states that were never bootstrapped, as in most tests.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -101,7 +101,8 @@ fn round(kind: u64, number: u64, half: u64) -> u64 {
     mix(half ^ kind.rotate_left(56) ^ (number << 48)) & HALF_MASK
 }
 
-/// A bijection, so that an id tells which entry made its row: cluster, index and ordinal, scattered by a Feistel network.
+/// A bijection, so that an id tells which entry made its row. Cluster, index and ordinal are scattered by a Feistel
+/// network.
 fn derive_bytes(kind: u64, cluster: ClusterTag, index: LogIndex, ordinal: u32) -> [u8; 16] {
     let index_high = index.0 >> (HALF_BITS - 32);
     let mut left = (u64::from(cluster.0 & CLUSTER_MASK) << (HALF_BITS - CLUSTER_BITS)) | index_high;
@@ -158,7 +159,8 @@ macro_rules! uuid_ids {
         pub struct $name(pub [u8; 16]);
 
         impl $name {
-            /// The id of the `ordinal`-th row of this kind that the entry at `index` creates in a cluster without a tag.
+            /// The id of the `ordinal`-th row of this kind that the entry at `index` creates in a cluster without a
+            /// tag.
             #[must_use]
             pub fn at(index: LogIndex, ordinal: u32) -> Self {
                 Self::in_cluster(ClusterTag::default(), index, ordinal)
@@ -296,7 +298,7 @@ impl fmt::Display for WriteKey {
 /// Names a job: ids are unique within a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobKey {
-    /// The namespace; `default` unless said otherwise.
+    /// The namespace; `default` if none is given.
     pub namespace: String,
     /// The job's id within the namespace.
     pub job_id: String,

@@ -1,8 +1,7 @@
-//! Jobs: what a user asks to run.
+//! Jobs: the work that a user asks to run.
 //!
-//! A [`JobSpec`] is what was submitted, with defaults filled in. A [`JobVersion`] is a spec that was
-//! accepted, and never changes. A [`Job`] is the row of the state table: the current version and what
-//! became of it.
+//! A [`JobSpec`] is the submitted job, with defaults filled in. A [`JobVersion`] is a spec that was accepted, and never
+//! changes. A [`Job`] is the row of the state table: the current version and its status.
 
 mod constraint;
 mod group;
@@ -50,7 +49,7 @@ pub const ALL_NODE_POOL: &str = "all";
 /// The priority of a job that names none (1 to 100).
 pub const DEFAULT_PRIORITY: u8 = 50;
 
-/// How a job runs.
+/// The type of a job, which decides how it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum JobType {
     /// Runs for ever; a task that ends is started again.
@@ -112,19 +111,19 @@ impl fmt::Display for JobType {
 /// A job as submitted, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// The namespace; [`DEFAULT_NAMESPACE`] unless said.
+    /// The namespace; default [`DEFAULT_NAMESPACE`].
     pub namespace: String,
     /// Unique within the namespace.
     pub id: String,
-    /// For people; the id unless said.
+    /// The display name; default is the id.
     pub name: String,
-    /// How it runs.
+    /// The type of the job.
     pub job_type: JobType,
-    /// 1 to 100, higher goes first; [`DEFAULT_PRIORITY`] unless said.
+    /// 1 to 100, higher goes first; default [`DEFAULT_PRIORITY`].
     pub priority: u8,
-    /// Datacenters it may run in; `*` matches any run of characters. `["*"]` unless said.
+    /// Datacenters the job may run in; `*` matches any run of characters. Default `["*"]`.
     pub datacenters: Vec<String>,
-    /// The node pool it is confined to; [`DEFAULT_NODE_POOL`] unless said.
+    /// The node pool the job is confined to; default [`DEFAULT_NODE_POOL`].
     pub node_pool: String,
     /// Place all instances of a plan or none.
     pub all_at_once: bool,
@@ -146,8 +145,8 @@ pub struct JobSpec {
     pub groups: Vec<TaskGroup>,
     /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
     pub stop: bool,
-    /// What the submitted JSON says that has no effect here, or that says the same in other words: JSON text by
-    /// JSON pointer. It is answered as it was written.
+    /// Parts of the submitted JSON that have no effect here, or that say the same in other words. JSON text by JSON
+    /// pointer; answers show it as it was written.
     pub as_written: BTreeMap<String, String>,
 }
 
@@ -194,11 +193,11 @@ impl JobSpec {
 /// One accepted version of a job. Never changes; shared by its allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobVersion {
-    /// What to run.
+    /// The job to run.
     pub spec: JobSpec,
     /// 0 for the first, then counting.
     pub version: u64,
-    /// When it was submitted.
+    /// Time of the submission.
     pub submit_time: Timestamp,
     /// The entry that first registered a job of this key.
     pub create_index: LogIndex,
@@ -214,7 +213,7 @@ impl JobVersion {
     }
 }
 
-/// What became of a job.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum JobStatus {
     /// Nothing of it runs yet, or it waits for room.
@@ -244,16 +243,16 @@ pub struct VersionTag {
     pub version: u64,
     /// The name: one version of a job has it.
     pub name: String,
-    /// What for.
+    /// Purpose of the name, as given by its author.
     pub description: String,
-    /// When it was given.
+    /// Time at which the name was given.
     pub at: Timestamp,
 }
 
 /// A scaling action on a group, or an event that an autoscaler reports of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingEvent {
-    /// When it was recorded.
+    /// Time of the record.
     pub at: Timestamp,
     /// Instances asked for; `None` if only the event was recorded.
     pub count: Option<u32>,
@@ -261,7 +260,7 @@ pub struct ScalingEvent {
     pub previous_count: u32,
     /// The scaling failed.
     pub error: bool,
-    /// A message for people.
+    /// A message for a human reader.
     pub message: String,
     /// Data of the client, as a JSON object; empty for none.
     pub meta_json: String,
@@ -278,7 +277,7 @@ pub struct Job {
     pub current: Arc<JobVersion>,
     /// Asked to stop.
     pub stop: bool,
-    /// What became of it.
+    /// State of the job.
     pub status: JobStatus,
     /// Versions that are known to work: a deployment of them was successful, or an operator says so.
     pub stable: Vec<u64>,
@@ -286,7 +285,7 @@ pub struct Job {
     pub tags: Vec<VersionTag>,
     /// The newest scaling events of each group, newest first.
     pub scaling_events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
-    /// When a periodic job was last launched, by its own clock.
+    /// Time of the last launch of a periodic job, by its own clock.
     pub launched_at: Option<Timestamp>,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,

@@ -100,7 +100,7 @@ impl NodeSubsystem {
 pub struct NodeEvent {
     /// The part of Muster that it is about.
     pub subsystem: NodeSubsystem,
-    /// A sentence for people, at most [`NODE_EVENT_BYTES_MAX`] bytes.
+    /// A sentence for a human reader, at most [`NODE_EVENT_BYTES_MAX`] bytes.
     pub message: String,
     /// The time of the entry that recorded it.
     pub at: Timestamp,
@@ -108,26 +108,26 @@ pub struct NodeEvent {
     pub index: LogIndex,
 }
 
-/// What an agent found on its machine.
+/// The machine's properties as its agent found them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSpec {
     /// Chosen at the first start, kept in the data directory.
     pub id: NodeId,
-    /// For people; the host name unless said.
+    /// The display name; default is the host name.
     pub name: String,
-    /// Where it stands; `dc1` unless said.
+    /// The datacenter of the node; default `dc1`.
     pub datacenter: String,
     /// Free classification by the operator; may be empty.
     pub class: String,
-    /// The pool it belongs to; `default` unless said.
+    /// The pool of the node; default `default`.
     pub pool: String,
     /// Facts found, such as `cpu.arch` = `amd64`. Keys starting with `unique.` differ on every node.
     pub attributes: BTreeMap<String, String>,
     /// Free key-value pairs by the operator.
     pub meta: BTreeMap<String, String>,
-    /// What the machine has.
+    /// Resources of the machine.
     pub resources: NodeResources,
-    /// What the operator keeps from tasks.
+    /// Resources that the operator withholds from tasks.
     pub reserved: Amount,
     /// Cores that are kept from tasks.
     pub reserved_cores: Vec<u16>,
@@ -143,14 +143,14 @@ pub struct NodeSpec {
     pub drivers: BTreeMap<String, DriverInfo>,
     /// Muster's version on the node.
     pub version: String,
-    /// The address from which the agent speaks, for people.
+    /// The address from which the agent speaks, for display.
     pub address: String,
     /// The hash of the secret with which the node registers.
     pub secret_hash: NodeSecretHash,
 }
 
 impl NodeSpec {
-    /// What tasks may use: resources less reservations.
+    /// Resources that tasks may use: the total less the reservation.
     #[must_use]
     pub fn usable(&self) -> Amount {
         self.resources.total.minus(self.reserved)
@@ -193,7 +193,7 @@ impl NodeSpec {
     }
 }
 
-/// What a machine has.
+/// The resources of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeResources {
     /// MHz over all cores, memory, disk for allocations.
@@ -205,7 +205,7 @@ pub struct NodeResources {
 }
 
 impl NodeResources {
-    /// What one core is worth.
+    /// The speed of one core, in MHz.
     #[must_use]
     pub fn mhz_per_core(&self) -> u64 {
         self.total.cpu_mhz / u64::from(self.cores.max(1))
@@ -219,7 +219,7 @@ pub struct DriverInfo {
     pub detected: bool,
     /// It can run tasks.
     pub healthy: bool,
-    /// Why not, or `Healthy`.
+    /// Reason for the bad health, or `Healthy`.
     pub description: String,
     /// Facts about it.
     pub attributes: BTreeMap<String, String>,
@@ -231,7 +231,7 @@ pub fn limits_in_place(driver: &str) -> String {
     format!("driver.{driver}.limits_in_place")
 }
 
-/// What the control plane thinks of a node.
+/// The state of a node in the view of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeStatus {
     /// Registered, no heartbeat yet.
@@ -282,13 +282,13 @@ impl Eligibility {
 pub struct Node {
     /// The newest fingerprint.
     pub spec: Arc<NodeSpec>,
-    /// What the control plane thinks of it.
+    /// State of the node in the view of the control plane.
     pub status: NodeStatus,
-    /// Since when.
+    /// Time of the last status change.
     pub status_at: Timestamp,
     /// Whether it takes new allocations.
     pub eligibility: Eligibility,
-    /// How it is being emptied, if it is.
+    /// The drain under way, if there is one.
     pub drain: Option<Drain>,
     /// The newest [`NODE_EVENTS_MAX`] events, oldest first.
     pub events: Arc<Vec<NodeEvent>>,

@@ -43,15 +43,16 @@ pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes kept of a result unless the node's operator sets another bound: Diego's documented ten KiB. What is longer is
 /// cut and flagged.
 pub const RESULT_BYTES_MAX: usize = 10 * 1024;
-/// Actions in one tree. Diego has no bound. Each may be a process, and a task may have no more than [`PIDS_MAX`] at once.
+/// Actions in one tree. Diego has no bound. Each may be a process, and a task may have no more than [`PIDS_MAX`] at
+/// once.
 pub const ACTIONS_MAX: usize = 4096;
 /// Levels of a tree of actions. Diego has no bound. A level is three levels of JSON, whose reader takes 128, and two
 /// messages of protobuf, whose reader takes 100.
 pub const ACTION_DEPTH_MAX: usize = 32;
 /// Processes that a task may be given at once: what a node gives at most.
 pub const PIDS_MAX: i32 = 4096;
-/// Bytes of a definition as JSON. Diego's column holds 16 MiB, but its clients read a definition with every list. Here it
-/// is in the log, and its job, which may be twice as large, goes to a node in one frame of 8 MiB.
+/// Bytes of a definition as JSON. Diego's column holds 16 MiB, but its clients read a definition with every list. Here
+/// it is in the log. Its job, which may be twice as large, goes to a node in one frame of 8 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes of what a client calls a log, its source or metrics: as Diego's columns for names. They become labels and
@@ -67,14 +68,14 @@ pub const START_TIMEOUT_MAX: Duration = Duration::from_hours(30 * 24);
 /// every server's memory.
 pub const RETENTION_MAX: Duration = Duration::from_hours(30 * 24);
 
-/// Why a task failed that was cancelled.
+/// The failure reason of a cancelled task.
 pub const CANCELLED: &str = "task was cancelled";
-/// Why a task failed that found no room in time.
+/// The failure reason of a task that found no room in time.
 pub const NOT_STARTED: &str = "not started within time limit";
-/// Why a task failed whose node is gone.
+/// The failure reason of a task whose node is gone.
 pub const NODE_GONE: &str = "cell disappeared before completion";
 
-/// Where a one-off task is in its life. Diego's four states.
+/// The state of a one-off task's life. Diego's four states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OneOffState {
     /// It has no node: nothing of it has started.
@@ -138,7 +139,7 @@ impl fmt::Display for OneOffState {
     }
 }
 
-/// What happens beside the state, for people: Diego's four states say too little to wait by.
+/// A finer state than Diego's four, for a human reader: those four say too little to wait by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Somebody has looked for room, and there is none: it waits.
@@ -187,11 +188,11 @@ pub struct OneOff {
     pub guid: String,
     /// Chosen by the client, to tell its tasks from others.
     pub domain: String,
-    /// What to do.
+    /// The work of the task.
     pub definition: Arc<Definition>,
-    /// Where it is in its life.
+    /// State of the task's life.
     pub state: OneOffState,
-    /// What happens beside that.
+    /// The finer state.
     pub phase: Phase,
     /// Somebody wants it to end before it ends by itself, and what its failure reason will be.
     pub ending: Option<String>,
@@ -199,29 +200,29 @@ pub struct OneOff {
     pub alloc_id: Option<AllocId>,
     /// The node of that.
     pub node_id: Option<NodeId>,
-    /// When its first process started, by its node.
+    /// Time of the start of its first process, by its node.
     pub started_at: Option<Timestamp>,
-    /// How it ended.
+    /// The end of the task.
     pub end: Option<End>,
-    /// When it first was completed; retention counts from here, whatever happened since.
+    /// Time of the first completion; retention counts from here, regardless of later changes.
     pub first_completed_at: Option<Timestamp>,
     /// In state `Resolving`, until when the claim on its result holds; of a task that was told to end and whose node is
     /// out of reach, until when it may run there.
     pub until: Option<Timestamp>,
     /// Its completion callback, where it has one.
     pub callback: Option<Callback>,
-    /// When it was desired.
+    /// Time at which the task was desired.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
     /// The entry that made it: tells it from an earlier task of the same guid.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
-    /// How often room was looked for and there was none.
+    /// Number of times that room was looked for and there was none.
     pub rejections: u32,
-    /// Why there was none the last time, in Diego's words; empty if that was never so. Stays when there is room, as
-    /// Diego's does.
+    /// Reason why there was no room the last time, in Diego's words; empty if that never happened. It stays when there
+    /// is room, as Diego's does.
     pub rejection: String,
 }
 
@@ -237,7 +238,7 @@ pub struct Callback {
 }
 
 impl Callback {
-    /// When it was given up.
+    /// Time at which the callback was given up.
     #[must_use]
     pub fn given_up_at(self) -> Option<Timestamp> {
         self.given_up.then_some(self.next_at)
@@ -300,7 +301,7 @@ impl OneOff {
         self.callback.is_some_and(|callback| !callback.given_up)
     }
 
-    /// The result as Diego's clients see it: empty if the task was cancelled, whatever its file held.
+    /// The result as Diego's clients see it: empty for a cancelled task, even if its file held something.
     #[must_use]
     pub fn client_result(&self) -> &str {
         let end = self.end.as_ref();
@@ -318,7 +319,7 @@ impl OneOff {
         }
     }
 
-    /// Why it failed; empty if it did not.
+    /// Reason for the failure; empty if the task did not fail.
     #[must_use]
     pub fn failure_reason(&self) -> &str {
         self.end.as_ref().map_or("", |end| &end.failure_reason)
@@ -337,7 +338,7 @@ pub fn job_key(guid: &str) -> JobKey {
 /// A reason as it is stored: at most [`REASON_BYTES_MAX`], and it says so where it was cut.
 #[must_use]
 pub fn reason(text: &str) -> String {
-    /// What a cut text ends in. Diego's.
+    /// The end of a cut text, as in Diego.
     const CUT: &str = "(truncated)";
     if text.len() <= REASON_BYTES_MAX {
         return text.to_owned();

@@ -1,19 +1,19 @@
 //! Numbers and texts in as few bytes as they need.
 //!
-//! What is written with [`Writer`] is persisted; [`Reader`] takes any bytes and never panics.
+//! Bytes of a [`Writer`] are persisted; [`Reader`] takes any bytes and never panics.
 
 /// Writes values one after another. Nothing says where one ends: the reader reads the same kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {
-    /// What was written.
+    /// Returns the written bytes.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         self.0
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0

@@ -16,7 +16,7 @@ const REPEAT_MAX: u32 = 1_000;
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
-/// Why a text is no regular expression.
+/// The reason why a text is not a regular expression.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatternError {
     /// RE2 does not know what it says.
@@ -139,7 +139,7 @@ impl Reader<'_> {
         Some(())
     }
 
-    /// What stands for one character, inside a class or not.
+    /// Returns the class for an escaped letter, inside a class or outside.
     fn escaped(&mut self, letter: char) -> Option<()> {
         let class = match letter {
             'd' => "[0-9]",

@@ -14,7 +14,7 @@ use crate::eval::{FailedGroup, Trigger};
 use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
 use crate::resources::Holding;
 
-/// What a scheduler wants to change for one evaluation.
+/// The changes that a scheduler wants for one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The evaluation it answers.
@@ -29,11 +29,11 @@ pub struct Plan {
     pub groups: Vec<GroupPlacements>,
     /// Allocations to stop.
     pub stops: Vec<PlannedStop>,
-    /// What could not be placed.
+    /// Groups that could not be placed.
     pub failed: Vec<FailedGroup>,
     /// A deployment that begins with the placements.
     pub new_deployment: Option<NewDeployment>,
-    /// What becomes of the job's deployment.
+    /// The update of the job's deployment.
     pub deployment_update: Option<DeploymentUpdate>,
     /// Evaluations to come.
     pub follow_ups: Vec<PlannedFollowUp>,
@@ -134,9 +134,9 @@ pub struct GroupPlacements {
     /// Live instances of older versions that the plan does not stop go over to `job_version` where
     /// they are: what changed does not concern their tasks. A rule, so that it costs one byte.
     pub in_place: bool,
-    /// Exceptions to `in_place`: they must be replaced, but there is no room for that yet.
+    /// Exceptions to `in_place`: they must be replaced, but there is not enough room for that yet.
     pub left_behind: Vec<AllocId>,
-    /// How the places were chosen.
+    /// Details of the choice of places.
     pub metrics: Arc<PlacementMetrics>,
     /// The places, as runs. Best in the order of the nodes' numbers: the log takes fewer bytes then.
     #[serde(with = "runs")]
@@ -147,8 +147,8 @@ pub struct GroupPlacements {
 /// `first_index..first_index + count`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRun {
-    /// Where: the node that had this number in the plan's snapshot. A number that has changed hands
-    /// since is refused when the plan is checked.
+    /// The node that had this number in the plan's snapshot. A number that has changed hands since is refused when the
+    /// plan is checked.
     pub node: NodeNumber,
     /// The first instance's index.
     pub first_index: u32,
@@ -157,7 +157,7 @@ pub struct PlacementRun {
     pub count: u32,
     /// The node's score for the first of them.
     pub score: Score,
-    /// What few placements have.
+    /// Rare details, which few placements have.
     pub detail: Option<Box<PlacementDetail>>,
 }
 
@@ -181,7 +181,7 @@ impl PlacementRun {
             .map_or(&[], |detail| detail.preempted.as_slice())
     }
 
-    /// What it holds of its node besides amounts.
+    /// Resources of its node that the placement holds besides amounts.
     #[must_use]
     pub fn holding(&self) -> Option<&Holding> {
         let holding = self.detail.as_ref().map(|detail| &detail.holding);
@@ -189,7 +189,7 @@ impl PlacementRun {
     }
 }
 
-/// What few placements have.
+/// The rare details of a placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementDetail {
     /// Ports, cores and devices.
@@ -211,9 +211,9 @@ pub struct PlacementDetail {
 pub struct PlannedStop {
     /// The allocation.
     pub alloc_id: AllocId,
-    /// Why, for people.
+    /// Reason for the stop, as text for a human reader.
     pub description: String,
-    /// What to record as its client status, where its agent cannot say: `lost`.
+    /// The client status to record where the agent cannot report: `lost`.
     pub client_status: Option<ClientStatus>,
     /// Position in `follow_ups` of the evaluation that goes on with it.
     pub follow_up: Option<u16>,
@@ -226,26 +226,26 @@ pub struct PlannedFollowUp {
     pub wait_until: Timestamp,
     /// Allocations that wait for it and learn its id.
     pub allocs: Vec<AllocId>,
-    /// Why it comes.
+    /// Reason for the evaluation.
     pub trigger: Trigger,
 }
 
 /// A deployment to begin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewDeployment {
-    /// For people.
+    /// Text for a human reader.
     pub description: String,
     /// Its groups.
     pub groups: Vec<DeploymentGroup>,
 }
 
-/// What becomes of a deployment.
+/// A change of a deployment's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentUpdate {
     /// The deployment.
     pub id: DeploymentId,
-    /// What becomes of it.
+    /// The new status.
     pub status: DeploymentStatus,
-    /// Why, for people.
+    /// Reason for the new status, as text for a human reader.
     pub description: String,
 }

@@ -30,14 +30,14 @@ impl Mb {
     }
 }
 
-/// What one task asks for.
+/// The resources that one task asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResources {
-    /// CPU share; 100 unless said. With `cores`, what the cores given are worth, which placement decides.
+    /// CPU share in MHz; default 100. With `cores`, placement sets it to the speed of the given cores.
     pub cpu: CpuMhz,
     /// Cores for this task alone; 0 means a share of all.
     pub cores: u16,
-    /// Memory limit; 300 unless said.
+    /// Memory limit in MiB; default 300.
     pub memory: Mb,
     /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
     pub memory_max: Option<Mb>,
@@ -45,14 +45,14 @@ pub struct TaskResources {
     pub devices: Vec<DeviceAsk>,
     /// Whether `cpu` is also the most that it gets, where cores are idle too.
     pub cpu_hard_limit: bool,
-    /// How fast it may read and write disks.
+    /// Limits on the task's disk reads and writes.
     pub io: IoLimits,
     /// Ports of its own in the host's network, besides those of its group.
     pub ports: Vec<PortAsk>,
 }
 
 impl TaskResources {
-    /// What it adds to its group's sum; disk is the group's own.
+    /// Returns the task's part of its group's sum. Disk is the group's own.
     #[must_use]
     pub fn amount(&self) -> Amount {
         Amount {
@@ -72,12 +72,12 @@ impl TaskResources {
 pub struct DeviceAsk {
     /// `type`, `vendor/type` or `vendor/type/name`, such as `nvidia/gpu`.
     pub name: String,
-    /// How many; 1 unless said.
+    /// Number of devices; default 1.
     pub count: u32,
     /// Conditions on the device: `${device.attr.NAME}`, `${device.model}`, `${device.vendor}`,
     /// `${device.type}`, `${device.ids}`.
     pub constraints: Vec<Constraint>,
-    /// What the device had better be.
+    /// Preferences about the device.
     pub affinities: Vec<Affinity>,
 }
 
@@ -105,8 +105,8 @@ impl Default for TaskResources {
     }
 }
 
-/// How fast a task may read and write each disk of its node; `None` is as fast as the disk. Placement does not
-/// count it.
+/// The limits on a task's reads and writes on each disk of its node; `None` is as fast as the disk. Placement does not
+/// count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoLimits {
     /// Bytes read in a second.
@@ -238,7 +238,7 @@ impl AllocatedPort {
     }
 }
 
-/// What an allocation holds of its node besides amounts. Nobody else may have any of it meanwhile.
+/// The parts of a node that an allocation holds besides amounts. They are exclusive for as long as it holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// Ports, in the order of [`TaskGroup::ports`].
@@ -284,11 +284,11 @@ impl Holding {
         group: &'a TaskGroup,
     ) -> impl Iterator<Item = (Option<usize>, &'a AllocatedPort)> {
         let owners = group.ports().map(|(owner, _)| owner);
-        // What nobody asked for any more is the group's.
+        // Ports that no task asks for any more belong to the group.
         owners.chain(std::iter::repeat(None)).zip(&self.ports)
     }
 
-    /// What its cores are worth, in MHz.
+    /// The speed of the cores, in MHz.
     #[must_use]
     pub fn cores_mhz(&self) -> u64 {
         let mhz = self.cores.iter().map(|cores| cores.mhz);
@@ -303,7 +303,7 @@ pub struct HeldCores {
     pub task_at: u16,
     /// Their numbers, sorted.
     pub ids: Vec<u16>,
-    /// What they are worth together, in MHz.
+    /// The speed of the cores together, in MHz.
     pub mhz: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Texts that a million rows repeat, as numbers.
 //!
-//! Whoever writes one of these texts need not know of the list; a text that is not on it costs its
-//! length. Numbers lie in snapshots: append only.
+//! Code that writes one of these texts need not know of the list. A text that is not on it costs its length. Numbers
+//! lie in snapshots: append only.
 
 /// The texts, by number. The first is the empty one.
 const PHRASES: &[&str] = &[

@@ -1,14 +1,14 @@
 //! Tasks that run on another system than their agent's, and outlive it.
 //!
-//! Their driver finds one again by its handle, on any node. So the handle goes to whatever replaces the
-//! allocation when its node is drained or lost, and the task runs on.
+//! Their driver finds one again by its handle, on any node. So the replacement of an allocation gets the handle when
+//! the node is drained or lost, and the task runs on.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::AllocId;
 use crate::limits;
 
-/// What finds a remote task again.
+/// The handle by which a driver finds a remote task again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RemoteHandle {
     /// The task's name in its group.
@@ -26,7 +26,7 @@ impl RemoteHandle {
     }
 }
 
-/// What an agent must know of the remote tasks of one allocation, besides what it must run.
+/// Data about the remote tasks of one allocation that its agent needs besides the order to run it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteAlloc {
     /// The allocation.

@@ -17,24 +17,24 @@ use crate::resources::{Amount, Mb};
 pub struct TaskGroup {
     /// Unique within the job.
     pub name: String,
-    /// Instances; 1 unless said.
+    /// Number of instances; default 1.
     pub count: u32,
     /// Conditions on the node, besides the job's.
     pub constraints: Vec<Constraint>,
-    /// What the node had better be, besides the job's affinities.
+    /// Preferences about the node, besides the job's affinities.
     pub affinities: Vec<Affinity>,
-    /// How instances are spread, besides the job's spreads.
+    /// The spread of the instances, besides the job's spreads.
     pub spreads: Vec<Spread>,
-    /// What happens when a task of the group ends by itself.
+    /// Restarts when a task of the group ends by itself.
     pub restart: RestartPolicy,
-    /// What happens when the group has failed on its node.
+    /// Replacements when the group has failed on its node.
     pub reschedule: ReschedulePolicy,
-    /// How a new version replaces an older one. `None` for batch jobs, and where it was not asked for:
-    /// everything at once, without a deployment.
+    /// The way a new version replaces an older one. `None` for batch jobs, and where it was not asked for: everything
+    /// at once, without a deployment.
     pub update: Option<UpdateStrategy>,
-    /// How it leaves a node that is drained. `None` for jobs that are not services.
+    /// The way the group leaves a node that is drained. `None` for jobs that are not services.
     pub migrate: Option<MigrateStrategy>,
-    /// What happens when its node is out of reach.
+    /// Handling of instances whose node is out of reach.
     pub disconnect: Disconnect,
     /// Bounds for scaling.
     pub scaling: Option<Scaling>,
@@ -56,10 +56,11 @@ impl TaskGroup {
     /// Instances of a group that names none, and no bounds for scaling.
     pub const DEFAULT_COUNT: u32 = 1;
 
-    /// What one instance asks for: the most that may run at the same time.
+    /// Returns the resources of one instance: the most that may run at the same time.
     ///
-    /// Sidecars that start first run all the time; other tasks that start first, the main tasks with
-    /// those that start after them, and those that come last follow each other.
+    /// Sidecars that start first run all the time. The other tasks run in three steps, one after the other. Tasks that
+    /// start first come first. The main tasks follow, with the tasks that start after them. Tasks that come last end
+    /// the sequence.
     #[must_use]
     pub fn ask(&self) -> Amount {
         let disk = Amount {
@@ -104,11 +105,11 @@ impl TaskGroup {
 /// Disk shared by a group's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EphemeralDisk {
-    /// Counted in placement; 300 MiB unless said.
+    /// The size that placement counts, in MiB; default 300.
     pub size: Mb,
     /// A replacement had better go to the same node, where it gets the data.
     pub sticky: bool,
-    /// A replacement gets the data on whatever node it is, if they can be had.
+    /// A replacement on any node gets the data if they can be had.
     pub migrate: bool,
 }
 
@@ -122,7 +123,7 @@ impl Default for EphemeralDisk {
     }
 }
 
-/// What happens when a task ends by itself: it is started again on the same node.
+/// Restarts of a task that ends by itself, on the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
     /// Restarts allowed within `interval`.
@@ -131,7 +132,7 @@ pub struct RestartPolicy {
     pub interval: Duration,
     /// The pause before each restart.
     pub delay: Duration,
-    /// What happens when the attempts are used up.
+    /// Behavior when the attempts are used up.
     pub mode: RestartMode,
 }
 
@@ -156,7 +157,7 @@ impl RestartPolicy {
     }
 }
 
-/// What happens when a task's restarts are used up.
+/// The behavior when a task's restarts are used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestartMode {
     /// Wait until the interval is over, then count afresh.
@@ -184,7 +185,7 @@ impl RestartMode {
     }
 }
 
-/// How a group is connected.
+/// The way a group is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkMode {
     /// The host's network stack.
@@ -254,19 +255,19 @@ impl NetworkMode {
 /// Network and ports of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupNetwork {
-    /// How it is connected.
+    /// The way the group is connected.
     pub mode: NetworkMode,
     /// Ports it needs.
     pub ports: Vec<PortAsk>,
-    /// What its tasks may send and receive, after their own rules.
+    /// Rules for the traffic of the group's tasks, applied after the tasks' own rules.
     pub policy: Option<NetworkPolicy>,
-    /// Whom its tasks ask for addresses, with a network of their own; `None` means whom the machine asks.
+    /// The resolver configuration of its tasks, in a network of their own; `None` means the machine's.
     pub dns: Option<DnsConfig>,
-    /// What the allocation is called in a network of its own; empty for a name that the agent makes.
+    /// The hostname of the allocation in a network of its own; empty for a name that the agent makes.
     pub hostname: String,
 }
 
-/// What is in `/etc/resolv.conf`. What is empty is as on the machine.
+/// The content of `/etc/resolv.conf`. An empty list keeps the machine's values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsConfig {
     /// Addresses of servers, in the order in which they are asked. References such as
@@ -287,7 +288,7 @@ pub struct PortAsk {
     pub fixed: Option<u16>,
     /// The port inside the allocation's network; 0 means the same.
     pub to: u16,
-    /// The name of the node's address it is on; `default` unless said.
+    /// The name of the node's address that the port is on; default `default`.
     pub host_network: String,
 }
 

@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// A job that is launched by time. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Periodic {
-    /// Whether it is launched by time; one that is not can be forced. True unless said.
+    /// Whether the job is launched by time; a disabled one can be forced. Default `true`.
     pub enabled: bool,
     /// Cron expressions; the earliest next one counts.
     pub specs: Vec<String>,
     /// Do not launch while an earlier launch runs.
     pub prohibit_overlap: bool,
-    /// A name of the IANA time zone database; `UTC` unless said.
+    /// A name of the IANA time zone database; default `UTC`.
     pub time_zone: String,
 }
 
-/// What comes before the time in the id of a launch.
+/// The text before the time in the id of a launch.
 pub const PERIODIC_LAUNCH_INFIX: &str = "/periodic-";
-/// What comes before time and random part in the id of a dispatched job.
+/// The text before time and random part in the id of a dispatched job.
 pub const DISPATCH_LAUNCH_INFIX: &str = "/dispatch-";
 
 /// Whether a dispatch carries a payload.
@@ -65,14 +65,14 @@ pub struct Parameterized {
     pub meta_optional: Vec<String>,
 }
 
-/// Where a job comes from that another one made.
+/// The origin of a job that another one made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launched {
     /// The id of the periodic or parameterized job, in the same namespace.
     pub parent_id: String,
     /// Whether it was dispatched; else it was launched by time.
     pub dispatched: bool,
-    /// What the dispatch carried.
+    /// The payload of the dispatch.
     pub payload: Vec<u8>,
     /// The token by which a repeated dispatch is known; empty if none was given.
     pub idempotency_token: String,
@@ -91,7 +91,7 @@ pub struct Scaling {
     pub policy_json: String,
 }
 
-/// What a host volume is asked for.
+/// A group's request for a host volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeAsk {
     /// The name under which the node offers it.
@@ -144,7 +144,7 @@ impl Propagation {
         }
     }
 
-    /// What `word` names.
+    /// The value that `word` names.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.word() == word)

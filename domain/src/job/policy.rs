@@ -1,4 +1,4 @@
-//! What tasks may send and receive.
+//! Rules for the traffic of tasks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::rate;
 
-/// Where clouds tell their machines secrets: link-local IPv4 of nearly all, the one that AWS gives containers,
-/// Alibaba's, Oracle's, and AWS's over IPv6. No task speaks to them, nor anybody in its name.
+/// The addresses at which clouds tell their machines secrets. They are link-local IPv4 of nearly all, the one that AWS
+/// gives containers, Alibaba's, Oracle's, and AWS's over IPv6. No task speaks to them, nor does anything in its name.
 pub const METADATA_ADDRESSES: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
@@ -17,27 +17,27 @@ pub const METADATA_ADDRESSES: [IpAddr; 5] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// What a task may send and receive.
+/// The rules for the packets that a task sends and receives.
 ///
-/// A task's rules come before its group's, and those before its node's; the first that matches a
-/// packet decides. In front of all stand the node's own refusals, which no job can lift.
+/// A task's rules come before its group's, and those before its node's; the first that matches a packet decides. The
+/// node's own refusals stand in front of all, and no job can lift them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPolicy {
-    /// What it may send, and the connections it may begin.
+    /// Rules for packets that the task sends and connections that it begins.
     pub egress: DirectionPolicy,
-    /// What it may receive, and the connections it may accept.
+    /// Rules for packets that the task receives and connections that it accepts.
     pub ingress: DirectionPolicy,
 }
 
 /// Rules of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionPolicy {
-    /// What becomes of that which no rule matches; `None` leaves it to the group, the node, and then
-    /// allows it.
+    /// The action for packets that no rule matches. `None` leaves it to the group, then to the node, and then allows
+    /// the packet.
     pub default: Option<PolicyAction>,
     /// In order; the first that matches decides.
     pub rules: Vec<PolicyRule>,
-    /// How fast it may be, all connections together; `None` leaves it to the group, the node, and then to the
+    /// The rate limit for all connections together. `None` leaves it to the group, then to the node, and then to the
     /// network.
     pub rate: Option<BitRate>,
 }
@@ -71,7 +71,7 @@ impl std::fmt::Display for BitRate {
     }
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyAction {
     /// It passes.
@@ -103,11 +103,11 @@ impl PolicyAction {
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRule {
-    /// What it is told by, in counts and events; unique in its direction.
+    /// The name of the rule in counts and events; unique in its direction.
     pub name: String,
-    /// What becomes of a packet that it matches.
+    /// The decision about a packet that the rule matches.
     pub action: PolicyAction,
-    /// Which protocols it matches.
+    /// The protocols that the rule matches.
     pub protocol: PolicyProtocol,
     /// The other side: where a packet goes to, or comes from. Empty means anywhere.
     pub peers: Vec<IpNet>,
@@ -122,7 +122,7 @@ pub struct PolicyRule {
     pub log: bool,
 }
 
-/// Which protocols a rule matches.
+/// The protocols that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyProtocol {
     /// Every one.
@@ -213,7 +213,7 @@ pub fn read_peer(text: &str) -> Option<IpNet> {
 }
 
 impl PolicyRule {
-    /// Why the rule is none, if it is none.
+    /// Returns the fault in the rule, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let Self {

@@ -22,15 +22,15 @@ pub struct Task {
     pub user: String,
     /// Environment, besides what the agent adds.
     pub env: BTreeMap<String, String>,
-    /// What it asks for.
+    /// Resources that the task asks for.
     pub resources: TaskResources,
     /// Conditions on the node, besides the job's and the group's.
     pub constraints: Vec<Constraint>,
-    /// What the node had better be, besides the job's and the group's affinities.
+    /// Preferences about the node, besides the job's and the group's affinities.
     pub affinities: Vec<Affinity>,
-    /// What happens when it ends by itself; the group's policy unless said.
+    /// Restarts when the task ends by itself; default is the group's policy.
     pub restart: RestartPolicy,
-    /// When it runs, if it is not a main task.
+    /// Lifecycle hook of the task; `None` for a main task.
     pub lifecycle: Option<Lifecycle>,
     /// Whether the other main tasks are stopped when it ends.
     pub leader: bool,
@@ -40,7 +40,7 @@ pub struct Task {
     pub volume_mounts: Vec<VolumeMount>,
     /// Time between the end of its services' announcement and its kill.
     pub shutdown_delay: Duration,
-    /// From the kill signal to force; 5 s unless said.
+    /// Time from the kill signal to force; default 5 s.
     pub kill_timeout: Duration,
     /// The signal that asks it to stop. Empty: the driver chooses; the native one sends `SIGINT`, as Nomad does.
     pub kill_signal: String,
@@ -48,7 +48,7 @@ pub struct Task {
     pub logs: LogConfig,
     /// Free key-value pairs.
     pub meta: BTreeMap<String, String>,
-    /// What it may send and receive.
+    /// Rules for the traffic of the task.
     pub policy: Option<NetworkPolicy>,
 }
 
@@ -59,19 +59,19 @@ impl Task {
     pub const DEFAULT_KILL_SIGNAL: &'static str = "";
 }
 
-/// How a task's output is taken. Each of stdout and stderr has its own files and its own rate. Without a file
-/// to keep, nothing of it is taken: [`LogConfig::DISABLED`].
+/// The handling of a task's output. Each of stdout and stderr has its own files and its own rate. Without a file to
+/// keep, nothing of it is taken: [`LogConfig::DISABLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogConfig {
-    /// Files kept; 10 unless said.
+    /// Number of files kept; default 10.
     pub max_files: u32,
-    /// Size of each; 10 MiB unless said.
+    /// Size of each file in MiB; default 10.
     pub max_file_size: Mb,
-    /// How much is taken in a second; as much may come at once after a pause. `None` for as much as comes.
+    /// The bytes taken in a second; as much may come at once after a pause. `None` means no limit.
     pub rate: Option<ByteRate>,
-    /// What becomes of output above the rate.
+    /// Handling of output above the rate.
     pub on_limit: LogOverflow,
-    /// What becomes of output while the node's disk is full.
+    /// Handling of output while the node's disk is full.
     pub on_full: LogOverflow,
 }
 
@@ -104,13 +104,13 @@ impl Default for LogConfig {
     }
 }
 
-/// What becomes of output that cannot be kept now.
+/// The handling of output that cannot be kept now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogOverflow {
     /// It waits, and the task with it once its FIFO is full.
     #[default]
     Block,
-    /// It is thrown away and counted; readers are told of a gap.
+    /// It is thrown away and counted; readers see a gap.
     Drop,
 }
 
@@ -124,7 +124,7 @@ impl LogOverflow {
         }
     }
 
-    /// What `word` names.
+    /// The value that `word` names.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Block, Self::Drop]
@@ -163,7 +163,7 @@ impl std::fmt::Display for ByteRate {
     }
 }
 
-/// When a task that is not a main task runs.
+/// The time at which a task that is not a main task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LifecycleHook {
     /// Before the main tasks.
@@ -195,10 +195,10 @@ impl LifecycleHook {
     }
 }
 
-/// When a task runs that is not a main task.
+/// The lifecycle of a task that is not a main task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifecycle {
-    /// When it starts.
+    /// Hook at which it starts.
     pub hook: LifecycleHook,
     /// Whether it runs beside the main tasks from then on. The others run to their end.
     pub sidecar: bool,

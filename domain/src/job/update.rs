@@ -1,4 +1,4 @@
-//! How instances are replaced: by new versions, off a node, and after failures.
+//! The replacement of instances: by new versions, off a node, and after failures.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::JobType;
 use crate::id::Timestamp;
 
-/// What makes an allocation healthy.
+/// The condition that makes an allocation healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HealthCheck {
     /// Its tasks run and its service checks pass.
@@ -39,14 +39,14 @@ impl HealthCheck {
     }
 }
 
-/// How a new version of a job replaces an older one.
+/// The way a new version of a job replaces an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateStrategy {
     /// Time between two steps of a job without deployments (system jobs).
     pub stagger: Duration,
     /// Instances replaced at once; 0 means all, without a deployment.
     pub max_parallel: u32,
-    /// What makes an instance healthy.
+    /// The condition that makes an instance healthy.
     pub health_check: HealthCheck,
     /// Time an instance must stay healthy before it counts.
     pub min_healthy_time: Duration,
@@ -80,12 +80,12 @@ impl Default for UpdateStrategy {
     }
 }
 
-/// How instances leave a node that is drained.
+/// The way instances leave a node that is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrateStrategy {
     /// Instances under way at once.
     pub max_parallel: u32,
-    /// What makes a replacement healthy.
+    /// The condition that makes a replacement healthy.
     pub health_check: HealthCheck,
     /// Time it must stay healthy before the next one goes.
     pub min_healthy_time: Duration,
@@ -105,7 +105,7 @@ impl Default for MigrateStrategy {
     }
 }
 
-/// How the delay before a replacement grows.
+/// The growth of the delay before a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DelayFunction {
     /// Not at all.
@@ -148,9 +148,9 @@ pub struct ReschedulePolicy {
     pub interval: Duration,
     /// The delay before the first replacement.
     pub delay: Duration,
-    /// How the delay grows.
+    /// Growth of the delay.
     pub delay_function: DelayFunction,
-    /// What it grows to.
+    /// Upper limit of the delay.
     pub max_delay: Duration,
     /// Replace for ever.
     pub unlimited: bool,
@@ -195,7 +195,7 @@ impl ReschedulePolicy {
     }
 }
 
-/// Which of two instances goes on when a node that was out of reach comes back.
+/// The choice between two instances when a node that was out of reach comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReconcileStrategy {
     /// The one on the node with the better score.
@@ -235,7 +235,7 @@ impl ReconcileStrategy {
     }
 }
 
-/// What happens to an instance whose node is out of reach.
+/// The handling of an instance whose node is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disconnect {
     /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if `replace`
@@ -243,9 +243,9 @@ pub struct Disconnect {
     pub lost_after: Option<Duration>,
     /// The agent stops the instance after this long without a server. `None`: never.
     pub stop_on_client_after: Option<Duration>,
-    /// Replace it while it is unknown; true unless said.
+    /// Replace the instance while it is unknown; default `true`.
     pub replace: bool,
-    /// Which one goes on when it comes back.
+    /// Choice of the instance that goes on when it comes back.
     pub reconcile: ReconcileStrategy,
 }
 

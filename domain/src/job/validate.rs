@@ -1,4 +1,4 @@
-//! What a job must be before it is accepted.
+//! The conditions that a job must meet before it is accepted.
 
 mod launch;
 mod policy;
@@ -975,7 +975,7 @@ fn check_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A name for people. Nomad allows blanks in it.
+/// Checks a display name. Nomad allows blanks in it.
 fn check_label(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     if name.chars().any(char::is_control) {
         faults.push(Fault::new(at.to_string(), "contains control characters"));

@@ -1,4 +1,4 @@
-//! What a node's collection of finished allocations came to, as its agent tells it.
+//! Results of a node's collection of finished allocations, as its agent reports them.
 //!
 //! Bounded by its type: reasons are listed, so that an agent cannot make a report large.
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Timestamp;
 
-/// Why an allocation goes.
+/// The reason for which an allocation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GcReason {
     /// Somebody asked for everything that may go.
@@ -38,12 +38,12 @@ impl GcReason {
     }
 }
 
-/// Why an allocation stays.
+/// The reason for which an allocation stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum KeptReason {
     /// It has not finished.
     Running,
-    /// How it ended is not yet known to the control plane.
+    /// Its end is not yet known to the control plane.
     Untold,
     /// Another gets its data, here or on another node, and has not got them yet.
     Inherited,
@@ -54,7 +54,7 @@ pub enum KeptReason {
 }
 
 impl KeptReason {
-    /// For people.
+    /// The reason as words for a human reader.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -67,14 +67,15 @@ impl KeptReason {
     }
 }
 
-/// What one collection came to, or several that could not be told one by one.
+/// The result of one collection, or of several that could not be reported one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCollected {
-    /// When the first destroy was chosen. No two reports of a node have the same: one that comes twice is known by it.
+    /// Time of the choice of the first destroy. No two reports of a node have the same: one that comes twice is known
+    /// by it.
     pub began_at: Timestamp,
-    /// When the last was over and what it left was deleted, or the time for one report.
+    /// Time at which the last was over and its remains were deleted, or the time for one report.
     pub ended_at: Timestamp,
-    /// How many collections these are.
+    /// Number of collections in the report.
     pub rounds: u32,
     /// Time in which any was under way.
     pub took: Duration,
@@ -90,7 +91,7 @@ pub struct NodeCollected {
     pub delete_failures: u64,
     /// Allocations that stay at the end, by reason.
     pub kept: BTreeMap<KeptReason, u64>,
-    /// When the node collects.
+    /// Thresholds at which the node collects.
     pub thresholds: Thresholds,
     /// Percent of the disk in use at the end.
     pub disk_percent: u8,
@@ -98,7 +99,7 @@ pub struct NodeCollected {
     pub inode_percent: u8,
 }
 
-/// When a node collects, in Nomad's terms.
+/// The thresholds at which a node collects, in Nomad's terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thresholds {
     /// `gc_max_allocs`.

@@ -1,4 +1,4 @@
-//! What a node has besides cpu, memory and disk.
+//! Devices: resources of a node besides CPU, memory and disk.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub struct DeviceInstance {
 /// A directory of the node that tasks may ask for by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostVolume {
-    /// Where it is.
+    /// The path of the device.
     pub path: String,
     /// Whether it may only be read.
     pub read_only: bool,

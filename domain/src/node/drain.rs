@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Timestamp;
 
-/// How an operator wants a node emptied.
+/// The operator's wishes for emptying a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainSpec {
-    /// What is left after this time is stopped, ready or not. `None`: no limit. Zero: at once.
+    /// Time after which the rest of the allocations is stopped, ready or not. `None`: no limit. Zero: at once.
     pub deadline: Option<Duration>,
     /// Leave instances of system jobs alone.
     pub ignore_system_jobs: bool,
@@ -18,14 +18,14 @@ pub struct DrainSpec {
 /// A drain under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// How.
+    /// The settings of the drain.
     pub spec: DrainSpec,
-    /// When it began.
+    /// Start time of the drain.
     pub started_at: Timestamp,
 }
 
 impl Drain {
-    /// When everything that is left must go; `None`: never.
+    /// Time at which all remaining allocations must go; `None`: never.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         self.spec.deadline.map(|after| self.started_at.plus(after))

@@ -72,7 +72,7 @@ pub struct Run {
     /// Its arguments.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its working directory, as the task sees it; the task's own unless said.
+    /// The working directory, as the task sees it; empty means the task's own.
     #[serde(default)]
     pub dir: String,
     /// Environment, over the task's.
@@ -83,7 +83,7 @@ pub struct Run {
     pub resource_limits: Option<ResourceLimits>,
     /// The user to run as: a name. `vcap` is the driver's default, as it is in Diego's cells.
     pub user: String,
-    /// What its lines and its failure are named by; the task's unless said, else `LOG`.
+    /// The name on the action's lines and in its failure. Empty means the task's, or `LOG` if that is empty too.
     #[serde(default)]
     pub log_source: String,
     /// Throw its output away.
@@ -102,17 +102,17 @@ pub struct ResourceLimits {
 
 /// Fetch a file or an archive; archives (tar, tar.gz, zip, known by their content) are unpacked.
 ///
-/// The node fetches, with its own network, and what comes is written with the rights of the task. What is no archive
-/// becomes a file of the name that its URL ends with. An archive with names or links that lead out of `to`, with
-/// devices, or that unpacks to more than the task's disk fails; set-id bits, owners and times are not kept. What may
-/// pass is attempted three times.
+/// The node fetches, with its own network, and the content is written with the rights of the task. Content other than
+/// an archive becomes a file of the name that its URL ends with. An archive fails if it has devices, or names or links
+/// that lead out of `to`. It also fails if it unpacks to more than the task's disk. Set-id bits, owners and times are
+/// not kept. A failure that may pass leads to three attempts.
 ///
-/// Nothing is cached, so that there is no field `cache_key`; Diego's own wire has one, which is passed over, because
-/// it never changed what comes.
+/// Nothing is cached, so that there is no field `cache_key`. Diego's own wire has one, which is ignored, because it
+/// never changed the fetched content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Download {
-    /// What it is, for the log.
+    /// A name of the fetched content, for the log.
     #[serde(default)]
     pub artifact: String,
     /// An `http`, `https` or `file` URL. A node gives no files of its own but those beneath `allow_downloads` of its
@@ -120,9 +120,9 @@ pub struct Download {
     pub from: String,
     /// A directory, as the task sees it. It is made if it is not there.
     pub to: String,
-    /// Who owns what comes, and with whose rights it is written.
+    /// The user that owns the fetched content and with whose rights it is written.
     pub user: String,
-    /// What its lines are named by.
+    /// The name on the action's log lines.
     #[serde(default)]
     pub log_source: String,
     /// `md5`, `sha1` or `sha256`; empty for none.
@@ -141,7 +141,7 @@ pub struct Download {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upload {
-    /// What it is, for the log.
+    /// A name of the sent content, for the log.
     #[serde(default)]
     pub artifact: String,
     /// A regular file, as the task sees it, no larger than the task's disk.
@@ -151,7 +151,7 @@ pub struct Upload {
     pub to: String,
     /// With whose rights it is read.
     pub user: String,
-    /// What its lines are named by.
+    /// The name on the action's log lines.
     #[serde(default)]
     pub log_source: String,
 }
@@ -160,11 +160,11 @@ pub struct Upload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeout {
-    /// What is bounded.
+    /// The bounded action.
     pub action: Box<Action>,
     /// Milliseconds.
     pub timeout_ms: i64,
-    /// What its lines are named by.
+    /// The name on the action's log lines.
     #[serde(default)]
     pub log_source: String,
 }
@@ -181,7 +181,7 @@ impl Timeout {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmitProgress {
-    /// What is watched.
+    /// The watched action.
     pub action: Box<Action>,
     /// Said before it.
     #[serde(default)]
@@ -192,7 +192,7 @@ pub struct EmitProgress {
     /// Said when it failed, before the reason.
     #[serde(default)]
     pub failure_message_prefix: String,
-    /// What these lines are named by.
+    /// The name on these log lines.
     #[serde(default)]
     pub log_source: String,
 }
@@ -201,9 +201,9 @@ pub struct EmitProgress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Try {
-    /// What is tried.
+    /// The action to try.
     pub action: Box<Action>,
-    /// What its lines are named by.
+    /// The name on the action's log lines.
     #[serde(default)]
     pub log_source: String,
 }
@@ -214,7 +214,7 @@ pub struct Try {
 pub struct Actions {
     /// At least one.
     pub actions: Vec<Action>,
-    /// What their lines are named by.
+    /// The name on the actions' log lines.
     #[serde(default)]
     pub log_source: String,
 }

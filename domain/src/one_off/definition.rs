@@ -1,4 +1,4 @@
-//! What a client wants done.
+//! The work that a client wants done.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct EnvVar {
 pub struct Condition {
     /// Left side, such as `${attr.kernel.name}`.
     pub attribute: String,
-    /// The comparison, `=` unless said.
+    /// The comparison; default `=`.
     #[serde(default)]
     pub operator: String,
     /// Right side.
@@ -30,9 +30,9 @@ pub struct Condition {
     pub value: String,
 }
 
-/// What a client wants done. As JSON its fields have Diego's names; those below `priority` are Muster's own.
+/// The work that a client wants done. As JSON its fields have Diego's names; those below `priority` are Muster's own.
 ///
-/// Never changes once it is accepted. A field that is not here is refused by name when it is read.
+/// A definition never changes once it is accepted. A field that is not here is refused by name when it is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
@@ -47,8 +47,8 @@ pub struct Definition {
     /// Disk in MiB, counted in placement; 0 means no limit, counted as the least that a job may ask for.
     #[serde(default)]
     pub disk_mb: i32,
-    /// Memory limit in MiB for the task as a whole; 0 means no limit but that of all tasks of its node together, counted
-    /// as the least that a job may ask for.
+    /// Memory limit in MiB for the task as a whole. 0 leaves only the limit of all tasks of its node together, and is
+    /// counted as the least that a job may ask for.
     #[serde(default)]
     pub memory_mb: i32,
     /// 1 to 100: its weight against other tasks, and the MHz that are counted in placement; 0 means 100.
@@ -63,11 +63,11 @@ pub struct Definition {
     /// Names its lines, and comes before its failure reasons. Metadata of its job, and a header of its log.
     #[serde(default)]
     pub log_source: String,
-    /// What the client calls its log: metadata of its job, and a header of its log. Without it the log is kept all the
+    /// The client's name for the log: metadata of its job, and a header of its log. Without it the log is kept all the
     /// same, where Diego throws it away.
     #[serde(default)]
     pub log_guid: String,
-    /// What the client calls its metrics: metadata of its job, and a label of its node's samples. Without it the task
+    /// The client's name for the metrics: metadata of its job, and a label of its node's samples. Without it the task
     /// has no samples, since nothing would bound how many there are.
     #[serde(default)]
     pub metrics_guid: String,
@@ -80,7 +80,8 @@ pub struct Definition {
     /// Returned as it is.
     #[serde(default)]
     pub annotation: String,
-    /// Rules for outgoing traffic. None: nothing may go out. The task has a network of its own; with rules for IPv6 it is in the node's.
+    /// Rules for outgoing traffic. None: nothing may go out. The task has a network of its own; with rules for IPv6 it
+    /// is in the node's.
     #[serde(default)]
     pub egress_rules: Vec<EgressRule>,
     /// The task goes to nodes whose metadata `placement_tags` has the same tags, and to no others.

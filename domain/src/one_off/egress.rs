@@ -1,4 +1,4 @@
-//! What a task may send to: Diego's security group rules.
+//! The destinations that a task may send to: Diego's security group rules.
 
 use std::net::IpAddr;
 
@@ -56,7 +56,7 @@ pub struct EgressRule {
     pub annotations: Vec<String>,
 }
 
-/// What rules come to.
+/// The reach that a list of rules gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Nothing may go out: a network namespace of its own, with nothing in it.
@@ -68,16 +68,16 @@ pub enum Reach {
 }
 
 impl EgressRule {
-    /// Why the rule is none, if it is none.
+    /// Returns the fault in the rule, if there is one.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.protocol_fault()
             .or_else(|| self.destinations_fault())
-            // What Diego takes and no packet could match: one ICMP to addresses of the other family.
+            // A rule that Diego takes and no packet could match: one ICMP to addresses of the other family.
             .or_else(|| self.as_policy(0).fault())
     }
 
-    /// What is wrong with the protocol, or does not go with it.
+    /// Returns the fault in the protocol or in a field that does not go with it.
     fn protocol_fault(&self) -> Option<String> {
         let Self {
             protocol,
@@ -174,7 +174,7 @@ impl EgressRule {
         None
     }
 
-    /// What `rules` come to.
+    /// The reach that `rules` give.
     #[must_use]
     pub fn reach(rules: &[Self]) -> Reach {
         if rules.is_empty() {
@@ -226,8 +226,8 @@ impl EgressRule {
         }
     }
 
-    /// The policy of a task that may send to everybody and whose rules want that told; `None` if none does. It refuses
-    /// nothing: that a rule is told of changes nobody's reach.
+    /// The policy of a task that may send everywhere and whose rules ask for a log. `None` if no rule asks for one. The
+    /// policy refuses nothing: a rule's log changes no reach.
     #[must_use]
     pub fn log_policy(rules: &[Self]) -> Option<NetworkPolicy> {
         if !rules.iter().any(|rule| rule.log) {

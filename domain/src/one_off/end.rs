@@ -1,4 +1,4 @@
-//! How the work of a one-off task ended, as its node knows it.
+//! The end of a one-off task's work, as its node knows it.
 
 use std::time::Duration;
 
@@ -7,28 +7,29 @@ use serde::{Deserialize, Serialize};
 use crate::alloc::Exit;
 use crate::id::Timestamp;
 
-/// How the work of a one-off task ended.
+/// The end of a one-off task's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
     /// Whether it failed.
     pub failed: bool,
-    /// Why, in Diego's words where it has some; at most [`super::REASON_BYTES_MAX`]. Empty if it did not.
+    /// Reason for the failure, in Diego's words where it has some; at most [`super::REASON_BYTES_MAX`]. Empty without a
+    /// failure.
     pub failure_reason: String,
-    /// Which action of the tree failed, such as `serial[1].timeout.run`; empty if none did.
+    /// The failed action of the tree, such as `serial[1].timeout.run`; empty if none did.
     pub failed_action: String,
     /// The beginning of the result file; at most [`super::RESULT_BYTES_MAX`], or as much as the node's operator allows.
     pub result: String,
     /// There was more of it.
     pub result_truncated: bool,
-    /// Why there is no result although one was asked for; empty otherwise.
+    /// Reason for a missing result although one was asked for; empty otherwise.
     pub result_note: String,
-    /// How the process ended that decided; `None` if none did.
+    /// The end of the process that decided; `None` if none did.
     pub exit: Option<Exit>,
-    /// What is known of an out-of-memory kill, if there was one.
+    /// Details of the out-of-memory kill, if there was one.
     pub oom: Option<Oom>,
-    /// What it used, as far as that was counted.
+    /// Resources that the task used, as far as they were counted.
     pub usage: Usage,
-    /// When its work was over, by its node.
+    /// Time of the end of the work, by its node.
     pub at: Timestamp,
 }
 
@@ -56,14 +57,14 @@ pub struct Oom {
     pub process: String,
 }
 
-/// What a task used. A value that could not be had is absent.
+/// The resources that a task used. A value that could not be had is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time.
     pub cpu: Option<Duration>,
     /// The most memory, in bytes.
     pub memory_peak_bytes: Option<u64>,
-    /// What else its node's eBPF programs counted; absent if they did not watch it.
+    /// Totals from the node's eBPF programs; absent if they did not watch the task.
     pub counted: Option<Counted>,
 }
 
@@ -80,11 +81,11 @@ pub struct Counted {
     pub net_tx_bytes: u64,
     /// Those packets.
     pub net_tx_packets: u64,
-    /// What block devices read and wrote for it; absent if its node does not count that.
+    /// Bytes that block devices read and wrote for the task; absent if its node does not count them.
     pub block: Option<BlockBytes>,
 }
 
-/// What block devices did for a task.
+/// The traffic of a task on block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockBytes {
     /// Bytes they read.

@@ -32,12 +32,12 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// [`super::Times::stop_after`] and [`GRACE`] to end them; the rest is for force and for a machine that is busy.
 pub const LOST_AFTER: Duration = Duration::from_mins(1);
 
-/// Where a task's root comes from.
+/// The source of a task's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Root {
     /// The node's own directories.
     Host,
-    /// What the node calls so.
+    /// The root that the node knows by this name.
     Named(String),
     /// A directory of the node.
     Directory(String),
@@ -111,8 +111,8 @@ pub const META_LOG_SOURCE: &str = "log_source";
 /// Metadata of a task's job: what the client counts it to.
 pub const META_DOMAIN: &str = "domain";
 
-/// What the client calls the task, its log and its metrics: with the allocation, so that whoever reads the log or the
-/// metrics has it without the task, also when that is forgotten. What is not said is left out.
+/// The client's names for the task, its log and its metrics. They go with the allocation, so that a reader of the log
+/// or the metrics has them after the task is forgotten. Empty names are left out.
 fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
     let said = [
         (META_DOMAIN, domain),
@@ -125,7 +125,7 @@ fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What is placed: once, and nowhere else afterwards.
+/// The group to place: once, and nowhere else afterwards.
 fn group(definition: &Definition, times: Times) -> TaskGroup {
     TaskGroup {
         name: GROUP.to_owned(),
@@ -208,7 +208,7 @@ fn task(definition: &Definition) -> Task {
         volume_mounts: Vec::new(),
         shutdown_delay: Duration::ZERO,
         kill_timeout: GRACE,
-        // Diego's signal, whatever the default of jobs is.
+        // Diego's signal, independent of the default of jobs.
         kill_signal: "SIGTERM".to_owned(),
         logs: LogConfig::default(),
         meta: BTreeMap::new(),

@@ -404,7 +404,7 @@ fn transfers_that_can_be_carried_out_have_no_fault() {
     }
 }
 
-/// What a transfer may take is the task's disk; the driver has bounds of its own for a task that names none.
+/// A task's disk bounds its transfers. The driver has bounds of its own for a task that sets no disk.
 #[test]
 fn the_disk_of_a_task_bounds_its_transfers() {
     let config = |disk_mb| {
@@ -523,7 +523,7 @@ fn egress_rules_choose_the_network() {
     }
 }
 
-/// What is told changes nobody's reach: no default is said, so that everything passes as without a policy.
+/// A rule with a log changes no reach: the policy sets no default, so that everything passes as without a policy.
 #[test]
 fn a_rule_for_everything_can_be_told() {
     let policy = |rules: Value| {

@@ -1,4 +1,4 @@
-//! What the leader's configuration says and every server must go by alike: it is in the log.
+//! Times from the leader's configuration that every server must apply alike: they are in the log.
 
 use std::time::Duration;
 
@@ -8,17 +8,18 @@ use super::job::LOST_AFTER;
 
 /// The shortest [`Times::lost_after`]: of less, nothing would be left of an agent's patience for an election.
 pub const LOST_AFTER_MIN: Duration = Duration::from_secs(45);
-/// The longest: for so long nobody is told of the end of a task on a node that is gone.
+/// The longest: nobody learns of the end of a task on a lost node for so long.
 pub const LOST_AFTER_MAX: Duration = Duration::from_hours(24);
-/// What an agent has of [`Times::lost_after`] to end a task: [`super::GRACE`], force, and a machine that is busy.
+/// The part of [`Times::lost_after`] in which an agent ends a task: [`super::GRACE`], force, and a busy machine.
 const ENDING: Duration = Duration::from_secs(30);
 
 /// Times that every server goes by alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// A task is taken for gone so long after its node was found gone. One that was desired before keeps what held then.
+    /// The wait after a node was found gone until its task is taken for gone. A task that was desired before a change
+    /// keeps the value of that time.
     pub lost_after: Duration,
-    /// How long a claim for a callback holds.
+    /// Duration of a claim for a callback.
     pub callback_claim: Duration,
 }
 
@@ -33,8 +34,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// How long an agent lets a task run without a server: until then, and no longer, it can end it before it is taken for
-    /// gone.
+    /// The time an agent lets a task run without a server. Within it, and no longer, the agent can end the task before
+    /// it is taken for gone.
     #[must_use]
     pub fn stop_after(&self) -> Duration {
         self.lost_after.saturating_sub(ENDING)

@@ -1,4 +1,4 @@
-//! What a one-off task must be before it is accepted.
+//! The conditions that a one-off task must meet before it is accepted.
 
 use crate::account::{Account, Shown};
 use crate::fault::Fault;
@@ -25,7 +25,7 @@ pub fn is_domain(domain: &str) -> bool {
     !domain.is_empty() && domain.len() <= GUID_BYTES_MAX && !domain.contains(char::is_control)
 }
 
-/// What is wrong with the name of a domain, if anything is.
+/// The fault in the name of a domain, if there is one.
 #[must_use]
 pub fn check_domain(domain: &str) -> Option<Fault> {
     let why = || format!("must have 1 to {GUID_BYTES_MAX} bytes and no control characters");
@@ -45,8 +45,8 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     faults.extend(check_domain(domain));
     check_definition(definition, &mut faults);
     if faults.is_empty() {
-        // What is left is what every job must be: the length of a value, a metadata name. Stopping on a node
-        // without a server and being waited for go together only where nothing is ever replaced.
+        // The rest are conditions of every job: the length of a value, a metadata name. Stopping on a node without a
+        // server and being waited for go together only where nothing is ever replaced.
         let mut job = job(guid, domain, definition, Times::default());
         // A guid may be longer than the id of a job, and a tree larger than the configuration of a driver.
         for name in [&mut job.id, &mut job.name] {
@@ -71,7 +71,7 @@ fn check_definition(definition: &Definition, faults: &mut Vec<Fault>) {
     check_rest(definition, &mut wrong);
 }
 
-/// Where and with how much it runs.
+/// Checks the root and the limits.
 fn check_root_and_limits(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     let Definition {
         rootfs,
@@ -117,7 +117,7 @@ fn check_root_and_limits(definition: &Definition, wrong: &mut impl FnMut(&str, S
     }
 }
 
-/// What it does, and what is told of it.
+/// Checks the action, the callback, the annotation, the rules for egress, the priority, and the constraints.
 fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     let Definition {
         action,
@@ -182,7 +182,7 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// What its log and metrics are known by.
+/// Checks the names of the task's log and metrics.
 fn check_labels(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     let Definition {
         log_source,
@@ -203,7 +203,7 @@ fn check_labels(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// Where it may go, until when it must have started there, and how long it is kept.
+/// Checks the placement, the start deadline, and the retention.
 fn check_tags_and_times(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     let Definition {
         placement_tags,
