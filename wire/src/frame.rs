@@ -9,12 +9,12 @@ use serde::de::DeserializeOwned;
 use crate::codec::{self, DecodeError, EncodeError};
 use crate::limits;
 
-/// The version of the messages in [`crate::rpc`]. A peer that differs is told so and disconnected.
+/// The version of the messages in [`crate::rpc`]. A peer with another one gets an error and is disconnected.
 pub const VERSION: u16 = 1;
 /// Bytes before the body.
 pub const HEADER_BYTES: usize = 6;
 
-/// What both ends of a stream agree on.
+/// The terms of a stream, the same at both of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
     /// Its name, for messages.
@@ -44,7 +44,7 @@ pub enum HeaderError {
     /// The body is too large.
     #[error("a frame of {bytes} bytes is above the limit of {max}")]
     TooLarge {
-        /// What the header says.
+        /// The size in the header.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -56,7 +56,7 @@ pub enum HeaderError {
     Version {
         /// The protocol's name.
         protocol: &'static str,
-        /// What the header says.
+        /// The version in the header.
         theirs: u16,
         /// Our version.
         ours: u16,

@@ -1,4 +1,4 @@
-//! What crosses a process.
+//! Messages that cross the boundary of a process.
 //!
 //! | module | what |
 //! |---|---|

@@ -23,8 +23,8 @@ pub const EXEC_CHUNK_BYTES_MAX: usize = 32 << 10;
 pub const EXEC_WINDOW_BYTES: u32 = 128 << 10;
 /// Bytes of a session's command, all arguments together. The kernel takes 2 MiB; a URL holds less.
 pub const EXEC_COMMAND_BYTES_MAX: usize = 64 << 10;
-/// What a reader of a log may have passed on without saying so. Below the least that an agent has on its way
-/// to one reader, so that the two never wait for each other.
+/// Bytes of a log that a reader may have passed on without acknowledging them. It is below the least that an agent has
+/// on its way to one reader, so that the two never wait for each other.
 pub const LOG_TAKEN_BYTES: u64 = 4 << 10;
 /// Bytes of an allocation's data in one message, as [`crate::rpc::DiskEntry::cost`] counts them.
 pub const DISK_PIECE_BYTES_MAX: usize = 64 << 10;
@@ -32,8 +32,8 @@ pub const DISK_PIECE_BYTES_MAX: usize = 64 << 10;
 /// takes few such streams at a time, and with all of them standing still three quarters of what its connection may have
 /// in flight are left.
 pub const DISK_WINDOW_BYTES: u32 = 512 << 10;
-/// What a node may have unpacked of such data without saying so: an eighth of the window, so that the two never wait for
-/// each other.
+/// Bytes of an allocation's data that a node may have unpacked without acknowledging them. It is an eighth of the
+/// window, so that the two never wait for each other.
 pub const DISK_TAKEN_BYTES: u64 = 64 << 10;
 /// Bytes of an HTTP request body. Nomad's `job_max_source_size` is 1 MiB of job file; its JSON form
 /// is up to four times that.

@@ -1,10 +1,9 @@
 //! Messages between agents and the control plane, over QUIC with ALPN [`ALPN_AGENT`].
 //!
-//! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with
-//! [`ToAgent`]. Any server of the cluster serves it. For everything that reads from a node (logs, statistics) the server opens a
-//! bidirectional stream to the agent, sends one [`NodeRequest`] and reads [`NodeReply`]s until the
-//! stream ends. An agent that wants the data of an allocation from another node asks on a stream of its own
-//! ([`AgentRequest`]).
+//! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with [`ToAgent`]. Any
+//! server of the cluster serves it. For everything that reads from a node (logs, statistics) the server opens a
+//! bidirectional stream to the agent. It sends one [`NodeRequest`] and reads [`NodeReply`]s until the stream ends. An
+//! agent that wants the data of an allocation from another node asks on a stream of its own ([`AgentRequest`]).
 
 mod disk;
 mod exec;
@@ -57,12 +56,12 @@ pub enum FromAgent {
         /// The news. Later entries about the same allocation win.
         reports: Vec<AllocReport>,
     },
-    /// What collections of finished allocations came to. At most one is under way, and one a minute is sent that nobody
-    /// asked for.
+    /// The result of collections of finished allocations. At most one message is under way, and at most one a minute is
+    /// sent without a request.
     Collected {
         /// The agent's number of this message, counted with those of [`Self::Report`].
         sequence: u64,
-        /// What.
+        /// The result.
         report: Box<NodeCollected>,
     },
 }
@@ -105,7 +104,7 @@ pub enum ToAgent {
     },
     /// The server refuses the node, as every other would. The session ends.
     Refused {
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// The leader has counted a heartbeat, and all before it.
@@ -121,7 +120,7 @@ pub enum ToAgent {
         /// The number of the newest committed report message.
         sequence: u64,
     },
-    /// What the node must run or stop.
+    /// Allocations that the node must run or stop.
     Desired {
         /// The state these come from.
         index: LogIndex,
@@ -148,21 +147,22 @@ pub enum ToAgent {
     },
     /// This server cannot serve the node for a while. The session ends.
     TryElsewhere {
-        /// Why.
+        /// The reason.
         reason: String,
         /// Not to come back here before.
         after: Duration,
     },
-    /// What tasks of every node may send and receive where neither job nor node says it. Said before the first
-    /// [`Self::Desired`] of a session, and when it changes; never said by a cluster that never had such a policy.
+    /// The network policy for tasks of every node where neither job nor node says it. It is sent before the first
+    /// [`Self::Desired`] of a session, and when it changes. A cluster that never had such a policy sends none.
     ClusterPolicy {
-        /// The entry that wrote it. An agent that heard of a later one is not told anything older.
+        /// The index of the entry that wrote it. An agent that received a later one gets no older one.
         index: LogIndex,
         /// The policy.
         policy: Box<NetworkPolicy>,
     },
-    /// Where servers listen for clients, by TCP: no task is to reach that unless its node allows it. Said before the first
-    /// [`Self::Desired`] of a session, and when it changes. An unspecified address is the server's that says it.
+    /// The addresses on which servers listen for clients, by TCP. No task is to reach them unless its node allows it.
+    /// They are sent before the first [`Self::Desired`] of a session, and when they change. An unspecified address
+    /// stands for that of the sending server.
     Apis {
         /// Addresses of HTTP, and of Diego's wire where it is spoken.
         addrs: Vec<SocketAddr>,
@@ -174,9 +174,9 @@ pub enum ToAgent {
 pub enum NodeRequest {
     /// Output of a task.
     Logs(LogsRequest),
-    /// What the node uses.
+    /// Resource usage of the node.
     NodeStats,
-    /// What an allocation uses.
+    /// Resource usage of an allocation.
     AllocStats {
         /// The allocation.
         alloc_id: AllocId,
@@ -187,15 +187,15 @@ pub enum NodeRequest {
         /// Only say what would be done.
         dry_run: bool,
     },
-    /// What the network policies of an allocation's tasks let pass and refused.
+    /// Packets that the network policies of an allocation's tasks allowed and refused.
     AllocNetwork {
         /// The allocation.
         alloc_id: AllocId,
         /// Only verdicts with a greater number.
         after: u64,
     },
-    /// Output of a task, in [`LogPiece`]s. Whoever asks says with [`LogTaken`] on the same stream what it passed
-    /// on, so that what is on its way to a slow reader is bounded, and leaves room for everything else.
+    /// Output of a task, in [`LogPiece`]s. The reader acknowledges with [`LogTaken`] on the same stream the output that
+    /// it passed on. So the output on its way to a slow reader is bounded and leaves room for everything else.
     ReadLogs(LogsRequest),
     /// Run a command in a task, with its input and output as streams.
     Exec(ExecSession),
@@ -208,24 +208,24 @@ pub enum NodeRequest {
         /// By name or number.
         signal: String,
     },
-    /// What an allocation used in the last minutes.
+    /// Resources that an allocation used in the last minutes.
     AllocHistory {
         /// The allocation.
         alloc_id: AllocId,
     },
-    /// The data of an allocation that has ended, in [`DiskPiece`]s. Whoever asks says with [`DiskTaken`] on the same
-    /// stream what it unpacked.
+    /// The data of an allocation that has ended, in [`DiskPiece`]s. The reader acknowledges with [`DiskTaken`] on the
+    /// same stream the data that it unpacked.
     ReadDisk(DiskRequest),
 }
 
-/// Which output of which task.
+/// An output of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogsRequest {
     /// The allocation.
     pub alloc_id: AllocId,
     /// The task.
     pub task: String,
-    /// Which of its two streams.
+    /// The stream: one of its two.
     pub stream: LogStream,
     /// Where to begin.
     pub from: LogOrigin,
@@ -280,14 +280,14 @@ pub struct LogPiece {
     pub offset: u64,
     /// Position in the stream after these bytes, counted from the first byte that the task ever wrote.
     pub position: u64,
-    /// When the agent took them from the task, or up to a tenth of a second earlier. `None` if that is lost.
+    /// Time at which the agent took them from the task, or up to a tenth of a second earlier. `None` if that is lost.
     pub at: Option<Timestamp>,
     /// The bytes; at most [`crate::limits::LOG_CHUNK_BYTES_MAX`].
     pub data: Vec<u8>,
 }
 
 impl LogPiece {
-    /// What it counts for in [`LogTaken`]: its bytes and a flat rate for the rest of the message.
+    /// The size that counts in [`LogTaken`]: its bytes and a flat rate for the rest of the message.
     #[must_use]
     pub fn cost(&self) -> u64 {
         const REST_OF_MESSAGE_BYTES: u64 = 128;
@@ -295,11 +295,11 @@ impl LogPiece {
     }
 }
 
-/// From whoever reads a log: pieces were passed on. Said at the latest when they add up to
+/// An acknowledgement by the reader of a log: it passed pieces on. It is sent at the latest when they add up to
 /// [`crate::limits::LOG_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogTaken {
-    /// Their [`LogPiece::cost`], together.
+    /// The sum of their [`LogPiece::cost`].
     pub bytes: u64,
 }
 
@@ -335,18 +335,18 @@ pub enum NodeReply {
     },
     /// Nothing happened for a while; the node is alive.
     Idle,
-    /// What the node uses.
+    /// Resource usage of the node.
     NodeStats(Box<NodeStats>),
-    /// What an allocation uses.
+    /// Resource usage of an allocation.
     AllocStats(Box<AllocStats>),
     /// The question cannot be answered.
     Failed {
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         reason: String,
         /// The kind of failure.
         kind: FailureKind,
     },
-    /// What a collection came to, or would.
+    /// The result of a collection, or of a dry run.
     Collected {
         /// Allocations destroyed.
         freed: u64,
@@ -357,7 +357,7 @@ pub enum NodeReply {
         /// Allocations that stay, by reason; without those that run.
         kept: Vec<(String, u64)>,
     },
-    /// What network policies let pass and refused.
+    /// Packets that network policies allowed and refused.
     AllocNetwork(Box<AllocNetwork>),
     /// Bytes of a log.
     LogPiece(LogPiece),
@@ -371,7 +371,7 @@ pub enum NodeReply {
         /// rotated away before they were read.
         dropped: bool,
     },
-    /// All of a log was told: it ends here, or if it was followed, its task is over.
+    /// All of a log was sent: it ends here, or if it was followed, its task is over.
     LogEnd {
         /// Position in the stream.
         position: u64,
@@ -392,7 +392,7 @@ pub enum NodeReply {
         /// To these tasks.
         tasks: Vec<String>,
     },
-    /// What an allocation used in the last minutes.
+    /// Resources that an allocation used in the last minutes.
     AllocHistory(Box<AllocHistory>),
     /// Some of an allocation's data.
     DiskPiece(DiskPiece),
@@ -400,7 +400,7 @@ pub enum NodeReply {
     DiskEnd(DiskSum),
 }
 
-/// What the network policies of an allocation's tasks let pass and refused.
+/// Packets that the network policies of an allocation's tasks allowed and refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocNetwork {
     /// Its own address, if it has a network of its own.
@@ -414,12 +414,12 @@ pub struct AllocNetwork {
     pub last: u64,
 }
 
-/// What one rule of one task met since the task has its policy.
+/// Packets that one rule of one task met since the task has its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCount {
     /// The task.
     pub task: String,
-    /// Of what it sends, or of what it receives.
+    /// Whether the rule is for sent packets; else it is for received ones.
     pub egress: bool,
     /// The rule's name.
     pub rule: String,
@@ -437,7 +437,7 @@ pub struct Verdict {
     /// Its place in the order of the allocation's verdicts, from 1 at the agent's start: where numbers are left out,
     /// verdicts are missing.
     pub number: u64,
-    /// When.
+    /// Time of the verdict.
     pub at: Timestamp,
     /// The task.
     pub task: String,
@@ -459,10 +459,10 @@ pub struct Verdict {
     pub bytes: u32,
 }
 
-/// What a node uses.
+/// Resource usage of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStats {
-    /// When it was measured.
+    /// Time of the measurement.
     pub at: Timestamp,
     /// Bytes of memory: total, available, free.
     pub memory_total_bytes: u64,
@@ -478,7 +478,7 @@ pub struct NodeStats {
     pub cpu_idle: Duration,
     /// The file system of the allocation directories: bytes in all.
     pub disk_total_bytes: u64,
-    /// The same: bytes available.
+    /// The file system of the allocation directories: bytes available.
     pub disk_available_bytes: u64,
     /// Every task of the node, by allocation, from one collection.
     pub allocs: Vec<AllocStats>,
@@ -488,7 +488,7 @@ pub struct NodeStats {
     pub agent_cpu: Duration,
     /// Resident bytes of the agent's own process.
     pub agent_resident_bytes: u64,
-    /// What collection of finished allocations did and has before it.
+    /// State and counters of the collection of finished allocations.
     pub collection: NodeCollection,
     /// Limits of tasks that were found to be others than theirs, and set again, since the agent's start.
     pub limits_repaired: u64,
@@ -511,7 +511,7 @@ pub struct NodeCollection {
     pub destroyed: BTreeMap<String, u64>,
     /// Destroys that were refused.
     pub refusals: u64,
-    /// When the newest was destroyed, and why.
+    /// Time at which the newest was destroyed, and the reason.
     pub last: Option<(Timestamp, String)>,
     /// Destroyed directories whose deletion is not over.
     pub deleting: u64,
@@ -523,16 +523,16 @@ pub struct NodeCollection {
     pub delete_failures: u64,
     /// Time that all threads together spent on deleting.
     pub delete_busy: Duration,
-    /// What cannot be deleted at present, each with the reason; a few of them.
+    /// Directories that cannot be deleted at present, each with the reason; a few of them.
     pub stuck: Vec<(String, String)>,
 }
 
-/// What an allocation uses.
+/// Resource usage of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocStats {
     /// The allocation.
     pub alloc_id: AllocId,
-    /// When it was measured.
+    /// Time of the measurement.
     pub at: Timestamp,
     /// Its tasks by name.
     pub tasks: BTreeMap<String, TaskStats>,
@@ -545,7 +545,7 @@ pub struct AllocStats {
 pub struct AllocDisk {
     /// How its limit is held: `quota` by the file system, `accounted` by measuring, `off` not at all.
     pub enforcement: String,
-    /// Why not by the file system; empty if it is.
+    /// The reason why the file system does not enforce the limit; empty if it does.
     pub reason: String,
     /// Most bytes.
     pub limit_bytes: u64,
@@ -555,7 +555,7 @@ pub struct AllocDisk {
     pub used_bytes: Option<u64>,
     /// Inodes in use.
     pub used_inodes: Option<u64>,
-    /// When that was measured.
+    /// Time of the measurement; `None` if it was not measured.
     pub measured_at: Option<Timestamp>,
 }
 
@@ -574,17 +574,17 @@ pub struct Histogram {
 impl Histogram {
     /// How many buckets there are.
     pub const BUCKETS: usize = 24;
-    /// What times in the first bucket are below, in nanoseconds.
+    /// The bound of the first bucket in nanoseconds; times in it are below.
     pub const FIRST_BOUND_NS: u64 = 1_024;
 
-    /// What times in `bucket` are below, in nanoseconds; `None` for the last.
+    /// The bound of `bucket` in nanoseconds; times in it are below. `None` for the last.
     #[must_use]
     pub fn bound_ns(bucket: usize) -> Option<u64> {
         (bucket + 1 < Self::BUCKETS).then(|| Self::FIRST_BOUND_NS << bucket)
     }
 }
 
-/// How long processes stood still for want of one thing, since the task began.
+/// Time in which processes waited for one resource, since the task began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// At least one of them.
@@ -593,8 +593,8 @@ pub struct Pressure {
     pub full: Option<Duration>,
 }
 
-/// What a task uses. A value that cannot be had is absent, never zero. Of a task that runs in none of the agent's
-/// cgroups, its driver tells what it tells, CPU time since the agent asks.
+/// Resource usage of a task. A value that cannot be had is absent, never zero. For a task in none of the agent's
+/// cgroups, the values are those of its driver. Its CPU time counts from the agent's first question.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskStats {
     /// CPU time, from eBPF `sched_switch`; from the cgroup where there is no program.
@@ -605,7 +605,7 @@ pub struct TaskStats {
     pub run_delay: Option<Histogram>,
     /// Times the kernel stopped the task for its CPU quota, from the cgroup.
     pub throttled_periods: Option<u64>,
-    /// Time it stood still for that, from the cgroup.
+    /// Time for which it was stopped, from the cgroup.
     pub throttled: Option<Duration>,
     /// Bytes of memory charged, from the cgroup.
     pub memory_bytes: Option<u64>,
@@ -629,11 +629,11 @@ pub struct TaskStats {
     pub memory_max_events: Option<u64>,
     /// Page faults that went to disk, from the cgroup.
     pub major_faults: Option<u64>,
-    /// How long processes stood still for want of a CPU, from the cgroup.
+    /// Time in which processes waited for a CPU, from the cgroup.
     pub pressure_cpu: Option<Pressure>,
-    /// How long processes stood still for want of memory, from the cgroup.
+    /// Time in which processes waited for memory, from the cgroup.
     pub pressure_memory: Option<Pressure>,
-    /// How long processes stood still for want of what is read or written, from the cgroup.
+    /// Time in which processes waited for I/O, from the cgroup.
     pub pressure_io: Option<Pressure>,
     /// Processes and threads, from the cgroup.
     pub pids: Option<u64>,
@@ -669,13 +669,14 @@ pub struct TaskStats {
     pub block_read_bytes: Option<u64>,
     /// Requests that read, from eBPF.
     pub block_reads: Option<u64>,
-    /// Bytes written to block devices, from eBPF. Without the `io` controller in v2, without what the kernel writes later.
+    /// Bytes written to block devices, from eBPF. Without the `io` controller in v2, later writes by the kernel are not
+    /// included.
     pub block_write_bytes: Option<u64>,
     /// Requests that wrote, from eBPF.
     pub block_writes: Option<u64>,
     /// From when a device was given a request until it was done with it, from eBPF.
     pub block_latency: Option<Histogram>,
-    /// Why values are absent: name of the value and the reason.
+    /// Reasons for absent values: name of the value and the reason.
     pub absent: BTreeMap<String, String>,
     /// The first process of the task; 0 if none runs.
     pub pid: u32,

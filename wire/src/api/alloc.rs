@@ -19,7 +19,7 @@ pub use metric::{Metric, NodeScoreMeta};
 pub use signal::{SignalRequest, read_signal, read_stop};
 pub use task::{TaskEvent, TaskState};
 
-/// What of an allocation is about its node.
+/// The node of an allocation, as an answer shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRef {
     /// The node's name.
@@ -88,9 +88,9 @@ pub struct GarbageCollection {
     pub eligible: bool,
     /// From when on, if nothing else changes: nanoseconds since the epoch. 0: something else must change first.
     pub eligible_at: u64,
-    /// Why it stays until then, as a word, the same as in metrics; empty if it is eligible.
+    /// The reason why it stays until then, as a word, the same as in metrics; empty if it is eligible.
     pub kept: String,
-    /// The same for people.
+    /// The same reason as text.
     pub reason: String,
 }
 
@@ -277,7 +277,7 @@ fn text(id: Option<impl ToString>) -> String {
     id.map(|id| id.to_string()).unwrap_or_default()
 }
 
-/// What was asked of an allocation; `null` where nothing was.
+/// The transitions that were asked of an allocation; `null` for each that was not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredTransition {

@@ -25,14 +25,14 @@ const ALIKE_MIN: f64 = 0.8;
 /// Characters of a user's name or value that an answer repeats: more than any name of Nomad's has.
 const SHOWN_CHARS: usize = 64;
 
-/// What was found while reading. At most [`limits::FAULTS_MAX`] of each are kept and the rest are counted:
-/// a body of nothing but nonsense must not cost more than one of sense.
+/// Faults and warnings found while reading. At most [`limits::FAULTS_MAX`] of each are kept. Further faults are only
+/// counted: a body of nothing but nonsense must not cost more than one of sense.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     faults: Vec<Fault>,
     faults_more: usize,
     warnings: Vec<String>,
-    /// What was said without an effect, or in other words than it is answered: JSON text by JSON pointer.
+    /// Values without an effect, or written in other words than the answer has: JSON text by JSON pointer.
     kept: BTreeMap<String, String>,
 }
 
@@ -52,12 +52,12 @@ impl Findings {
         }
     }
 
-    /// What [`Block::keep`] kept since this was asked last.
+    /// Takes the values that [`Block::keep`] kept since the last call.
     pub(super) fn take_kept(&mut self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.kept)
     }
 
-    /// Why it is refused, and what is ignored although it was said.
+    /// The faults for which the body is refused, and the warnings about fields that are ignored.
     pub(super) fn into_parts(self) -> (Vec<Fault>, Vec<String>) {
         let Self {
             mut faults,
@@ -78,23 +78,23 @@ impl Findings {
 /// A body is not JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
-    /// There is no body.
+    /// The body is empty.
     #[error("Request body is empty")]
     Empty,
     /// The body is malformed.
     #[error("request body: line {line}, column {column}: {reason}")]
     Malformed {
-        /// Where, counted from 1.
+        /// Its position, counted from 1.
         line: usize,
-        /// Where, counted from 1.
+        /// Its position, counted from 1.
         column: usize,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// What `fields` reads from the block that `body` is; `None` of it goes with a fault. Fields that are neither read
-/// nor `known` are faults, too.
+/// Reads the block in `body` with `fields`; a `None` from `fields` comes with a fault. Fields that are neither read nor
+/// `known` are faults, too.
 pub(super) fn read<T>(
     body: &[u8],
     known: &Known,
@@ -107,7 +107,7 @@ pub(super) fn read<T>(
     Ok(read_with_warnings(body, known, fields)?.0)
 }
 
-/// The same, with a warning for each harmless field.
+/// Reads the block as [`read`] does, with a warning for each harmless field.
 pub(super) fn read_with_warnings<T>(
     body: &[u8],
     known: &Known,
@@ -246,7 +246,7 @@ impl Known {
 pub(super) struct Block<'v> {
     /// Its path from the body, such as `Job.TaskGroups[0]`.
     pub(super) at: String,
-    /// The same as a JSON pointer from the block that is kept: `/TaskGroups/0`.
+    /// Its JSON pointer from the block that is kept: `/TaskGroups/0`.
     pointer: String,
     map: &'v Map<String, Value>,
     found: &'v RefCell<Findings>,
@@ -519,7 +519,7 @@ impl<'v> Block<'v> {
         }
     }
 
-    /// Looks at what nobody asked for.
+    /// Looks at the fields that the reader did not ask for.
     pub(super) fn finish(self, known: &Known) {
         let Self {
             map,

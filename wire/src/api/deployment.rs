@@ -131,7 +131,7 @@ impl From<&domain::DeploymentGroup> for DeploymentState {
     }
 }
 
-/// What `PUT /v1/deployment/promote/:id` takes.
+/// The body of `PUT /v1/deployment/promote/:id`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PromoteRequest {
@@ -143,7 +143,7 @@ pub struct PromoteRequest {
     pub groups: Vec<String>,
 }
 
-/// What `PUT /v1/deployment/pause/:id` takes.
+/// The body of `PUT /v1/deployment/pause/:id`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PauseRequest {
@@ -153,7 +153,7 @@ pub struct PauseRequest {
     pub pause: bool,
 }
 
-/// What `PUT /v1/deployment/allocation-health/:id` takes, with its ids read.
+/// The body of `PUT /v1/deployment/allocation-health/:id`, with its ids parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthRequest {
     pub healthy: Vec<AllocId>,
@@ -174,7 +174,7 @@ pub struct DeploymentUpdateResponse {
     pub index: u64,
 }
 
-/// What clients of Nomad send along.
+/// Fields that clients of Nomad send along.
 const KNOWN: Known = Known {
     derived: &["Region", "Namespace", "SecretID", "AuthToken"],
     harmless: &[],

@@ -1,9 +1,8 @@
-//! What differs between two jobs, in the form that `PUT /v1/job/:id/plan` answers and people read.
+//! Differences between two jobs, in the form that `PUT /v1/job/:id/plan` answers.
 //!
-//! Jobs are compared in their JSON form, by the table in `diff/schema.rs`: so a field that this version
-//! only passes on is told like any other. Form and words are Nomad's. What Nomad marks as edited without
-//! saying what is edited (`migrate`, `spread`, `scaling`, `lifecycle`, `volume_mount`, a task's `restart`)
-//! is listed here.
+//! Jobs are compared in their JSON form, by the table in `diff/schema.rs`. So a field that this version only passes on
+//! is compared like any other. Form and words are Nomad's. Nomad marks some blocks as edited without listing the edits:
+//! `migrate`, `spread`, `scaling`, `lifecycle`, `volume_mount`, a task's `restart`. Their edits are listed here.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -88,7 +87,7 @@ pub struct TaskDiff {
     pub fields: Vec<FieldDiff>,
     #[serde(with = "null")]
     pub objects: Vec<ObjectDiff>,
-    /// What the change means for its instances.
+    /// The change's effects on its instances.
     #[serde(with = "null")]
     pub annotations: Vec<String>,
 }
@@ -115,7 +114,7 @@ pub struct FieldDiff {
     pub new: String,
     #[serde(rename = "Type")]
     pub diff_type: DiffType,
-    /// What the change means for instances.
+    /// The change's effects on instances.
     #[serde(with = "null")]
     pub annotations: Vec<String>,
 }
@@ -128,8 +127,8 @@ pub struct DiffJobsError {
     new: String,
 }
 
-/// What differs between `old` and `new`, each a job in its JSON form or absent. With `context`, values
-/// that stayed are told too where something beside them changed.
+/// Compares `old` and `new`, each a job in its JSON form or absent. With `context`, unchanged values are listed too
+/// where something beside them changed.
 ///
 /// # Errors
 ///

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Why a text is not a duration.
+/// The error for a text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration: write it as 30s, 500ms or 1h30m")]
 pub struct ParseDurationError {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
 }
 
@@ -62,7 +62,7 @@ pub fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// `duration` for people, as Go prints it: `15s`, `1m30s`, `250ms`.
+/// `duration` as text in Go's form: `15s`, `1m30s`, `250ms`.
 #[must_use]
 pub fn text(duration: Duration) -> String {
     let seconds = duration.as_secs();

@@ -41,7 +41,7 @@ pub struct Evaluation {
     pub previous_eval: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub blocked_eval: String,
-    /// What could not be placed, by group.
+    /// Metrics of the instances that could not be placed, by group.
     #[serde(rename = "FailedTGAllocs", skip_serializing_if = "BTreeMap::is_empty")]
     pub failed_tg_allocs: BTreeMap<String, Metric>,
     /// Instances that wait, by group.

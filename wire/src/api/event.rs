@@ -17,7 +17,7 @@ use crate::api::node::Node;
 use crate::api::operator::{GcRound, NodeGcRound};
 use crate::api::task::Task;
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Topic {
     Job,
@@ -27,9 +27,9 @@ pub enum Topic {
     Deployment,
     /// Reserved: there are no services yet.
     Service,
-    /// One-off tasks. Ours.
+    /// One-off tasks. Nomad has no such topic.
     Task,
-    /// Collections of garbage: on servers by rule, on nodes by node. Ours.
+    /// Collections of garbage: on servers by rule, on nodes by node. Nomad has no such topic.
     GarbageCollection,
 }
 
@@ -81,7 +81,7 @@ pub struct Events<P = Value> {
 #[serde(rename_all = "PascalCase")]
 pub struct Event<P = Value> {
     pub topic: Topic,
-    /// What the entry did, the same for all its events: `JobRegistered`, `PlanResult`, …
+    /// The entry's effect, the same for all its events: `JobRegistered`, `PlanResult`, …
     #[serde(rename = "Type")]
     pub event_type: String,
     /// The row's id.
@@ -110,7 +110,7 @@ pub enum Payload {
     NodeGarbageCollection(Box<NodeGcRound>),
 }
 
-/// Why a stream ends. Nomad's streams break off without a word.
+/// The reason why a stream ends. Nomad's streams break off without one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct StreamError {
@@ -122,7 +122,7 @@ pub struct StreamError {
 #[serde(rename_all = "PascalCase")]
 pub struct StreamErrorBody {
     pub code: StreamErrorCode,
-    /// For people.
+    /// The message, as text.
     pub message: String,
     /// The index from which events were to come.
     pub index: u64,

@@ -62,10 +62,10 @@ pub struct Output {
 pub struct ExitResult {
     /// Its exit code; 128 and the signal's number if a signal ended it.
     pub exit_code: i32,
-    /// The signal that ended it; 0 is none. Ours, as what follows: other clients pass over it.
+    /// The signal that ended it; 0 is none. Nomad has neither this field nor the next; other clients pass over them.
     #[serde(skip_serializing_if = "is_zero")]
     pub signal: i32,
-    /// What else is to be said of it.
+    /// A remark about its end; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -82,7 +82,7 @@ fn is_zero(number: &i32) -> bool {
 mod tests {
     use super::*;
 
-    /// What Nomad's command line sends.
+    /// Frames that Nomad's command line sends are read.
     #[test]
     fn frames_of_a_client_are_read() {
         let read = |text| serde_json::from_str::<Input>(text).unwrap();
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(read(r#"{"version":1,"auth_token":"x"}"#), Input::default());
     }
 
-    /// What Nomad's command line reads.
+    /// Frames to Nomad's command line have the fields that it reads.
     #[test]
     fn frames_to_a_client_have_its_names() {
         let piece = Piece {

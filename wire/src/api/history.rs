@@ -1,4 +1,4 @@
-//! What allocations used in the last minutes.
+//! Resources that allocations used in the last minutes.
 
 #![expect(missing_docs, reason = "fields are those of the node's answer")]
 
@@ -17,7 +17,7 @@ pub struct AllocHistory {
     pub step_nanos: u64,
     /// For how long a point is kept.
     pub kept_nanos: u64,
-    /// Since when the node looks, in nanoseconds since the epoch: nothing is known from before.
+    /// Start of the node's measurements, in nanoseconds since the epoch; nothing is known from before.
     pub since: u64,
     pub tasks: BTreeMap<String, TaskHistory>,
 }
@@ -27,13 +27,13 @@ pub struct AllocHistory {
 pub struct TaskHistory {
     /// From old to new.
     pub points: Vec<Point>,
-    /// Times between points of which nothing is known: the task did not run, or nobody looked.
+    /// Times between points of which nothing is known: the task did not run, or was not measured.
     pub gaps: Vec<Gap>,
     /// Name of the value, or `history`, and why it is absent.
     pub absent: BTreeMap<String, String>,
 }
 
-/// What was used in a span of time. What is absent is `null`.
+/// Resources used in a span of time. Absent values are `null`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Point {
@@ -55,7 +55,7 @@ pub struct Point {
     pub tcp_retransmits: Option<u64>,
     pub block_read_bytes: Option<u64>,
     pub block_write_bytes: Option<u64>,
-    /// How long at least one thread stood still for want of a CPU; then of memory, and of disks.
+    /// Time in which at least one thread waited for a CPU; the next fields are for memory and for disks.
     #[serde(rename = "PressureCPUNanos")]
     pub pressure_cpu_nanos: Option<u64>,
     pub pressure_memory_nanos: Option<u64>,

@@ -69,7 +69,7 @@ pub struct Job {
     pub spreads: Vec<Spread>,
     #[serde(with = "null")]
     pub task_groups: Vec<TaskGroup>,
-    /// What groups take over that say nothing of their own; all zero where there is no such thing.
+    /// The update block for groups that have none of their own; all zero without one.
     #[serde(deserialize_with = "null::deserialize")]
     pub update: Update,
     pub multiregion: Null,
@@ -351,7 +351,7 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
     }
 }
 
-/// What happens when a task ends by itself.
+/// The policy for a task that ends by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RestartPolicy {
@@ -426,7 +426,7 @@ pub struct Task {
     pub kind: String,
     #[serde(rename = "CSIPluginConfig")]
     pub csi_plugin_config: Null,
-    /// What it may send and receive. Nomad has no such field.
+    /// The network policy of the task. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<NetworkPolicy>,
 }
@@ -491,14 +491,14 @@ pub struct LogConfig {
     pub max_files: u32,
     #[serde(rename = "MaxFileSizeMB")]
     pub max_file_size_mb: u32,
-    /// What is taken in a second, such as `1mb`: a number and kb, mb or gb, 1 024, 1 024² and 1 024³ bytes.
-    /// Absent for as much as comes.
+    /// The most output that is taken in a second, such as `1mb`: a number and kb, mb or gb (1 024, 1 024² and 1 024³
+    /// bytes). Absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// What becomes of more: `drop`; absent for `block`.
+    /// The treatment of output above `rate`: `drop`; absent for `block`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_limit: Option<String>,
-    /// What becomes of output while the disk is full: `drop`; absent for `block`.
+    /// The treatment of output while the disk is full: `drop`; absent for `block`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_full: Option<String>,
 }
@@ -532,7 +532,7 @@ impl From<domain::LogConfig> for LogConfig {
     }
 }
 
-/// What `PUT /v1/jobs` takes.
+/// The body of `PUT /v1/jobs`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RegisterRequest {
@@ -550,9 +550,9 @@ pub struct RegisterResponse {
     pub eval_id: String,
     pub eval_create_index: u64,
     pub job_modify_index: u64,
-    /// For people, one a line; empty if there is nothing to say.
+    /// Warnings as text, one a line; empty without any.
     pub warnings: String,
-    /// Of a purge: objects that went at once, by kind, the job among them. Ours.
+    /// Objects that a purge removed at once, by kind, the job among them. Nomad has no such field.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub freed: BTreeMap<String, u64>,
     pub index: u64,
@@ -577,7 +577,7 @@ pub struct ValidateResponse {
 pub struct VersionsResponse {
     /// Newest first.
     pub versions: Vec<Job>,
-    /// What each version changed of the one before it, if that was asked for.
+    /// The changes of each version against the one before it, if they were asked for.
     #[serde(with = "null")]
     pub diffs: Vec<JobDiff>,
     pub index: u64,

@@ -1,4 +1,4 @@
-//! What network policies let pass and refused.
+//! Packets that network policies allowed and refused.
 
 #![expect(missing_docs, reason = "fields are those of the node's answer")]
 
@@ -19,7 +19,8 @@ pub struct AllocNetwork {
     /// How many came after the number that was asked for and are not among them: nobody kept them for so long, or
     /// they were more than one answer has.
     pub missed: u64,
-    /// What to ask for next: the allocation's newest number. They begin again with the node's agent.
+    /// The number for the next question: that of the allocation's newest verdict. Numbers begin again with the node's
+    /// agent.
     pub last: u64,
 }
 
@@ -78,7 +79,7 @@ fn protocol(number: u8) -> String {
 }
 
 impl AllocNetwork {
-    /// What a node answered to the question for verdicts with a greater number than `after`.
+    /// A node's answer about verdicts with a greater number than `after`.
     #[must_use]
     pub fn after(network: &rpc::AllocNetwork, after: u64) -> Self {
         let rpc::AllocNetwork {

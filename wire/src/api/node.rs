@@ -227,7 +227,7 @@ pub struct DrainStrategy {
     /// Nanoseconds; 0 for no limit, below 0 for at once.
     pub deadline: i64,
     pub ignore_system_jobs: bool,
-    /// When everything that is left must go.
+    /// The time at which everything that is left must go.
     pub force_deadline: Option<Rfc3339>,
     pub started_at: Rfc3339,
 }
@@ -280,7 +280,7 @@ impl From<&domain::NodeEvent> for NodeEvent {
     }
 }
 
-/// What a node has.
+/// Resources of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeResources {
@@ -388,7 +388,7 @@ pub struct NodeAddress {
     pub gateway: String,
 }
 
-/// What the operator keeps from tasks.
+/// Resources that the operator keeps from tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ReservedResources {
@@ -431,7 +431,7 @@ pub struct ReservedNetworks {
     pub reserved_host_ports: String,
 }
 
-/// What `PUT /v1/node/:id/eligibility` takes.
+/// The body of `PUT /v1/node/:id/eligibility`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EligibilityRequest {
@@ -458,7 +458,7 @@ pub struct NodeUpdateResponse {
 /// Fields that every request of Nomad's clients may have.
 const COMMON_FIELDS: &[&str] = &["Region", "Namespace", "SecretID", "AuthToken"];
 
-/// What `PUT /v1/node/:id/drain` takes.
+/// The body of `PUT /v1/node/:id/drain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainRequest {
@@ -496,7 +496,7 @@ impl From<DrainSpec> for DrainSpecRequest {
     }
 }
 
-/// What the body of `PUT /v1/node/:id/drain` asks for.
+/// The parsed body of `PUT /v1/node/:id/drain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainOrder {
     /// `None`: no longer.
@@ -507,7 +507,7 @@ pub struct DrainOrder {
     pub warnings: Vec<String>,
 }
 
-/// What the body of `PUT /v1/node/:id/drain` asks for. It may repeat the id of the path.
+/// Reads the body of `PUT /v1/node/:id/drain`. It may repeat the id of the path.
 ///
 /// # Errors
 ///
@@ -550,7 +550,7 @@ pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
     read.map(|(order, warnings)| DrainOrder { warnings, ..order })
 }
 
-/// What the body of `PUT /v1/node/:id/eligibility` asks for. It may repeat the id of the path.
+/// Reads the body of `PUT /v1/node/:id/eligibility`. It may repeat the id of the path.
 ///
 /// # Errors
 ///
@@ -602,7 +602,7 @@ mod tests {
         );
     }
 
-    /// Below 0 is at once, 0 is no limit; the domain says it the other way round.
+    /// A deadline below 0 means at once, and 0 means no limit. The domain has it the other way round.
     #[test]
     fn a_drain_has_three_kinds_of_deadline() {
         let read = |deadline: &str| {

@@ -106,7 +106,7 @@ pub struct ServerHealth {
     pub voter: bool,
     /// RFC 3339.
     pub stable_since: String,
-    /// Why it is not well; empty if it is. Not Nomad's.
+    /// The reason why it is not well; empty if it is. Not Nomad's.
     pub reason: String,
 }
 
@@ -147,7 +147,7 @@ pub struct StateCheckServer {
     pub tables: BTreeMap<String, String>,
     /// Tables in which it differs from most servers.
     pub differing: Vec<String>,
-    /// Why it gave none.
+    /// The reason for a missing hash; empty if it gave one.
     pub error: String,
 }
 
@@ -202,25 +202,25 @@ pub struct GcReport {
     pub nodes: Vec<GcNode>,
 }
 
-/// What a collection of garbage came to: the payload of an event. Ours.
+/// The result of a garbage collection: the payload of an event. Nomad has no such event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcRound {
-    /// What it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`; `purge` of what
-    /// was below a job that somebody purged.
+    /// The kind of objects it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`. `purge` stands for the
+    /// objects of a job that a client purged.
     pub rule: String,
-    /// Of the job that was purged; else empty.
+    /// The namespace of the job that was purged; else empty.
     pub namespace: String,
-    /// The same.
+    /// The id of the job that was purged; else empty.
     #[serde(rename = "JobID")]
     pub job_id: String,
-    /// It came to its end. If not, another leader began anew.
+    /// Whether it came to its end. If not, another leader began anew.
     pub complete: bool,
-    /// What ended before was looked at; nanoseconds since the epoch.
+    /// The time before which an object must have ended to be looked at; nanoseconds since the epoch.
     pub before: u64,
-    /// When its first slice was proposed; nanoseconds since the epoch.
+    /// Time of its first slice's proposal; nanoseconds since the epoch.
     pub began_at: u64,
-    /// When its last was.
+    /// Time of its last slice's proposal; nanoseconds since the epoch.
     pub ended_at: u64,
     /// Log entries it took.
     pub slices: u64,
@@ -232,7 +232,7 @@ pub struct GcRound {
     pub kept: BTreeMap<String, u64>,
 }
 
-/// What collections of finished allocations on a node came to: the payload of an event. Ours.
+/// The result of collections of finished allocations on a node: the payload of an event. Nomad has no such event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeGcRound {
@@ -242,7 +242,7 @@ pub struct NodeGcRound {
     /// When the first destroy was chosen; nanoseconds since the epoch, by the node's clock. No two of a node have the
     /// same: what comes twice, because a session broke before its answer, is known by it.
     pub began_at: u64,
-    /// When the last was over and what it left was deleted.
+    /// Time at which the last was over and its remains were deleted.
     pub ended_at: u64,
     /// How many collections these are: more than one if they followed each other closely, or no server was in reach.
     pub rounds: u32,
@@ -273,7 +273,7 @@ pub struct NodeGcRound {
 }
 
 impl NodeGcRound {
-    /// What the node called `name` told.
+    /// The report of the node called `name`.
     #[must_use]
     pub fn new(node_id: NodeId, name: &str, report: &NodeCollected) -> Self {
         let NodeCollected {
@@ -319,7 +319,7 @@ impl NodeGcRound {
     }
 }
 
-/// What became of the objects of one kind.
+/// Counts of the objects of one kind: freed and kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcCount {
@@ -332,12 +332,12 @@ pub struct GcCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcKept {
-    /// For people.
+    /// The reason, as text.
     pub reason: String,
     pub count: u64,
 }
 
-/// What a node destroyed.
+/// The result of a collection on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcNode {
@@ -351,6 +351,6 @@ pub struct GcNode {
     /// Their bytes on disk.
     pub bytes: u64,
     pub kept: Vec<GcKept>,
-    /// Why it did not; empty if it did.
+    /// The reason for a failed collection; empty without one.
     pub error: String,
 }

@@ -1,4 +1,4 @@
-//! What tasks may send and receive. Nomad has nothing like it.
+//! Network policies: the traffic that tasks may send and receive. Nomad has nothing like it.
 
 #![expect(missing_docs, reason = "fields carry the names of the job file")]
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::null;
 
-/// What tasks may send and receive.
+/// A network policy: the traffic that tasks may send and receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NetworkPolicy {

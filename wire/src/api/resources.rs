@@ -14,7 +14,7 @@ use crate::api::job::{Affinity, Constraint};
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
 
-/// What a task asks for, or a sum of it.
+/// The resources that a task asks for, or a sum of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Resources {
@@ -202,7 +202,7 @@ pub struct Network {
     pub dynamic_ports: Vec<Port>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hostname: String,
-    /// What a group's tasks may send and receive. Nomad has no such field.
+    /// The network policy of a group's tasks. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<NetworkPolicy>,
 }
@@ -236,7 +236,7 @@ pub struct Port {
     pub ignore_collision: bool,
 }
 
-/// What an allocation holds on its node.
+/// The resources that an allocation holds on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 #[expect(
@@ -252,7 +252,7 @@ pub struct AllocatedResources {
 }
 
 impl AllocatedResources {
-    /// What one instance of `group` holds on the node with address `ip`.
+    /// The resources that one instance of `group` holds on the node with address `ip`.
     #[must_use]
     pub fn new(group: &TaskGroup, holding: &Holding, ip: &str) -> Self {
         let ports = &holding.ports;
@@ -309,7 +309,7 @@ impl AllocatedResources {
     }
 }
 
-/// What an instance of `group` holds for its task `owner`, or for all of them; `None` if nothing was asked for.
+/// The network of an instance of `group` for its task `owner`, or for all of them; `None` if nothing was asked for.
 fn held_network(
     group: &TaskGroup,
     holding: &Holding,
@@ -339,7 +339,7 @@ fn held_network(
     })
 }
 
-/// What one task holds.
+/// The resources that one task holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocatedTask {
@@ -397,7 +397,7 @@ pub struct AllocatedMemory {
     pub memory_max_mb: i64,
 }
 
-/// What the tasks of a group hold together.
+/// The resources that the tasks of a group hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Shared {

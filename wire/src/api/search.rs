@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::block::{self, Known};
 use crate::api::job::request::ReadJobError;
 
-/// What `PUT /v1/search` takes.
+/// The body of `PUT /v1/search`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SearchRequest {

@@ -1,4 +1,4 @@
-//! What nodes and allocations use.
+//! Resource usage of nodes and allocations.
 //!
 //! Nomad's fields are rates and are measured between two samples; a value that cannot be had is missing from
 //! `Measured`. Beside them stands `Muster`: the counters as the kernel keeps them, with the reason for each
@@ -36,7 +36,7 @@ pub struct NodeStats {
     pub muster: NodeCounters,
 }
 
-/// What the node's cores do, in percent of the time.
+/// The node's CPU time by kind, in percent of the time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuStats {
@@ -90,7 +90,7 @@ pub struct NodeCounters {
     #[serde(rename = "AgentCPUNanos")]
     pub agent_cpu_nanos: u64,
     pub agent_resident_bytes: u64,
-    /// Limits of tasks that somebody had changed, and that were set again, since the agent's start.
+    /// Limits of tasks that were found changed, and that were set again, since the agent's start.
     pub limits_repaired: u64,
     /// Reasons for which the node takes no new work, by name.
     pub conditions: BTreeMap<String, String>,
@@ -122,7 +122,7 @@ pub struct Collection {
     pub deleted_bytes: u64,
     pub delete_failures: u64,
     pub delete_busy_nanos: u64,
-    /// What cannot be deleted at present, and why.
+    /// Directories that cannot be deleted at present, and the reason for each.
     pub stuck: BTreeMap<String, String>,
 }
 
@@ -174,7 +174,7 @@ pub struct AllocStats {
     pub muster: AllocCounters,
 }
 
-/// What is known of an allocation besides its tasks.
+/// Counters of an allocation besides those of its tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocCounters {
@@ -188,7 +188,7 @@ pub struct AllocCounters {
 pub struct EphemeralDisk {
     /// `quota` by the file system, `accounted` by measuring, `off`.
     pub enforcement: String,
-    /// Why not by the file system; empty if it is.
+    /// The reason why the file system does not enforce the limit; empty if it does.
     pub reason: String,
     pub limit_bytes: u64,
     pub limit_inodes: u64,
@@ -222,7 +222,7 @@ impl From<&rpc::AllocDisk> for EphemeralDisk {
     }
 }
 
-/// What one task uses.
+/// Resource usage of one task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskUsage {
@@ -234,7 +234,7 @@ pub struct TaskUsage {
     pub muster: TaskCounters,
 }
 
-/// What a task, or an allocation, uses.
+/// Resource usage of a task or of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ResourceUsage {
@@ -298,7 +298,7 @@ pub struct TaskCounters {
     pub memory_high_events: Option<u64>,
     pub memory_max_events: Option<u64>,
     pub major_faults: Option<u64>,
-    /// How long processes stood still for want of something.
+    /// Time in which processes waited for a CPU; the next fields are for memory and for disks.
     #[serde(rename = "PressureCPU")]
     pub pressure_cpu: Option<Pressure>,
     pub pressure_memory: Option<Pressure>,
@@ -350,7 +350,7 @@ pub struct TaskNetwork {
     pub address: String,
     /// Ports at that address, by label.
     pub ports: BTreeMap<String, u16>,
-    /// Whether others are to be told this address, and not the node's.
+    /// Whether this address is to be advertised, and not the node's.
     pub auto_advertise: bool,
 }
 
@@ -369,7 +369,7 @@ impl From<&alloc::TaskNetwork> for TaskNetwork {
     }
 }
 
-/// How long processes stood still for want of one thing.
+/// Time in which processes waited for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Pressure {
@@ -403,14 +403,15 @@ pub struct Histogram {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Bucket {
-    /// What they are below, at least half of it; `None` for all that took longer than any other bucket takes.
+    /// The bucket's upper bound, exclusive; `None` for the last bucket, which has none. The lower bound is half of it,
+    /// or 0 in the first bucket.
     pub below_nanos: Option<u64>,
     pub count: u64,
 }
 
 impl Histogram {
-    /// What the shortest `share` of all times is below; `None` if there are none, or if it cannot be said because
-    /// they end in the last bucket.
+    /// An upper bound of the shortest `share` of all times. `None` if there are no times, or if the share ends in the
+    /// last bucket.
     #[must_use]
     pub fn below_nanos(&self, share: f64) -> Option<u64> {
         let wanted = share * self.count as f64;
@@ -548,7 +549,7 @@ impl From<&rpc::TaskStats> for TaskCounters {
 }
 
 impl NodeStats {
-    /// What the newer of two samples says. Without an earlier one the rates are means since boot.
+    /// The rates between two samples. Without an earlier one they are means since boot.
     ///
     /// `mhz` is what the node's fingerprint offers over all cores.
     #[must_use]
@@ -620,7 +621,7 @@ impl NodeStats {
 }
 
 impl AllocStats {
-    /// What the newer of two samples says. Without an earlier one no rate is measured.
+    /// The rates between two samples. Without an earlier one no rate is measured.
     ///
     /// `core_mhz` is the speed of one of the node's cores.
     #[must_use]

@@ -7,51 +7,51 @@ use muster_domain::one_off::{Callback, Definition, End, OneOff, OneOffState, Pha
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What `PUT /v1/tasks` takes.
+/// The body of `PUT /v1/tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DesireRequest {
-    /// Its name: letters, digits, `-` and `_`.
+    /// The task's name: letters, digits, `-` and `_`.
     pub task_guid: String,
-    /// What the client counts it to.
+    /// The domain to which the client assigns it.
     pub domain: String,
-    /// What to do.
+    /// The work of the task.
     pub task_definition: Definition,
 }
 
-/// What `PUT /v1/tasks` answers.
+/// The answer to `PUT /v1/tasks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DesireResponse {
-    /// Its name.
+    /// The task's name.
     pub task_guid: String,
-    /// False: the same task was desired before.
+    /// Whether the task is new. If not, the same task was desired before.
     pub created: bool,
-    /// The entry that made it; tells it from an earlier task of that name.
+    /// The index of the entry that made it; tells it from an earlier task of that name.
     pub generation: u64,
-    /// The entry that this answer is of.
+    /// The index of the entry that this answer is of.
     pub index: u64,
 }
 
-/// What every change of a task answers.
+/// The answer to every change of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskResponse {
-    /// The entry that changed it.
+    /// The index of the entry that changed it.
     pub index: u64,
 }
 
-/// Why a request about tasks is refused.
+/// The reason why a request about tasks is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskError {
     /// Diego's name for the kind of error.
     #[serde(rename = "type")]
     pub kind: String,
-    /// For people.
+    /// The message, as text.
     pub message: String,
 }
 
-/// What `PUT /v1/domains` takes.
+/// The body of `PUT /v1/domains`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertDomainRequest {
@@ -76,18 +76,18 @@ pub struct Domain {
     pub ttl: Option<u64>,
 }
 
-/// A task: its definition, and what became of it.
+/// A task: its definition and its status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// What to do.
+    /// The definition of the task.
     #[serde(flatten)]
     pub definition: Definition,
-    /// What became of it.
+    /// The status of the task.
     #[serde(flatten)]
     pub status: TaskStatus,
 }
 
-/// What became of a task.
+/// The status of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(
@@ -97,20 +97,20 @@ pub struct Task {
 pub struct TaskStatus {
     /// Its name.
     pub task_guid: String,
-    /// What the client counts it to.
+    /// The domain to which the client assigns it.
     pub domain: String,
     /// `Pending`, `Running`, `Completed` or `Resolving`.
     pub state: String,
-    /// What happens beside that: `placing`, `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
+    /// The finer state: `placing`, `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
     /// `delivering`, `resolving`.
     pub phase: String,
-    /// When it was desired, in nanoseconds since 1970, as all times here.
+    /// Time at which it was desired, in nanoseconds since 1970, as all times here.
     pub created_at: u64,
-    /// When it last changed.
+    /// Time of its last change.
     pub updated_at: u64,
-    /// When its first process started; 0 if none has.
+    /// Time at which its first process started; 0 if none has.
     pub started_at: u64,
-    /// When it first was completed; 0 if it is not.
+    /// Time at which it first was completed; 0 if it is not.
     pub first_completed_at: u64,
     /// The node that has or had it; empty if none has.
     pub cell_id: String,
@@ -118,19 +118,19 @@ pub struct TaskStatus {
     pub alloc_id: String,
     /// The beginning of the result file.
     pub result: String,
-    /// There was more of it.
+    /// Whether the result file had more.
     pub result_truncated: bool,
-    /// Why there is no result although one was asked for.
+    /// The reason for an absent result that was asked for; empty without one.
     pub result_note: String,
     /// Whether it failed.
     pub failed: bool,
-    /// Why.
+    /// The reason for the failure.
     pub failure_reason: String,
-    /// Which action of the tree failed, such as `serial[1].run`.
+    /// The action of the tree that failed, such as `serial[1].run`.
     pub failed_action: String,
     /// How often room was looked for and there was none.
     pub rejection_count: u32,
-    /// Why there was none the last time; empty if that was never so.
+    /// The reason why there was none the last time; empty if that was never so.
     pub rejection_reason: String,
     /// Exit code of the process that decided, if one did.
     pub exit_code: Option<i32>,
@@ -144,7 +144,7 @@ pub struct TaskStatus {
     pub oom_peak_bytes: u64,
     /// The name of the process that was killed because memory ran out; empty if unknown.
     pub oom_process: String,
-    /// When its work was over, by its node; 0 if it is not. It is completed when that is in the log.
+    /// Time at which its work was over, by its node's clock; 0 if it is not. It is completed when that is in the log.
     pub ended_at: u64,
     /// CPU time in nanoseconds, if it was counted.
     pub cpu_ns: Option<u64>,
@@ -166,11 +166,12 @@ pub struct TaskStatus {
     pub block_write_bytes: Option<u64>,
     /// Deliveries of its callback that failed.
     pub callback_attempts: u32,
-    /// When its callback is tried again; 0: at once, or there is none, or it is given up.
+    /// Time of the next try of its callback; 0: at once, or there is none, or it is given up.
     pub callback_next_at: u64,
     /// Its callback failed too often.
     pub callback_given_up: bool,
-    /// When its callback was given up; 0 if it is not. The task is kept after that as long as after its completion.
+    /// Time at which its callback was given up; 0 if it is not. The task is kept after that as long as after its
+    /// completion.
     pub callback_given_up_at: u64,
     /// The entry that made it; tells it from an earlier task of that name.
     pub generation: u64,
@@ -178,7 +179,7 @@ pub struct TaskStatus {
     pub modify_index: u64,
 }
 
-/// What a completed task tells its callback. Diego's fields.
+/// The body of the call to a completed task's callback, in Diego's fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallbackBody {
@@ -186,13 +187,13 @@ pub struct CallbackBody {
     pub task_guid: String,
     /// Whether it failed.
     pub failed: bool,
-    /// Why.
+    /// The reason for the failure.
     pub failure_reason: String,
     /// The beginning of the result file.
     pub result: String,
-    /// What the client gave it.
+    /// The client's annotation of the task.
     pub annotation: String,
-    /// When it was desired, in nanoseconds since 1970.
+    /// Time at which it was desired, in nanoseconds since 1970.
     pub created_at: u64,
 }
 
@@ -271,7 +272,7 @@ impl TaskStatus {
         }
     }
 
-    /// Why it waits for room; empty if it does not, or nobody has looked for room yet.
+    /// The reason why it waits for room; empty if it does not, or room was not looked for yet.
     #[must_use]
     pub fn waits_for(&self) -> &str {
         if self.state == OneOffState::Pending.word() {
@@ -352,7 +353,7 @@ pub fn read_desire(body: &[u8]) -> Result<DesireRequest, ReadDesireError> {
     serde_json::from_value(value).map_err(|error| ReadDesireError::Json(error.to_string()))
 }
 
-/// Why a body asks for no task.
+/// The reason why a body could not be read as a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadDesireError {
     /// It is not JSON, or none of the shape it should have.
@@ -366,11 +367,11 @@ pub enum ReadDesireError {
     },
 }
 
-/// The kinds of actions, for people.
+/// The kinds of actions, for error messages.
 const ACTION_KINDS: &str =
     "download, upload, run, timeout, emit_progress, try, parallel, serial, codependent";
 
-/// Where the first action is that is an object without exactly one field. What else may be wrong is not looked at.
+/// The place of the first action that is an object without exactly one field. Other faults are not looked for.
 fn empty_action(action: &Value) -> Option<String> {
     let mut all = vec![("action".to_owned(), action)];
     while let Some((at, action)) = all.pop() {
@@ -397,7 +398,7 @@ fn empty_action(action: &Value) -> Option<String> {
 ///
 /// # Errors
 ///
-/// What is wrong with it, for people.
+/// The fault of the body, as text.
 pub fn read_upsert_domain(body: &[u8]) -> Result<UpsertDomainRequest, String> {
     read(body)
 }
@@ -434,15 +435,15 @@ pub fn invalid_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
 
 /// Kinds of errors, by Diego's names.
 pub mod kind {
-    /// What was sent is not what it should be.
+    /// The request is not valid.
     pub const INVALID_REQUEST: &str = "InvalidRequest";
     /// The body cannot be read.
     pub const INVALID_JSON: &str = "InvalidJSON";
-    /// The task is not in a state from which that goes.
+    /// The task's state does not allow the change.
     pub const INVALID_STATE_TRANSITION: &str = "InvalidStateTransition";
-    /// There is another task of that guid.
+    /// Another task of that guid exists.
     pub const RESOURCE_EXISTS: &str = "ResourceExists";
-    /// There is no such task.
+    /// The task does not exist.
     pub const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";
 }
 

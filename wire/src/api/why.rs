@@ -1,4 +1,4 @@
-//! Why instances of a group can go to a node or not. Ours; Nomad has no such answer.
+//! Reasons why instances of a group can go to a node or not. Nomad has no such answer.
 
 #![expect(missing_docs, reason = "fields say what they are")]
 
@@ -35,20 +35,20 @@ pub struct WhyNode {
     pub obstacles: Vec<Obstacle>,
 }
 
-/// What keeps an instance from a node.
+/// An obstacle to an instance on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Obstacle {
     /// `node`, `pool`, `datacenter`, `constraint`, `missing`, `cpu`, `memory`, `disk`, `cores`, `port`, `ports`,
     /// `devices`, `distinct_hosts` or `distinct_property`.
     pub kind: String,
-    /// For people.
+    /// The obstacle, as text.
     pub text: String,
-    /// What one instance needs, where that is a number; MHz or MiB.
+    /// The amount that one instance needs, where that is a number; MHz or MiB.
     pub needed: Option<u64>,
-    /// What is free.
+    /// The amount that is free.
     pub free: Option<u64>,
-    /// Who is in the way, where somebody is.
+    /// The allocation that is in the way; empty without one.
     #[serde(rename = "HeldByAllocID")]
     pub held_by_alloc_id: String,
 }

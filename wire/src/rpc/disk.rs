@@ -1,9 +1,9 @@
 //! The data of an allocation on their way to the one that replaces it on another node.
 //!
-//! Agents do not know each other. The agent of the replacement opens a stream to its server, says [`AgentRequest`], and
-//! reads [`AgentReply`]s. The server looks who has the data and opens a stream to that node with a [`DiskRequest`]; from
-//! then on it passes on what the node sends, and in the other direction [`DiskTaken`]. Of what was sent and not taken
-//! [`DISK_WINDOW_BYTES`] may be on their way at most, all the way from node to node.
+//! Agents do not know each other. The agent of the replacement opens a stream to its server, sends an [`AgentRequest`],
+//! and reads [`AgentReply`]s. The server finds the node with the data and opens a stream to it with a [`DiskRequest`].
+//! From then on it passes the data from the node on, and [`DiskTaken`] in the other direction. At most
+//! [`DISK_WINDOW_BYTES`] may be sent and not taken, all the way from node to node.
 //!
 //! A tree comes as a walk: a directory is entered, its content follows, and it is left. No name is a path, so nothing
 //! that is sent can name a place outside. Only [`DiskSum`] says that the walk is over: a stream that ends before it was
@@ -21,7 +21,7 @@ pub enum AgentRequest {
     FetchDisk {
         /// The replacement, an allocation of the node that asks.
         alloc_id: AllocId,
-        /// Whose data are wanted.
+        /// The allocation whose data are wanted.
         previous: AllocId,
     },
 }
@@ -29,7 +29,7 @@ pub enum AgentRequest {
 /// An answer to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentReply {
-    /// The data are yet to come; whoever is asked is alive.
+    /// The data are yet to come; the answering side is alive.
     Idle,
     /// Some of the data.
     DiskPiece(DiskPiece),
@@ -37,17 +37,17 @@ pub enum AgentReply {
     DiskEnd(DiskSum),
     /// The data cannot be had at this moment.
     Later {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The data will never be had.
     Gone {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Whose data a node is to send.
+/// A request for the data of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRequest {
     /// The allocation.
@@ -65,7 +65,7 @@ pub struct DiskPiece {
 }
 
 impl DiskPiece {
-    /// What it counts for in the window.
+    /// The size that counts in the window.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.entries.iter().map(DiskEntry::cost).sum()
@@ -75,7 +75,7 @@ impl DiskPiece {
 /// A directory that goes over with what is in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DiskPlace {
-    /// What the group's tasks share: `alloc/data`.
+    /// The directory that the group's tasks share: `alloc/data`.
     Shared,
     /// The `local` directory of this task.
     Local(String),
@@ -84,13 +84,13 @@ pub enum DiskPlace {
 /// A step of the walk. Names are one part of a path, in whatever bytes the file system has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskEntry {
-    /// What follows is in this directory of the allocation. The one before has ended.
+    /// The place of the following entries in the allocation. The place before has ended.
     Place(DiskPlace),
     /// A directory: what follows is in it, until it is left.
     Enter {
         /// Its name.
         name: Vec<u8>,
-        /// Whose it is.
+        /// Its owner, permissions and age.
         meta: FileMeta,
     },
     /// The directory that was entered last is complete.
@@ -99,25 +99,25 @@ pub enum DiskEntry {
     File {
         /// Its name.
         name: Vec<u8>,
-        /// Whose it is.
+        /// Its owner, permissions and age.
         meta: FileMeta,
         /// Its bytes, holes included.
         bytes: u64,
     },
     /// Bytes of the file that came last.
     Data {
-        /// Where they are in it.
+        /// Their position in it.
         offset: u64,
-        /// They.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// A symbolic link.
     Link {
         /// Its name.
         name: Vec<u8>,
-        /// Whose it is.
+        /// Its owner, permissions and age.
         meta: FileMeta,
-        /// What it says, which nobody follows.
+        /// The target of the link, which is never followed.
         target: Vec<u8>,
     },
     /// One more name of a file that came before.
@@ -130,7 +130,7 @@ pub enum DiskEntry {
 }
 
 impl DiskEntry {
-    /// What it counts for in the window: its bytes and a flat rate for the rest.
+    /// The size that counts in the window: its bytes and a flat rate for the rest.
     #[must_use]
     pub fn cost(&self) -> u64 {
         const REST_BYTES: u64 = 64;
@@ -145,7 +145,7 @@ impl DiskEntry {
     }
 }
 
-/// Whose a file is, what may be done with it, and its age.
+/// Owner, permissions and age of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMeta {
     /// The number of its owner.
@@ -154,13 +154,13 @@ pub struct FileMeta {
     pub gid: u32,
     /// Its permissions, never with a set-id bit.
     pub mode: u32,
-    /// When it was changed last: seconds since 1970.
+    /// Time of its last change: seconds since 1970.
     pub changed_s: i64,
-    /// And nanoseconds.
+    /// Nanoseconds beyond `changed_s`.
     pub changed_ns: u32,
 }
 
-/// What a walk came to.
+/// The totals of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskSum {
     /// Directories, files and links that were sent, each name for itself.
@@ -171,10 +171,10 @@ pub struct DiskSum {
     pub left: u64,
 }
 
-/// From whoever unpacks: pieces are on its disk. Said at the latest when they add up to
+/// An acknowledgement by the node that unpacks: pieces are on its disk. It is sent at the latest when they add up to
 /// [`crate::limits::DISK_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskTaken {
-    /// Their [`DiskPiece::cost`], together.
+    /// The sum of their [`DiskPiece::cost`].
     pub bytes: u64,
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LogStream;
 
-/// Which command, and where.
+/// A command, and the task to run it in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSession {
     /// The allocation.
@@ -25,7 +25,7 @@ pub struct ExecSession {
     pub tty: bool,
 }
 
-/// What goes into a session.
+/// Input of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecInput {
     /// Bytes for the command's standard input; at most [`crate::limits::EXEC_CHUNK_BYTES_MAX`].
@@ -46,11 +46,11 @@ pub enum ExecInput {
     },
 }
 
-/// What the rest of a message counts for.
+/// Bytes that count for a message's other fields.
 const REST_OF_MESSAGE_BYTES: u64 = 128;
 
 impl ExecInput {
-    /// What it counts for in the window.
+    /// The size that counts in the window.
     #[must_use]
     pub fn cost(&self) -> u64 {
         match self {
@@ -64,14 +64,14 @@ impl ExecInput {
 /// Bytes that a command wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecPiece {
-    /// Which output; with a terminal there is one, [`LogStream::Stdout`].
+    /// The output stream; with a terminal there is one, [`LogStream::Stdout`].
     pub stream: LogStream,
     /// The bytes; at most [`crate::limits::EXEC_CHUNK_BYTES_MAX`].
     pub data: Vec<u8>,
 }
 
 impl ExecPiece {
-    /// What it counts for in the window.
+    /// The size that counts in the window.
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.data.len() as u64 + REST_OF_MESSAGE_BYTES
@@ -85,6 +85,6 @@ pub struct ExecExit {
     pub code: i32,
     /// The signal that ended it; 0 is none.
     pub signal: i32,
-    /// What else the driver says of it.
+    /// A remark of the driver about the end; absent if there is none.
     pub note: Option<String>,
 }

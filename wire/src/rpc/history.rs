@@ -1,4 +1,4 @@
-//! What an allocation used in the last minutes, in steps.
+//! Resources that an allocation used in the last minutes, in steps.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_domain::id::{AllocId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What an allocation used in the last minutes.
+/// Resources that an allocation used in the last minutes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocHistory {
     /// The allocation.
@@ -15,22 +15,23 @@ pub struct AllocHistory {
     pub step: Duration,
     /// For how long a point is kept.
     pub kept: Duration,
-    /// Since when the node's agent looks: nothing is known from before.
+    /// Start of the agent's measurements; nothing is known from before.
     pub since: Timestamp,
     /// Its tasks by name, also those that ended since.
     pub tasks: BTreeMap<String, TaskHistory>,
 }
 
-/// What a task used in the last minutes.
+/// Resources that a task used in the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskHistory {
     /// From old to new. There is none for a time in which the task did not run.
     pub points: Vec<HistoryPoint>,
-    /// Why values are absent from the newest points, or all points: name of the value, or `history`, and the reason.
+    /// Reasons for values absent from the newest points, or all points: name of the value, or `history`, and the
+    /// reason.
     pub absent: BTreeMap<String, String>,
 }
 
-/// What a task used in a span of time. A value that cannot be had is absent, never zero.
+/// Resources that a task used in a span of time. A value that cannot be had is absent, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
     /// The span's end.
@@ -57,10 +58,10 @@ pub struct HistoryPoint {
     pub block_read_bytes: Option<u64>,
     /// Bytes written to block devices, from eBPF.
     pub block_write_bytes: Option<u64>,
-    /// How long at least one of its threads stood still for want of a CPU, from the cgroup.
+    /// Time in which at least one of its threads waited for a CPU, from the cgroup.
     pub pressure_cpu: Option<Duration>,
-    /// The same of memory.
+    /// Time in which at least one of its threads waited for memory, from the cgroup.
     pub pressure_memory: Option<Duration>,
-    /// The same of disks.
+    /// Time in which at least one of its threads waited for disks, from the cgroup.
     pub pressure_io: Option<Duration>,
 }

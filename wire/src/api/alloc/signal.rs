@@ -17,11 +17,11 @@ pub struct SignalRequest {
     pub task: String,
 }
 
-/// What the body of `PUT /v1/client/allocation/:id/signal` asks for. It may repeat the id of the path.
+/// Reads the body of `PUT /v1/client/allocation/:id/signal`. It may repeat the id of the path.
 ///
 /// # Errors
 ///
-/// [`ReadJobError`] for malformed bodies, and without a signal.
+/// [`ReadJobError`] for a malformed body, or one without a signal.
 pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError> {
     const KNOWN: Known = Known {
         derived: COMMON_FIELDS,

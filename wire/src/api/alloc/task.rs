@@ -1,4 +1,4 @@
-//! What became of an allocation's tasks.
+//! States and events of an allocation's tasks.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 

@@ -1,4 +1,4 @@
-//! What a change means for instances, as far as the change alone says so.
+//! A change's effects on instances, as far as they follow from the change alone.
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,9 @@ pub fn annotate(diff: &mut JobDiff) {
     }
 }
 
-/// Adds how many instances something happens to: by group, by what happens. Where instances are updated in place and none
-/// is replaced, no change replaces any, whatever it does where a node has less room.
+/// Adds the numbers of affected instances: by group, by effect. Where instances are updated in place and none is
+/// replaced, task annotations of a replacement become those of an update in place. A change that replaces instances
+/// only for want of room counts as in place there.
 pub fn annotate_updates(diff: &mut JobDiff, mut updates: BTreeMap<String, BTreeMap<String, u64>>) {
     for group in &mut diff.task_groups {
         group.updates = updates.remove(&group.name).unwrap_or_default();

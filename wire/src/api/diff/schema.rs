@@ -1,9 +1,9 @@
-//! What a job's JSON is made of, for comparing.
+//! The structure of a job's JSON, for comparing.
 
 /// A kind of block.
 #[derive(Debug)]
 pub(super) struct Kind {
-    /// The order in which blocks within are told; those not named go first.
+    /// The order in which blocks within are listed; those not named go first.
     pub(super) order: &'static [&'static str],
     /// Values that are not compared.
     pub(super) hidden: &'static [&'static str],
@@ -24,7 +24,7 @@ pub(super) struct Kind {
 pub(super) enum Items {
     /// Texts, as a set.
     Texts,
-    /// Texts, as a set, told in context even if nothing of it changed.
+    /// Texts, as a set, listed in context even if nothing of it changed.
     TextsInContext,
     /// Blocks without a name, as a set: an edited one is one that went and one that came.
     Set(&'static Kind),
@@ -32,7 +32,7 @@ pub(super) enum Items {
     ByName(&'static Kind),
 }
 
-/// Fields of a group that are told only if both versions have the group.
+/// Fields of a group that are listed only if both versions have the group.
 pub(super) const GROUP_OPTIONAL: [&str; 2] = ["ShutdownDelay", "StopAfterClientDisconnect"];
 
 const PLAIN: Kind = Kind {

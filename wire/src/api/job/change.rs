@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::api::null;
 
-/// What `PUT /v1/job/:id/evaluate` takes.
+/// The body of `PUT /v1/job/:id/evaluate`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EvaluateRequest {
@@ -26,7 +26,7 @@ pub struct EvalOptions {
     pub force_reschedule: bool,
 }
 
-/// What `PUT /v1/job/:id/scale` takes.
+/// The body of `PUT /v1/job/:id/scale`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ScaleRequest {
@@ -44,7 +44,7 @@ pub struct ScaleRequest {
     pub policy_override: bool,
 }
 
-/// What `PUT /v1/job/:id/revert` takes.
+/// The body of `PUT /v1/job/:id/revert`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RevertRequest {
@@ -53,7 +53,7 @@ pub struct RevertRequest {
     pub enforce_prior_version: Option<u64>,
 }
 
-/// What `PUT /v1/job/:id/stable` takes.
+/// The body of `PUT /v1/job/:id/stable`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct StableRequest {
@@ -69,7 +69,7 @@ pub struct StableResponse {
     pub job_modify_index: u64,
 }
 
-/// What `PUT /v1/job/:id/versions/:tag/tag` takes.
+/// The body of `PUT /v1/job/:id/versions/:tag/tag`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TagRequest {

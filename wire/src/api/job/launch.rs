@@ -139,7 +139,7 @@ impl From<&domain::VolumeMount> for VolumeMount {
     }
 }
 
-/// When a task runs.
+/// The time in the life of an allocation at which a task runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Lifecycle {
@@ -163,7 +163,7 @@ pub struct DispatchPayload {
     pub file: String,
 }
 
-/// What a dispatch carries.
+/// The body of a dispatch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DispatchRequest {

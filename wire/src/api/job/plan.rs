@@ -1,4 +1,4 @@
-//! What registering a job would do: `PUT /v1/job/:id/plan`.
+//! The dry run of registering a job: `PUT /v1/job/:id/plan`.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -12,7 +12,7 @@ use crate::api::eval::Evaluation;
 use crate::api::null;
 use crate::api::time::Rfc3339;
 
-/// What registering a job would do.
+/// The effects that registering a job would have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PlanResponse {
@@ -20,7 +20,7 @@ pub struct PlanResponse {
     /// By group.
     #[serde(rename = "FailedTGAllocs", with = "null")]
     pub failed_tg_allocs: BTreeMap<String, Metric>,
-    /// What to name to register the job only if nobody else did meanwhile; 0 for a job that is not there.
+    /// The index to send along when registering, so that it fails if the job changed meanwhile; 0 for an absent job.
     pub job_modify_index: u64,
     #[serde(with = "null")]
     pub created_evals: Vec<Evaluation>,
@@ -28,12 +28,12 @@ pub struct PlanResponse {
     pub diff: Option<JobDiff>,
     /// If the job were submitted now.
     pub next_periodic_launch: Option<Rfc3339>,
-    /// For people; empty if there is nothing to say.
+    /// Warnings as text; empty without any.
     pub warnings: String,
     pub index: u64,
 }
 
-/// What would happen to instances.
+/// The effects that registering would have on instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PlanAnnotations {

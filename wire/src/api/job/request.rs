@@ -87,7 +87,7 @@ const LINES_MAX: usize = FAULTS_MAX + 1;
 pub struct ReadJob {
     /// The job, with defaults filled in; not validated yet.
     pub spec: JobSpec,
-    /// What is ignored, although it was said; for people.
+    /// Warnings about fields that are ignored, as text.
     pub warnings: Vec<String>,
     /// Only register if the job is at this index; 0 means that it must not exist.
     pub enforce_index: Option<u64>,
@@ -99,7 +99,7 @@ pub struct ReadJob {
     pub preserve_resources: bool,
 }
 
-/// Why a job could not be read.
+/// The reason why a job could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadJobError {
     /// It is not JSON.

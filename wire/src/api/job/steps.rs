@@ -139,7 +139,7 @@ impl From<&domain::MigrateStrategy> for Migrate {
     }
 }
 
-/// What happens after failures. Durations are nanoseconds.
+/// The policy after failures. Durations are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Reschedule {
@@ -164,7 +164,7 @@ impl From<&domain::ReschedulePolicy> for Reschedule {
     }
 }
 
-/// What happens out of reach. Durations are nanoseconds.
+/// The policy for nodes out of reach. Durations are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Disconnect {

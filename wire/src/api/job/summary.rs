@@ -72,7 +72,7 @@ impl JobListStub {
     }
 }
 
-/// What became of a job's instances.
+/// Counts of a job's instances by state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobSummary {
@@ -114,7 +114,7 @@ impl JobSummary {
     }
 }
 
-/// What became of a group's instances.
+/// Counts of a group's instances by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupSummary {
@@ -127,7 +127,7 @@ pub struct GroupSummary {
     pub unknown: u32,
 }
 
-/// What became of a job's dispatched or periodic children.
+/// Counts of a job's dispatched or periodic children by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Children {

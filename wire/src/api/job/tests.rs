@@ -82,7 +82,7 @@ fn full() -> JobSpec {
     spec
 }
 
-/// What most jobs do not say.
+/// Fills fields that most jobs do not set.
 fn everything_else(spec: &mut JobSpec) {
     let affinity = Affinity {
         left: "${node.class}".to_owned(),
@@ -331,8 +331,8 @@ fn limits_of_disks_are_read_with_their_faults() {
     }
 }
 
-/// What a running Nomad 1.1.2 answered for a job is a job file here, but for its driver. What it filled in
-/// by itself is what is filled in here.
+/// The answer of a running Nomad 1.1.2 for a job is a valid job here, but for its driver. The defaults that Nomad
+/// filled in are the defaults here.
 #[test]
 fn a_job_recorded_from_nomad_is_read() {
     let job: Value =
@@ -519,7 +519,7 @@ fn path(pointer: &str) -> String {
     path.trim_start_matches('.').to_owned()
 }
 
-/// Whatever stands wherever: it is read, or refused with a fault that names its place or a place within.
+/// Any value at any place is read, or refused with a fault that names the place, one within it, or one around it.
 #[test]
 fn any_value_anywhere_is_read_or_refused_by_its_path() {
     let mut job = Job::from_spec(&full());

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-/// What is done with a field.
+/// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The job is refused; the text says what to use instead.
@@ -23,7 +23,7 @@ pub struct Row {
     pub file: &'static str,
     /// Its name in the API; empty if the API has no such field.
     pub json: &'static str,
-    /// What is done with it.
+    /// The treatment of the field.
     pub answer: Answer,
 }
 

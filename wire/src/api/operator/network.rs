@@ -1,4 +1,4 @@
-//! What the cluster adds to the network policies of all tasks. Nomad has nothing like it.
+//! The cluster's addition to the network policies of all tasks. Nomad has nothing like it.
 
 use muster_domain::id::LogIndex;
 use muster_domain::job as domain;

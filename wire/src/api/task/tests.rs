@@ -1,4 +1,4 @@
-//! What is read, what is refused by name, and how a task looks.
+//! Tests of reading bodies, of refusals that name the fault, and of the form of a task.
 
 use muster_domain::fixture::definition;
 use muster_domain::id::{LogIndex, Timestamp};

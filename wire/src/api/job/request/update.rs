@@ -13,7 +13,7 @@ use crate::api::block::Block;
 use crate::api::duration::nanos;
 use crate::api::job::{self, Update};
 
-/// What the job says for all its groups.
+/// The defaults that the job has for all its groups.
 #[derive(Debug)]
 pub(super) struct JobSteps {
     job_type: JobType,
@@ -59,7 +59,7 @@ impl JobSteps {
         read_migrate(group, self.migrate)
     }
 
-    /// What happens when the group has failed on its node.
+    /// The policy for a group that has failed on its node.
     pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
         read_reschedule(group, "ReschedulePolicy", self.reschedule, self.job_type)
     }

@@ -1,4 +1,4 @@
-//! What a server makes of a job that is sent to it: refused, or stored with all defaults.
+//! A server's treatment of a job that is sent to it: refused, or stored with all defaults.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ fn body(folder: &Path, case: &Value) -> Value {
     body
 }
 
-/// What is stored, or every fault that is found at once.
+/// The job as it is stored, or every fault that is found at once.
 fn stored(body: &Value) -> Result<Job, Vec<String>> {
     let told = |faults: Vec<Fault>| faults.iter().map(Fault::to_string).collect();
     let read = read(body.to_string().as_bytes()).map_err(|error| match error {
