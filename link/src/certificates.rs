@@ -58,7 +58,7 @@ pub enum ReloadError {
     },
 }
 
-/// What tells one state of a file from another: time, size, number.
+/// The state of a file: time, size, number.
 pub type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Where the files are.
@@ -81,7 +81,7 @@ impl Files {
     }
 }
 
-/// What tells one state of the file at `path` from another.
+/// Returns the stamp of the file at `path`.
 #[must_use]
 pub fn stamp(path: &Path) -> Stamp {
     let data = std::fs::metadata(path).ok()?;
@@ -136,7 +136,7 @@ impl Certificates {
         }
     }
 
-    /// What is shown and trusted from here on.
+    /// Returns the current identity.
     #[must_use]
     pub fn current(&self) -> Arc<Identity> {
         Arc::clone(&self.shared.current.borrow())

@@ -1,4 +1,4 @@
-//! What a peer's certificate says it is.
+//! The identity in a peer's certificate.
 //!
 //! A server checks it before it reads a frame: an agent can never speak Raft.
 
@@ -39,10 +39,10 @@ pub enum PeerError {
     },
 }
 
-/// What a certificate says of its holder.
+/// The facts that a certificate states about its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Its cluster.
     pub cluster: String,
@@ -73,7 +73,7 @@ impl Peer {
     }
 }
 
-/// Who the peer of `connection` is within `cluster`.
+/// Identifies the peer of `connection` within `cluster`.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub fn identify(connection: &Connection, cluster: &str) -> Result<Peer, PeerErro
     Ok(peer)
 }
 
-/// What the peer of `connection` is within `cluster`.
+/// Returns the role of the peer of `connection` within `cluster`.
 ///
 /// # Errors
 ///
@@ -151,7 +151,7 @@ pub(crate) fn time_left(certificate: &CertificateDer<'_>) -> Option<Duration> {
     Some(end.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// What to do about `error` if it is about certificates: the library names a number or a rule.
+/// Returns advice about `error` if it is about certificates: the library names a number or a rule.
 #[must_use]
 pub fn explain(error: &ConnectionError) -> Option<String> {
     // A TLS alert is this and its number (RFC 9001, section 4.8).

@@ -34,7 +34,7 @@ const CLOCK_SKEW: Duration = Duration::from_hours(1);
 /// The cluster of a server that was given no name.
 pub const DEFAULT_CLUSTER: &str = "local";
 
-/// What the holder of a certificate is.
+/// The role of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A node agent.
@@ -78,7 +78,7 @@ pub fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// What a certificate is made for.
+/// The subject of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     /// Any agent of the cluster.
@@ -95,7 +95,7 @@ pub enum Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// What its holder is.
+    /// Returns the role of its holder.
     #[must_use]
     pub fn role(&self) -> Role {
         match self {
@@ -132,7 +132,7 @@ pub enum TlsError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
         /// Why it does not.
         reason: String,
@@ -149,13 +149,13 @@ pub enum TlsError {
     /// The cluster's name cannot stand in a certificate.
     #[error("`{name}` cannot name a cluster: use 1 to 40 letters, digits and hyphens")]
     ClusterName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// The server's name cannot stand in a certificate.
     #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens")]
     ServerName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// There is an authority already.
@@ -166,7 +166,7 @@ pub enum TlsError {
     },
 }
 
-/// What a process shows and trusts.
+/// The certificate that a process shows, and those that it trusts.
 #[derive(Debug)]
 pub struct Identity {
     /// The cluster it belongs to, from its certificate.

@@ -1,4 +1,4 @@
-//! What is on its way over a stream and not taken yet.
+//! Limits the data that is on its way over a stream and not taken yet.
 //!
 //! A stream whose reader stands still would fill the window of its whole connection. Where that must not happen, the
 //! reader says what it took, and the sender waits here.
