@@ -14,7 +14,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// What may be passed through on the way to a name. Never the directory where the way begins, upwards.
+/// The kinds of places that a path may pass on the way to a name. It never goes above its first directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Through {
     /// Directories of the same mount alone.
@@ -40,8 +40,8 @@ impl Through {
 ///
 /// # Errors
 ///
-/// What the kernel says: among it `ELOOP` for a link, and `EXDEV` for a way out of `dir` or, with [`Through::Dirs`], a
-/// mount.
+/// The error of the kernel. Among others, it is `ELOOP` for a link.
+/// It is `EXDEV` for a way out of `dir` or, with [`Through::Dirs`], a mount.
 pub fn open(
     dir: impl AsFd,
     path: impl Arg,
@@ -56,7 +56,7 @@ pub fn open(
 ///
 /// # Errors
 ///
-/// What the kernel says: `EEXIST` if there is something, a link among it, and `flags` have [`OFlags::EXCL`].
+/// The error of the kernel: `EEXIST` if a file or link exists and `flags` have [`OFlags::EXCL`].
 pub fn create(
     dir: impl AsFd,
     path: impl Arg,
@@ -131,7 +131,7 @@ impl OpenCall {
 ///
 /// # Errors
 ///
-/// What the kernel says: `ENOTDIR` also for a link.
+/// The error of the kernel: `ENOTDIR` also for a link.
 pub fn open_top(path: impl Arg, access: OFlags) -> Result<OwnedFd, Errno> {
     let flags = access | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty())

@@ -1,10 +1,10 @@
-//! What a driver is, what it can do and how it is on this node.
+//! The identity of a driver, its capabilities and its state on this node.
 
 use std::collections::BTreeMap;
 
 use crate::network::NetworkMode;
 
-/// Who a plugin is.
+/// The identity of a plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginInfo {
     /// Name that jobs use as `driver = "…"`.
@@ -39,7 +39,7 @@ pub enum MountConfigs {
     None,
 }
 
-/// What a driver implements.
+/// The capabilities of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -72,9 +72,9 @@ pub struct Capabilities {
 /// Whether a driver can work on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// What it needs is not there.
+    /// A prerequisite is missing.
     Undetected,
-    /// What it needs is there and does not work.
+    /// A prerequisite is there and does not work.
     Unhealthy,
     /// It works.
     Healthy,
@@ -96,12 +96,12 @@ pub enum Attribute {
 /// How a driver is at a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
-    /// What it adds to the node's attributes, by full name (`driver.<name>…`).
+    /// Attributes that the driver adds to the node, by full name (`driver.<name>…`).
     pub attributes: BTreeMap<String, Attribute>,
     /// Whether it works.
     pub health: Health,
     /// The same in words, with the way out if it does not.
     pub health_description: String,
-    /// What kept the driver from finding out.
+    /// The error that kept the driver from finding out.
     pub err: Option<String>,
 }

@@ -34,10 +34,10 @@ pub use self::session::{
     session_in_no_task_is_not_found, session_keeps_outputs_apart_and_tells_the_exit,
 };
 
-/// What a step may take. Far beyond what any driver needs on a loaded machine; only a driver that
+/// The deadline of a step. Far beyond what any driver needs on a loaded machine; only a driver that
 /// hangs reaches it.
 const STEP_DEADLINE: Duration = Duration::from_mins(1);
-/// What the first word of a driver about itself may take: a driver that says it only when it looks again, after half a
+/// The deadline of a driver's first report about itself: a driver that reports only when it looks again, after half a
 /// minute, comes too late for a host that waits with its registration.
 const FIRST_WORD_DEADLINE: Duration = Duration::from_secs(10);
 /// Longer than any case: what a task that is not meant to end sleeps.

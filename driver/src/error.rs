@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What Nomad's drivers say when they do not know a task. It is part of the protocol: hosts compare
+/// The error text of Nomad's drivers for an unknown task. It is part of the protocol: hosts compare
 /// the text.
 pub const TASK_NOT_FOUND: &str = "task not found for given id";
 
-/// What the caller of a failed operation does next.
+/// The next step of the caller after a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// The same call fails again until somebody changes the job, the node or the call.
@@ -30,7 +30,7 @@ pub enum DriverError {
     /// call that was under way took effect is not known.
     #[error("reach the driver: {reason}")]
     Unavailable {
-        /// What the connection reported.
+        /// The report of the connection.
         reason: String,
     },
     /// The driver did not answer in time. Whether the call took effect is not known.
@@ -50,7 +50,7 @@ pub enum DriverError {
     /// The driver sent something that its protocol does not allow.
     #[error("understand the driver: {reason}")]
     Protocol {
-        /// What was wrong with the message.
+        /// The fault of the message.
         reason: String,
     },
     /// The driver reported a failure.
@@ -58,13 +58,13 @@ pub enum DriverError {
     Failed {
         /// The driver's words.
         message: String,
-        /// What the driver said about trying again.
+        /// The driver's advice about another attempt.
         retry: Retry,
     },
 }
 
 impl DriverError {
-    /// What to do next.
+    /// Returns the next step of the caller.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Unavailable { .. } | Self::TimedOut { .. } => Retry::Later,
@@ -93,13 +93,13 @@ pub enum StartTaskError {
     /// The same configuration cannot start on this node.
     #[error("{message}")]
     Fatal {
-        /// What failed, where and why.
+        /// The failure, its place and its cause.
         message: String,
     },
     /// The same configuration may start later.
     #[error("{message}")]
     Recoverable {
-        /// What failed, where and why.
+        /// The failure, its place and its cause.
         message: String,
     },
     /// The driver could not be asked.
@@ -108,7 +108,7 @@ pub enum StartTaskError {
 }
 
 impl StartTaskError {
-    /// What to do next.
+    /// Returns the next step of the caller.
     pub fn retry(&self) -> Retry {
         match self {
             Self::AlreadyStarted { .. } | Self::Fatal { .. } => Retry::Never,
@@ -127,7 +127,7 @@ pub enum RecoverTaskError {
     Gone {
         /// The task.
         task_id: String,
-        /// What shows that it is gone.
+        /// The sign that it is gone.
         reason: String,
     },
     /// The handle was made by a version of the driver, newer or older, that this one cannot read.
@@ -143,7 +143,7 @@ pub enum RecoverTaskError {
     /// The handle is damaged or belongs to another driver.
     #[error("recover task: its handle cannot be read: {reason}")]
     InvalidHandle {
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
     /// The driver could not be asked, or failed.
@@ -152,7 +152,7 @@ pub enum RecoverTaskError {
 }
 
 impl RecoverTaskError {
-    /// What to do next.
+    /// Returns the next step of the caller.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Gone { .. } | Self::HandleVersion { .. } | Self::InvalidHandle { .. } => {
@@ -188,7 +188,7 @@ pub enum TaskError {
     /// No signal of this name or number.
     #[error("signal {signal:?} is not known; use a name like SIGTERM or a number")]
     UnknownSignal {
-        /// What was given.
+        /// The given signal.
         signal: String,
     },
     /// The driver could not be asked, or failed.
@@ -197,7 +197,7 @@ pub enum TaskError {
 }
 
 impl TaskError {
-    /// What to do next.
+    /// Returns the next step of the caller.
     pub fn retry(&self) -> Retry {
         match self {
             Self::NotFound { .. }

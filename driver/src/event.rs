@@ -1,4 +1,4 @@
-//! What drivers tell about their tasks besides state.
+//! Events that drivers report about their tasks besides state.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ pub struct TaskEvent {
     pub task_name: String,
     /// When it happened.
     pub at: SystemTime,
-    /// What happened.
+    /// The description of the event.
     pub message: String,
     /// Details.
     pub annotations: BTreeMap<String, String>,

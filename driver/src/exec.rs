@@ -2,7 +2,7 @@
 
 use crate::task::ExitResult;
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecResult {
     /// Its output, up to the driver's bound.
@@ -31,7 +31,7 @@ pub struct TerminalSize {
     pub width: i32,
 }
 
-/// What goes into an interactive command.
+/// The input of an interactive command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecInput {
     /// Bytes for its standard input.
@@ -42,7 +42,7 @@ pub enum ExecInput {
     Resize(TerminalSize),
 }
 
-/// What comes out of an interactive command.
+/// The output of an interactive command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecOutput {
     /// Bytes of its output.

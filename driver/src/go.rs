@@ -14,7 +14,7 @@ use thiserror::Error;
 
 /// Where Debian puts the sources of Go libraries.
 const GO_SOURCES: &str = "/usr/share/gocode";
-/// What has to be there, and the package that has it.
+/// The required files, each with the package that has it.
 const NEEDED: [(&str, &str); 6] = [
     ("/usr/bin/go", "golang-go"),
     ("/usr/bin/protoc", "protobuf-compiler"),
@@ -53,7 +53,7 @@ pub enum BuildGoError {
     /// The machine has not what building takes.
     #[error("{path} is missing: install {package}, or run `cargo xtask setup`")]
     Missing {
-        /// What was looked for.
+        /// The path of the missing file.
         path: &'static str,
         /// Debian's package.
         package: &'static str,
@@ -61,7 +61,7 @@ pub enum BuildGoError {
     /// A tool failed.
     #[error("build a Go program: {what}")]
     Tool {
-        /// What it said.
+        /// The output of the tool.
         what: String,
     },
     /// A file cannot be written.

@@ -1,4 +1,4 @@
-//! What a host tells its drivers of itself: what it runs on, and which ports they may listen on.
+//! Facts that a host tells its drivers about itself: its topology, and the ports that they may listen on.
 //!
 //! Drivers made for Nomad compute with it: shares of the machine from a task's MHz, sets of cores. Some refuse to be
 //! configured without it.
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use crate::limits::{DRIVER_PORT_MAX, DRIVER_PORT_MIN};
 
-/// What a host tells its drivers of itself.
+/// Facts that a host tells its drivers about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostInfo {
     /// Ports of the loopback that drivers may listen on; none that tasks are given.
@@ -48,7 +48,7 @@ pub struct Core {
     pub numa_node: u32,
     /// The socket that it is in.
     pub socket: u32,
-    /// What it counts for in placement, in MHz.
+    /// Its weight in placement, in MHz.
     pub mhz: u64,
     /// No task may run on it.
     pub is_reserved: bool,

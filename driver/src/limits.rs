@@ -38,7 +38,7 @@ pub const START_DEADLINE: Duration = Duration::from_mins(15);
 /// double would be felt by who opens a session in a driver written in Go.
 pub const STREAM_GRACE: Duration = Duration::from_millis(500);
 
-/// What a stop or an exec may take on top of the time that its caller gave it.
+/// The time that a stop or an exec may take on top of the time that its caller gave it.
 pub const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 
 /// How long a connection attempt to a driver's socket may take: the socket is local.

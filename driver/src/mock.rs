@@ -45,7 +45,7 @@ const FINGERPRINT_INTERVAL: Duration = Duration::from_secs(30);
 /// Number of SIGKILL, the same on every architecture.
 const SIGKILL: i32 = 9;
 
-/// What a mock task does: the `config` block of its task.
+/// The behavior of a mock task: the `config` block of its task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockTask {
@@ -67,7 +67,7 @@ pub struct MockTask {
     pub ignore_signals: bool,
     /// Sending it a signal fails with these words.
     pub signal_error: Option<String>,
-    /// What a command run in it prints.
+    /// The standard output of a command run in it.
     pub exec_stdout: String,
     /// How a command run in it exits.
     pub exec_code: i32,

@@ -1,4 +1,4 @@
-//! What may be done on a mount, and whose its files are: `mount_setattr(2)`, for the agent and for drivers.
+//! The flags of a mount and the owners of its files: `mount_setattr(2)`, for the agent and for drivers.
 //!
 //! Absent on purpose: making and attaching mounts, for which `rustix` has functions.
 
@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// What is done to a mount. The numbers are `MOUNT_ATTR_*` of `mount_setattr(2)`.
+/// Changes to a mount. The numbers are `MOUNT_ATTR_*` of `mount_setattr(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags(u64);
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Who shares a network namespace.
+/// The tasks that share a network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
     /// Everybody on the host.
@@ -19,7 +19,7 @@ pub enum NetworkMode {
 /// A network namespace for a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkIsolation {
-    /// Who shares it.
+    /// The tasks that share it.
     pub mode: NetworkMode,
     /// File that stands for the namespace.
     pub path: String,
@@ -43,7 +43,7 @@ pub struct CreatedNetwork {
 /// How far a task gets where no host holds it to a network policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskReach {
-    /// Whatever the machine's network, or its allocation's, leads to.
+    /// Every address that the machine's network, or its allocation's, leads to.
     #[default]
     Network,
     /// Nothing: it has no network but loopback of its own.

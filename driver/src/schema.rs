@@ -20,7 +20,7 @@ pub use self::compiled::Schema;
 pub struct ConfigFault {
     /// The field it is about, from the outside in: `config.mount[1].source`.
     pub field: String,
-    /// What is wrong with it.
+    /// The fault in it.
     pub message: String,
 }
 
@@ -30,7 +30,7 @@ pub struct ConfigFault {
 pub struct SchemaError {
     /// Where in the schema.
     pub place: String,
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
 }
 
@@ -56,7 +56,7 @@ pub enum Spec {
         name: String,
         /// It must be there.
         required: bool,
-        /// What it holds.
+        /// The specification of its content.
         nested: Box<Spec>,
     },
     /// The attributes of one nested block, as a map.
@@ -76,7 +76,7 @@ pub enum Spec {
         items_min: u64,
         /// The most; 0 is any number.
         items_max: u64,
-        /// What each holds.
+        /// The specification of each value.
         nested: Box<Spec>,
     },
     /// Nested blocks, as a set.
@@ -87,7 +87,7 @@ pub enum Spec {
         items_min: u64,
         /// The most; 0 is any number.
         items_max: u64,
-        /// What each holds.
+        /// The specification of each value.
         nested: Box<Spec>,
     },
     /// Nested blocks, as a map by their labels.
@@ -96,7 +96,7 @@ pub enum Spec {
         name: String,
         /// Names of the labels.
         labels: Vec<String>,
-        /// What each holds.
+        /// The specification of each value.
         nested: Box<Spec>,
     },
     /// The first of two that is not null.

@@ -1,4 +1,4 @@
-//! What a task uses, in the measures of the plugin protocol.
+//! The resource usage of a task, in the measures of the plugin protocol.
 //!
 //! The agent takes the numbers of tasks in its own cgroups from eBPF and from the kernel's files;
 //! this is for drivers whose tasks it cannot see, and for other hosts.
@@ -43,7 +43,7 @@ pub struct CpuUsage {
     pub throttled_time: u64,
     /// Per cent of one core in all.
     pub percent: f64,
-    /// What was measured.
+    /// The fields that were measured.
     pub measured: Vec<CpuField>,
 }
 
@@ -73,7 +73,7 @@ pub struct MemoryUsage {
     pub cache: u64,
     /// Swap.
     pub swap: u64,
-    /// What counts against the limit.
+    /// Memory that counts against the limit.
     pub usage: u64,
     /// The most that ever counted against the limit.
     pub max_usage: u64,
@@ -81,7 +81,7 @@ pub struct MemoryUsage {
     pub kernel_usage: u64,
     /// The most that ever was the kernel's own.
     pub kernel_max_usage: u64,
-    /// What was measured.
+    /// The fields that were measured.
     pub measured: Vec<MemoryField>,
 }
 

@@ -44,7 +44,7 @@ pub struct TaskConfig {
     pub env: BTreeMap<String, String>,
     /// The part of `env` that device plugins asked for.
     pub device_env: BTreeMap<String, String>,
-    /// What the task may use.
+    /// The resources that the task may use.
     pub resources: TaskResources,
     /// The user to run as, by name or by number. Empty: the driver's default.
     pub user: String,
@@ -92,7 +92,7 @@ pub struct CgroupPlacement {
     pub joins: Vec<PathBuf>,
 }
 
-/// What a task was promised.
+/// The resources that a task was promised.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskResources {
     /// MHz of one core.
@@ -146,7 +146,7 @@ pub struct PortMapping {
 pub struct Mount {
     /// Where the task sees it.
     pub task_path: String,
-    /// What it sees.
+    /// The path on the host.
     pub host_path: String,
     /// The task cannot write there.
     pub readonly: bool,
@@ -218,14 +218,14 @@ pub enum TaskState {
     Exited,
 }
 
-/// What finds a task again after its driver was started anew. Opaque to the host but for storing.
+/// The handle that finds a task again after its driver restarted. Opaque to the host but for storing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskHandle {
     /// Format of `driver_state`.
     pub version: i32,
     /// Name of the driver that made it; empty from drivers that do not say.
     pub driver: String,
-    /// What the task was started with.
+    /// The configuration that the task was started with.
     pub config: TaskConfig,
     /// The state when the handle was made.
     pub state: TaskState,
@@ -266,7 +266,7 @@ impl TaskHandle {
     }
 }
 
-/// What a successful start gives back.
+/// The result of a successful start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartedTask {
     /// To be stored before anything else is done with the task.
@@ -287,15 +287,15 @@ pub struct ExitResult {
     /// `false` when the driver was not the parent of the process and could not learn how it ended:
     /// then the code and the signal mean nothing, and the exit ledger has to be asked.
     pub status_known: bool,
-    /// What went wrong in the driver, if anything did.
+    /// The error in the driver, if there was one.
     pub err: Option<String>,
-    /// What came of the actions of a task that had some in place of a program.
+    /// The result of the actions of a task that had some in place of a program.
     pub actions: Option<Box<ActionsEnd>>,
     /// Why the driver stopped the task without being asked to, if it did.
     pub stopped: Option<String>,
 }
 
-/// What came of a task's actions. The exit code beside it is that of the process that decided, else 1 of a
+/// The result of a task's actions. The exit code beside it is that of the process that decided, else 1 of a
 /// failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActionsEnd {
@@ -380,7 +380,7 @@ pub struct TaskStatus {
     pub completed_at: Option<SystemTime>,
     /// How it ended.
     pub result: Option<ExitResult>,
-    /// What else the driver tells about it, like `pid`.
+    /// Further facts that the driver reports about it, like `pid`.
     pub attributes: BTreeMap<String, String>,
     /// The network the driver gave it.
     pub network: Option<NetworkOverride>,

@@ -43,7 +43,7 @@ pub type ExecOutputStream = BoxStream<'static, Result<ExecOutput, TaskError>>;
 /// The functions up to [`Self::task_events`] are every driver's; those after it have a default that
 /// answers [`DriverError::Unsupported`], and [`Self::capabilities`] says whether they work.
 pub trait TaskDriver: Debug + Send + Sync + 'static {
-    /// Who the driver is.
+    /// Returns the identity of the driver.
     fn plugin_info(&self) -> BoxFuture<'_, Result<PluginInfo, DriverError>>;
 
     /// Schema of the driver's own configuration; `None` when it has none.
@@ -59,7 +59,7 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
     /// Schema of a task's `config` block.
     fn task_config_schema(&self) -> BoxFuture<'_, Result<Spec, DriverError>>;
 
-    /// What the driver implements.
+    /// Returns the capabilities of the driver.
     fn capabilities(&self) -> BoxFuture<'_, Result<Capabilities, DriverError>>;
 
     /// How the driver is: the first item at once, then one on each change, and the last again from
@@ -96,7 +96,7 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
         force: bool,
     ) -> BoxFuture<'a, Result<(), TaskError>>;
 
-    /// What the driver knows of a task.
+    /// Returns the driver's status of a task.
     fn inspect_task<'a>(&'a self, task_id: &'a str)
     -> BoxFuture<'a, Result<TaskStatus, TaskError>>;
 

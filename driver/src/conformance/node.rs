@@ -1,4 +1,4 @@
-//! What a driver tells and does besides running tasks: events, networks, settings.
+//! Cases for the driver's other duties besides tasks: events, networks, settings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

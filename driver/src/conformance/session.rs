@@ -14,7 +14,7 @@ use crate::limits::EXEC_MESSAGES_MAX;
 use crate::task::ExitResult;
 use crate::task_driver::{ExecOutputStream, TaskDriver};
 
-/// What the end of input is on a terminal.
+/// The byte that ends input on a terminal.
 const END_OF_INPUT: &[u8] = &[4];
 
 async fn runs_commands(driver: &dyn TaskDriver) -> bool {
@@ -137,7 +137,7 @@ async fn open(
     }
 }
 
-/// What goes in comes out, and the end of the input is the end of the command.
+/// The session echoes its input, and the end of the input is the end of the command.
 pub async fn session_carries_input_and_output(subject: &dyn Subject) {
     let driver = subject.driver().await;
     let config = task(subject, "session", subject.runs_for(FOREVER));

@@ -68,7 +68,7 @@ struct Session {
     request: ExecRequest,
     input: ExecInputStream,
     size: TerminalSize,
-    /// What is to be said next, last first.
+    /// The outputs still to send, last first.
     pending: Vec<ExecOutput>,
     ended: bool,
 }

@@ -11,7 +11,7 @@ use crate::mock::{MockDriver, MockHost, MockTask};
 use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
 
-/// What a command prints; the mock's tasks print what their `config` says.
+/// The output of a command; the mock's tasks print the output in their `config`.
 pub(crate) const PRINTED: &str = "hello from inside";
 
 pub(crate) fn runs_for(time: Duration) -> Value {
@@ -114,7 +114,7 @@ impl Subject for InProcess {
     }
 }
 
-/// What [`MockDriver`] tells in its fingerprint.
+/// Settings that [`MockDriver`] reports in its fingerprint.
 pub(crate) fn other_settings() -> Value {
     json!({"description": "set otherwise"})
 }

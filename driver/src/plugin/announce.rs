@@ -18,7 +18,7 @@ pub enum AnnounceError {
         "serve as a plugin: the host speaks versions {offered} of the plugin protocol, this driver speaks {PLUGIN_VERSION}"
     )]
     Version {
-        /// What the host speaks.
+        /// The protocol versions of the host.
         offered: String,
     },
     /// The host encrypts.

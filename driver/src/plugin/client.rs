@@ -59,7 +59,7 @@ pub struct Client {
     socket: Arc<Mutex<PathBuf>>,
     channel: Channel,
     ends: Arc<Ends>,
-    /// What the driver is told of its host, if anything.
+    /// The facts that the driver receives about its host, if any.
     host: Option<Arc<HostInfo>>,
 }
 

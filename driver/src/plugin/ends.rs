@@ -56,8 +56,8 @@ impl Drop for Ends {
 }
 
 impl Ends {
-    /// What `WaitTask` says. `None` means that it has to be asked: it has an answer that is not known here, or there
-    /// is nobody else to ask.
+    /// Returns the answer of `WaitTask`. `None` means that the driver must be asked.
+    /// The driver then has an answer that is not known here, or there is nobody else to ask.
     pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
         let (asked, told) = self.register(channel, task_id)?;
         let request = EndsRequest {

@@ -42,9 +42,9 @@ pub enum HandshakeError {
         line: String,
         /// Which field.
         what: &'static str,
-        /// What it has there.
+        /// The text found there.
         found: String,
-        /// What would have been understood.
+        /// The supported values.
         supported: String,
     },
 }

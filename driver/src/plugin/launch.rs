@@ -89,7 +89,7 @@ pub enum LaunchError {
     Handshake {
         /// The plugin.
         program: PathBuf,
-        /// What was wrong.
+        /// The fault of the handshake.
         #[source]
         reason: HandshakeError,
     },

@@ -1,4 +1,4 @@
-//! What plugins print: log lines into ours, and everything else at the level of debugging.
+//! The output of plugins: log lines go into ours, and everything else at the level of debugging.
 //!
 //! Plugins in Go log JSON objects whose own fields begin with `@`. A line that is none is passed on
 //! as it is.
@@ -146,7 +146,7 @@ impl Lines {
 pub struct FollowLog {
     path: PathBuf,
     offset: u64,
-    /// What stands beside the file.
+    /// The number that is stored beside the file.
     noted: Option<u64>,
     lines: Lines,
 }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(follow.offset, 0);
     }
 
-    /// What a plugin says while nobody follows is told by the next one, from the line on that was not whole.
+    /// A plugin's output while nobody follows is read by the next follower, from the first incomplete line on.
     #[test]
     fn the_next_one_goes_on_after_the_last_whole_line() {
         let dir = tempfile::tempdir().unwrap();

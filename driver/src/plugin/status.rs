@@ -99,7 +99,7 @@ fn failed(message: &str, recoverable: bool) -> Status {
     Status::with_details(Code::Unknown, message, details.encode_to_vec().into())
 }
 
-/// What the host makes of a failure of `call`.
+/// Converts a failure of `call` to the host's error.
 pub(crate) fn to_driver_error(call: &'static str, status: &Status) -> DriverError {
     match status.code() {
         _ if broken_connection(status) => DriverError::Unavailable {
@@ -161,7 +161,7 @@ pub(crate) fn from_task_error(error: &TaskError) -> Status {
     }
 }
 
-/// What the host makes of the failure of `call` on a task.
+/// Converts a failure of `call` on a task to the host's error.
 pub(crate) fn to_task_error(
     call: &'static str,
     task_id: &str,
@@ -202,7 +202,7 @@ pub(crate) fn from_recover_error(error: &RecoverTaskError) -> Status {
     }
 }
 
-/// What the host makes of a failed recovery.
+/// Converts a failed recovery to the host's error.
 pub(crate) fn to_recover_error(task_id: &str, status: &Status) -> RecoverTaskError {
     let reason = status.message().to_owned();
     match kind(status) {

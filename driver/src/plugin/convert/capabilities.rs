@@ -1,4 +1,4 @@
-//! What a driver can do and how it is, to and from the protocol.
+//! Converts a driver's capabilities and its state to and from the protocol.
 
 use crate::capabilities::{
     Attribute, Capabilities, Fingerprint, FsIsolation, Health, MountConfigs,

@@ -1,4 +1,4 @@
-//! What a host says of itself, to the protocol. Drivers of ours do not read it.
+//! Converts a host's facts about itself to the protocol. Drivers of ours do not read them.
 
 use crate::host::{Core, HostInfo, Topology};
 use crate::plugin::proto::base;
