@@ -1,13 +1,13 @@
 //! The first process of a task with `init = true`.
 //!
-//! Runs the program as its child, forwards every signal to it, reaps whatever dies, and ends with the
-//! child's exit code, or 128 and the number of the signal that ended it. As the first process of a pid
-//! namespace it takes all others with it when it ends. Without a place to look for a program it has no child: it
-//! reaps what others leave, ignores every signal and lasts until it is killed.
+//! Runs the program as its child, forwards every signal to it, and reaps every process that dies. Ends with the child's
+//! exit code, or with 128 and the number of the signal that ended it. As the first process of a pid namespace it takes
+//! all others with it when it ends. Without a place to look for a program it has no child. It then reaps orphans,
+//! ignores every signal and lasts until it is killed.
 //!
-//! Static, without a standard library and without memory of its own: a few KiB that cannot fail for
-//! want of anything. Arguments: the number of places to look for the program in, those places, and the
-//! program's arguments. Signals are blocked from the start and taken one by one, so that none is lost.
+//! Static, without a standard library and without memory of its own: a few KiB that cannot fail for want of anything.
+//! Arguments: the number of places to look for the program in, those places, and the program's arguments. Signals are
+//! blocked from the start and taken one by one, so that none is lost.
 #![no_std]
 #![no_main]
 
@@ -46,7 +46,7 @@ const EINTR: i64 = -4;
 const EACCES: i64 = -13;
 /// No process has this number, and no failed call this result.
 const NO_CHILD: i64 = i64::MIN;
-/// What shells exit with when there is no program, and when it may not be run.
+/// Exit codes of shells when the program is missing, and when it may not be run.
 const NOT_FOUND: usize = 127;
 const NOT_RUN: usize = 126;
 
@@ -144,7 +144,7 @@ fn reap(child: i64) {
     }
 }
 
-/// How many places there are to look for the program in.
+/// The number of places to look for the program in.
 ///
 /// # Safety
 ///

@@ -1,17 +1,17 @@
 //! Carries files into a task and out of it, as the task: its user, its namespaces, its cgroup, its filter.
 //!
-//! `muster-porter in DIRECTORY` makes what it reads from standard input beneath DIRECTORY, which it makes too.
-//! `muster-porter out FILE` writes what FILE holds to standard output, if it is a regular file. Whatever goes
-//! wrong is one message on standard error, and the exit code 1.
+//! `muster-porter in DIRECTORY` reads standard input and makes the files beneath DIRECTORY, which it makes too.
+//! `muster-porter out FILE` writes the content of FILE to standard output, if it is a regular file. Every failure is
+//! one message on standard error, and the exit code 1.
 //!
-//! The driver has judged what it sends; this program has no rights that the task does not have, so that the kernel
-//! judges it a second time. Beneath DIRECTORY no link is followed, and nothing is written through what was there:
-//! a file that is in the way is removed.
+//! The driver has judged the bytes it sends. This program has no rights that the task does not have, so that the kernel
+//! judges them a second time. Beneath DIRECTORY no link is followed, and nothing is written through an existing file: a
+//! file that is in the way is removed.
 //!
-//! A message in: a head of 24 bytes (kind, one byte; 1 of nothing; lengths of name and link with their zero bytes, 2
-//! each; 2 of nothing; mode, 4; 4 of nothing; size, 8; all little-endian), the name, the link, and as many bytes of a
-//! file as the size says. Kinds: `d` directory, `f` file, `l` symbolic link, `h` hard link, `e` the end.
-//! The message on standard error: the letter of what was done, three bytes of nothing, the error number, 4, the name.
+//! A message in has a head of 24 bytes, the name, the link, and as many bytes of a file as the size says. The head, all
+//! little-endian: kind, one byte; 1 of nothing; lengths of name and link with their zero bytes, 2 each; 2 of nothing;
+//! mode, 4; 4 of nothing; size, 8. Kinds: `d` directory, `f` file, `l` symbolic link, `h` hard link, `e` the end. The
+//! message on standard error: the letter of the act, three bytes of nothing, the error number, 4, the name.
 //!
 //! Static, without a standard library, like the reaper in `../init`, for the same reason: it runs in any root.
 #![no_std]
@@ -60,7 +60,7 @@ const SIG_SETMASK: usize = 2;
 const SIGSET_BYTES: usize = 8;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
-/// Where `st_mode` is in the kernel's `struct stat`, and how long that is (x86_64).
+/// The position of `st_mode` in the kernel's `struct stat`, and the length of that (x86_64).
 const STAT_MODE: usize = 24;
 const STAT_BYTES: usize = 144;
 
@@ -74,7 +74,7 @@ const NAME_BYTES_MAX: usize = 4_096;
 const HEAD_BYTES: usize = 24;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// What is being done, for messages.
+/// The current act, for messages.
 #[derive(Clone, Copy)]
 enum Act {
     Directory = b'd' as isize,
@@ -82,7 +82,7 @@ enum Act {
     Hard = b'h' as isize,
     Symbolic = b'l' as isize,
     Open = b'o' as isize,
-    /// What was read makes no sense or ends too early: the driver's fault, or its end.
+    /// The input makes no sense or ends too early: the driver's fault, or its end.
     Read = b'r' as isize,
     Send = b's' as isize,
     Write = b'w' as isize,
@@ -234,7 +234,8 @@ unsafe fn make_root(path: *mut u8) -> usize {
         if (byte == b'/' && at != path) || byte == 0 {
             // SAFETY: the byte is the path's own, and is put back.
             unsafe { *at = 0 };
-            // What is there is there; what cannot be made cannot be opened. SAFETY: the path ends with a zero byte.
+            // SAFETY: the path ends with a zero byte. An existing directory is fine; one that cannot be made cannot be
+            // opened later.
             unsafe { call(SYS_MKDIRAT, [AT_FDCWD, path as usize, 0o755, 0, 0]) };
             // SAFETY: as above.
             unsafe { *at = byte };
@@ -260,7 +261,7 @@ unsafe fn make_dir(root: usize, name: *mut u8, mode: usize) {
     // SAFETY: as above.
     let made = unsafe { call(SYS_MKDIRAT, [dir, last as usize, mode, 0, 0]) };
     let result = if made == EEXIST {
-        // What is there must be a directory, and no link to one. SAFETY: as above.
+        // An existing entry must be a directory, and not a link to one. SAFETY: as above.
         let there = unsafe { open_beneath(dir, last, O_PATH | O_DIRECTORY, 0) };
         close(there);
         there
@@ -409,7 +410,7 @@ unsafe fn read_name(to: *mut u8, bytes: usize) {
     }
     // SAFETY: there is room, see above.
     unsafe { read_all(to, bytes) };
-    // SAFETY: as above. Nothing is looked at beyond it, whatever was sent.
+    // SAFETY: as above. Nothing is read beyond this byte, regardless of the input.
     unsafe { *to.wrapping_add(bytes - 1) = 0 };
 }
 
@@ -508,7 +509,7 @@ fn exit(code: usize) -> ! {
     }
 }
 
-/// The compiler may call this for any array; there is no library to have it from.
+/// The compiler may call this for any array; this program links no library that has it.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! How long the driver has had no host, for tasks that may not run without one for ever.
+//! The driver's time without a host, for tasks that may not run without one for ever.
 //!
-//! An agent decides when its tasks stop for want of a server. If it dies and stays dead, nobody would: so the driver,
-//! which lives on, counts from the end of the last connection, on the monotonic clock. A driver that was itself started
-//! anew counts from its start; it knows the tasks that an agent gives it back, and only an agent starts it.
+//! An agent decides when its tasks stop for want of a server. If it dies and stays dead, no agent decides. So the
+//! driver, which lives on, counts from the end of the last connection, on the monotonic clock. A driver that was itself
+//! started anew counts from its start. It knows the tasks that an agent gives it back, and only an agent starts it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Since when no host is connected. `None` while one is, and where nobody says: then nobody is missed.
+/// When the last host connection ended; `None` while one is connected, and where nothing reports connections.
 #[derive(Debug, Default)]
 pub(crate) struct Absence {
     since: watch::Sender<Option<Instant>>,
@@ -46,7 +46,7 @@ impl Absence {
     }
 }
 
-/// Why a task was stopped that may run for `max` without an agent.
+/// The reason for stopping a task that may run for `max` without an agent.
 pub(crate) fn reason(max: Duration) -> String {
     if max.subsec_nanos() == 0 {
         format!("stopped: no agent for {} s", max.as_secs())

@@ -1,13 +1,13 @@
 //! Carries out a tree of actions as one task.
 //!
-//! The task's first process is the reaper of `init`, which does nothing else: its namespaces and its view are
-//! those of every action, and a task with a tree is followed, found, measured and killed by it like any other.
-//! `tree` is what the kinds of actions mean, `hands` starts their processes, `transfer` is downloads and uploads,
-//! `failure` is how they fail, `result` reads what the client gets.
+//! The task's first process is the reaper of `init`, which does nothing else. Its namespaces and its view are those of
+//! every action. A task with a tree is followed, found, measured and killed by it like any other. `tree` gives the
+//! kinds of actions their meaning, `hands` starts their processes. `transfer` is downloads and uploads, `failure` is
+//! the way they fail, `result` reads the client's result.
 //!
-//! When the tree has ended, whatever is left in the cgroup is killed, and only then has the task ended. When a driver
-//! dies, the next one goes on with the tree where that can be (`resume`), and else ends it and says so. No action is begun
-//! twice.
+//! When the tree has ended, every process left in the cgroup is killed, and only then has the task ended. When a driver
+//! dies, the next one goes on with the tree where that can be (`resume`), and else ends it and says so. No action is
+//! begun twice.
 
 mod failure;
 mod hands;
@@ -39,10 +39,10 @@ use failure::Failure;
 use hands::{NativeHands, Noted};
 use resume::Resumed;
 
-/// Why actions failed whose processes somebody else killed.
+/// The failure reason of actions whose processes something else killed.
 const KILLED: &str = "the task was killed";
 
-/// Why actions failed that went well and have no result. Diego's.
+/// The failure reason of actions that went well and have no result, as in Diego.
 const NO_RESULT: &str = "failed to fetch result";
 
 /// A tree that is carried out, as its task sees it.
@@ -58,14 +58,14 @@ pub(crate) struct Tree {
     outcome: watch::Sender<Option<Outcome>>,
 }
 
-/// How a tree ended.
+/// The end of a tree.
 #[derive(Clone, Debug)]
 struct Outcome {
     code: i32,
     end: ActionsEnd,
 }
 
-/// What is wrong with a tree, if anything is.
+/// Returns an error with the fault in the tree, if there is one.
 pub(crate) fn check(tree: &Action) -> Result<(), String> {
     let mut count = 0;
     let mut level = vec![(tree, 1_usize)];
@@ -182,7 +182,7 @@ pub(crate) fn recover(
     }
 }
 
-/// What a client is told of a tree that ended so. Reads its result file.
+/// The outcome of a tree for the client. Reads its result file.
 fn outcome(
     (config, native): (&TaskConfig, &NativeConfig),
     result_bytes_max: usize,
@@ -243,7 +243,7 @@ impl Tree {
         Ok(())
     }
 
-    /// How the task ended, given how its first process did: as its tree, which knows soon after.
+    /// The end of the task, given the end of its first process. It is that of its tree, which knows soon after.
     pub(crate) async fn result(&self, first: ExitResult) -> ExitResult {
         let mut outcome = self.outcome.subscribe();
         let ended = outcome.wait_for(Option::is_some);
@@ -304,7 +304,7 @@ impl Tree {
             guard: Some(guard),
             fence,
         };
-        // Looked at after it was entered: whoever says so later kills what is there.
+        // Checked after the entry: code that sets the flag later kills every entered process.
         (!self.is_gone()).then_some(entered)
     }
 }
@@ -329,7 +329,7 @@ struct Entered {
     number: u64,
     process: Process,
     guard: Option<KillOnDrop>,
-    /// What the process and all it started are in, if they may have to be killed alone.
+    /// The cgroup of the process and all it started, if they may have to be killed alone.
     fence: Option<Fence>,
 }
 

@@ -1,8 +1,8 @@
-//! A task's cgroup, as far as its driver has to do with it: to be born in, to be killed by, to be
-//! measured.
+//! A task's cgroup, as far as its driver uses it: to be born in, to be killed by, to be measured.
 //!
-//! The agent makes the cgroup, limits it and removes it; of a host of another make, that limits nothing, `named` takes the
-//! group that it names. This file knows names of files in it and nothing of where it lies. A cgroup that the agent removed is an empty one.
+//! The agent makes the cgroup, limits it and removes it. A host of another make limits nothing: for it, `named` takes
+//! the group that the host names. This file knows names of files in it and nothing of where it lies. A cgroup that the
+//! agent removed is an empty one.
 
 pub(crate) mod named;
 
@@ -212,7 +212,7 @@ impl Drop for Fence {
         if !self.is_kept {
             self.kill();
         }
-        // One that is not empty goes with the task's, which whoever made that removes.
+        // A cgroup that is not empty goes with the task's cgroup, which its maker removes.
         let removed = rustix::fs::unlinkat(CWD, &*self.cgroup.path, AtFlags::REMOVEDIR);
         if let Err(error) = removed {
             debug!(dir = %self.cgroup.path.display(), %error, "the cgroup of an action is left");
@@ -220,7 +220,7 @@ impl Drop for Fence {
     }
 }
 
-/// How directories of the v2 hierarchy are called in it: learned from the first task that was born in one.
+/// The names of directories of the v2 hierarchy in it: learned from the first task that was born in one.
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy {
     /// A directory, and its name in the hierarchy.
@@ -245,7 +245,7 @@ impl Hierarchy {
     }
 }
 
-/// What is left of a directory and of its name when what they have in common at their ends is taken off.
+/// Strips the common end from a directory and its name, and returns the rest of both.
 fn common(dir: &Path, name: &Path) -> Option<(PathBuf, PathBuf)> {
     let pairs = dir.components().rev().zip(name.components().rev());
     let is_same = |(ours, theirs): &(Component<'_>, Component<'_>)| {

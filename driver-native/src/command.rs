@@ -28,7 +28,7 @@ use crate::spawn::{
 };
 use crate::{init, limits, names, starters};
 
-/// Why a process was not started.
+/// The reason why a process was not started.
 #[derive(Debug, Error)]
 pub(crate) enum StartProcessError {
     #[error(transparent)]
@@ -54,7 +54,7 @@ pub(crate) enum StartProcessError {
         #[source]
         source: SpawnError,
     },
-    /// There is no thread to start it, or it failed.
+    /// The thread that should start the process is missing, or it failed.
     #[error("the thread that was to start it failed")]
     Thread(#[source] io::Error),
     /// The process was started and could not be looked at.
@@ -146,8 +146,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// What keeps the task's output in its FIFOs when the last process of the task ends while nobody
-    /// reads them: the kernel discards what a FIFO holds when its last file is closed.
+    /// Returns the files that keep the task's output in its FIFOs when the last process of the task ends while nothing
+    /// reads them. The kernel discards the content of a FIFO when its last file is closed.
     pub(crate) fn into_held(self) -> HeldOutput {
         HeldOutput {
             _files: [held(self.stdout), held(self.stderr)],
@@ -238,7 +238,7 @@ pub(crate) fn start_task(
     if matches!(network, TaskNetwork::Empty) {
         namespaces |= libc::CLONE_NEWNET;
     }
-    // What a network namespace stands for is open until the process is in it.
+    // The file of a network namespace stays open until the process is in it.
     let namespaces = u64::from(namespaces.cast_unsigned());
     let mut spawned = launch.run(
         script,
@@ -253,7 +253,7 @@ pub(crate) fn start_task(
     Ok((spawned, range))
 }
 
-/// What is started beside a task's first process.
+/// The kind of process to start beside a task's first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beside {
     /// A command that somebody wants to be run in the task: it has no more rights than the task has.
@@ -275,15 +275,15 @@ pub(crate) fn start_beside(
         ..
     } = launch;
     let mut confinement = match what {
-        // What was allowed when the task started is allowed to what runs in it; the kernel knows what
-        // it can have at most.
+        // A right that was allowed when the task started is allowed to a command in it. The kernel knows the most it
+        // can have.
         Beside::Command => {
             let policy = node.policy().of_running_task();
             let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
             let bounding = Capabilities::bounding_of(first.pid);
             confinement.capabilities = confinement.capabilities.both(bounding);
-            // Nobody else's scope can be entered, and in one of its own it could neither look at the task's processes nor
-            // call the task.
+            // The scope of another process cannot be entered. In a scope of its own the command could neither look at
+            // the task's processes nor call the task.
             confinement.scoped = false;
             confinement
         }
@@ -516,7 +516,7 @@ fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
     }
 }
 
-/// What has to be opened for a task's view.
+/// The inputs for opening the parts of a task's view.
 struct Sight<'a> {
     launch: &'a Launch<'a>,
     owner: Option<Owner>,
@@ -607,8 +607,7 @@ impl Sight<'_> {
         Ok(own)
     }
 
-    /// Where a file system cannot show other owners, the directory goes to the host's id of the task's
-    /// user.
+    /// The directory goes to the host's id of the task's user, if its file system cannot show other owners.
     fn attachment(
         &self,
         dir: &OwnedFd,
@@ -633,7 +632,7 @@ impl Sight<'_> {
         })
     }
 
-    /// What the job and the host want to be seen.
+    /// Opens the mounts that the job and the host ask for.
     fn mounts(&self) -> Result<Vec<(Attachment, MountPoint)>, IsolationError> {
         let Launch {
             config,
@@ -720,7 +719,7 @@ impl Sight<'_> {
     }
 }
 
-/// What an operator should know about a failed step.
+/// A hint for the operator about a failed step.
 fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
     let (step, source) = match error {
         SpawnError::Clone { .. } | SpawnError::IntoCgroup { .. } => {

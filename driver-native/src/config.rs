@@ -14,7 +14,7 @@ use crate::isolation::rlimits::{self, Limit, LimitError};
 use crate::limits;
 use crate::policy::is_plain_absolute;
 
-/// How much a task is kept from its node.
+/// The level of isolation from the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -37,7 +37,7 @@ impl Level {
     }
 }
 
-/// Which network a task has.
+/// The network of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Network {
@@ -53,14 +53,14 @@ pub(crate) enum Network {
 pub(crate) struct BindMount {
     /// Below the task's directory, or an absolute path that the node allows.
     pub(crate) source: String,
-    /// Where the task sees it.
+    /// The place at which the task sees it.
     pub(crate) target: String,
     /// The task cannot write there, unless it says `false`.
     #[serde(default)]
     pub(crate) readonly: Option<bool>,
 }
 
-/// What a job writes into `config { … }`.
+/// The fields that a job writes into `config { … }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NativeConfig {
@@ -71,7 +71,7 @@ pub(crate) struct NativeConfig {
     /// A tree of actions to carry out in place of a command, as JSON text.
     #[serde(default, deserialize_with = "tree")]
     pub(crate) actions: Option<Action>,
-    /// What the lines and failures of actions are named by that do not say.
+    /// The name on the lines and failures of actions that have none.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) log_source: String,
     /// A file, as the task sees it, whose beginning is the result of the actions.
@@ -80,8 +80,8 @@ pub(crate) struct NativeConfig {
     /// Without that file, actions that went well have failed.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) result_required: bool,
-    /// Processes and threads at once. Whoever makes the cgroup sets it; the driver does in one that a host names and does
-    /// not limit.
+    /// The most processes and threads at once. The maker of the cgroup sets the limit. The driver sets it in a cgroup
+    /// that a host names and does not limit.
     #[serde(default)]
     pub(crate) pids_max: Option<serde_json::Number>,
     /// MiB that one download of the actions may unpack to, and one file may have that is fetched or sent.
@@ -90,13 +90,13 @@ pub(crate) struct NativeConfig {
     /// Its arguments.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) args: Vec<String>,
-    /// Where it runs: a path below the task's directory, or an absolute one.
+    /// The working directory: a path below the task's directory, or an absolute one.
     #[serde(default)]
     pub(crate) work_dir: Option<String>,
     /// The task cannot gain privileges by running set-user-id programs. Only a raw one may.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) no_new_privs: NoNewPrivs,
-    /// How much the task is kept from its node.
+    /// The level of isolation from the node.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) isolation: Level,
     /// A directory tree to see as the root, in place of the host's directories.
@@ -105,7 +105,7 @@ pub(crate) struct NativeConfig {
     /// Whether that tree is kept as it is; the default is `false`, in `strict` it always is.
     #[serde(default)]
     pub(crate) readonly_root: Option<bool>,
-    /// What else the task sees.
+    /// Further mounts that the task sees.
     #[serde(default, alias = "mount", deserialize_with = "one_or_many")]
     pub(crate) mounts: Vec<BindMount>,
     /// Overrides the task's `user`.
@@ -129,7 +129,7 @@ pub(crate) struct NativeConfig {
     /// The task's host name; made from its name and allocation otherwise.
     #[serde(default)]
     pub(crate) hostname: Option<String>,
-    /// Which network it has; the group's if it does not say.
+    /// The network of the task; the group's if it does not say.
     #[serde(default)]
     pub(crate) network: Option<Network>,
 }
@@ -145,8 +145,8 @@ impl Default for NoNewPrivs {
     }
 }
 
-/// A `config` block that cannot be used, by the field that is wrong: in backquotes, and by the name that
-/// it has in a job file, so that whoever has the file finds the line.
+/// A `config` block that cannot be used, by the field that is wrong. The field is in backquotes and by the name that it
+/// has in a job file, so that the author finds the line.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     /// A field is missing, unknown or of another type.
@@ -209,7 +209,7 @@ pub(crate) enum ConfigError {
 /// For errors.
 const FIELDS: &str = "command, actions, log_source, result_file, result_required, pids_max, disk_mb, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
 
-/// What the driver itself mounts, or what would hide it.
+/// The paths that the driver itself mounts, or that would hide its mounts.
 const RESERVED: [&str; 7] = [
     "/alloc", "/dev", "/local", "/proc", "/secrets", "/sys", "/tmp",
 ];
@@ -283,7 +283,7 @@ impl NativeConfig {
         actions::check(tree).map_err(ConfigError::Actions)
     }
 
-    /// What contradicts the level.
+    /// Refuses fields that contradict the level.
     fn check_level(&self) -> Result<(), ConfigError> {
         match self.isolation {
             Level::Raw => {

@@ -29,7 +29,7 @@ use crate::starters::Starters;
 use crate::task::{NativeTask, failed};
 use crate::{exec, limits, signal, stats};
 
-/// What jobs write as `driver = "native"`.
+/// The name that jobs write as `driver = "native"`.
 pub const NAME: &str = "native";
 /// The version of Nomad's plugin interface.
 const API_VERSION: &str = "v0.1.0";
@@ -227,7 +227,7 @@ impl NativeDriver {
     }
 }
 
-/// What this machine can do.
+/// The abilities of this machine.
 fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
     let name = |suffix: &str| format!("driver.{NAME}{suffix}");
     let text = |text: &str| Attribute::Text(text.to_owned());
@@ -347,7 +347,7 @@ impl Shared {
             return Ok(());
         }
         match &task.life.tree {
-            // Which signal its processes get is not for the task to say: a client knows one.
+            // The task does not choose the signal of its processes: a client knows one.
             Some(tree) => tree.stop(),
             None => {
                 task.life
@@ -409,7 +409,7 @@ impl Shared {
                 return;
             }
         };
-        // Nobody listening is no failure.
+        // An event without a listener is not a failure.
         let _receivers = self.events.send(TaskEvent {
             task_id: config.id,
             alloc_id: config.alloc_id,

@@ -1,14 +1,13 @@
-//! How much a task is kept from its node, and who decides.
+//! The isolation of a task from its node, and the place that decides it.
 //!
-//! - `../policy` is what the node allows, `../config` what a job asks for; [`Confinement`] is what comes
-//!   of both, or the named reason why the task does not start. A task never runs with less isolation
-//!   than it was to have: what the machine cannot do is an error.
-//! - `template` is the root that tasks copy, `view` what one task sees in it, `privileges` what it may
-//!   do, `mounts` what becomes of its view when it has ended, `seccomp` which system calls it may make, `ranges` whose ids it has in `strict`.
+//! - `../policy` is the node's allowance, `../config` the job's request. [`Confinement`] is the result of both, or the
+//!   named reason why the task does not start. A task never runs with less isolation than it was to have: a missing
+//!   ability of the machine is an error.
+//! - `template` is the root that tasks copy, `view` is one task's view in it, `privileges` are its rights. `mounts`
+//!   keeps its mounts for a moment after its end, `seccomp` is its system calls, `ranges` its ids in `strict`.
 //!
-//! Nothing here makes a process: it prepares files and writes the calls of a [`Script`], which the
-//! child of [`crate::spawn`] carries out. Namespaces other than the mount namespace are made by the
-//! clone itself.
+//! Nothing here makes a process: it prepares files and writes the calls of a [`Script`], which the child of
+//! [`crate::spawn`] carries out. Namespaces other than the mount namespace are made by the clone itself.
 //!
 //! [`Script`]: crate::spawn::Script
 
@@ -41,7 +40,7 @@ use crate::policy::Policy;
 use crate::spawn::OpenFiles;
 use crate::user::{AllowedGroups, Identity, UserError};
 
-/// Why a task cannot have the isolation that it is to have, or may not have less.
+/// The reason why a task cannot have its isolation, or may not have less.
 #[derive(Debug, Error)]
 pub(crate) enum IsolationError {
     #[error(
@@ -123,7 +122,7 @@ pub(crate) enum IsolationError {
     Config(#[from] ConfigError),
 }
 
-/// Where a task's sockets are.
+/// The network in which a task's sockets are.
 #[derive(Debug)]
 pub(crate) enum TaskNetwork {
     /// With everybody's.
@@ -134,22 +133,22 @@ pub(crate) enum TaskNetwork {
     Joined(OwnedFd),
 }
 
-/// What a task is given, decided.
+/// The decided rights and limits of a task.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     pub(crate) level: Level,
-    /// Whom to become; `None` is the driver's own, in raw tasks only.
+    /// The user to become; `None` is the driver's own, in raw tasks only.
     pub(crate) identity: Option<Identity>,
     /// Capabilities it keeps.
     pub(crate) capabilities: Capabilities,
     pub(crate) limits: Vec<Limit>,
     pub(crate) hostname: String,
     pub(crate) no_new_privs: bool,
-    /// It reaches no abstract sockets but its own, where the kernel can keep it so. In a network namespace of its own there are
-    /// no others, save those of its allocation's tasks, who may want to meet there.
+    /// It reaches no abstract sockets but its own, where the kernel can keep it so. In a network namespace of its own
+    /// only the tasks of its allocation have some, and they may want to meet there.
     pub(crate) scoped: bool,
     pub(crate) init: bool,
-    /// Which files it makes.
+    /// The kind of files that it makes.
     pub(crate) files: Files,
 }
 
@@ -192,7 +191,7 @@ impl Confinement {
             && !policy.allow_uid0
     }
 
-    /// What a task has that was allowed when it started.
+    /// Decides the rights of a task from its configuration and the node's policy.
     pub(crate) fn of(
         config: &TaskConfig,
         native: &NativeConfig,
@@ -239,8 +238,9 @@ impl Confinement {
     }
 }
 
-/// What other users of the host find must be plain: they reach what a task writes to the host's directories, and the
-/// mounts there may run such programs as their owners.
+/// The kind of files that the task may make. Files must be plain if other users of the host can find them. Such users
+/// reach files that a task writes to the host's directories, and the mounts there may run such programs as their
+/// owners.
 fn files(config: &TaskConfig, native: &NativeConfig) -> Files {
     let on_host = |mount: &crate::config::BindMount| {
         mount.readonly == Some(false) && Path::new(&mount.source).is_absolute()
@@ -268,7 +268,7 @@ pub(crate) fn network(
     }
 }
 
-/// How far the task gets where no host holds it to a policy.
+/// The reach of the task where no host holds it to a policy.
 pub(crate) fn reach(
     config: &TaskConfig,
     native: &NativeConfig,
@@ -305,7 +305,7 @@ fn chosen<'a>(config: &'a TaskConfig, native: &NativeConfig) -> Result<Chosen<'a
     }
 }
 
-/// What network the task's group has.
+/// The network mode of the task's group.
 fn mode(config: &TaskConfig) -> NetworkMode {
     config
         .network
@@ -506,7 +506,7 @@ fn replaced(text: &str, from: &str, to: &str, begins: impl Fn(char) -> bool) -> 
     out
 }
 
-/// What names of files are usually made of.
+/// Whether `c` is usual in the name of a file.
 fn is_of_path(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '/' | '_' | '-' | '.')
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 /// program is cached. A program on a file system that hangs keeps its place.
 pub const SPAWNS_MAX: usize = 16;
 
-/// How long a thread that starts tasks waits for the next one before it ends: like those of the runtime for what
-/// blocks.
+/// Time a thread that starts tasks waits for the next one before it ends. The runtime's threads for blocking work wait
+/// as long.
 pub const STARTER_IDLE: Duration = Duration::from_secs(10);
 
-/// How long the mounts of a task are kept from its start on, be it that it has ended meanwhile: that the end of one that
-/// runs for moments need not wait until the kernel has taken them apart, a tenth of the whole.
+/// Time the mounts of a task are kept from its start on, even if it has ended meanwhile. The end of a short task then
+/// need not wait until the kernel has taken them apart, a tenth of the whole.
 pub const MOUNTS_KEPT: Duration = Duration::from_millis(200);
 
 /// Between two looks for mounts that were kept long enough: many are let go together.
@@ -31,12 +31,12 @@ pub const CHILD_STACK_BYTES: usize = 64 << 10;
 /// twenty each, and those of transfers and sessions.
 pub const HELD_FILES_FROM: i32 = 1_024;
 
-/// Tasks whose cgroup is held open, which saves 6 µs whenever it is looked at. A usual hard limit of open files is 20 000,
-/// and each task has three more: of 5 000 tasks with their cgroups there would be too many.
+/// Tasks whose cgroup is held open, which saves 6 µs whenever it is looked at. A usual hard limit of open files is 20
+/// 000. Each task has three more: of 5 000 tasks with their cgroups there would be too many.
 pub const CGROUPS_HELD_MAX: usize = 1_024;
 
-/// How long a killed task may take to die before the stop fails and names the process. Only a
-/// process stuck in the kernel takes that long.
+/// Time a killed task may take to die before the stop fails and names the process. Only a process stuck in the kernel
+/// takes that long.
 pub const KILL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The longest pause between two looks at a cgroup that empties. The first pause is 1 ms.
@@ -57,15 +57,14 @@ pub const EXEC_TAIL_BYTES_MAX: usize = 1 << 20;
 /// [`EXEC_READ_BYTES`].
 pub const SESSION_OUTPUTS_MAX: usize = 8;
 
-/// How long output is still awaited after a command ended. Something it left running may hold the
-/// pipe open for ever.
+/// Time output is still awaited after a command ended. Something it left running may hold the pipe open for ever.
 pub const EXEC_DRAIN_DEADLINE: Duration = Duration::from_millis(250);
 
 /// Events that a slow reader may lag behind before it misses some.
 pub const EVENTS_MAX: usize = 1_024;
 
-/// How often the fingerprint repeats itself. Nothing it says changes by itself; a host that dropped
-/// one gets the next.
+/// Time after which the fingerprint repeats itself. Nothing in it changes by itself; a host that dropped one gets the
+/// next.
 pub const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The shortest interval of statistics; a shorter one is taken as this. A sample costs some 20 µs.
@@ -91,8 +90,8 @@ pub const HOST_FILE_BYTES_MAX: u64 = 4 << 20;
 /// points that its jobs name.
 pub const TEMPLATES_MAX: usize = 64;
 
-/// How long a root is taken for current without a look at the files it was made from. A look costs
-/// some 20 µs, and nobody expects a change of `/etc` to be seen sooner.
+/// Time a root is taken for current without a look at the files it was made from. A look costs some 20 µs, and a change
+/// of `/etc` need not be seen sooner.
 pub const TEMPLATE_TRUSTED: Duration = Duration::from_secs(1);
 
 /// Ids that a strict task has: as many as a system that runs in it may expect.
@@ -118,10 +117,10 @@ pub const RESOLV_CONF_BYTES_MAX: usize = 64 << 10;
 /// Mounts that a job may ask for.
 pub const MOUNTS_MAX: usize = 64;
 
-/// How often a mount is tried to be made read-only while a file on it is open for writing.
+/// Attempts to make a mount read-only while a file on it is open for writing.
 ///
-/// What holds it open is a child between its birth and its program, for milliseconds; together the attempts
-/// last a second, and a mount that is busy for longer is held by something else.
+/// A child between its birth and its program holds the file open, for milliseconds. The attempts last a second in all.
+/// Something else holds a mount that is busy for longer.
 pub(crate) const READ_ONLY_ATTEMPTS_MAX: u32 = 200;
 /// The pause between two of them.
 pub(crate) const READ_ONLY_PAUSE: Duration = Duration::from_millis(5);
@@ -130,12 +129,12 @@ pub(crate) const READ_ONLY_PAUSE: Duration = Duration::from_millis(5);
 /// that is being loaded. Only a process stuck in the kernel takes that long.
 pub const ACTION_EXIT_DEADLINE: Duration = Duration::from_secs(1);
 
-/// How long a line about an action waits for room in the task's output. Longer means that nobody reads, and an
+/// Time a line about an action waits for room in the task's output. A longer wait means that nothing reads, and an
 /// action must not stand still for that.
 pub const ACTION_LINE_DEADLINE: Duration = Duration::from_secs(1);
 
-/// How long the end of a tree is awaited once everything of it was killed: half of [`KILL_DEADLINE`], so that
-/// whoever waits for the kill hears of it.
+/// The wait for the end of a tree once everything of it was killed. It is half of [`KILL_DEADLINE`], so that the caller
+/// of the kill gets an answer.
 pub const ACTIONS_END_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Bytes that are read of the note of which action runs.
@@ -148,12 +147,12 @@ pub(crate) const ACTION_NOTE_BYTES: usize = 1 << 10;
 /// reads and sends. More wait for their turn.
 pub const TRANSFERS_MAX: usize = 5;
 
-/// Bytes of one file that is fetched or sent, if the task's own disk is no less. They lie in a file without a name in
-/// the task's directory meanwhile.
+/// The most bytes of one fetched or sent file, if the task's own disk is not smaller. They lie in a file without a name
+/// in the task's directory meanwhile.
 pub const TRANSFER_BYTES_MAX: u64 = 4 << 30;
 
-/// Bytes that one archive may unpack to, if the task's own disk is no less. A compressed file of 16 MiB can hold that
-/// many zeros.
+/// The most bytes that one archive may unpack to, if the task's own disk is not smaller. A compressed file of 16 MiB
+/// can hold that many zeros.
 pub const UNPACKED_BYTES_MAX: u64 = 16 << 30;
 
 /// Entries of one archive. The largest trees of packages of programs have some 100 000 files; each costs the disk an
@@ -177,13 +176,13 @@ pub const TRANSFER_ATTEMPTS_MAX: u32 = 3;
 /// The pause before the second attempt; each further one is twice as long.
 pub const TRANSFER_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long one attempt may take, and how long unpacking may. Diego's time for an upload.
+/// Time one attempt may take, and time unpacking may take. It is Diego's time for an upload.
 pub const TRANSFER_DEADLINE: Duration = Duration::from_mins(10);
 
-/// How long a name is looked up, a connection is made and TLS is agreed upon.
+/// Time to look up a name, make a connection and agree on TLS.
 pub const TRANSFER_CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long the other side may say nothing, and take nothing.
+/// Time the other side may send nothing, and take nothing.
 pub const TRANSFER_IDLE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Redirects that are followed for one download. Each leads to an address that is looked at like the first.
@@ -192,7 +191,7 @@ pub const REDIRECTS_MAX: u32 = 5;
 /// Bytes of a URL that is fetched or sent to, as most servers take them.
 pub const URL_BYTES_MAX: usize = 8 << 10;
 
-/// How often a thread that hands an archive on looks whether the transfer was stopped while the task takes nothing.
+/// Interval at which a thread that hands an archive on checks for a stopped transfer while the task takes nothing.
 pub const TRANSFER_STOP_POLL: Duration = Duration::from_millis(100);
 
 /// The highest bound that an operator may set on the bytes of a result. Diego's cells keep 50 KiB. Results are in the

@@ -1,7 +1,7 @@
-//! Whom a task asks for addresses, where its host says so: a `resolv.conf` of its own.
+//! The resolver of a task whose host sets one: a `resolv.conf` of its own.
 //!
-//! It is the machine's with what the host says in its place. It lies in the task's directory, out of the task's sight,
-//! and is shown to it read-only. Tasks in the host's file system (`raw`) have the machine's.
+//! It is the machine's file with the host's values in place of the machine's. It lies in the task's directory, out of
+//! the task's sight, and is shown to it read-only. Tasks in the host's file system (`raw`) have the machine's.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::limits;
 use crate::paths::{self, PathError, Source};
 
-/// Where programs look.
+/// The path at which programs look.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Its name in the task's directory.
 const FILE: &str = ".resolv.conf";
@@ -117,7 +117,7 @@ mod tests {
         assert!(check(&taken).is_ok());
     }
 
-    /// What is there is somebody else's file, which is not written through.
+    /// An existing file may be another owner's, so that nothing is written through it.
     #[test]
     fn the_file_is_made_anew_whatever_lies_in_its_place() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What holds for all tasks of a driver: its node, and what the node allows.
+//! The common base of all tasks of a driver: its node, and the node's allowance.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,8 +39,8 @@ pub(crate) struct Node {
     pub(crate) mounts: KeptMounts,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, Cached>>,
-    /// Under which a process reaches no abstract sockets but its own; `None` where the kernel has no such thing. Its number
-    /// is low, because every child that is scoped copies the files below it.
+    /// The scope under which a process reaches no abstract sockets but its own; `None` if the kernel has no scopes. Its
+    /// number is low, because every child that is scoped copies the files below it.
     scope: Option<OwnedFd>,
     init: OnceLock<OwnedFd>,
     porter: OnceLock<OwnedFd>,
@@ -55,7 +55,7 @@ struct Cached {
     looked: Instant,
 }
 
-/// What a level of isolation needs is here, or what is missing.
+/// Whether the machine supports a level of isolation, or the missing part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ability {
     Able,
@@ -93,12 +93,12 @@ impl Node {
         })
     }
 
-    /// What keeps a process from others' abstract sockets, if the kernel has it.
+    /// The file that keeps a process from others' abstract sockets, if the kernel supports it.
     pub(crate) fn scope(&self) -> Option<BorrowedFd<'_>> {
         self.scope.as_ref().map(AsFd::as_fd)
     }
 
-    /// What the node allows.
+    /// The node's allowance.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,11 +1,10 @@
-//! Every open of a path that a task, or whoever shares its directories, could have tampered with, as far as it is the
-//! driver's: how one stays beneath a directory is [`beneath`].
+//! Every open of a path that a task, or a user of its directories, could have tampered with, as far as the driver does
+//! it. How one stays beneath a directory is [`beneath`].
 //!
-//! Output FIFOs are opened without following a link in their last part and are looked at before
-//! use. A working directory is resolved beneath the task's directory, so that a link cannot lead
-//! out of it. The same holds for a task's own directories, for what a job wants to be shown and for
-//! every place in a root that a job names: beneath a directory that is open, and no link on
-//! the way. What was opened is used by its descriptor, never by its path again.
+//! Output FIFOs are opened without following a link in their last part and are looked at before use. A working
+//! directory is resolved beneath the task's directory, so that a link cannot lead out of it. The same holds for a
+//! task's own directories, for a job's mounts and for every place in a root that a job names. They are beneath a
+//! directory that is open, with no link on the way. An opened file is used by its descriptor, never by its path again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,10 +20,10 @@ use thiserror::Error;
 
 use crate::policy::{Policy, is_plain_absolute};
 
-/// Where a name is looked for when the task's environment has no `PATH`.
+/// The path in which a name is looked for when the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const NULL_DEVICE: &str = "/dev/null";
-/// What errors call the directory that a task begins in.
+/// The name in errors of the directory that a task begins in.
 pub(crate) const WORK_DIR: &str = "working directory";
 
 /// A path that cannot be used.
@@ -110,7 +109,7 @@ pub(crate) fn open_output(what: &'static str, path: &Path) -> Result<OwnedFd, Pa
         path: path.to_owned(),
         source: source.into(),
     };
-    // Opening must not wait, neither for a reader nor, if it is no FIFO, for a device.
+    // Opening must not wait, neither for a reader nor, if it is something else than a FIFO, for a device.
     let flags =
         OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
@@ -138,8 +137,8 @@ pub(crate) fn open_null() -> Result<OwnedFd, PathError> {
     })
 }
 
-/// The directory a task begins in. A relative `work_dir` is beneath `task_dir`, whatever links are
-/// on the way; an absolute one is taken as it is. Without a `task_dir` it is the root directory.
+/// Opens the directory a task begins in. A relative `work_dir` is beneath `task_dir`, even if links are on the way; an
+/// absolute one is taken as it is. Without a `task_dir` it is the root directory.
 pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| {
@@ -171,7 +170,7 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
 /// Ids of a directory's owner.
 pub(crate) type Owner = (u32, u32);
 
-/// What a job names on the host.
+/// A file or directory of the host that a job names.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) file: OwnedFd,
@@ -189,8 +188,8 @@ pub(crate) fn open_dir(what: &'static str, path: &Path) -> Result<OwnedFd, PathE
     })
 }
 
-/// The directory `name` in `base`, made if it is not there, owned by `owner`. Whoever owns `base` may
-/// have put a link there, which is refused.
+/// Opens the directory `name` in `base`, made if it is missing, owned by `owner`. The owner of `base` may have put a
+/// link there, which is refused.
 pub(crate) fn open_own_dir(
     base: &OwnedFd,
     name: &str,
@@ -232,8 +231,8 @@ pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError>
     open_file(dir, Path::new(name), flags, Through::Mounts)
 }
 
-/// A file of the driver's own in such a directory, made anew in place of whatever is there, for everybody to read and
-/// to be shown to a task.
+/// Makes a file of the driver's own in such a directory, in place of any existing one. Every user may read it, and a
+/// task may be shown it.
 pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<Source, PathError> {
     let attempt = || -> io::Result<OwnedFd> {
         let base = beneath::open_top(dir, OFlags::PATH)?;
@@ -360,7 +359,7 @@ pub(crate) fn give_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
 
 /// `f_type` of a devpts file system (statfs(2)).
 const DEVPTS_MAGIC: i64 = 0x1cd1;
-/// Where a terminal comes from, in the task's root.
+/// The source of a terminal, in the task's root.
 const MULTIPLEXER: &str = "dev/pts/ptmx";
 
 /// The multiplexer of terminals as the process `pid` sees it: a task's terminals are in its own `/dev/pts`.
@@ -393,7 +392,7 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     rustix::fs::openat(CWD, own.as_str(), flags, Mode::empty()).map_err(failed)
 }
 
-/// What a job names as `field`: below the task's directory, or where the node allows.
+/// Opens the path that a job names as `field`: below the task's directory, or where the node allows.
 pub(crate) fn open_source(
     field: &str,
     path: &str,
@@ -447,8 +446,8 @@ pub(crate) fn open_source(
     })
 }
 
-/// A file of the host that a task wants to download: beneath what the node allows for that, and no link on the way.
-/// It is read as the driver, whoever may read it: what is allowed is allowed to every task.
+/// Opens a file of the host that a task wants to download: beneath the node's allowance for downloads, and no link on
+/// the way. The driver reads it with its own rights: an allowed file is allowed to every task.
 pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathError> {
     let path = Path::new(path);
     let refused = || PathError::NoDownload {
@@ -468,11 +467,12 @@ pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathErr
     open_file(place, rest, flags, Through::Mounts)
 }
 
-/// A file that becomes one of a directory of the host when all of it is written, and leaves nothing there if it never is.
+/// A file that becomes one of a directory of the host when all of it is written. It leaves nothing there if it never
+/// is.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     dir: OwnedFd,
-    /// Where it lies until then.
+    /// The name until then.
     temporary: String,
     name: OsString,
     path: PathBuf,
@@ -517,7 +517,7 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
         path: path.to_owned(),
         is_kept: false,
     };
-    // Whatever mask the driver was started with.
+    // The driver's umask must not narrow the mode.
     rustix::fs::fchmod(&file, mode).map_err(failed)?;
     Ok((new, file.into()))
 }
@@ -572,7 +572,7 @@ fn unnamed_file(dir: &Path, mode: Mode) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// What the host wants a task to see. The host is trusted, not so what lies at the end of its path.
+/// Opens a mount that the host wants a task to see. The host is trusted; the content at the end of its path is not.
 pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
     let path = Path::new(path);
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -626,7 +626,7 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
     while let Some(part) = parts.next() {
         let mode = Mode::from_raw_mode(0o755);
         if parts.peek().is_none() && !is_dir {
-            // Opened to be made; whatever kind is there, the mount is refused if it does not fit.
+            // Opened to be made. An existing entry may be of any kind; the mount is refused if it does not fit.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
             beneath::create(&dir, part, flags, mode, Through::Mounts).map_err(failed)?;
             return Ok(());
@@ -640,7 +640,7 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
     Ok(())
 }
 
-/// Where a contained task's program may be, in the order of the search, as the task sees it.
+/// The paths at which a contained task's program may be, in the order of the search, as the task sees it.
 pub(crate) fn places(command: &str, path_variable: Option<&str>) -> Vec<PathBuf> {
     let named = Path::new(command);
     if named.is_absolute() {

@@ -1,7 +1,7 @@
-//! What the node lets its tasks have: the driver's own configuration.
+//! The node's allowance for its tasks: the driver's own configuration.
 //!
-//! A job may ask for less isolation than the default, and the node decides here. What is not set is
-//! safe: no task runs raw, none is uid 0, none is in a group of the host but its user's own, none sees a path of the host.
+//! A job may ask for less isolation than the default, and the node decides here. The defaults are safe: no task runs
+//! raw, is uid 0, or sees a path of the host. A task is in no group of the host but its user's own.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -20,8 +20,8 @@ use crate::user::AllowedGroups;
 /// The user of a contained task that names none.
 const DEFAULT_USER: &str = "nobody";
 
-/// What contained tasks see of the host, read-only, where it is there. A last star stands for any end
-/// of a name. Of `/etc`, what programs need to find libraries, names, users and certificates.
+/// The paths of the host that contained tasks see, read-only, where they exist. A last star stands for any end of a
+/// name. Of `/etc`, the paths that programs need to find libraries, names, users and certificates.
 const HOST_DIRS: [&str; 37] = [
     "/usr",
     "/bin",
@@ -65,7 +65,7 @@ const HOST_DIRS: [&str; 37] = [
 /// The node's allowances, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Tasks may run without isolation, as whoever they say: their job is root on this node.
+    /// Tasks may run without isolation, as any user: their job is root on this node.
     pub(crate) allow_raw: bool,
     /// Contained tasks may be uid 0.
     pub(crate) allow_uid0: bool,
@@ -73,20 +73,21 @@ pub(crate) struct Policy {
     pub(crate) allow_caps: Capabilities,
     /// Groups of the host that contained tasks may have; the own group of a user needs no mention.
     pub(crate) allow_groups: AllowedGroups,
-    /// What a root made of the host's directories holds.
+    /// The entries of a root made of the host's directories.
     pub(crate) host_dirs: Vec<String>,
     /// Paths of the host that jobs may mount, or take their root from.
     pub(crate) allow_paths: Vec<AllowedPath>,
     /// The user of a contained task that names none.
     pub(crate) default_user: String,
-    /// Directories of the host whose files every task may download by `file:` URLs, whoever may read them.
+    /// Directories of the host whose files every task may download by `file:` URLs, regardless of the files'
+    /// permissions.
     pub(crate) allow_downloads: Vec<PathBuf>,
     /// Directories of the host that every task may upload files into by `file:` URLs.
     pub(crate) allow_uploads: Vec<PathBuf>,
     /// The driver may fetch from this machine itself and send to it, for tasks. What listens there for the machine
     /// alone is open to tasks then.
     pub(crate) allow_local_transfers: bool,
-    /// Certificates of authorities that transfers by HTTPS are checked with; the machine's unless said.
+    /// Certificates of authorities that transfers by HTTPS are checked with; default is the machine's.
     pub(crate) ca_file: Option<PathBuf>,
     /// Bytes of a result file that are kept. A longer one is cut.
     pub(crate) result_bytes_max: usize,

@@ -1,9 +1,9 @@
-//! What the driver says to the porter: the program that writes and reads files in a task, as the task.
+//! Messages of the driver to the porter: the program that writes and reads files in a task, as the task.
 //!
-//! The driver is root, and a task decides what its directories hold. So the driver itself neither makes nor opens
-//! any file of a transfer: `../porter` does, a static program of a few KiB that is started beside the task's first
-//! process like a program of a `run` action. It can do nothing that the task could not do itself, and what it uses
-//! counts for the task. Its own words come from a place that the task can reach, and are believed as little.
+//! The driver is root, and a task decides what its directories hold. So the driver itself neither makes nor opens any
+//! file of a transfer: `../porter` does. It is a static program of a few KiB, started beside the task's first process
+//! like a program of a `run` action. It can do nothing that the task could not do itself, and its usage counts for the
+//! task. Its own words come from a place that the task can reach, and are believed as little.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ const PART_BYTES_MAX: usize = 255;
 pub(crate) const REPORT_BYTES_MAX: usize = 8 + NAME_BYTES_MAX;
 /// Bits of a mode that files get: neither set-id nor sticky.
 const MODE_BITS: u32 = 0o777;
-/// What the owner of a directory may always do, or nothing could be made in it.
+/// The permissions that the owner of a directory always has, or nothing could be made in it.
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// A file that holds the program and that nobody can change.
@@ -31,7 +31,7 @@ pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
     sealed(NAME, PROGRAM)
 }
 
-/// What is carried.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the porter's standard input to a directory of the task.
@@ -169,7 +169,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-/// What a porter's report says, for people; `None` if it said nothing that can be read.
+/// The message of a porter's report; `None` if it cannot be read.
 pub(crate) fn report(bytes: &[u8]) -> Option<String> {
     let (head, name) = bytes.split_at_checked(8)?;
     let number = i32::from_le_bytes(head[4..].try_into().ok()?);
@@ -250,7 +250,7 @@ mod tests {
             ("a", ".."),
             ("a", "../b"),
             ("a/b", "../../c"),
-            // What `b` is may be a link itself.
+            // The target of `b` may be a link itself.
             ("a", "b/.."),
             ("a/b", "c/../d"),
             ("a", ""),

@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::limits;
 use crate::spawn::{ExitInfo, Spawned, exit_info, held};
 
-/// What /proc says of a process, as far as it matters here.
+/// The used fields of a process's stat file in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
     /// `R`, `S`, `D`, `Z`, …
@@ -26,7 +26,7 @@ pub(crate) struct Stat {
     pub(crate) user_ticks: u64,
     /// CPU in the kernel, in ticks.
     pub(crate) system_ticks: u64,
-    /// When it started, in ticks since the boot.
+    /// Time of the start, in ticks since the boot.
     pub(crate) start_ticks: u64,
     /// Memory that is resident, in pages.
     pub(crate) rss_pages: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Process {
     pidfd: Arc<OwnedFd>,
 }
 
-/// Why a recorded process is not to be had.
+/// The reason why a recorded process cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum FindError {
     /// It ended.
@@ -61,7 +61,7 @@ pub(crate) enum FindError {
     },
 }
 
-/// How a process ended, as its parent learns it.
+/// The end of a process, as its parent learns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exited(i32),
@@ -152,17 +152,17 @@ impl Process {
         }
     }
 
-    /// How the process ended, left to be taken by [`Self::reap`]; `None` while it runs.
+    /// The end of the process, left to be taken by [`Self::reap`]; `None` while it runs.
     pub(crate) fn ended(&self) -> io::Result<Option<Ended>> {
         self.wait(WaitIdOptions::NOWAIT)
     }
 
-    /// How the process ended, taken from the kernel; `None` while it runs.
+    /// The end of the process, taken from the kernel; `None` while it runs.
     pub(crate) fn reap(&self) -> io::Result<Option<Ended>> {
         self.wait(WaitIdOptions::empty())
     }
 
-    /// How a process ended that is not a child, as the kernel tells it once its parent has taken the status. `None` where
+    /// The end of a process that is not a child. The kernel tells it once its parent has taken the status. `None` if
     /// the kernel does not tell, or the parent takes too long.
     pub(crate) async fn exit_of_other(&self) -> Option<Ended> {
         for _ in 0..limits::EXIT_INFO_ATTEMPTS_MAX {

@@ -25,7 +25,7 @@ use crate::driver::NativeDriver;
 use crate::limits;
 use crate::spawn::OpenFiles;
 
-/// Why the driver is not served.
+/// The reason why the driver is not served.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// Another process has the lock.
@@ -53,11 +53,11 @@ pub enum ServeError {
     /// A file could not be made.
     #[error("serve the native driver: {what} {}", path.display())]
     File {
-        /// What was done.
+        /// The act that failed.
         what: &'static str,
-        /// To what.
+        /// The path of the file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -1,19 +1,18 @@
 //! Starts a process without fork, and watches for its end: the only unsafe code of the crate.
 //!
-//! `clone3` with `CLONE_VM | CLONE_VFORK` makes a child that borrows this process's memory, on a
-//! stack of its own, while the calling thread waits until the child has loaded its program. Nothing
-//! is copied, so that the cost does not grow with the caller's memory, and `CLONE_INTO_CGROUP` lets
-//! the child be born in its cgroup. The price is what the child may do in between: system calls on
-//! values that the parent prepared, and nothing else. It allocates nothing, takes no lock, and
-//! reports a failure by two integers in the shared memory.
+//! `clone3` with `CLONE_VM | CLONE_VFORK` makes a child that borrows this process's memory, on a stack of its own. The
+//! calling thread waits until the child has loaded its program. Nothing is copied, so that the cost does not grow with
+//! the caller's memory, and `CLONE_INTO_CGROUP` lets the child be born in its cgroup. The price is a limit on the child
+//! in between: system calls on values that the parent prepared, and nothing else. It allocates nothing, takes no lock,
+//! and reports a failure by two integers in the shared memory.
 //!
-//! Nor are the driver's open files copied, of which every live task has some: the child shares their table for one
-//! call, which gives it a table of its own with no more in it than its calls name. What the driver keeps open for a task
-//! has high numbers therefore ([`held`]). A script may begin with calls that are made before that, the last of which
-//! opens a file for the driver.
+//! The driver's open files are not copied either, of which every live task has some. The child shares their table for
+//! one call, which gives it a table of its own with no more in it than its calls name. So the files that the driver
+//! keeps open for a task have high numbers ([`held`]). A script may begin with calls that are made before that, the
+//! last of which opens a file for the driver.
 //!
-//! Which calls those are is written by the parent as a [`Script`]: namespaces, mounts, limits, user,
-//! capabilities, seccomp. The child walks it from its first line to its last and runs the program.
+//! The parent writes the calls as a [`Script`]: namespaces, mounts, limits, user, capabilities, seccomp. The child
+//! walks it from its first line to its last and runs the program.
 #![expect(
     unsafe_code,
     reason = "clone3 with a stack of our own, and the child between it and execve"
@@ -56,7 +55,7 @@ compile_error!(
 /// A process to start, with everything that must not be made in the child.
 #[derive(Debug)]
 pub(crate) struct Spawn<'a> {
-    /// What the child does before its program.
+    /// The child's calls before its program.
     pub(crate) script: &'a Script,
     pub(crate) program: Program<'a>,
     /// The program's name first.
@@ -69,7 +68,7 @@ pub(crate) struct Spawn<'a> {
     pub(crate) namespaces: u64,
 }
 
-/// Where the program is.
+/// The place of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Program<'a> {
     /// At the first of these paths, as the child sees them, where there is something to run.
@@ -90,7 +89,7 @@ pub(crate) struct OpenFiles {
 pub(crate) struct Spawned {
     pub(crate) pid: i32,
     pub(crate) pidfd: Arc<OwnedFd>,
-    /// What the script left to the parent, if it left something.
+    /// The file that the script left to the parent, if there is one.
     pub(crate) left: Option<OwnedFd>,
 }
 
@@ -105,7 +104,7 @@ impl Spawned {
     }
 }
 
-/// Why there is no process.
+/// The reason why a process could not be started.
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
     /// The kernel made no process.
@@ -124,7 +123,7 @@ pub(crate) enum SpawnError {
     #[error("{about}")]
     Child {
         step: Step,
-        /// What was done, to what.
+        /// The failed act and its object.
         about: Cow<'static, str>,
         #[source]
         source: io::Error,
@@ -153,19 +152,19 @@ struct CloneArgs {
 
 /// From `linux/sched.h`; a 64-bit flag that the libc crate does not name.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-/// From `linux/sched.h`, as the one before: whatever has a handler has its default again.
+/// From `linux/sched.h`, as the one before: every signal with a handler gets its default again.
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 /// Highest signal number of Linux.
 const SIGNAL_MAX: c_int = 64;
 /// Size of the kernel's signal set.
 const SIGSET_BYTES: usize = 8;
-/// Where the child is, in place of a call, while it has no table of open files of its own.
+/// The child's position, in place of a call, while it has no table of open files of its own.
 const AT_FILES: u32 = u32::MAX;
 /// The child's exit code when it failed; nobody sees it but the parent's reaping.
 const CHILD_FAILED: c_long = 127;
 
-/// What the child reads. Every pointer is into memory of the parent, which waits until the child
-/// has ended or runs its program.
+/// The child's input. Every pointer is into memory of the parent, which waits until the child has ended or runs its
+/// program.
 #[repr(C)]
 struct Plan {
     calls: *const Call,
@@ -258,7 +257,8 @@ static IGNORED: LazyLock<u64> = LazyLock::new(|| {
     let mut lines = status.lines();
     let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // A signal that has its default already may get it again. The C library does not say of those that it keeps to itself.
+    // A signal that has its default already may get it again. The C library does not name those that it keeps to
+    // itself.
     set.unwrap_or(u64::MAX)
 });
 
@@ -304,8 +304,8 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 thread_local! {
-    /// What children of this thread begin on, one after the other. Kept, because room of that size is whole pages to an
-    /// allocator, taken and given back for each child.
+    /// The stack on which children of this thread begin, one after the other. Kept, because room of that size is whole
+    /// pages to an allocator, taken and given back for each child.
     static STACK: RefCell<Vec<MaybeUninit<StackUnit>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -440,8 +440,8 @@ impl Drop for BlockedSignals {
 
 fn reap(child: &Spawned) {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // The child ended or is ending, so that this does not wait long; an error leaves a zombie, which
-    // is no reason to hide the first error.
+    // The child ended or is ending, so that this does not wait long. An error leaves a zombie, which must not hide the
+    // first error.
     loop {
         let id = WaitId::PidFd(std::os::fd::AsFd::as_fd(&child.pidfd));
         match waitid(id, WaitIdOptions::EXITED) {

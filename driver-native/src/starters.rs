@@ -1,8 +1,8 @@
 //! Threads that start tasks and do nothing else.
 //!
-//! What a process can have at most of root's powers, its bounding set, is lowered by one system call for each power:
-//! forty, two microseconds each, for every task that keeps none. Children have the set of the thread that makes them,
-//! so that these threads lower their own once, for good, and what they start has nothing to lower. Their other rights
+//! The bounding set of a process is the most of root's powers that it can have. One system call lowers it for each
+//! power: forty, two microseconds each, for every task that keeps none. Children have the set of the thread that makes
+//! them. So these threads lower their own once, for good, and their children have nothing to lower. Their other rights
 //! are the driver's: they mount and open as before.
 //!
 //! Only tasks that keep no power at all are started here, and no thread is begun from here that starts others.
@@ -23,7 +23,7 @@ use crate::isolation::capabilities::Capabilities;
 use crate::limits;
 
 thread_local! {
-    /// What children of this thread can have at most; `None` is what the driver can.
+    /// The most powers that children of this thread can have; `None` means the driver's.
     static BOUNDING: Cell<Option<Capabilities>> = const { Cell::new(None) };
 }
 
@@ -60,12 +60,12 @@ struct State {
 }
 
 impl Starters {
-    /// Runs `work` on one of the threads, to its end even when the caller goes away. Whoever calls sees to it that
-    /// no more than [`limits::SPAWNS_MAX`] do at once.
+    /// Runs `work` on one of the threads, to its end even when the caller goes away. The caller must see to it that no
+    /// more than [`limits::SPAWNS_MAX`] run at once.
     ///
     /// # Errors
     ///
-    /// There is no thread and none can be made, or `work` panicked.
+    /// An I/O error if no thread exists and none can be made, or if `work` panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -75,7 +75,7 @@ impl Starters {
         self.push(Box::new(move || {
             let _entered = runtime.enter();
             if let Ok(done) = catch_unwind(AssertUnwindSafe(work)) {
-                // Whoever has gone away need not be told.
+                // A caller that has gone away needs no answer.
                 let _gone = tell.send(done);
             }
         }))?;

@@ -1,7 +1,7 @@
-//! What a task uses, from the files of its cgroup.
+//! The usage of a task, from the files of its cgroup.
 //!
-//! Without a cgroup, /proc tells of the main process alone: the fallback for hosts that give no
-//! cgroup. Memory that a v1 hierarchy accounts for is not seen here; the agent sees it.
+//! Without a cgroup, /proc tells of the main process alone: the fallback for hosts that give no cgroup. Memory that a
+//! v1 hierarchy accounts for is not seen here; the agent sees it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::limits;
 use crate::process;
 use crate::task::{Life, NativeTask};
 
-/// Microseconds of a tick in /proc: 100 a second on x86_64, whatever the kernel's own is (time(7)).
+/// Microseconds of a tick in /proc: 100 a second on x86_64, independent of the kernel's own rate (time(7)).
 const TICK_US: u64 = 10_000;
 /// Bytes of a page on x86_64.
 const PAGE_BYTES: u64 = 4_096;
@@ -30,7 +30,7 @@ struct CpuTime {
     system_us: u64,
 }
 
-/// What the next item of a stream builds on.
+/// The state that the next item of a stream builds on.
 struct Series {
     task_id: String,
     life: Arc<Life>,

@@ -36,7 +36,7 @@ use crate::{limits, signal};
 /// Version of [`DriverState`] in a handle.
 pub(crate) const HANDLE_VERSION: i32 = 1;
 
-/// What a handle keeps of a process. JSON, so that a person can read a stored one.
+/// Driver state that a handle stores of a process. It is JSON, so that a person can read a stored one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DriverState {
     pid: i32,
@@ -59,7 +59,7 @@ struct DriverState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct NamedCgroup {
     dir: PathBuf,
-    /// What it had counted before.
+    /// The OOM kills that the cgroup had counted before the task.
     oom_kills: u64,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Life {
     pub(crate) cgroup: Option<TaskCgroup>,
     /// Kills for want of memory that the group had counted before the task.
     oom_kills_before: u64,
-    /// What the task carries out beside its first process.
+    /// The tree of actions that runs beside the first process.
     pub(crate) tree: Option<Arc<Tree>>,
     exit: watch::Sender<Option<End>>,
     /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
@@ -337,12 +337,12 @@ impl NativeTask {
         let _first = self.guard.set(guard);
     }
 
-    /// What the host calls id 0 of the task.
+    /// Returns the id on the host of the task's id 0.
     pub(crate) fn first_id(&self) -> u32 {
         self.ids.as_ref().map_or(0, Range::first)
     }
 
-    /// What the task is stored as.
+    /// Returns the stored form of the task.
     ///
     /// # Errors
     ///
@@ -351,7 +351,7 @@ impl NativeTask {
         TaskHandle::decode(&self.handle).map_err(|error| self.unreadable(&error))
     }
 
-    /// What the task was started with.
+    /// Returns the configuration that the task was started with.
     ///
     /// # Errors
     ///
@@ -562,7 +562,7 @@ impl Life {
         self.emptied().await
     }
 
-    /// What the process left in its cgroup was killed when it ended, and is gone.
+    /// Tells whether the process has ended and its cgroup is empty. False for a task with a tree or without a cgroup.
     fn is_over_and_empty(&self) -> bool {
         let is_empty = |cgroup: &TaskCgroup| matches!(cgroup.populated(), Ok(false));
         self.tree.is_none() && self.end().is_some() && self.cgroup.as_ref().is_some_and(is_empty)

@@ -73,13 +73,13 @@ impl TransferError {
     }
 }
 
-/// What was fetched.
+/// A fetched file.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     /// Has no name, and is at its beginning.
     pub(crate) file: File,
     pub(crate) bytes: u64,
-    /// What a file is called that is no archive.
+    /// The name of a file that is not an archive.
     pub(crate) name: Option<Name>,
 }
 

@@ -1,4 +1,4 @@
-//! Who a task runs as.
+//! The user that a task runs as.
 
 use std::ffi::CString;
 
@@ -174,7 +174,7 @@ impl Identity {
     }
 }
 
-/// What the database says of a user.
+/// The answer of the database about a user.
 enum Found {
     Entry(User),
     /// Nothing of this uid.

@@ -1,6 +1,6 @@
-//! How an action fails: what is shown of it, where in the tree, and what a composite makes of several.
+//! The failure of an action: its text, its place in the tree, and the sum that a composite makes of several.
 
-/// What a failure is to those above it.
+/// The weight of a failure for the actions above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// It tells the client something, also as a part of another failure.
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Cancelled,
 }
 
-/// Why an action failed.
+/// The reason why an action failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,
@@ -61,8 +61,8 @@ impl Failure {
         }
     }
 
-    /// What several failures of one composite come to: the texts of those that tell something, and the place of
-    /// the first of them. `None` of none.
+    /// Joins the failures of one composite: the texts of those that tell something, and the place of the first of them.
+    /// `None` for an empty list.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
         let telling = |failure: &&Self| failure.kind <= Kind::Plain;
         let texts: Vec<&str> = failures

@@ -1,7 +1,7 @@
 //! Starts the processes of actions, waits for them and ends them.
 //!
-//! Which action was begun last is noted in a file of the task's directory before its process is made, and its process
-//! afterwards, so that a driver that finds the task after another one died can follow it, or say what ran.
+//! A file of the task's directory names the last begun action before its process is made, and its process afterwards.
+//! So a driver that finds the task after another one died can follow it, or say what ran.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -54,7 +54,7 @@ enum Replay {
     Over,
 }
 
-/// What a start needs, also when nobody waits for it any more.
+/// Data that a start needs, also after its caller is gone.
 pub(super) struct Work {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
@@ -354,7 +354,7 @@ async fn write_all(to: &Sender, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What writes to a FIFO of the task. The null device needs no writer.
+/// The writer for a FIFO of the task. The null device needs no writer.
 fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
     Sender::from_owned_fd(output.ok()?).ok()
 }
@@ -471,7 +471,7 @@ impl Work {
     }
 }
 
-/// Where images have the homes of their users.
+/// The directory in which images have the homes of their users.
 const HOMES: &str = "/home";
 
 /// The environment of a user's account, as Diego's containers have it.

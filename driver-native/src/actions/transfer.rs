@@ -1,7 +1,7 @@
 //! Downloads and uploads: words, turns and ends of transfers, and the porter's process.
 //!
-//! What crosses the network is `crate::transfer`'s, on the host's side; what touches the task's files is the
-//! porter's, on the task's. A stop ends both at once: there is nobody to be asked to leave.
+//! `crate::transfer` does the network side, on the host. The porter does the file side, in the task. A stop ends both
+//! at once: nothing is asked to leave first.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -101,7 +101,7 @@ impl NativeHands {
         }
     }
 
-    /// What `work` comes to, unless the action is stopped or the task is over before.
+    /// Runs `work` to its end and returns its result, unless the action is stopped or the task is over before.
     async fn unless_over<T>(
         &self,
         work: impl Future<Output = T>,
@@ -116,19 +116,19 @@ impl NativeHands {
         }
     }
 
-    /// What has no name is not told of.
+    /// Writes `line` if the artifact has a name.
     async fn tell_of(&self, artifact: &str, line: &str) {
         if !artifact.is_empty() {
             self.say(Output::Stdout, line).await;
         }
     }
 
-    /// Where files lie that are on their way.
+    /// The directory for files in transfer.
     fn dir(&self) -> PathBuf {
         task_dir(&self.work.config).unwrap_or_else(std::env::temp_dir)
     }
 
-    /// How much of the task's disk one transfer may take.
+    /// The bytes of the task's disk that one transfer may take.
     fn disk_bytes(&self) -> u64 {
         let disk = self.work.native.disk_mb;
         disk.map_or(u64::MAX, |mb| mb.saturating_mul(1 << 20))
@@ -138,7 +138,7 @@ impl NativeHands {
         self.disk_bytes().min(limits::TRANSFER_BYTES_MAX)
     }
 
-    /// Unpacks what was fetched by a porter. The error is for people.
+    /// Unpacks a fetched archive with a porter. The error is a message for a human reader.
     async fn unpack(
         &self,
         download: &Download,
@@ -160,7 +160,7 @@ impl NativeHands {
             entries: limits::UNPACKED_ENTRIES_MAX,
             bytes: self.disk_bytes().min(limits::UNPACKED_BYTES_MAX),
         };
-        // The thread ends soon after whoever waits for it.
+        // The thread ends soon after the future that waits for it.
         let stop_packing = CancellationToken::new();
         let _guard = stop_packing.clone().drop_guard();
         let to_porter = PatientPipe::new(to_porter, stop_packing.clone()).map_err(text)?;
@@ -183,7 +183,7 @@ impl NativeHands {
         within_time(work).await
     }
 
-    /// Has a porter read the file. The error is for people.
+    /// Has a porter read the file. The error is a message for a human reader.
     async fn collect(&self, upload: &Upload, stop: &CancellationToken) -> Result<Outgoing, String> {
         let (from_porter, to_driver) = transfer::pipe().map_err(text)?;
         let stdin = paths::open_null().map_err(text)?;
@@ -242,7 +242,7 @@ struct Porter {
 }
 
 impl Porter {
-    /// Waits for its end. The error is for people.
+    /// Waits for the porter's end. The error is a message for a human reader.
     async fn end(&mut self, hands: &NativeHands) -> Result<(), String> {
         let Some(entered) = self.entered.take() else {
             return Err("the driver failed".to_owned());
@@ -262,7 +262,7 @@ impl Porter {
         Err(format!("{said}{memory}"))
     }
 
-    /// What is in the pipe. It is not read to its end: something of the task may hold it open.
+    /// The bytes in the pipe. It is not read to its end: something of the task may hold it open.
     fn said(&self) -> Vec<u8> {
         let mut said = vec![0; porter::REPORT_BYTES_MAX];
         let mut bytes = 0;

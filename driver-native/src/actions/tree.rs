@@ -1,8 +1,7 @@
-//! What the kinds of actions mean, apart from processes and files, which are [`Hands`].
+//! The meaning of the kinds of actions, apart from processes and files, which are [`Hands`].
 //!
-//! Every action ends: by itself, or some time after it was told to. Who is stopped says so
-//! ([`Failure::cancelled`]), and nothing above takes that for a success: neither a `try` nor a `serial` goes
-//! on after it.
+//! Every action ends: by itself, or some time after it was told to. A stopped action says so ([`Failure::cancelled`]),
+//! and nothing above takes that for a success: neither a `try` nor a `serial` goes on after it.
 
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -14,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::{Failure, Kind};
 use crate::limits;
 
-/// Where a line goes.
+/// The stream that a line goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Stdout,
@@ -26,7 +25,7 @@ pub(crate) enum Output {
 pub(crate) struct Step {
     /// Such as `serial[1].timeout.run`.
     pub(crate) at: String,
-    /// What its lines and failures are named by.
+    /// The name on the action's lines and failures.
     pub(crate) source: String,
     /// Something of the tree goes on when this fails.
     is_survived: bool,
@@ -35,9 +34,9 @@ pub(crate) struct Step {
     pub(crate) is_fenced: bool,
 }
 
-/// What carries out the leaves of a tree.
+/// Runs the leaf actions of a tree.
 pub(crate) trait Hands: Send + Sync {
-    /// Runs a program to its end, or to some time after `stop`. Whoever drops this kills it.
+    /// Runs a program to its end, or to some time after `stop`. Dropping the future kills the program.
     fn run<'a>(
         &'a self,
         run: &'a Run,
@@ -45,7 +44,7 @@ pub(crate) trait Hands: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Fetches a file or an archive. Whoever drops this ends it.
+    /// Fetches a file or an archive. Dropping the future ends the transfer.
     fn download<'a>(
         &'a self,
         download: &'a Download,
@@ -53,7 +52,7 @@ pub(crate) trait Hands: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Sends a file. Whoever drops this ends it.
+    /// Sends a file. Dropping the future ends the transfer.
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
@@ -61,7 +60,7 @@ pub(crate) trait Hands: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Writes a line for people.
+    /// Writes a line to the task's log.
     fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
 }
 
@@ -85,7 +84,7 @@ pub(crate) async fn carry_out(
     step(hands, tree, root, stop.clone()).await
 }
 
-/// What lines are named by that nobody named. Diego's.
+/// The default name on log lines, as in Diego.
 const DEFAULT_SOURCE: &str = "LOG";
 
 fn step<'a>(
@@ -112,7 +111,7 @@ fn step<'a>(
             Action::Try(tried) => {
                 let child = here.child(&tried.action).survived();
                 let ended = step(hands, &tried.action, child, stop.clone()).await;
-                // What was stopped did not just fail.
+                // A stopped action did not just fail.
                 if stop.is_cancelled() { ended } else { Ok(()) }
             }
             Action::Parallel(all) => parallel(hands, all, &here, &stop).await,

@@ -26,12 +26,12 @@ const WEIGHT_MAX: u64 = 10_000;
 
 const MIB: u64 = 1 << 20;
 
-/// What came of the group.
+/// The result for a group that the host names.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    /// Where the task is to be born; `None` is where the driver is.
+    /// The cgroup to be born in; `None` is the driver's.
     pub(crate) dir: Option<PathBuf>,
-    /// What its owner should know: what of it could not be had.
+    /// Notes for the owner: the settings of the group that could not be had.
     pub(crate) notes: Vec<String>,
 }
 
@@ -159,8 +159,8 @@ fn explained(name: &str, error: &io::Error) -> String {
     format!("write {name}: {error}")
 }
 
-/// What the task may grow to: as far as it may beyond what it was placed with, where that is said, and without end for a
-/// host that says less than nothing.
+/// The memory limit of the task: `memory_max_mb` where it is given, else the limit of the placement. A negative
+/// `memory_max_mb` means no limit.
 fn memory_max(resources: &TaskResources) -> Option<String> {
     let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
     let mebibytes = |number: i64| Some(positive(number)?.saturating_mul(MIB));

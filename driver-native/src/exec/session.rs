@@ -26,7 +26,7 @@ use crate::limits;
 use crate::process::Process;
 use crate::task::{Life, NativeTask};
 
-/// What a terminal is taken for when the task's environment does not say it.
+/// The terminal type when the task's environment does not set one.
 const TERM: (&str, &str) = ("TERM", "xterm");
 
 /// A command that runs, with our ends of its streams.
@@ -142,7 +142,7 @@ async fn carry(
         Err(error) => Err(cannot_prepare(error)),
     };
     command.done();
-    // Whoever went away does not want to know.
+    // A client that went away does not need the end.
     drop(outputs.send(last).await);
 }
 
@@ -192,14 +192,14 @@ impl Carried {
     }
 }
 
-/// Where a session's input goes.
+/// The destination of a session's input.
 #[derive(Debug)]
 enum Feed {
     /// `None` after its end.
     Pipe(Option<Sender>),
     Terminal {
         front: Arc<Terminal>,
-        /// What was written last was no end of a line.
+        /// The last written byte did not end a line.
         in_line: bool,
     },
 }
@@ -243,7 +243,7 @@ impl Feed {
     }
 }
 
-/// Where a session's output comes from.
+/// The source of a session's output.
 #[derive(Debug)]
 enum Drain {
     Stdout(Receiver),

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities(u64);
 
-/// A name that is no capability.
+/// A name that is not a capability.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{name:?} is no capability; write it like NET_BIND_SERVICE")]
 pub(crate) struct UnknownCapability {
@@ -62,7 +62,7 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// What root keeps in a contained task unless somebody says otherwise: Docker's set less `NET_RAW`.
+/// The capabilities that root keeps in a contained task by default: Docker's set less `NET_RAW`.
 const DEFAULT: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -79,8 +79,8 @@ const DEFAULT: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// What no contained task has, whatever its node allows: each of these is the machine itself, or the
-/// driver's own memory. A task that needs one runs `raw`.
+/// The capabilities that a contained task never has, regardless of its node's allowance. Each of these is the machine
+/// itself, or the driver's own memory. A task that needs one runs `raw`.
 const NEVER: [&str; 13] = [
     "AUDIT_CONTROL",
     "BPF",
@@ -101,17 +101,17 @@ impl Capabilities {
     /// None.
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// What root keeps by default.
+    /// The capabilities that root keeps by default.
     pub(crate) fn default_of_root() -> Self {
         Self::of(&DEFAULT)
     }
 
-    /// What gives capabilities to files.
+    /// The capability that gives capabilities to files.
     pub(crate) fn of_files() -> Self {
         Self::of(&["SETFCAP"])
     }
 
-    /// What no node can allow.
+    /// The capabilities that no node can allow.
     pub(crate) fn never() -> Self {
         Self::of(&NEVER)
     }
@@ -134,14 +134,14 @@ impl Capabilities {
         Ok(set)
     }
 
-    /// What this process may use. It never changes them, so that they are read once.
+    /// The capabilities that this process may use. It never changes them, so that they are read once.
     pub(crate) fn own() -> Self {
         static OWN: LazyLock<Capabilities> =
             LazyLock::new(|| Capabilities::read("/proc/self/status", "CapPrm:"));
         *OWN
     }
 
-    /// What the process `pid` can have at most; nothing when it is gone.
+    /// The most capabilities that the process `pid` can have; nothing when it is gone.
     pub(crate) fn bounding_of(pid: i32) -> Self {
         Self::read(&format!("/proc/{pid}/status"), "CapBnd:")
     }

@@ -1,12 +1,12 @@
 //! Mounts of tasks that began a moment ago.
 //!
-//! When the last process in a mount namespace ends, the kernel takes some forty mounts apart and waits until no
-//! processor looks at them any more, and only then is the end told: 100 to 140 µs, of a task that runs for moments a
-//! tenth of its life. Whoever keeps the namespace open takes that upon himself. So the driver does for a task's first
-//! moments, in a thread of its own; a longer life ends as it always did.
+//! When the last process in a mount namespace ends, the kernel takes some forty mounts apart. It waits until no
+//! processor looks at them any more. Only then does it report the end: 100 to 140 µs, a tenth of the life of a task
+//! that runs for moments. The holder of an open namespace takes that work over. The driver holds it for a task's first
+//! moments, in a thread of its own. A longer life ends as it always did.
 //!
-//! What may be seen of it: the kernel holds a task's empty `/run` and `/dev/shm` for as long. Mounts of what the host or
-//! another job owns are never kept, because whoever is told of the end may want to unmount it.
+//! One effect is visible: the kernel holds a task's empty `/run` and `/dev/shm` for as long. Mounts that the host or
+//! another job owns are never kept, because their owner may want to unmount them after the end.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::spawn::held;
 /// Mount namespaces of tasks, the oldest first.
 #[derive(Debug)]
 pub(crate) struct KeptMounts {
-    /// Where a process opens the name of its own namespace; `None` if there is no /proc.
+    /// The file by which a process opens the name of its own namespace; `None` without a mounted `/proc`.
     proc: Option<Arc<OwnedFd>>,
     shared: Arc<Shared>,
 }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Something to keep, and whoever sees that it is let go.
+    /// A file to keep, and the other end that shows when it is let go.
     fn kept() -> (OwnedFd, OwnedFd) {
         let (seen, kept) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         (kept, seen)

@@ -1,8 +1,8 @@
-//! The last calls before a program: its session, streams and limits, who it is, what it may do.
+//! The last calls before a program: its session, streams and limits, its identity, its rights.
 //!
-//! The order matters. The bounding set is lowered and the user namespace entered while the process is
-//! still root; then it becomes its user; then nothing can be gained any more (`no_new_privs`), without which no user may
-//! scope himself; and the filter comes last, because it refuses what went before.
+//! The order matters. The bounding set is lowered and the user namespace entered while the process is still root. Then
+//! it becomes its user. Then nothing can be gained any more (`no_new_privs`), without which no user may scope himself.
+//! The filter comes last, because it refuses the calls before it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -15,7 +15,7 @@ use crate::user::Identity;
 
 /// `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
 const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
-/// What a task's new files are not allowed.
+/// The permission bits that a task's new files do not get.
 const UMASK: u32 = 0o022;
 
 /// The files of a process, and where it begins.
@@ -33,7 +33,7 @@ pub(crate) struct Seat<'a> {
     pub(crate) keeps_files: bool,
 }
 
-/// Where a process begins.
+/// The directory in which a process begins.
 #[derive(Debug)]
 pub(crate) enum WorkDir<'a> {
     Open(BorrowedFd<'a>),

@@ -1,16 +1,18 @@
-//! Which system calls a contained task may make.
+//! The system calls that a contained task may make.
 //!
-//! Deny by default, in the shape of Docker's profile: what is not listed is refused with `EPERM`, so
-//! that programs which probe for a call go on without it. Besides, io_uring is refused (it does what a
-//! filter cannot see), as are the socket families that lead around the network policy or into the
-//! kernel's crypto code, and the two requests of `ioctl` that change a file's project or whether a directory's files
-//! inherit it: with them a task could leave the quota of its allocation. `clone3` and calls newer than this list "do not exist" (`ENOSYS`), which is
-//! what libraries handle by using the older call; the flags of `clone` can be looked at, those of
-//! `clone3` cannot.
+//! Deny by default, in the shape of Docker's profile. An unlisted call is refused with `EPERM`, so that programs which
+//! probe for a call go on without it.
 //!
-//! A task that may write to a directory of the host makes no files there that give more than their content to whoever
-//! finds them: no bit of set-user-id or set-group-id, no devices. `openat2` does not exist for it, because a filter
-//! cannot see what it is told.
+//! - `io_uring` is refused, because it does what a filter cannot see.
+//! - Socket families are refused that lead around the network policy or into the kernel's crypto code.
+//! - Two requests of `ioctl` are refused: they change a file's project, or whether a directory's files inherit it. With
+//!   them a task could leave the quota of its allocation.
+//! - `clone3` and calls newer than this list "do not exist" (`ENOSYS`). Libraries then use the older call. The flags of
+//!   `clone` can be looked at, those of `clone3` cannot.
+//!
+//! A task that may write to a directory of the host makes no files there that give more than their content to their
+//! finder. It sets no bit of set-user-id or set-group-id, and makes no devices. `openat2` does not exist for it,
+//! because a filter cannot see its arguments.
 //!
 //! The numbers are x86-64's. Other architectures' calls of the same kernel (32 bit) are refused.
 
@@ -38,8 +40,8 @@ const REFUSED_FAMILIES: [u32; 3] = [
     libc::AF_ALG.cast_unsigned(),
     libc::AF_VSOCK.cast_unsigned(),
 ];
-/// What personality(2) may set: Linux, with or without 32-bit addresses and Linux 2.6's name; and the
-/// question what is set.
+/// The values that personality(2) may set: Linux, with or without 32-bit addresses and Linux 2.6's name. The last value
+/// asks for the current one.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
 
 /// Requests that ioctl(2) refuses: `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (linux/fs.h). The same as a call of its
@@ -52,7 +54,7 @@ const SPECIAL_MODES: u32 = 0o6000 | 0o020_000;
 /// Flags of open(2) with which it takes a mode: `O_CREAT` and `__O_TMPFILE`.
 const CREATING: u32 = 0o100 | 0o20_000_000;
 
-/// Which files a task makes.
+/// The kind of files that a task makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Files {
     /// Those that its user may make.
@@ -61,7 +63,7 @@ pub(crate) enum Files {
     Plain,
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Allow,
@@ -243,7 +245,7 @@ fn errno(errno: i32) -> sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
 }
 
-/// What every program may call, by purpose.
+/// The calls that every program may make, by purpose.
 #[rustfmt::skip]
 const ALLOWED: &[c_long] = &[
     // Files and directories.
@@ -334,7 +336,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_recvmsg, libc::SYS_shutdown, libc::SYS_bind, libc::SYS_listen, libc::SYS_getsockname,
     libc::SYS_getpeername, libc::SYS_socketpair, libc::SYS_setsockopt, libc::SYS_getsockopt,
     libc::SYS_accept4, libc::SYS_recvmmsg, libc::SYS_sendmmsg,
-    // What processes share; the namespace is the task's own.
+    // IPC objects of processes; the namespace is the task's own.
     libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_shmdt, libc::SYS_semget,
     libc::SYS_semop, libc::SYS_semctl, libc::SYS_semtimedop, libc::SYS_msgget, libc::SYS_msgsnd,
     libc::SYS_msgrcv, libc::SYS_msgctl, libc::SYS_mq_open, libc::SYS_mq_unlink,
@@ -351,8 +353,8 @@ mod tests {
     const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned();
 
-    /// What the kernel would decide of a call with `arg` in the place of each argument, and how many instructions it
-    /// takes to.
+    /// Returns the kernel's decision for a call with `arg` in the place of each argument, and the number of
+    /// instructions.
     fn run(arch: u32, number: u32, arg: u64) -> (u32, usize) {
         run_on(&FILTER, arch, number, [arg; 4])
     }
@@ -510,7 +512,7 @@ mod tests {
             }
         }
         assert_eq!(decided(libc::SYS_openat2, [0; 4]), ENOSYS);
-        // What a call that makes nothing has in the place of the mode says nothing.
+        // A call that makes no file ignores the value in the place of the mode.
         assert_eq!(decided(libc::SYS_openat, [0, 0, 0, 0o4755]), ALLOW);
         assert_eq!(decided(libc::SYS_chmod, [0, 0o101_755, 0, 0]), ALLOW);
         // A FIFO and a socket.

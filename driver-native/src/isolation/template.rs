@@ -29,11 +29,11 @@ use thiserror::Error;
 use crate::limits;
 use crate::spawn::{MountFlags, restrict_mount};
 
-/// Where the tree is put together; hidden from nobody but the thread that makes it.
+/// The place where the tree is put together. This hides `/sys` only from the thread that makes the tree.
 const WORKSHOP: &str = "/sys";
 /// An empty directory, shown in place of what a task must not see.
 pub(crate) const EMPTY_DIR: &str = "/var/empty";
-/// What is hidden in `/sys`.
+/// The hidden paths of `/sys`.
 const MASKED_SYS: [&str; 2] = ["sys/firmware", "sys/devices/virtual/powercap"];
 /// Made in every root: what is mounted there, or what programs expect to find.
 const DIRS: [&str; 17] = [
@@ -74,12 +74,12 @@ const LINKS: [(&str, &str); 7] = [
     ("/tmp", "var/tmp"),
 ];
 
-/// What makes one template differ from another.
+/// The properties in which templates differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TemplateKey {
     /// Entries of the host, as the node's configuration has them.
     pub(crate) host_dirs: Vec<String>,
-    /// Where a task mounts something of its own.
+    /// The places at which a task mounts something of its own.
     pub(crate) mount_points: BTreeSet<MountPoint>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct TemplateError {
     source: io::Error,
 }
 
-/// What is shown at a place of the root.
+/// The content of one place of the root.
 #[derive(Debug)]
 enum Entry {
     Dir { mount: OwnedFd },

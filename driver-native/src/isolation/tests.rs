@@ -231,7 +231,7 @@ fn raw_in_a_network_of_its_own_is_told_so() {
     assert!(said.contains("use \"contained\""), "{said}");
 }
 
-/// What it says of a configuration is what that would get, or why it would get nothing.
+/// The stated reach of a configuration is the reach it would get, or the reason for its refusal.
 #[test]
 fn how_far_a_task_gets_is_said_of_its_configuration() {
     let of = |group: Option<(NetworkMode, &str)>, config: Value| {

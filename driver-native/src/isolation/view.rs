@@ -1,9 +1,8 @@
-//! What one task sees: the calls that turn a copy of the template into its root.
+//! One task's view: the calls that turn a copy of the template into its root.
 //!
-//! Everything that has to be looked up on the host is opened before the clone, as a mount that is
-//! attached nowhere yet; the child only attaches. A root that the job names may hold links that were
-//! laid for us, so that nothing in it is ever mounted on by a path: each place is opened beneath the
-//! root without following any link, and mounted on as an open file.
+//! Everything that has to be looked up on the host is opened before the clone, as a mount that is attached nowhere yet.
+//! The child only attaches. A root that the job names may hold malicious links, so that nothing in it is ever mounted
+//! on by a path. Each place is opened beneath the root without following any link, and mounted on as an open file.
 
 use std::ffi::CString;
 use std::io;
@@ -32,7 +31,7 @@ const MASKED_FILES: [&str; 7] = [
 ];
 /// Directories of the same kind; shown empty.
 const MASKED_DIRS: [&str; 3] = ["/proc/acpi", "/proc/asound", "/proc/scsi"];
-/// What a task may read and not write, even as uid 0.
+/// The paths that a task may read and not write, even as uid 0.
 const READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -42,9 +41,9 @@ const READ_ONLY: [&str; 5] = [
 ];
 /// Hidden in a `/sys` that is the task's own; the template's has them hidden already.
 const MASKED_SYS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
-/// Where a task sees its own cgroup and what is below it. Of the host's tree this file knows nothing.
+/// The place at which a task sees its own cgroup and the part below it. This file knows nothing of the host's tree.
 const CGROUP: &str = "/sys/fs/cgroup";
-/// Where a root that the job names is attached before it becomes the root.
+/// The place at which a root that the job names is attached before it becomes the root.
 const NEW_ROOT: &str = "/mnt";
 /// The slot for a place that is mounted on.
 const PLACE: u8 = 0;
@@ -84,11 +83,11 @@ pub(crate) struct ViewError {
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) mount: OwnedFd,
-    /// Where the task sees it.
+    /// The place at which the task sees it.
     pub(crate) target: String,
 }
 
-/// What one task sees.
+/// The view of one task.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) template: Arc<Template>,
@@ -98,7 +97,7 @@ pub(crate) struct View {
     pub(crate) readonly_root: bool,
     /// The task's directories, at places that the template has.
     pub(crate) own: Vec<Attachment>,
-    /// What the job or the host wants to be seen, anywhere.
+    /// The mounts that the job or the host asks for, anywhere.
     pub(crate) mounts: Vec<Attachment>,
     pub(crate) hostname: String,
     /// The host has all controllers in cgroup v2, so that a task's cgroup is worth seeing.
@@ -138,7 +137,7 @@ pub(crate) fn detached(
     Ok(mount)
 }
 
-/// What [`detached`] says when it cannot show other owners.
+/// The error text of [`detached`] when it cannot show other owners.
 const MAP_OWNERS: &str = "map the owners of";
 
 /// The file system cannot show its files with other owners.
@@ -316,7 +315,7 @@ const PLAIN_FILES: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 fn make_proc(script: &mut Script) {
     let none = Tolerated::Nothing;
     mount(script, ["proc", "/proc", "proc", ""], PLAIN_FILES, none);
-    // What is bound while the whole is read-only stays so when the rest is not any more.
+    // A bind made while the whole is read-only stays read-only when the rest is not any more.
     let remount = PLAIN_FILES | libc::MS_REMOUNT | libc::MS_BIND;
     mount(
         script,
@@ -370,7 +369,7 @@ fn make_sys(script: &mut Script) {
     }
 }
 
-/// What lies in memory, each task's own.
+/// Mounts the file systems in memory, each task's own.
 fn make_shared(script: &mut Script, view: &View) {
     let none = Tolerated::Nothing;
     let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";

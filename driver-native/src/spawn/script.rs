@@ -1,8 +1,8 @@
-//! What a process does before its program: system calls, in their order, with everything they point to.
+//! The calls of a process before its program, in their order, with everything they point to.
 //!
-//! The parent writes a script, the child of [`super::spawn`] walks it. A script owns what its calls
-//! point to, so that it is valid as long as it lives. A call may keep its result, a descriptor, in a
-//! slot, and later calls take it from there.
+//! The parent writes a script, the child of [`super::spawn`] walks it. A script owns what its calls point to, so that
+//! it is valid as long as it lives. A call may keep its result, a descriptor, in a slot, and later calls take it from
+//! there.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ pub(super) const SLOTS: usize = 8;
 /// No slot.
 const NO_SLOT: u8 = u8::MAX;
 
-/// What the child was doing when it failed.
+/// The child's step when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     JoinCgroup,
@@ -42,7 +42,7 @@ pub(crate) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tolerated {
     Nothing,
-    /// What it is about is not there.
+    /// The object of the call is missing.
     Absence,
     /// The kernel does not know what it asks for.
     Ignorance,
@@ -57,7 +57,7 @@ pub(crate) struct Call {
     args: [u64; 6],
     /// For each argument, the slot that it is taken from.
     slots: [u8; 6],
-    /// Where the result goes.
+    /// The slot that keeps the result.
     kept_in: u8,
     tolerated: Tolerated,
     /// The only result that is right, if there is one.
@@ -136,9 +136,9 @@ impl From<BorrowedFd<'_>> for Arg {
 
 /// The calls, and what they point to.
 ///
-/// Whoever adds a call answers for it: an address in it comes from [`Self::text`] or [`Self::bytes`]
-/// and is as long as the kernel takes it for, and the call writes to no memory of the parent and
-/// changes nothing but the process that makes it.
+/// Code that adds a call must uphold three rules. An address in it comes from [`Self::text`] or [`Self::bytes`] and is
+/// as long as the kernel takes it for. The call writes to no memory of the parent. It changes nothing but the process
+/// that makes it.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     calls: Vec<Call>,
@@ -270,7 +270,7 @@ impl Script {
         self.file_max
     }
 
-    /// What the call at `at` does; past the last it is the program.
+    /// Describes the call at `at`; past the last it is the program.
     pub(super) fn describe(&self, at: usize) -> (Step, Cow<'static, str>) {
         self.steps
             .get(at)

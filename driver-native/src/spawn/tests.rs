@@ -26,7 +26,7 @@ fn strings(values: &[&str]) -> Vec<CString> {
         .collect()
 }
 
-/// What a raw task of the driver's user has.
+/// The confinement of a raw task of the driver's user.
 fn raw() -> Confinement {
     Confinement {
         level: Level::Raw,

@@ -86,7 +86,7 @@ pub(crate) fn unpack(
     unpacking.packer.end().map_err(UnpackError::Hand)
 }
 
-/// What a file is.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Tar,
@@ -259,7 +259,7 @@ fn link(name: &Name, target: &[u8]) -> UnpackError {
     }
 }
 
-/// What decompressors and checks of sums say of content that is wrong.
+/// Converts an error of a decompressor or a checksum test.
 fn broken(error: io::Error) -> UnpackError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => UnpackError::Content("it is cut off".to_owned()),

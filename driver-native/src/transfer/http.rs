@@ -90,7 +90,7 @@ impl HttpError {
     }
 }
 
-/// What a node allows of HTTP.
+/// The HTTP settings of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) allow_local: bool,

@@ -1,4 +1,4 @@
-//! What the probe found at each level, against what it has to find.
+//! Compares the results of the probe at each level with the expected ones.
 
 use serde_json::json;
 
@@ -126,7 +126,8 @@ const WHERE_IT_IS: &[(&str, &[&str])] = &[
     ("make_a_scope", &["ok", "E2BIG", "ENOSYS", "EOPNOTSUPP"]),
 ];
 
-/// What no task gets at, whatever its level, by how it tries; the devices, sockets and trees of `probe` come on top.
+/// Targets that no task reaches at any level, by the kind of attempt.
+/// The devices, sockets and trees of `probe` come on top.
 const OUT_OF_REACH: [(&str, &[&str]); 5] = [
     (
         "reach",
@@ -277,8 +278,8 @@ fn nobody(outcomes: &Outcomes) {
     assert_eq!(outcomes["gid"], vec![user.gid.to_string(); 4].join(" "));
 }
 
-/// What the host's abstract sockets are to a contained task in the host's network: Landlock keeps it from them where the
-/// kernel knows of such a scope.
+/// The expected outcome for the host's abstract sockets in a contained task in the host's network.
+/// Landlock keeps the task from them where the kernel knows of such a scope.
 fn others_abstract_sockets(outcomes: &Outcomes) -> &'static str {
     match outcomes["make_a_scope"].as_str() {
         "ok" => "EPERM",

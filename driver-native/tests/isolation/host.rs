@@ -1,4 +1,4 @@
-//! What a task has from a host of another make: the group that it names, its name servers, its paths.
+//! Tests of tasks on a host of another make: the group that it names, its name servers, its paths.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -140,7 +140,7 @@ async fn a_group_that_the_host_names_limits_its_tasks() {
     assert_eq!(next, ExitResult::exited(3));
 }
 
-/// What the group of the task above has. Killed whole, and not swapped in its place: as in a group of the agent's.
+/// The limits of the group of the task above. It is killed whole and not swapped, as in a group of the agent's.
 const LIMITS: [(&str, &str); 5] = [
     ("memory.max", "33554432"),
     ("memory.swap.max", "0"),

@@ -24,7 +24,7 @@ use crate::fixture::{Task, skipped};
 
 /// Where a task sees the judges.
 pub(crate) const PLACE: &str = "/opt/judges";
-/// What `judged` tasks are called.
+/// The host name of `judged` tasks.
 const HOST_NAME: &str = "judged";
 
 /// As whom, and how far from its node, a task runs.
@@ -63,7 +63,7 @@ impl Setting {
     }
 }
 
-/// What a judge said, and how it ended.
+/// The output of a judge, and how it ended.
 #[derive(Debug)]
 struct Said {
     text: String,

@@ -1,6 +1,6 @@
-//! What a contained and a strict task can and cannot do, tried from inside.
+//! Tests of the actions that a contained and a strict task can and cannot do, tried from inside.
 //!
-//! `probe` is this test binary run as a task: it tries things and writes down what became of each.
+//! `probe` is this test binary run as a task: it tries things and writes down the outcome of each.
 //! Here and in the guest (`cargo xtask vm`), as root; without root every test says that it was skipped.
 #![expect(
     clippy::unwrap_used,

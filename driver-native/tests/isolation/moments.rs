@@ -1,4 +1,4 @@
-//! What a driver keeps of a task for its first moments, and what the threads that start tasks gave up.
+//! Tests of the state that a driver keeps of a task for its first moments, and of the rights that its threads gave up.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ async fn own_mounts_are_kept_for_the_first_moments() {
     assert!(seen);
 }
 
-/// Whoever is told of the end may unmount at once what he lent.
+/// A host that learns of the end of a task can unmount its mounts at once.
 #[tokio::test]
 async fn mounts_of_the_host_are_never_kept() {
     if !possible("moments::mounts_of_the_host_are_never_kept") {

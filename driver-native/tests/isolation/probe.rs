@@ -25,7 +25,7 @@ const VARIABLE: &str = "MUSTER_TEST_PROBE";
 /// Where the task sees this program.
 const PROGRAM: &str = "/opt/probe";
 
-/// What came of each attempt.
+/// The outcome of each attempt, by name.
 pub(crate) type Outcomes = BTreeMap<String, String>;
 
 /// Not a test: the probe, in a task. Without the variable it does nothing.
@@ -280,7 +280,7 @@ fn separation(host: &Value) -> Vec<(String, String)> {
     found
 }
 
-/// What a program never has to call, unless it wants out.
+/// System calls that a program never needs, unless it tries to get out.
 fn calls() -> Vec<(&'static str, String)> {
     let text = |text: &'static std::ffi::CStr| text.as_ptr().addr();
     let tmpfs = text(c"tmpfs");
@@ -398,7 +398,7 @@ fn mounting() -> Vec<(&'static str, String)> {
     .into()
 }
 
-/// What can be done to a process whose number is known: this one's own, on the host.
+/// Attempts on a process whose number is known: this one's own, on the host.
 fn processes_of_the_host(host: &Value) -> Vec<(&'static str, String)> {
     let id = host["pid"].as_u64().unwrap();
     let pid = usize::try_from(id).unwrap();

@@ -153,7 +153,7 @@ async fn tree_elsewhere_needs_the_nodes_word() {
     assert!(error.to_string().contains("allow_paths"), "{error}");
 }
 
-/// What is mounted read-only cannot be written, and a link to the host is not followed.
+/// A read-only mount cannot be written, and a link to the host is not followed.
 #[tokio::test]
 async fn mounts_are_what_the_job_says() {
     if !nix::unistd::geteuid().is_root() {

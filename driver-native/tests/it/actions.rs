@@ -137,7 +137,7 @@ async fn a_program_that_is_missing_is_a_failure_of_its_action() {
     assert!(actions.failure_reason.contains("/no/such"), "{actions:?}");
 }
 
-/// What an action leaves running lasts as long as the tree and no longer.
+/// A process that an action leaves running ends with the tree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_a_tree_outlives_it() {
     let tree = json!({"serial": {"actions": [
@@ -341,7 +341,7 @@ async fn isolated_actions_share_one_view() {
     }
 }
 
-/// What the host may ask of any task it may ask of one with actions: between two of them, too.
+/// A task with actions answers every request of the host, also between two actions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tree_can_be_looked_at_while_it_runs() {
     let tree = json!({"parallel": {"actions": [

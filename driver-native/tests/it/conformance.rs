@@ -98,7 +98,7 @@ impl Native {
         config
     }
 
-    /// What a task calls a file of its `local`.
+    /// Returns the path in the task of a file of its `local`.
     fn local(&self, name: &str) -> String {
         let root = if self.level == "raw" { "" } else { "/" };
         format!("{root}local/{name}")

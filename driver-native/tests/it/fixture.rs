@@ -15,7 +15,7 @@ use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What anything may take before a test gives up.
+/// The longest time that a test waits before it gives up.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 /// The environment of a test's task.
 pub(crate) const PATH: &str = "/usr/bin:/bin";
@@ -84,7 +84,7 @@ impl Task {
         reader.into()
     }
 
-    /// What a file in the task's directory holds, as soon as it holds something.
+    /// Returns the content of a file in the task's directory, as soon as it has any.
     pub(crate) fn read(&self, name: &str) -> String {
         let path = self.path(name);
         let mut text = String::new();

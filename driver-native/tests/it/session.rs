@@ -101,7 +101,7 @@ async fn terminal_is_the_tasks_own() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// What keeps the task from others' abstract sockets keeps nobody who looks at it from it.
+/// The rule that keeps the task from others' abstract sockets does not bind a session that looks at it.
 #[tokio::test]
 async fn command_calls_the_task_and_looks_at_it() {
     if !nix::unistd::geteuid().is_root() {
@@ -155,7 +155,7 @@ async fn interrupt_ends_what_is_in_front_of_the_terminal() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// Whoever opened the session goes away.
+/// Checks that the command ends when the client of the session hangs up.
 async fn hanging_up_ends_the_command(tty: bool) {
     let task = Task::new(sleep_for_ever());
     let driver = started(&task).await;

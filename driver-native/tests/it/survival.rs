@@ -418,7 +418,7 @@ async fn task_has_the_usual_limit_of_open_files() {
     driver.kill();
 }
 
-/// What a handle says is changed, and the process is then not the one it names.
+/// Recovers a task from a handle with a changed `field`, so that the process is not the named one.
 async fn recovered_with(field: &str, value: Value) -> RecoverTaskError {
     let task = Task::new(sleep_for_ever());
     let driver = allowing_driver().await;

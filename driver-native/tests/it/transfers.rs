@@ -216,7 +216,7 @@ async fn an_archive_comes_its_program_runs_and_the_result_goes() {
     }
 }
 
-/// What is in the way of a porter is not followed, whoever put it there and whatever it points to.
+/// A link in the way of a porter is not followed, whatever its target.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_of_the_task_lead_nowhere() {
     let outside = tempfile::tempdir().unwrap();

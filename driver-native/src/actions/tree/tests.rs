@@ -105,7 +105,7 @@ fn within(seconds: u64, action: Value) -> Value {
     json!({"timeout": {"action": action, "timeout_ms": seconds * 1_000}})
 }
 
-/// What a tree comes to: seconds, place and text of its failure or `ok`.
+/// The result of a tree: `ok`, or seconds, place and text of its failure; and its log.
 struct Told {
     end: String,
     log: Vec<String>,

@@ -35,7 +35,7 @@ fn has_sum(header: &Header) -> bool {
     header.cksum().is_ok_and(|said| said == sum)
 }
 
-/// What an entry is told by the ones before it.
+/// Facts about an entry that earlier entries state.
 #[derive(Debug, Default)]
 struct Told {
     name: Option<Vec<u8>>,
@@ -145,7 +145,7 @@ impl Told {
     }
 }
 
-/// What belongs to one entry.
+/// The content of one entry.
 struct Content<'a, R> {
     left: u64,
     from: &'a mut R,

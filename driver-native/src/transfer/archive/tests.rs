@@ -14,7 +14,7 @@ const BOUNDS: Bounds = Bounds {
     bytes: 10_000,
 };
 
-/// What a porter is told, a line a message; and how it ended.
+/// Returns the messages to a porter, one a line, and the result.
 fn unpacked_within(archive: &[u8], bounds: Bounds) -> (Vec<String>, Result<(), UnpackError>) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(archive).unwrap();
@@ -401,7 +401,7 @@ fn bombs_are_cut_at_their_bounds() {
     );
 }
 
-/// What says something about others counts, too: it costs as much to read.
+/// Entries that describe other entries count, too: they cost as much to read.
 #[test]
 fn entries_are_cut_at_their_bound() {
     let many: Vec<_> = (0..11).map(|n| file(&n.to_string(), "")).collect();

@@ -11,7 +11,7 @@ use super::*;
 use crate::policy::Policy;
 use crate::transfer::{Fetched, TransferError, fetch, send};
 
-/// What was asked of a server, a text a connection.
+/// The requests to a server, one text a connection.
 type Asked = Arc<Mutex<Vec<String>>>;
 
 /// Answers connections one after another, each with the next text; the last stands for all that come.
@@ -92,7 +92,7 @@ async fn answers_are_taken_as_they_are_announced() {
     }
 }
 
-/// What fails for good is asked for once, what may pass three times.
+/// A permanent failure is requested once, a temporary one three times.
 #[tokio::test(start_paused = true)]
 async fn endpoints_that_fail_are_told_apart() {
     let large = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(101));

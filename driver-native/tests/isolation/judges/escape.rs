@@ -26,7 +26,7 @@ for item in result.remediations:
     print('technique', item.technique_id)
 ";
 
-/// What says who and when, and nothing of a way out.
+/// Fields about the run itself that are not findings.
 const NO_FINDINGS: [&str; 7] = [
     "enumeration_version",
     "timestamp",
@@ -74,7 +74,7 @@ fn listed() -> Vec<Listed> {
     .collect()
 }
 
-/// What the script said, as findings.
+/// Returns the output of the script as findings.
 fn findings(posture: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     flatten("", posture, &mut found);
@@ -155,7 +155,7 @@ fn is_technique(finding: &str) -> bool {
     finding.starts_with("technique ")
 }
 
-/// What the script writes in a task.
+/// Returns the output of the script in a task.
 async fn posture(test: &str, setting: Setting) -> Option<String> {
     let folder = judge(test, "cepheus-enum.sh")?;
     let script = format!("exec /bin/sh {PLACE}/cepheus-enum.sh 2>/dev/null");

@@ -1,4 +1,4 @@
-//! What `procenv` shows of a task, against the golden answer of its level.
+//! Compares the output of `procenv` in a task with the golden answer of its level.
 //!
 //! `procenv` (Debian) says most of the tools that can be had: each capability in each set, the secure bits, the
 //! filter ("secure computing"), `no_new_privs`, every namespace. `capsh`, `setpriv` and `lsns` know a part each.
@@ -13,7 +13,7 @@ use crate::judges::{Setting, judge, run};
 
 const ARGUMENTS: &str = "/opt/judges/procenv --format=crumb --capabilities --namespaces --misc";
 
-/// What differs from machine to machine, or from run to run, and says nothing of isolation.
+/// Output that differs by machine or by run, and says nothing of isolation.
 const OF_THE_MACHINE: [&str; 4] = [
     "misc:vm",
     "misc:prctl:clear child tid address",

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::judges::{HOST_NAME, PLACE, Setting, judge, run};
 
-/// What root keeps: the set that Docker gives, less raw sockets.
+/// Capabilities that root keeps: the set that Docker gives, less raw sockets.
 const ROOT_KEEPS: [&str; 13] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -28,7 +28,7 @@ const ROOT_KEEPS: [&str; 13] = [
     "CAP_KILL",
     "CAP_AUDIT_WRITE",
 ];
-/// What the specification's own example and the common engines hide.
+/// Paths that the specification's own example and the common engines hide.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -43,8 +43,8 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// What a task may read and not write. `/proc/sysrq-trigger` is left to our `probe`: `runtimetest` reads what it is to find
-/// read-only, and gives up because nobody can read that.
+/// Paths that a task may read and not write. `/proc/sysrq-trigger` is left to our `probe`.
+/// `runtimetest` reads each path that is to be read-only, and gives up because nobody can read that one.
 const READ_ONLY: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
 const DEVICES: [(&str, u32, u32); 6] = [
     ("/dev/null", 1, 3),
@@ -54,7 +54,7 @@ const DEVICES: [(&str, u32, u32); 6] = [
     ("/dev/urandom", 1, 9),
     ("/dev/tty", 5, 0),
 ];
-/// What every task has mounted, in this order: first what is shared, then its own.
+/// The mounts of every task, in this order: first the shared ones, then its own.
 const MOUNTS: [(&str, &str); 6] = [
     ("/dev", "tmpfs"),
     ("/proc", "proc"),
@@ -87,7 +87,7 @@ fn deviations(setting: Setting) -> BTreeSet<String> {
     }
 }
 
-/// What the statement leaves open.
+/// Returns the checks that the statement leaves open.
 fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> {
     let open = [
         "linux.mountlabel not set",
@@ -110,7 +110,7 @@ fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> 
     named.chain(again.cloned()).collect()
 }
 
-/// What a task of `setting` is promised. `first_id` is the host's id of a strict task's 0.
+/// Returns the promise to a task of `setting`. `first_id` is the host's id of a strict task's 0.
 fn promised(setting: Setting, arguments: &[&str], first_id: Option<u64>) -> Value {
     let (uid, kept): (u32, &[&str]) = match setting {
         Setting::Nobody | Setting::Strict => (65_534, &[]),
@@ -181,7 +181,7 @@ async fn first_strict_id(folder: &PathBuf) -> u64 {
     map[1]
 }
 
-/// What `runtimetest` wrote, in the Test Anything Protocol.
+/// The output of `runtimetest`, in the Test Anything Protocol.
 #[derive(Debug, Default)]
 struct Verdict {
     passed: BTreeSet<String>,
@@ -213,7 +213,7 @@ impl Verdict {
     }
 }
 
-/// What comes after a check's number.
+/// Returns the text after a check's number.
 fn description(rest: &str) -> &str {
     rest.split_once(' ')
         .map_or("", |(_number, rest)| rest.trim_start_matches("- "))
