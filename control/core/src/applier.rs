@@ -1,8 +1,8 @@
 //! Plans checked against the newest state and merged into one command.
 //!
-//! What no longer fits is left out here, so that no log is spent on it; the entry is checked once more
-//! when it is applied, because others may come between. An evaluation whose plan was refused in part
-//! stays open and is looked at again; the broker bounds how often.
+//! Parts of plans that no longer fit are left out here, so that no log is spent on them. The entry is checked once more
+//! when it is applied, because others may come between. An evaluation whose plan was refused in part stays open and is
+//! looked at again; the broker bounds how often.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::state::{Room, State};
 /// One command out of many plans, and what it leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// What to propose; `None` if nothing need be written.
+    /// The command to propose; `None` if nothing need be written.
     pub command: Option<Command>,
     /// Outcomes that did not fit into the command: give them to the next [`merge`].
     pub rest: Vec<ScheduleOutcome>,
@@ -24,7 +24,7 @@ pub struct Merged {
     settled: Settled,
 }
 
-/// What becomes of evaluations once a merged command is applied.
+/// The fate of evaluations once a merged command is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Done with.
@@ -98,8 +98,7 @@ pub fn merge(
 }
 
 impl Merged {
-    /// What becomes of the evaluations, now that the command was answered so. `None`: there was no
-    /// command.
+    /// The fate of the evaluations after the response to the command. `None`: there was no command.
     #[must_use]
     pub fn settle(self, response: Option<&Response>) -> Settled {
         let mut settled = self.settled;

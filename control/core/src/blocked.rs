@@ -62,9 +62,9 @@ pub struct BlockedEvals {
 /// The room of one node on its way through those that wait.
 #[derive(Debug, Default)]
 struct Offer {
-    /// Who was woken for it and has not been looked at, and what each may take.
+    /// Evaluations that were woken for it and have not been looked at, with the amount that each may take.
     pending: BTreeMap<EvalId, Amount>,
-    /// Who comes next; `None`: all had it.
+    /// The evaluation that comes next; `None`: all had it.
     next: Option<TurnKey>,
 }
 
@@ -170,7 +170,7 @@ impl BlockedEvals {
         self.queue.is_empty()
     }
 
-    /// Takes the offer of `node_id` on: wakes those that come next and for whom its room is enough.
+    /// Takes the offer of `node_id` on: wakes the next evaluations for which its room is enough.
     fn offer(&mut self, state: &State, node_id: NodeId) -> Vec<Arc<Evaluation>> {
         let Some(offer) = self.offers.get_mut(&node_id) else {
             return Vec::new();
@@ -209,7 +209,7 @@ impl BlockedEvals {
     }
 }
 
-/// What nobody uses of a node.
+/// The free resources of a node.
 fn free(state: &State, node_id: &NodeId) -> Amount {
     let nodes = state.nodes();
     let number = nodes.number(node_id);

@@ -309,8 +309,8 @@ impl Broker {
             .map(|(at, _)| (*at, "evaluation delivery or delay"))
     }
 
-    /// What must be written of evaluations that were cancelled or failed; at most
-    /// [`limits::EVAL_UPDATES_MAX`] at a time.
+    /// The updates to write of evaluations that were cancelled or failed; at most [`limits::EVAL_UPDATES_MAX`] at a
+    /// time.
     pub fn take_updates(&mut self) -> Vec<EvalUpdate> {
         let more = self
             .updates

@@ -1,10 +1,10 @@
-//! What time alone does to one-off tasks: they have not started in time, a claim on their result is over, or
-//! they were kept long enough. Beside it, the failure of tasks that no node could ever hold.
+//! Effects of time alone on one-off tasks. A task has not started in time, a claim on its result is over, or it was
+//! kept long enough. Beside it, the failure of tasks that no node could ever hold.
 //!
-//! A function of the state and the time: it says what to propose now and when to look again. A task says itself
-//! when it is due ([`due_at`](crate::state::due_at)), and the command looks once more when it is applied; so looking
-//! twice changes nothing twice. A node that is gone is no matter of this duty: its allocations are lost by their
-//! job's evaluation, and no set of nodes, however empty, fails a task by itself.
+//! A function of the state and the time: it says what to propose now and when to look again. A task says itself when it
+//! is due ([`due_at`](crate::state::due_at)), and the command looks once more when it is applied. So looking twice
+//! changes nothing twice. This duty does not handle a node that is gone: its allocations are lost by their job's
+//! evaluation. No set of nodes, even an empty one, fails a task by itself.
 
 use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::one_off::{OneOff, OneOffState};
@@ -15,8 +15,8 @@ use crate::scheduler::is_unplaceable;
 use crate::state::State;
 use crate::watch::Due;
 
-/// What of one-off tasks is due at the time `now`: one command for all, of a bounded size. Looks again at once where
-/// that does not take all.
+/// The changes of one-off tasks that are due at the time `now`: one command for all, of a bounded size. If that does
+/// not take all, it asks to look again at once.
 #[must_use]
 pub fn due(state: &State, now: Timestamp) -> Due {
     let mut changes = Vec::new();

@@ -1,4 +1,4 @@
-//! What registering a job would do, found out without doing it.
+//! The effects of registering a job, found out without doing it.
 //!
 //! The state is persistent, so a copy costs nothing: the copy takes the command as the log would, is scheduled
 //! by the real scheduler, and takes the plan as well. Nothing is proposed, and the state that was given stays
@@ -15,21 +15,21 @@ use crate::fsm::{self, Command, Rejection, Response};
 use crate::scheduler::{self, DesiredUpdates, ScheduleOutcome};
 use crate::state::State;
 
-/// What registering a job would do.
+/// The effects of registering a job.
 #[derive(Clone, Debug)]
 pub struct DryRun {
     /// The job as it is. `None`: it would come into being.
     pub before: Option<Arc<Job>>,
     /// The job as it would be.
     pub after: Arc<Job>,
-    /// What to name to be sure that the job did not change since: the entry that last registered it, 0 if
-    /// there is none.
+    /// The index to name to be sure that the job did not change since. It is the entry that last registered the job, 0
+    /// if there is none.
     pub job_modify_index: LogIndex,
-    /// What would be changed. Empty for a job that only makes others.
+    /// The changes. Empty for a job that only makes others.
     pub plan: Plan,
     /// How many instances of each group something would happen to.
     pub desired: Vec<(String, DesiredUpdates)>,
-    /// What would not be placed, and why.
+    /// Groups with instances that would not be placed, each with the reason.
     pub failed: Vec<FailedGroup>,
     /// Allocations of less important jobs that would have to go.
     pub preempted: Vec<AllocId>,

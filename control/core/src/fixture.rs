@@ -57,13 +57,13 @@ pub struct Cluster {
     pub broker: Broker,
     /// Whether invariants are checked after every command; costs as much as the state is large.
     pub unchecked: bool,
-    /// What the last command asked the shell for.
+    /// The effects that the last command asked of the shell.
     pub effects: Vec<Effect>,
     /// One-off tasks as the last entry had them in between.
     pub passed: Vec<Arc<OneOff>>,
     /// Every command so far, if wanted.
     pub history: Option<Vec<Command>>,
-    /// What one worker keeps.
+    /// The scheduler that one worker keeps.
     pub scheduler: Scheduler,
 }
 

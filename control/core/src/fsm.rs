@@ -68,16 +68,16 @@ pub enum Command {
     RegisterNode {
         /// The fingerprint.
         spec: Box<NodeSpec>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// The heartbeats of a node began or ended.
     SetNodeStatus {
         /// The node.
         node_id: NodeId,
-        /// What the control plane thinks of it.
+        /// The status of the node to the control plane.
         status: NodeStatus,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator says whether a node takes new work.
@@ -86,14 +86,14 @@ pub enum Command {
         node_id: NodeId,
         /// Whether it does.
         eligibility: Eligibility,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user submits a job.
     RegisterJob {
         /// The job, validated.
         spec: Box<JobSpec>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
         /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
         check_index: Option<LogIndex>,
@@ -104,35 +104,35 @@ pub enum Command {
         key: JobKey,
         /// Forget it as well. Only in logs of earlier versions: who purges a job proposes [`Self::PurgeJob`].
         purge: bool,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user wants a job looked at.
     EvaluateJob {
         /// The job.
         key: JobKey,
-        /// Replace instances that failed at once, whatever their policy says.
+        /// Replace instances that failed at once, under any policy.
         force_reschedule: bool,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
-    /// What workers want to change, and what becomes of their evaluations.
+    /// Workers have plans, and updates of their evaluations.
     ///
     /// Placements are runs of instances on one node, about 25 bytes each with the node's 16-byte id;
     /// ids, names and the rest are derived.
     ApplyPlans {
         /// Plans, each of one evaluation.
         plans: Vec<Plan>,
-        /// What becomes of evaluations. Left undone where a part of the plan is refused.
+        /// Updates of evaluations. Left undone where a part of the plan is refused.
         evals: Vec<EvalUpdate>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
-    /// What becomes of evaluations that have no plan.
+    /// Updates of evaluations that have no plan.
     UpdateEvals {
         /// The updates.
         evals: Vec<EvalUpdate>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An agent reports what became of allocations.
@@ -141,12 +141,12 @@ pub enum Command {
         node_id: NodeId,
         /// The reports. Later ones about the same allocation win.
         reports: Vec<AllocReport>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Forget what has ended: a rule and a range of time, never a list of ids.
     CollectGarbage {
-        /// What to forget.
+        /// The kind of objects to forget.
         rule: GcRule,
         /// Only what ended before.
         before: Timestamp,
@@ -154,12 +154,12 @@ pub enum Command {
         batch_before: Timestamp,
         /// Where the slice before this one ended.
         after: Option<GcCursor>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A write that is applied once, however often it comes.
     Keyed {
-        /// What makes it so.
+        /// The key of the write.
         once: Once,
         /// The write.
         command: Unkeyed,
@@ -168,16 +168,16 @@ pub enum Command {
     ReportNodes {
         /// The reports of each node. Later ones about the same allocation win.
         reports: Vec<(NodeId, Vec<AllocReport>)>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator, or the duty that watches deployments, moves one on.
     ChangeDeployment {
         /// The deployment.
         id: DeploymentId,
-        /// What is to happen to it.
+        /// The change to make.
         change: DeploymentChange,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator begins to empty a node, or stops that.
@@ -188,14 +188,14 @@ pub enum Command {
         drain: Option<DrainSpec>,
         /// Without `drain`: it takes work again.
         mark_eligible: bool,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A drained node is empty. It stays ineligible.
     CompleteDrain {
         /// The node.
         node_id: NodeId,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Allocations are to go elsewhere.
@@ -204,7 +204,7 @@ pub enum Command {
         alloc_ids: Vec<AllocId>,
         /// Why.
         trigger: Trigger,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user changes how many instances of a group there should be.
@@ -217,7 +217,7 @@ pub enum Command {
         count: u32,
         /// Refuse unless the job was last registered by this entry.
         check_index: Option<LogIndex>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user goes back to an older version of a job.
@@ -228,7 +228,7 @@ pub enum Command {
         version: u64,
         /// Refuse unless this is the current version.
         check_version: Option<u64>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user says whether a version of a job is known to work.
@@ -239,22 +239,22 @@ pub enum Command {
         version: u64,
         /// Whether it is.
         stable: bool,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user runs a parameterized job.
     DispatchJob {
         /// The parameterized job.
         key: JobKey,
-        /// What tells this dispatch from others: the end of the new job's id.
+        /// The end of the new job's id, which tells this dispatch from others.
         suffix: String,
-        /// What it carries.
+        /// The data for the new job, in bytes.
         payload: Vec<u8>,
         /// Metadata, besides the job's own.
         meta: BTreeMap<String, String>,
         /// A token by which a repeated dispatch is known; empty for none.
         idempotency_token: String,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A periodic job is due, or a user does not want to wait.
@@ -265,7 +265,7 @@ pub enum Command {
         due: Timestamp,
         /// By a user: overlap is allowed.
         forced: bool,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator changes the scheduler's settings.
@@ -274,21 +274,21 @@ pub enum Command {
         config: SchedulerConfig,
         /// Refuse unless they were last changed by this entry.
         check_index: Option<LogIndex>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Clients want one-off tasks done.
     DesireOneOffs {
         /// The tasks; one that is refused keeps no other back.
         tasks: Vec<NewOneOff>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Clients, and the duties of one-off tasks, move some of them on.
     ChangeOneOffs {
-        /// What is to happen to each; one that is refused keeps no other back.
+        /// The changes, each of one task; one that is refused keeps no other back.
         changes: Vec<OneOffChange>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Clients want one-off tasks done, and the leader has found places for them. A place that is not there any more
@@ -298,7 +298,7 @@ pub enum Command {
         tasks: Vec<(NewOneOff, Option<OneOffPlace>)>,
         /// The state in which the places were found.
         seen: LogIndex,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user submits a job that is not there, and the leader has found places for all its instances. If one of them is
@@ -308,7 +308,7 @@ pub enum Command {
         spec: Box<JobSpec>,
         /// The places.
         places: Box<JobPlaces>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
         /// As of [`Self::RegisterJob`].
         check_index: Option<LogIndex>,
@@ -319,14 +319,14 @@ pub enum Command {
         domain: String,
         /// Until when that holds. `None`: for ever.
         until: Option<Timestamp>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// The leader is configured with other times than the last one.
     SetOneOffTimes {
         /// The times.
         times: Times,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator changes what tasks of every node may send and receive where neither job nor node says it.
@@ -335,7 +335,7 @@ pub enum Command {
         policy: Box<NetworkPolicy>,
         /// Refuse unless it was last changed by this entry.
         check_index: Option<LogIndex>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user gives a version of a job a name, or takes the name back.
@@ -344,24 +344,25 @@ pub enum Command {
         key: JobKey,
         /// The name.
         name: String,
-        /// What is to have it; `None`: nothing any more.
+        /// The version that is to have the name; `None` takes the name back.
         given: Option<TagGiven>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
-    /// Agents of one server tell what collections of finished allocations came to: one entry for many nodes. No row keeps
-    /// it; it is in the log so that every server tells of it, at the same index.
+    /// Agents of one server report their collections of finished allocations: one entry for many nodes. No row keeps
+    /// it. It is in the log so that every server tells of it, at the same index.
     NoteCollections {
-        /// What each node told.
+        /// The collections that each node reported.
         collections: Vec<(NodeId, NodeCollected)>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user stops a job and has it forgotten: [`Self::DeregisterJob`] with `purge`, with an answer that says what went.
+    /// A user stops a job and has it forgotten: [`Self::DeregisterJob`] with `purge`, with an answer that counts what
+    /// went.
     PurgeJob {
         /// The job.
         key: JobKey,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// Something happened to a node that its operator should see.
@@ -370,18 +371,18 @@ pub enum Command {
         node_id: NodeId,
         /// The part of Muster that it is about.
         subsystem: NodeSubsystem,
-        /// A sentence for people.
+        /// A sentence for the operator.
         message: String,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user runs a parameterized job: [`Self::DispatchJob`] with a priority.
     DispatchJobAt {
         /// The parameterized job.
         key: JobKey,
-        /// What tells this dispatch from others: the end of the new job's id.
+        /// The end of the new job's id, which tells this dispatch from others.
         suffix: String,
-        /// What it carries.
+        /// The data for the new job, in bytes.
         payload: Vec<u8>,
         /// Metadata, besides the job's own.
         meta: BTreeMap<String, String>,
@@ -389,7 +390,7 @@ pub enum Command {
         idempotency_token: String,
         /// The priority of the new job.
         priority: u8,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
     /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
@@ -400,7 +401,7 @@ pub enum Command {
         scaling: Box<GroupScaling>,
         /// Refuse unless the job was last registered by this entry.
         check_index: Option<LogIndex>,
-        /// When it was proposed.
+        /// Time of the proposal.
         at: Timestamp,
     },
 }
@@ -410,7 +411,7 @@ pub enum Command {
 pub struct JobPlaces {
     /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
     pub plan: Plan,
-    /// What becomes of that evaluation.
+    /// The update of that evaluation.
     pub update: EvalUpdate,
 }
 
@@ -423,7 +424,7 @@ pub struct GroupScaling {
     pub count: Option<u32>,
     /// The scaling failed.
     pub error: bool,
-    /// A message for people.
+    /// A message for the user.
     pub message: String,
     /// Data of the client, as a JSON object; empty for none.
     pub meta_json: String,
@@ -434,11 +435,11 @@ pub struct GroupScaling {
 pub struct TagGiven {
     /// The version; `None` for the current one.
     pub version: Option<u64>,
-    /// What for.
+    /// The purpose of the name, in the user's words.
     pub description: String,
 }
 
-/// What is to happen to a deployment.
+/// A change of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeploymentChange {
     /// Its canaries are good: go on with all instances. `None`: of every group.
@@ -531,7 +532,7 @@ impl Command {
         }
     }
 
-    /// When it was proposed.
+    /// Time of the proposal.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         match self {
@@ -654,18 +655,18 @@ impl Command {
     }
 }
 
-/// What becomes of an evaluation.
+/// A change of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalUpdate {
     /// The evaluation.
     pub eval_id: EvalId,
     /// Its status from here on.
     pub status: EvalStatus,
-    /// For people.
+    /// The reason for the status, as a sentence for the user.
     pub description: String,
     /// The snapshot its plan was made from; 0 keeps what is there.
     pub snapshot_index: LogIndex,
-    /// What could not be placed, and why.
+    /// The groups that could not be placed, each with the reason.
     pub failed_groups: Vec<FailedGroup>,
     /// Instances that wait, by group.
     pub queued: Vec<(String, u32)>,
@@ -687,10 +688,10 @@ pub enum NextEval {
     },
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// It is done; there is no more to say.
+    /// It is done; the response has no details.
     Done,
     /// The node is registered.
     NodeRegistered,
@@ -752,14 +753,14 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
-        /// One-off tasks. Only for whoever proposed it where it was applied: neither stored nor sent.
+        /// One-off tasks. Only for the proposer on the server where it was applied: neither stored nor sent.
         #[serde(skip)]
         one_offs: u32,
-        /// What was looked at and stays, by reason. The same for whom.
+        /// Objects that were looked at and stay, by reason. Neither stored nor sent.
         #[serde(skip)]
         kept: BTreeMap<GcKept, u32>,
-        /// How large what was forgotten is, in bytes as it is hashed, without what rows share: an allocation's part of
-        /// its job is the job's. The same for whom.
+        /// Size of the forgotten objects, in bytes as they are hashed, without the parts that rows share. An
+        /// allocation's part of its job is the job's. Neither stored nor sent.
         #[serde(skip)]
         bytes: u64,
     },
@@ -772,7 +773,7 @@ pub enum Response {
     Rejected(Rejection),
     /// One-off tasks are recorded.
     OneOffsDesired {
-        /// What became of each, in the order of the command.
+        /// The outcome for each task, in the order of the command.
         outcomes: Vec<Result<DesiredOneOff, Rejection>>,
     },
     /// One-off tasks are moved on.
@@ -789,7 +790,7 @@ pub enum Response {
     },
 }
 
-/// What became of a plan.
+/// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanOutcome {
     /// Its evaluation.
@@ -822,9 +823,9 @@ pub enum Rejection {
     CheckIndex {
         /// The job.
         key: JobKey,
-        /// What the user saw.
+        /// The index that the user saw.
         expected: LogIndex,
-        /// What is so; 0 if there is no such job.
+        /// The current index; 0 if there is no such job.
         actual: LogIndex,
     },
     /// A job cannot change its type.
@@ -850,7 +851,7 @@ pub enum Rejection {
         /// Why not.
         why: String,
     },
-    /// What was asked does not fit the job.
+    /// The request does not fit the job.
     #[error("job {key}: {why}")]
     Job {
         /// The job.
@@ -867,9 +868,9 @@ pub enum Rejection {
         actual.0, expected.0
     )]
     ConfigIndex {
-        /// What the operator saw.
+        /// The index that the operator saw.
         expected: LogIndex,
-        /// What is so.
+        /// The current index.
         actual: LogIndex,
     },
     /// An operator keeps new jobs out.
@@ -891,7 +892,7 @@ pub enum Rejection {
         /// The entry of that write.
         index: LogIndex,
     },
-    /// What was asked does not fit the one-off task.
+    /// The request does not fit the one-off task.
     #[error(transparent)]
     OneOff(OneOffRefusal),
     /// The job runs a one-off task.
@@ -930,8 +931,8 @@ pub enum Effect {
     RulesEased,
     /// Push desired allocations to this node's agent. For every server, not only the leader.
     NodeChanged(NodeId),
-    /// Tell this node's agent that allocations of it were forgotten, some time: nobody waits for it. For every server, not
-    /// only the leader.
+    /// Tell this node's agent some time that allocations of it were forgotten: nobody waits for it. For every server,
+    /// not only the leader.
     NodeForgot(NodeId),
     /// Tell every node's agent the cluster's network policy. For every server, not only the leader.
     ClusterPolicyChanged,
@@ -941,8 +942,8 @@ pub enum Effect {
     NodeGone(NodeId),
     /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
     DutiesDue,
-    /// The one-off task of this allocation has ended, and whoever led the entry's term holds the claim on its callback:
-    /// make it. If nobody does, the claim ends by itself.
+    /// The one-off task of this allocation has ended, and the leader of the entry's term holds the claim on its
+    /// callback. Make the callback; if nobody does, the claim ends by itself.
     CallbackClaimed(AllocId),
 }
 
@@ -965,17 +966,17 @@ pub enum Changed {
     AllocGone(AllocId),
 }
 
-/// What came of a command.
+/// The result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// For whoever proposed it.
+    /// For the proposer of the command.
     pub response: Response,
     /// For the leader's shell.
     pub effects: Vec<Effect>,
     /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
     pub changed: Vec<Changed>,
-    /// One-off tasks as they were in between, where the command moved one by two states: whoever follows tasks sees
-    /// each.
+    /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
+    /// state.
     pub passed: Vec<Arc<OneOff>>,
 }
 

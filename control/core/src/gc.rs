@@ -1,8 +1,8 @@
-//! When to collect garbage, and what to propose.
+//! The times at which to collect garbage, and the commands to propose.
 //!
-//! What falls under a rule is decided where the command is applied, in `fsm`. Here is only the clock of
-//! it: one look at each rule every interval, cut into slices that follow one another. When a rule is due runs on the
-//! monotonic clock; how old something is, on the wall clock, which is the one that rows carry.
+//! The rules are decided where the command is applied, in `fsm`. This module is only their clock. It looks at each
+//! rule once every interval, in slices that follow one another. The monotonic clock says when a rule is due. The wall
+//! clock, which the rows carry, says how old an object is.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::fsm::{Command, GcCursor, GcCutoffs, GcJobStep, GcRule, Response};
 /// Intervals and thresholds. Names and defaults are Nomad's, where it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcConfig {
-    /// Between two looks at evaluations and their allocations.
+    /// Time between two looks at evaluations and their allocations.
     pub eval_interval: Duration,
     /// Age of evaluations and allocations.
     pub eval_threshold: Duration,
     /// Age of evaluations and allocations of batch jobs.
     pub batch_eval_threshold: Duration,
-    /// Between two looks at jobs.
+    /// Time between two looks at jobs.
     pub job_interval: Duration,
     /// Age of jobs.
     pub job_threshold: Duration,
-    /// Between two looks at deployments.
+    /// Time between two looks at deployments.
     pub deployment_interval: Duration,
     /// Age of deployments.
     pub deployment_threshold: Duration,
-    /// Between two looks at nodes.
+    /// Time between two looks at nodes.
     pub node_interval: Duration,
     /// Age of nodes.
     pub node_threshold: Duration,
@@ -52,7 +52,7 @@ impl Default for GcConfig {
 }
 
 impl GcConfig {
-    /// What is old enough at `at`, a time of the wall clock, as rows carry it.
+    /// Returns the times before which objects are old enough at `at`, a time of the wall clock, as rows carry it.
     #[must_use]
     pub fn cutoffs(&self, at: Timestamp) -> GcCutoffs {
         GcCutoffs {
@@ -79,8 +79,8 @@ impl GcConfig {
 /// The time between two looks at something.
 type Interval = fn(&GcConfig) -> Duration;
 
-/// What goes by age, and the interval of each. Jobs go first, as what is below them goes with them; nodes last, when
-/// nothing is on them any more.
+/// The rules that go by age, and the interval of each. Jobs go first, because the objects below them go with them.
+/// Nodes go last, when nothing is on them any more.
 const ORDER: [(GcRule, Interval); 4] = [
     (GcRule::Jobs, |config| config.job_interval),
     (GcRule::Evals, |config| config.eval_interval),
@@ -88,19 +88,19 @@ const ORDER: [(GcRule, Interval); 4] = [
     (GcRule::Nodes, |config| config.node_interval),
 ];
 
-/// How long after a server comes to lead each rule is first due. Where leaders change more often than the longest interval,
-/// nothing would be collected if each began it anew. Half would have a leader collect while it takes over from one that
-/// may come back; double is no safer.
+/// Longest time after a server comes to lead until each rule is first due. Leaders may change more often than the
+/// longest interval; nothing would be collected if each began it anew. Half would have a leader collect while it takes
+/// over from one that may come back; double is not safer.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 
-/// Where a purged job stands: no other is looked at with it.
+/// The position of a purged job: no other is looked at with it.
 const AFTER_ALL_JOBS: Timestamp = Timestamp(u64::MAX);
 
 /// The clock of the collection.
 #[derive(Debug)]
 pub struct Collector {
     config: GcConfig,
-    /// When to look, in the order of [`ORDER`].
+    /// The times at which rules are due, in the order of [`ORDER`].
     due: [Timestamp; ORDER.len()],
 }
 
@@ -114,8 +114,8 @@ impl Collector {
         }
     }
 
-    /// What to propose, in order, of the rules whose time it is: `now` on the clock that [`Self::new`] was given. `at`
-    /// is the wall clock, which may have been set since.
+    /// Returns the commands to propose, in order, for the rules that are due. `now` is on the clock that [`Self::new`]
+    /// was given. `at` is the wall clock, which may have been set since.
     pub fn handle_timeout(&mut self, now: Timestamp, at: Timestamp) -> Vec<Command> {
         let cutoffs = self.config.cutoffs(at);
         let mut commands = Vec::new();
@@ -128,8 +128,8 @@ impl Collector {
         commands
     }
 
-    /// What to propose, in order, when somebody asks for it: no threshold applies. One-off tasks go first, with their
-    /// jobs; by age they go when their own time is over, whoever collects. `at` is the wall clock.
+    /// Returns the commands to propose, in order, for a collection by force: no threshold applies. One-off tasks go
+    /// first, with their jobs. By age they go when their own time is over, in any collection. `at` is the wall clock.
     #[must_use]
     pub fn forced(at: Timestamp) -> Vec<Command> {
         let by_age = ORDER.into_iter().map(|(rule, _)| rule);
@@ -139,9 +139,9 @@ impl Collector {
             .collect()
     }
 
-    /// What to propose when a job was purged `at` that time: what was below it and had ended goes at once. What
-    /// had not goes by the rules of what has no job, and so does the evaluation that stops it, for which whoever
-    /// purged it may wait.
+    /// Returns the command to propose when a job was purged at `at`. The objects below it that had ended go at once.
+    /// The others go by the rules for objects without a job. So does the evaluation that stops the job, for which the
+    /// client that purged it may wait.
     #[must_use]
     pub fn below(key: JobKey, at: Timestamp) -> Command {
         Command::CollectGarbage {
@@ -194,7 +194,7 @@ impl Collector {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and what for.
+    /// Returns the time at which [`Self::handle_timeout`] has something to do, and its purpose.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         let soonest = self.due.iter().min()?;

@@ -18,12 +18,12 @@ use muster_domain::node::NodeStatus;
 use crate::limits;
 use crate::state::State;
 
-/// How long silence may last.
+/// The longest silence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatConfig {
-    /// What agents are told; they beat three times in it.
+    /// The time to live that agents are given; they send three heartbeats in it.
     pub ttl: Duration,
-    /// Longer than that before a node is down: for a slow network or a busy server.
+    /// Extra time before a node counts as down: for a slow network or a busy server.
     pub grace: Duration,
 }
 
@@ -37,12 +37,12 @@ impl Default for HeartbeatConfig {
     }
 }
 
-/// What a heartbeat meant.
+/// The meaning of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// It was expected.
+    /// The heartbeat was expected.
     Counted,
-    /// Nothing is expected of this node, or not any more: propose that it is ready, if it is registered.
+    /// No heartbeat is expected of this node, or not any more: propose that it is ready, if it is registered.
     Unexpected,
 }
 
@@ -69,7 +69,7 @@ impl Attention {
     }
 }
 
-/// When each node must be heard of.
+/// The times by which each node must be heard of.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
     config: HeartbeatConfig,
@@ -91,7 +91,7 @@ impl Heartbeats {
         }
     }
 
-    /// What agents are told.
+    /// Returns the time to live that agents are given.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.config.ttl
@@ -180,13 +180,13 @@ impl Heartbeats {
         expired.into_iter().map(|(_, node_id)| node_id).collect()
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and what for.
+    /// Returns the time at which [`Self::handle_timeout`] has something to do, and its purpose.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         self.order.first().map(|(at, _)| (*at, "heartbeat"))
     }
 
-    /// How many nodes are expected to be heard of.
+    /// Returns the number of nodes that are expected to be heard of.
     #[must_use]
     pub fn len(&self) -> usize {
         self.deadlines.len()

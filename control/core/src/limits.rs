@@ -17,8 +17,8 @@ pub const SCORES_MAX: usize = 5;
 /// Kinds of nodes without a node that a scheduler keeps besides as many as have one: about 100 bytes each, and a fleet
 /// whose attributes all change at once is sorted anew only now and then.
 pub const KINDS_SPARE_MAX: usize = 1_024;
-/// Sets of constraints whose verdicts a scheduler keeps: a cluster has about as many as it has kinds of jobs. When there
-/// are more it begins anew, and judges each class of nodes once more.
+/// Sets of constraints whose verdicts a scheduler keeps: a cluster has about as many as it has kinds of jobs. When
+/// there are more it begins anew, and judges each class of nodes once more.
 pub const CONSTRAINT_SETS_MAX: usize = 1_024;
 /// Nodes on which a fixed port that is asked for may be taken before all nodes are looked at one by one.
 pub const REFUSALS_MAX: u32 = 32;
@@ -43,33 +43,34 @@ pub const PLAN_RUNS_MAX: usize = 32_768;
 /// Capacity events remembered for evaluations that are about to be blocked. The gap between a snapshot
 /// and the block is milliseconds; where it is longer the evaluation is woken to be safe.
 pub const RECENT_CAPACITY_MAX: usize = 4_096;
-/// What one garbage collection command frees, counted in allocations (`GC_COST_…`): a quarter of a millisecond of apply,
-/// which is what a placement may wait for it, and as much as the way through the log takes. Half would free two thirds as
-/// many a second, double has placements wait longer.
+/// Work that one garbage collection command may do, counted in allocations (`GC_COST_…`): a quarter of a millisecond
+/// of apply. A placement may wait that long for it, and the way through the log takes as much. Half would free two
+/// thirds as many a second, double has placements wait longer.
 pub const GC_SLICE_MAX: usize = 1_280;
-/// What freeing an evaluation costs, in allocations of a slice, which share a row of their siblings. A job with one
-/// evaluation and one allocation takes 5 to 6 µs, an allocation among a hundred 0.2: counted alike, a slice of small jobs
-/// took ten times as long as one of large ones. Shared out between job and evaluation by guess; their sum is what was measured.
+/// Cost of freeing an evaluation, in allocations of a slice, which share a row of their siblings. A job with one
+/// evaluation and one allocation takes 5 to 6 µs, an allocation among a hundred 0.2. Counted alike, a slice of small
+/// jobs took ten times as long as one of large ones. The split between job and evaluation is a guess; their sum was
+/// measured.
 pub const GC_COST_EVAL: usize = 8;
-/// What freeing a deployment costs: it has a row and indexes as an evaluation has.
+/// Cost of freeing a deployment, in allocations: it has a row and indexes as an evaluation has.
 pub const GC_COST_DEPLOYMENT: usize = 8;
-/// What freeing a job costs, with its older versions.
+/// Cost of freeing a job with its older versions, in allocations.
 pub const GC_COST_JOB: usize = 16;
-/// What freeing a node costs.
+/// Cost of freeing a node, in allocations.
 pub const GC_COST_NODE: usize = 16;
-/// What freeing the row of a one-off task costs; what ran it is counted beside it.
+/// Cost of freeing the row of a one-off task, in allocations; the allocation that ran it is counted beside it.
 pub const GC_COST_ONE_OFF: usize = 8;
 /// Objects looked at by one garbage collection command, which costs a quarter of freeing allocations.
 pub const GC_LOOKED_AT_MAX: usize = 4_096;
 /// Keys of nodes' lists that are looked up to thin the lists out when allocations go, or one list: as many as a slice
-/// frees, for each takes a third of a microsecond. What is beyond waits until more goes there. Nodes fill up and empty
+/// frees, for each takes a third of a microsecond. Keys beyond it wait until more goes there. Nodes fill up and empty
 /// together: without a bound the turns of 62 of a thousand nodes come at once.
 pub const STALE_KEYS_MAX: usize = 1_024;
 /// Answers to keyed writes that are kept: a client that retries does so within seconds, and the fastest
 /// cluster takes a few thousand writes a second from people and their programs. About 300 bytes each.
 pub const ANSWERS_MAX: u32 = 65_536;
-/// How long the answer to a keyed write is kept at least, unless there are too many: ten times the
-/// patience of a client with an election.
+/// Shortest time for which the answer to a keyed write is kept, while there are not too many: ten times the patience
+/// of a client with an election.
 pub const ANSWER_AGE_MAX: Duration = Duration::from_mins(15);
 /// Answers forgotten by one keyed write. Each adds one, so the table shrinks whenever it must.
 pub const ANSWERS_FORGOTTEN_MAX: u32 = 8;
@@ -82,8 +83,8 @@ pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
 /// Domains that are fresh at once; the next one is refused. Diego's installations have two or three. Every server must
 /// apply the same.
 pub const DOMAINS_MAX: usize = 1024;
-/// How long a place that was found for a task counts as taken while the task itself is not in the state: as long as
-/// whoever asked for it waits for the log.
+/// Longest time for which a place found for a task counts as taken while the task is not in the state. The caller that
+/// asked for it waits that long for the log.
 pub const PLACED_AHEAD: Duration = Duration::from_secs(10);
 /// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
 pub const EXPIRED_MAX: usize = 512;
@@ -101,9 +102,9 @@ pub const DISPATCHES_LOOKED_AT: usize = 4_096;
 /// Launches of one periodic job that may be made within a second. Each has an id of its own, by seconds.
 pub const LAUNCHES_PER_SECOND_MAX: u64 = 60;
 
-/// How long a leader may not have looked at its heartbeats before it gives every node a whole period. It
-/// looks twice a second; less would take a busy machine's hiccups for a stop, more would let a stop of that
-/// length count as silence, which the grace would have to bear.
+/// Longest time a leader may go without looking at its heartbeats before it gives every node a whole period. It looks
+/// twice a second. Less would take a busy machine's hiccups for a stop. More would let a stop of that length count as
+/// silence, which the grace would have to bear.
 pub const INATTENTION_MAX: Duration = Duration::from_secs(2);
 /// Changes of one-off tasks in one entry. Each forgets or writes a handful of rows; an eighth of what
 /// a collection removes in one entry, and a tenth of it would make ten times the entries.
@@ -111,9 +112,9 @@ pub const ONE_OFF_CHANGES_MAX: usize = 256;
 /// Pause between two looks at deployments and drains, however much happens: a look costs some microseconds for each
 /// instance of the jobs concerned, and nobody notices a fifth of a second in a step that waits for health.
 pub const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-/// How often drains are looked at though nothing was heard: the end of an instance that was told to stop is no news
-/// to anybody else.
+/// Interval at which drains are looked at though no event came: the end of an instance that was told to stop is an
+/// event for nobody else.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(500);
-/// Pause before deployments and drains are looked at again when what a look gave could not be written: a leader that lost
-/// its office hears of it sooner, and a full disk has no room again in less.
+/// Pause before deployments and drains are looked at again when the result of a look could not be written. A leader
+/// that lost its office hears of it sooner, and a full disk has no room again in less.
 pub const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -1,8 +1,9 @@
-//! Whose data an allocation may have from another node, and where they are: what `ephemeral_disk.migrate` comes to.
+//! Finds the data that an allocation may have from another node, and their place: the work of
+//! `ephemeral_disk.migrate`.
 //!
-//! An agent asks its server for the data of the allocation that one of its own replaces. Nobody is told of any other
-//! allocation's data, and a node only of those that a replacement was placed on it for. How the data travel is the
-//! shell's.
+//! An agent asks its server for the data of the allocation that one of its own replaces. An agent is not told about
+//! the data of any other allocation. A node learns only about allocations whose replacement was placed on it. How the
+//! data travel is the shell's.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::id::{AllocId, NodeId};
@@ -10,7 +11,7 @@ use muster_domain::node::NodeStatus;
 
 use crate::state::State;
 
-/// What to say to a node that asks.
+/// The answer to a node that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The data are on this node, and nobody writes to them any more.
@@ -33,7 +34,7 @@ pub enum Verdict {
 #[error("this server does not know allocation {0} yet")]
 pub struct UnknownHeir(pub AllocId);
 
-/// Why an allocation does not get the data of another.
+/// The reason why an allocation does not get the data of another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDataError {
     /// It is on another node.
@@ -44,7 +45,7 @@ pub enum NoDataError {
     NotItsHeir {
         /// It.
         alloc_id: AllocId,
-        /// Whose data were asked for.
+        /// The allocation whose data were asked for.
         previous: AllocId,
     },
     /// Its group does not say so.
@@ -64,7 +65,7 @@ pub enum NoDataError {
     OutOfReach {
         /// The node.
         node_id: NodeId,
-        /// What is known of it.
+        /// The known status of the node.
         status: NodeStatus,
     },
     /// The other was given up when its node was out of reach: it may have run since.
@@ -72,7 +73,7 @@ pub enum NoDataError {
     GivenUp {
         /// The other.
         previous: AllocId,
-        /// What is known of it.
+        /// The known status of the other allocation.
         status: ClientStatus,
     },
     /// The other stays.

@@ -1,4 +1,4 @@
-//! When periodic jobs are launched.
+//! Times at which periodic jobs are launched.
 //!
 //! Expressions are read by `croner`, with the fields as in Nomad's `cronexpr`: minute, hour, day of month,
 //! month, day of week; a sixth is the year, and with seven the first is the second. `@hourly` and the like,
@@ -117,7 +117,7 @@ fn stamp(at: &DateTime<Tz>) -> Option<Timestamp> {
     Some(Timestamp(seconds.checked_mul(NS_PER_S)?))
 }
 
-/// After which time a job is to be launched: it was launched then, or submitted.
+/// Returns the time after which a job is to be launched: it was launched then, or submitted.
 fn base(job: &Job) -> Timestamp {
     let submitted = job.current.submit_time;
     job.launched_at
@@ -138,8 +138,8 @@ struct Known {
 }
 
 impl PeriodicLaunches {
-    /// What to launch at `now`, and when to look again. Of several launches that were missed, because nobody
-    /// led meanwhile, the newest is made up for.
+    /// Returns the launches at `now`, and when to look again. Of several launches that were missed because nobody led
+    /// meanwhile, only the newest is made up for.
     pub fn due(&mut self, state: &State, now: Timestamp) -> (Vec<Command>, Option<Timestamp>) {
         let mut before = std::mem::take(&mut self.known);
         let mut commands = Vec::new();

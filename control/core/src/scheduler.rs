@@ -42,16 +42,16 @@ use reconciler::Instance;
 pub use unplaceable::is_unplaceable;
 pub use why::{Obstacle, Why, WhyNode, why};
 
-/// What came of looking at a job.
+/// The result of looking at a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleOutcome {
-    /// What to change; may be empty.
+    /// The changes to make; may be empty.
     pub plan: Plan,
-    /// What becomes of the evaluation. `None`: it was blocked, still is, and nothing need be written.
+    /// The update of the evaluation. `None`: it was blocked and still is, and nothing need be written.
     pub update: Option<EvalUpdate>,
     /// The plan is a slice of what is to be done: the evaluation is looked at again when it is carried out.
     pub is_partial: bool,
-    /// How many instances of each group something happens to, for people.
+    /// The number of instances of each group by action, for display.
     pub desired: Vec<(String, DesiredUpdates)>,
 }
 
@@ -66,10 +66,10 @@ impl ScheduleOutcome {
     }
 }
 
-/// How many instances of a group something happens to. A placement counts whether or not there is room for it.
+/// The number of instances of a group by action. A placement counts whether or not there is room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DesiredUpdates {
-    /// Nothing.
+    /// Left as they are.
     pub ignore: u32,
     /// Placed.
     pub place: u32,
@@ -108,9 +108,9 @@ impl From<reconciler::Counts> for DesiredUpdates {
     }
 }
 
-/// Looks at jobs one after the other, and keeps what it knows of the nodes and which of its plans are under way.
+/// Looks at jobs one after the other, and keeps its knowledge of the nodes and of its plans under way.
 ///
-/// What comes of it is a function of the state and of those plans.
+/// Its results are a function of the state and of those plans.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     kinds: Kinds,
@@ -122,8 +122,8 @@ pub struct Scheduler {
 impl Scheduler {
     /// Looks at the job of `eval` in `state` at the time `now`.
     ///
-    /// An evaluation that waited for a time finds that it has come, whatever the clock of the server that
-    /// leads meanwhile says: what is due then would wait for ever otherwise.
+    /// An evaluation that waited for a time finds that it has come, even if the clock of the current leader says
+    /// otherwise. Work that is due then would wait for ever otherwise.
     #[must_use]
     pub fn schedule(
         &mut self,
@@ -137,7 +137,7 @@ impl Scheduler {
         if self.ahead.is_alone(&eval.id) || !outcome.lacks_room() {
             return outcome;
         }
-        // The plans under way may come to nothing: that there is no room is said of what is sure.
+        // The plans under way may come to nothing: a lack of room is reported only for the state without them.
         let others = std::mem::replace(&mut self.ahead, Ahead::nothing(state));
         let outcome = self.look(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
@@ -181,10 +181,10 @@ pub fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     generic::could_help(state, eval, node_id)
 }
 
-/// With less room than this no node can help `eval` but at somebody's cost. `None`: room does not tell, such as where an
-/// instance makes room for its own replacement.
+/// The room below which no node can help `eval` without evicting somebody. `None`: room does not tell, such as where
+/// an instance makes room for its own replacement.
 pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
-    // Of a one-off task there is no instance while it waits.
+    // A one-off task has no instance while it waits.
     if !eval.job.is_one_off() {
         return None;
     }
@@ -199,7 +199,7 @@ pub(crate) fn may_evict_for_one_offs(state: &State) -> bool {
     may_preempt(state, JobType::Batch)
 }
 
-/// What all that waits with `eval` takes of a node at most.
+/// Returns the most that all waiting instances of `eval` take of a node.
 #[must_use]
 pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {
     let job = state.jobs().get(&eval.job);
@@ -216,7 +216,7 @@ pub(crate) fn runs_for_ever(alloc: AllocView<'_>) -> bool {
     instances::runs_for_ever(alloc.job().spec.job_type)
 }
 
-/// When an allocation that has ended by itself is replaced; `None`: it is not.
+/// Returns the time at which an allocation that has ended by itself is replaced; `None`: it is not.
 pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
     let is_system = alloc.job().spec.job_type == JobType::System;
     let is_over = match alloc.client_status() {
@@ -284,7 +284,7 @@ fn fits_on(
     number.is_some_and(|number| ranking.place_at(&mut fleet, number, None).is_ok())
 }
 
-/// Which of equal nodes goes first, from the evaluation's id.
+/// Returns the seed that says which of equal nodes goes first, from the evaluation's id.
 fn seed(eval_id: &EvalId) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&eval_id.0[8..]);
@@ -297,7 +297,7 @@ fn empty_plan(state: &State, job: Option<&Job>, eval: &Evaluation) -> Plan {
     Plan::empty(eval.id, eval.job.clone(), version, state.applied())
 }
 
-/// What becomes of the evaluation. What failed moves from the plan to it.
+/// Returns the update of the evaluation. The failed groups move from the plan to it.
 fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpdate> {
     let failed = std::mem::take(&mut plan.failed);
     let snapshot = state.applied();

@@ -1,14 +1,13 @@
 //! A state as a stream of records, and back.
 //!
-//! The first record says the format and what the state must hash to; the last closes the stream, so that
-//! a cut one is noticed. What rows share is written once, before the first that needs it, and referred to
-//! by its place among its kind. Indexes are not written: they follow from the rows. Every record's
-//! encoding is persisted: variants are appended, and `testdata/` keeps the bytes of each. A record that
-//! changes raises the version of its kind, which whoever writes the stream puts before it; see
-//! ARCHITECTURE.md for what a table needs.
+//! The first record says the format and the hash that the state must have. The last closes the stream, so that a cut
+//! one is noticed. Data that rows share are written once, before the first that needs them. They are referred to by
+//! their place among their kind. Indexes are not written: they follow from the rows. Every record's encoding is
+//! persisted: variants are appended, and `testdata/` keeps the bytes of each. A record that changes raises the version
+//! of its kind. The writer of the stream puts that version before it; see ARCHITECTURE.md for the needs of a table.
 //!
-//! [`records`] makes records as they are taken and keeps only the places of what is shared; the state
-//! that it reads may be a clone, which costs nothing and does not stop the writer.
+//! [`records`] makes records as they are taken and keeps only the places of shared data. The state that it reads may
+//! be a clone, which costs nothing and does not stop the writer.
 
 mod restore;
 mod stream;
@@ -43,9 +42,9 @@ pub enum Record {
     Header(Header),
     /// A version of a job. Numbered from 0 in the order of the stream.
     JobVersion(Arc<JobVersion>),
-    /// How places were chosen. Numbered from 0 in the order of the stream.
+    /// The metrics of the choice of places. Numbered from 0 in the order of the stream.
     Metrics(Arc<PlacementMetrics>),
-    /// What some allocations share. Numbered from 0 in the order of the stream.
+    /// The data that some allocations share. Numbered from 0 in the order of the stream.
     Cohort(CohortRecord),
     /// A node.
     Node(Box<NodeRecord>),
@@ -138,7 +137,7 @@ impl Record {
     }
 }
 
-/// What a snapshot is of.
+/// The identity of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The format; see [`VERSION`].
@@ -157,7 +156,7 @@ pub struct Header {
     pub deployments_index: LogIndex,
     /// The last entry that changed the one-off tasks.
     pub one_offs_index: LogIndex,
-    /// What the restored state must hash to.
+    /// The hash that the restored state must have.
     pub hash: StateHash,
 }
 
@@ -214,12 +213,12 @@ pub struct TagsRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingRecord {
     key: JobKey,
-    /// By group.
+    /// Events by group.
     events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
 }
 
-/// What the instances that one plan placed for one group have in common; its job's version and its
-/// metrics by their place in the stream.
+/// The data shared by the instances that one plan placed for one group. Their job's version and metrics are given by
+/// their place in the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CohortRecord {
     job: u32,

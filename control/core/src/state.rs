@@ -99,8 +99,8 @@ impl State {
         self.allocs.cluster()
     }
 
-    /// Says that this state, read from a saved snapshot, became the state with the entry at `index`: whoever
-    /// waits for a change of a table sees one.
+    /// Says that this state, read from a saved snapshot, became the state with the entry at `index`. A waiter for a
+    /// change of a table then sees one.
     pub fn restored_at(&mut self, index: LogIndex) {
         let Self {
             applied,
@@ -163,7 +163,7 @@ impl State {
         &self.config
     }
 
-    /// What the cluster adds to the network policies of all tasks.
+    /// Returns the policy that the cluster adds to the network policies of all tasks.
     #[must_use]
     pub fn network(&self) -> &ClusterPolicy {
         &self.network
@@ -181,8 +181,8 @@ impl State {
         &self.one_offs
     }
 
-    /// The hash of every table. Equal states have equal hashes, on every machine and whatever order they
-    /// were written in. Kept up with every write, so asking costs nothing.
+    /// Returns the hash of every table. Equal states have equal hashes, on every machine and after writes in any
+    /// order. The hash is kept up with every write, so asking costs nothing.
     #[must_use]
     pub fn hash(&self) -> StateHash {
         let Self {
@@ -209,13 +209,13 @@ impl State {
         }
     }
 
-    /// Those of the allocations that are on one node.
+    /// Returns the allocations that are on one node.
     pub fn allocs_on(&self, node_id: &NodeId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         let number = self.nodes.number_of_any(node_id);
         number.into_iter().flat_map(|number| self.allocs.on(number))
     }
 
-    /// How many of the allocations on one node are not terminal.
+    /// Returns the number of allocations on one node that are not terminal.
     pub(crate) fn live_on(&self, node_id: &NodeId) -> u32 {
         let number = self.nodes.number_of_any(node_id);
         number.map_or(0, |number| self.allocs.live_on(number))
@@ -248,7 +248,7 @@ impl State {
         self.moved(&moved);
     }
 
-    /// The same on a node that may be gone.
+    /// Inserts an allocation on a node that may be gone.
     pub(crate) fn insert_alloc_on(&mut self, key: u64, row: Row, node_id: NodeId) {
         if !row.is_terminal() {
             self.nodes.take(row.node(), row.ask(), row.held());
@@ -269,7 +269,7 @@ impl State {
         self.deployments.put(deployment, is_used);
     }
 
-    /// Tells evaluations and deployments what became of their allocations.
+    /// Tells evaluations whether they may be freed, and deployments whether they are in use.
     fn moved(&mut self, moved: &Moved) {
         let Moved {
             eval_id,

@@ -1,4 +1,4 @@
-//! What time alone brings about: deployments that miss their deadline, and nodes that are emptied step by step.
+//! Changes that time alone brings: deployments that miss their deadline, and nodes that are emptied step by step.
 //!
 //! A function of the state and the time: it says what to propose now and when to look again. Looking twice proposes
 //! nothing twice, because what was proposed shows in the state; so a lost entry costs a look.
@@ -22,7 +22,7 @@ use crate::state::{AllocView, State};
 
 pub use timing::Watcher;
 
-/// What to propose now, and when to look again though nothing changes.
+/// The commands to propose now, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// In order.
@@ -159,7 +159,7 @@ fn is_forgotten(state: &State, alloc: AllocView<'_>) -> bool {
     !open.any(|eval| eval.status == EvalStatus::Pending)
 }
 
-/// How many healthy instances of a group may leave now.
+/// Returns the number of healthy instances of a group that may leave now.
 fn may_leave(state: &State, key: &JobKey, group: &str) -> usize {
     let Some(job) = state.jobs().get(key) else {
         return usize::MAX;

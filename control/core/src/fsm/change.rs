@@ -140,8 +140,8 @@ impl<'a> Change<'a> {
         ))
     }
 
-    /// Places the instances of `cohort` in `runs`, which have no details, as far as the command may place more. Says how
-    /// many.
+    /// Places the instances of `cohort` in `runs`, which have no details, as far as the command may place more. Returns
+    /// their number.
     pub(super) fn place_plain(&mut self, cohort: &Arc<Cohort>, runs: &[PlacementRun]) -> usize {
         let most = self.placements_left() as usize;
         let mut rows = Vec::with_capacity(runs.len());
@@ -162,8 +162,8 @@ impl<'a> Change<'a> {
         count
     }
 
-    /// What the replacement of `previous` must remember, as `previous` may be forgotten first: earlier
-    /// replacements as far as they count, and this one, if `previous` failed.
+    /// The reschedules that the replacement of `previous` must remember, as `previous` may be forgotten first. They are
+    /// the earlier replacements as far as they count, and this one, if `previous` failed.
     fn reschedules_after(&self, previous: &AllocId, delay: Option<Duration>) -> Vec<Reschedule> {
         let (Some(delay), Some(alloc)) = (delay, self.state.allocs.get(previous)) else {
             return Vec::new();
@@ -217,7 +217,7 @@ impl<'a> Change<'a> {
         self.changed.extend(node_id);
     }
 
-    /// Changes an allocation in a way that its agent need not know and that is no event in its life.
+    /// Changes an allocation in a way that its agent need not know and that does not count as an event in its life.
     pub(super) fn note(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
         let index = self.index;
         self.written.allocs.insert(key);
@@ -239,7 +239,7 @@ impl<'a> Change<'a> {
     fn update(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> Option<NodeId> {
         let alloc = self.state.allocs.at(key)?;
         let (node_id, job) = (alloc.node_id(), Arc::clone(alloc.job_key()));
-        // What this command made is counted by `next_alloc`.
+        // Allocations that this command made are counted by `next_alloc`.
         if alloc.create_index() != self.index {
             self.written.allocs.insert(key);
         }
@@ -280,7 +280,7 @@ impl<'a> Change<'a> {
         self.state.jobs.remove(key, self.index);
     }
 
-    /// Asks for an allocation to be stopped. `client` is what becomes of it if it has not ended.
+    /// Asks for an allocation to be stopped. `client` is its client status from then on, if it has not ended.
     pub(super) fn stop(&mut self, key: u64, why: &str, client: Option<ClientStatus>) {
         self.decide(key, |row| {
             row.set_desired(DesiredStatus::Stop, why);

@@ -1,8 +1,8 @@
 //! Deployments: begun and ended by plans, moved on by what agents report and by operators.
 //!
-//! What follows from health alone is decided here, in the entry that brings the news: canaries that are
-//! all healthy are promoted where the job says so, an unhealthy instance fails the deployment or may be
-//! replaced, and every news has the job looked at. Only time passing needs a duty (`deadlines`).
+//! Consequences of health alone are decided here, in the entry that brings the news. Canaries that are all healthy are
+//! promoted where the job says so. An unhealthy instance fails the deployment or may be replaced. Every news has the
+//! job looked at. Only time passing needs a duty (`deadlines`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -70,8 +70,8 @@ pub(super) fn begin(change: &mut Change<'_>, version: &JobVersion, new: &NewDepl
     });
 }
 
-/// What a plan says of a deployment. One that was successful makes its version stable. What has failed of it after it was
-/// healthy was nobody's to replace until then: the job is looked at for that.
+/// Applies a plan's update of a deployment. A successful deployment makes its version stable. Instances that failed
+/// after they were healthy were not replaced until then: the job is looked at for that.
 pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
     let Some(old) = change.state.deployments.get(&update.id).map(Arc::clone) else {
         return;
@@ -145,7 +145,7 @@ fn change_group(
     }
 }
 
-/// What was heard of the health of instances, by deployment.
+/// News of the health of instances, by deployment.
 #[derive(Debug, Default)]
 pub(super) struct News(BTreeMap<DeploymentId, Heard>);
 
@@ -445,7 +445,7 @@ pub(super) fn apply(
         }
         DeploymentChange::Resume => {
             let mut resumed = status(DeploymentStatus::Running, RUNNING);
-            // What stood still made no progress and could not.
+            // A paused deployment made no progress and could not.
             for group in &mut resumed.groups {
                 if group.require_progress_by > Timestamp(0) {
                     group.await_progress(change.at);

@@ -1,4 +1,4 @@
-//! What becomes of evaluations.
+//! Updates of evaluations.
 
 use std::sync::Arc;
 

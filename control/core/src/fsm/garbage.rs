@@ -1,18 +1,18 @@
-//! Forgetting what has ended.
+//! Forgetting objects that have ended.
 //!
-//! A command says a rule and a range of time; what falls under it follows from the state, so that every
-//! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where
-//! the next one begins. What goes, and why something stays, is in `rule`; `survey` says the same of a whole
-//! state without changing it, and `outlook` says from when on an allocation may go.
+//! A command says a rule and a range of time. The objects that fall under it follow from the state, so that every
+//! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where the next
+//! one begins. `rule` decides which objects go, and why the others stay. `survey` says the same of a whole state
+//! without changing it, and `outlook` says from when on an allocation may go.
 //!
-//! Slices walk indexes of what may be forgotten, in the order of its end, so they cost what they free. An
-//! evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
-//! first, over several slices if need be; then its row goes, and what is below it follows. Until the last of
-//! them that looks as if the job had been purged. A deployment that is under way goes with the row, as nobody would end
-//! it; the others follow.
+//! Slices walk indexes of the objects that may be forgotten, in the order of their end, so they cost as much as they
+//! free. An evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
+//! first, over several slices if need be; then its row goes, and the objects below it follow. Until the last of them
+//! that looks as if the job had been purged. A deployment that is under way goes with the row, as nobody would end it;
+//! the others follow.
 //!
-//! The allocations of a slice go together at its end, so that each index is touched once for all siblings. What a
-//! slice asks of them before that, it asks of the state at its beginning.
+//! The allocations of a slice go together at its end, so that each index is touched once for all siblings. Until then a
+//! slice asks the state at its beginning about them.
 
 pub(super) mod outlook;
 mod rule;
@@ -32,7 +32,7 @@ use crate::state::{Digest, JobRow, State};
 
 pub use rule::{Cutoffs, Kept};
 
-/// What to forget.
+/// The kind of objects to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GcRule {
     /// Evaluations and their allocations.
@@ -50,7 +50,7 @@ pub enum GcRule {
 /// How much one slice does at most. Every server must apply with the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// What is freed, counted in allocations by what it costs.
+    /// Largest number of freed objects, counted in allocations by their cost.
     pub freed_max: usize,
     /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
     pub looked_at_max: usize,
@@ -171,7 +171,7 @@ impl GcJobStep {
     }
 }
 
-/// What a slice forgot and what it left, and how much it looked at.
+/// Counts of the objects that a slice forgot, left and looked at.
 #[derive(Debug, Default)]
 struct Slice {
     bounds: Bounds,
@@ -194,7 +194,7 @@ struct Slice {
     seen: Seen,
 }
 
-/// What is below a job and may go with it.
+/// Objects below a job that may go with it.
 #[derive(Debug, Default)]
 struct Seen {
     evals: Vec<EvalId>,
@@ -609,7 +609,7 @@ fn collect_job(
             if !remove_deployments(change, key, slice) {
                 return Some(GcJobStep::REMOVE);
             }
-            // What an earlier slice saw is not among it.
+            // The objects that this slice saw do not include those that an earlier slice saw.
             if from == FIRST_BELOW && slice.remove_seen(change) {
                 return None;
             }
@@ -619,7 +619,7 @@ fn collect_job(
     }
 }
 
-/// What came of looking at what is below a job.
+/// The result of a look at the objects below a job.
 enum Looked {
     Goes,
     Stays(Kept),
@@ -755,8 +755,8 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) 
     true
 }
 
-/// Forgets the row of a job that is purged, and of its deployments the one that is under way and as many others as a
-/// slice may. What is left goes as what is left of any job that goes. Gives how many deployments went.
+/// Forgets the row of a job that is purged, its deployment under way, and as many other deployments as a slice may. The
+/// rest goes as the rest of any job that goes. Returns how many deployments went.
 pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: Bounds) -> u32 {
     let mut slice = Slice {
         bounds,

@@ -2,7 +2,7 @@
 //!
 //! A client that got no answer cannot know whether its write was applied. With a key it sends the same
 //! again: the first time it is applied and its answer kept, every other time the answer is given again,
-//! a refusal too. What was answered is part of the state, so that it holds after a fail-over and in a
+//! a refusal too. The answer is part of the state, so that it holds after a fail-over and in a
 //! restored snapshot.
 
 use std::cell::Cell;
@@ -14,14 +14,14 @@ use super::{Applied, Command, Rejection, Response};
 use crate::limits;
 use crate::state::{Answer, Digest, State};
 
-/// What makes a write apply once, with the bounds of the table that remembers it. They are in the
-/// command so that servers of different versions forget alike.
+/// Makes a write apply only once. It carries the bounds of the table that remembers the write: servers of different
+/// versions then forget alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Once {
     /// Chosen by the client, once for each write.
     pub key: WriteKey,
-    /// A hash of the write, without its time. Made once by whoever proposes it, so that servers of different
-    /// versions remember the same.
+    /// A hash of the write, without its time. The proposer computes it once, so that servers of different versions
+    /// remember the same hash.
     pub fingerprint: u64,
     /// Answers kept at most.
     pub answers_max: u32,
@@ -84,9 +84,8 @@ impl Command {
         }
     }
 
-    /// What tells two writes apart. What a server adds to each try is not part of it: the time, the end of
-    /// a dispatched job's id, the time of a launch that somebody forces, the end of a claim, or the places that were
-    /// found.
+    /// Hashes everything that distinguishes two writes. It leaves out the values that a server adds to each try. Those
+    /// are the time, the end of a dispatched job's id, the time of a forced launch, the end of a claim and the places.
     fn fingerprint(&mut self) -> u64 {
         if let Self::PlaceOneOffs { tasks, .. } = self {
             // Where there is room is found anew each time.

@@ -189,8 +189,9 @@ fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
     })
 }
 
-/// What was told to stop and is on a node that is gone is lost: nobody will say more of it. A one-off task is out of
-/// reach until its agent must have ended it: whoever cancelled it is told that nothing of it runs when that is so.
+/// Marks allocations as lost that were told to stop on a node that is gone: nobody will report on them. The allocation
+/// of a one-off task is out of reach until its agent must have ended it. Only then does the client that cancelled the
+/// task hear that nothing of it runs.
 fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
     let stopping: Vec<u64> = change
         .state

@@ -1,13 +1,13 @@
 //! One-off tasks: desired, followed, ended, claimed, forgotten.
 //!
-//! A task is placed as the only allocation of a job of its own. What its allocation is, and nothing else, says
-//! where the task is ([`follow`]); it is called wherever a command touched that job. A task that is placed is `Running`,
-//! as Diego's is from when a cell claims it: it may have started. An allocation's id names the
-//! entry that placed it, so a report about an earlier task of the same guid finds no row.
+//! A task is placed as the only allocation of its own job. The state of that allocation alone determines the state of
+//! the task. [`follow`] is called wherever a command touched that job. A placed task is `Running`, because it may have
+//! started. In Diego, too, a task is running from the moment a cell claims it. An allocation's id names the entry that
+//! placed it, so a report about an earlier task of the same guid finds no row.
 //!
-//! An entry costs a write to a quorum's disks, so what nobody decides between shares one: a task is desired with its
-//! place where the leader found one ([`OneOffPlace`]), its end claims its callback, and a claim may delete at once. What
-//! it was in between is told all the same ([`Change::pass_one_off`]).
+//! An entry costs a write to the disks of a quorum. Steps between which nobody decides therefore share one entry. A
+//! task is desired with its place where the leader found one ([`OneOffPlace`]). Its end claims its callback, and a
+//! claim may delete the task at once. The states in between are still passed on ([`Change::pass_one_off`]).
 
 mod rejection;
 
@@ -35,22 +35,22 @@ use crate::state::{AllocView, Cohort, JobRow, Room, State, due_at};
 pub struct NewOneOff {
     /// Its name.
     pub guid: String,
-    /// What the client counts it to.
+    /// The domain to which the client assigns the task.
     pub domain: String,
-    /// What to do, with the cluster's times filled in.
+    /// The definition of the task, with the cluster's times filled in.
     pub definition: Definition,
 }
 
-/// Where a task is to run, found before it is recorded.
+/// The place where a task is to run, found before it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffPlace {
     /// The node that had this number in the state in which the place was found.
     pub node: NodeNumber,
     /// The node's score.
     pub score: Score,
-    /// What it takes of the node besides amounts.
+    /// The ports, cores and devices that the task takes of the node.
     pub holding: Holding,
-    /// How it was chosen.
+    /// The metrics of the choice.
     pub metrics: Arc<PlacementMetrics>,
 }
 
@@ -72,32 +72,33 @@ pub struct OneOffChange {
     pub guid: String,
     /// The entry that made it, where an earlier or later task of the guid is not meant.
     pub generation: Option<LogIndex>,
-    /// What is to happen.
+    /// The step to carry out.
     pub step: OneOffStep,
 }
 
-/// What is to happen to a task.
+/// A step to carry out on a one-off task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OneOffStep {
     /// End it. One whose process may run is completed when nothing of it runs.
     Cancel,
     /// Claim its result: nobody else may until then.
     Claim {
-        /// Until when.
+        /// The end of the claim.
         until: Timestamp,
-        /// To deliver its callback.
+        /// Whether the claim is to deliver its callback.
         for_callback: bool,
     },
-    /// Forget it, whoever holds its claim. Written by servers that did not tell claims apart.
+    /// Forget it, no matter who holds its claim. Written by servers that did not tell claims apart.
     Delete,
     /// Do what is due by time: expire it, end a claim, forget it.
     Converge,
-    /// Its callback could not be delivered, whoever holds its claim. Written by servers that did not tell claims apart.
+    /// Its callback could not be delivered, no matter who holds its claim. Written by servers that did not tell claims
+    /// apart.
     CallbackFailed {
-        /// Not to be tried again before; `None`: never.
+        /// The earliest time of the next try; `None`: never.
         next_at: Option<Timestamp>,
     },
-    /// Claim its result and forget it: whoever asks has what he wanted.
+    /// Claim its result and forget it: the caller has received all that it asked for.
     Resolve,
     /// Forget it; the claim's holder has what it wanted.
     DeleteClaimed {
@@ -108,7 +109,7 @@ pub enum OneOffStep {
     CallbackTried {
         /// The claim that it was made under.
         claim: LogIndex,
-        /// Not to be tried again before; `None`: never.
+        /// The earliest time of the next try; `None`: never.
         next_at: Option<Timestamp>,
     },
     /// Fail it because it has no place, with the reason of its last rejection.
@@ -121,7 +122,7 @@ impl OneOffStep {
         self != self.without_end()
     }
 
-    /// The same step whenever it is asked for.
+    /// Returns the step without the end that a server adds, so that equal requests give equal steps.
     pub(super) fn without_end(self) -> Self {
         match self {
             Self::Claim {
@@ -157,21 +158,21 @@ impl OneOffStep {
     }
 }
 
-/// Why a change of a task is refused.
+/// The reason why a change of a task is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum OneOffRefusal {
     /// There is another task of that guid.
     #[error("task {0} exists already, with another definition or domain")]
     Exists(String),
-    /// There is no such task.
+    /// No task has this guid.
     #[error("there is no task {0}")]
     Unknown(String),
     /// It is not in a state from which that goes.
     #[error("Cannot transition from {from} to {to}")]
     Transition {
-        /// Where it is.
+        /// The task's state.
         from: OneOffState,
-        /// Where it was to go.
+        /// The state that was asked for.
         to: OneOffState,
     },
     /// Its claim is not the one that was named, or is its callback's.
@@ -225,7 +226,7 @@ fn desire(
         return Err(Rejection::RegistrationOff);
     }
     let key = job_key(&guid);
-    // Of an earlier task of that name nothing may be left, whoever left it.
+    // No object of an earlier task of that name may be left.
     forget_job(change, &key);
     let spec = one_off::job(&guid, &domain, &definition, change.state.one_offs.times());
     let row = job::first_version(change, spec);
@@ -506,7 +507,8 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
     }
 }
 
-/// Takes a task that was told to end for ended, for its node is gone. If the node is back, its agent knows and will tell.
+/// Treats a task that was told to end as ended, because its node is gone. If the node is back, its agent knows the end
+/// and will report it.
 fn give_up(change: &mut Change<'_>, row: &OneOff) {
     let Some(alloc) = the_alloc(change.state, &row.job_key()) else {
         return;
@@ -523,7 +525,8 @@ fn give_up(change: &mut Change<'_>, row: &OneOff) {
     change.stop(key, "its node is down", Some(ClientStatus::Lost));
 }
 
-/// How long after its node was found gone the allocation of a task is taken for lost: as it was when the task was desired.
+/// Time from when a node is found gone until its task's allocation counts as lost. The time was set when the task was
+/// desired.
 fn lost_after(alloc: AllocView<'_>) -> Duration {
     let told = alloc.group().disconnect.lost_after;
     told.unwrap_or(one_off::LOST_AFTER)
@@ -597,7 +600,7 @@ fn the_alloc<'a>(state: &'a State, key: &JobKey) -> Option<AllocView<'a>> {
     state.allocs.of_job(key).next()
 }
 
-/// There is no room for the task of `key`: counts it and says why, in Diego's words.
+/// Counts a rejection of the task of `key`, for which no node has room, and records the reason in Diego's words.
 pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGroup]) {
     let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
         return;
@@ -636,7 +639,7 @@ pub(super) fn freshen(
     Ok(Response::Done)
 }
 
-/// From here on tasks are desired, and their callbacks claimed, with other times.
+/// Sets the times with which tasks are desired, and their callbacks claimed, from here on.
 pub(super) fn set_times(change: &mut Change<'_>, times: Times) {
     change.state.one_offs.set_times(times);
     change.state.one_offs.set_index(change.index);
@@ -711,7 +714,7 @@ pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
     }
 }
 
-/// What is known of the end of an allocation of which the node did not say more.
+/// Returns the known end of an allocation about whose end the node reported nothing more.
 fn end_of(at: Timestamp, alloc: AllocView<'_>) -> End {
     match alloc.client_status() {
         ClientStatus::Lost => End::failure(one_off::NODE_GONE, at),

@@ -43,8 +43,8 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
     Response::PlansApplied { outcomes }
 }
 
-/// Places all instances of a job that this command records, if each still has its place; else its evaluation, `eval_id`,
-/// is left to do so.
+/// Places all instances of a job that this command records, if each still has its place. Otherwise its evaluation,
+/// `eval_id`, is left to place them.
 pub(super) fn place_new(change: &mut Change<'_>, key: JobKey, eval_id: EvalId, places: JobPlaces) {
     let JobPlaces {
         mut plan,
@@ -159,9 +159,9 @@ fn set_unreachable(change: &mut Change<'_>, plan: &Plan, alloc_id: &AllocId) {
     }
 }
 
-/// Since when an allocation counts as out of reach that is so by `plan`: since the plan was made. One of its follow-ups
-/// looks again when the time for that is over; counted from this entry, which is later, it would not be over then, and
-/// nobody would look once more.
+/// Returns the time from which an allocation that `plan` finds out of reach counts as such: when the plan was made.
+/// One of its follow-ups looks again when the allowed time is over. Counted from this entry, which is later, that time
+/// would not be over then, and nobody would look once more.
 fn unreachable_since(change: &Change<'_>, plan: &Plan, alloc: AllocView<'_>) -> Timestamp {
     let version = change.state.jobs.version(&plan.job, plan.job_version);
     let now = version.as_deref().and_then(|version| {
@@ -287,7 +287,7 @@ fn place_group(
     }
 }
 
-/// What the instances of one version have in common.
+/// Returns the data that the instances of one version share.
 fn cohort(
     change: &Change<'_>,
     plan: &Plan,

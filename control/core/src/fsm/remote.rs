@@ -1,9 +1,9 @@
 //! Remote tasks go over from one allocation to another.
 //!
-//! A task that runs on another system is left running by the agent that managed it only when its handle was given
-//! to another allocation, in the entry that placed that: so one allocation at least is to manage it at any time, and a
-//! stop that nobody follows is a stop. That two do for a time is no harm: a driver that manages a task watches it,
-//! and only who is told to stop it does; which of the two leaves it, the row says.
+//! A task that runs on another system outlives its allocation only by a handover. The entry that places another
+//! allocation gives that allocation the task's handle. So at least one allocation is to manage the task at any time. A
+//! stop without a following handover stops the task. Two managers for a time do no harm: a driver that manages a task
+//! watches it, and only the one that is told to stop does so. The row says which of the two leaves the task.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, RemoteHandle};
 use muster_domain::id::AllocId;
@@ -14,7 +14,7 @@ use muster_domain::plan::Plan;
 use super::Change;
 use crate::state::{AllocView, Cohort, State};
 
-/// Why another allocation takes the place of one.
+/// The reason why another allocation takes the place of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaving {
     /// Its node is being emptied.
@@ -25,7 +25,7 @@ enum Leaving {
     Returned,
     /// Its node is out of reach, and may come back with it.
     OutOfReach,
-    /// It failed. What it could not take over runs on.
+    /// It failed. Tasks that it could not take over run on.
     Failed,
     /// All of it ended well.
     Ended,
@@ -74,7 +74,8 @@ impl Leaving {
     }
 }
 
-/// What the replacement of `previous` in `cohort` takes over: remote tasks that are the same in its job's version.
+/// Returns the remote tasks that the replacement of `previous` in `cohort` takes over: those unchanged in its job's
+/// version.
 pub(super) fn inherited(state: &State, previous: &AllocId, cohort: &Cohort) -> Vec<RemoteHandle> {
     let Some(previous) = state.allocs().get(previous) else {
         return Vec::new();

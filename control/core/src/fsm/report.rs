@@ -1,4 +1,4 @@
-//! What agents report of allocations.
+//! Reports of agents about allocations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use super::{Change, Rejection, Response, deployment};
 use crate::scheduler;
 use crate::state::{AllocView, State};
 
-/// Records reports. What is unknown, elsewhere, already so or about an allocation that has ended is
-/// passed over: a report that is repeated or late changes nothing.
+/// Records reports. It passes over a report that says nothing new, or whose allocation is unknown, elsewhere or ended.
+/// So a report that is repeated or late changes nothing.
 pub(super) fn apply(
     change: &mut Change<'_>,
     node_id: NodeId,
@@ -27,7 +27,7 @@ pub(super) fn apply(
     Ok(Response::Done)
 }
 
-/// The same for many nodes. A job is evaluated once, however many nodes had something of it.
+/// Applies reports of many nodes. A job is evaluated once, however many nodes had something of it.
 pub(super) fn apply_all(
     change: &mut Change<'_>,
     reports: Vec<(NodeId, Vec<AllocReport>)>,
@@ -57,7 +57,7 @@ pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollec
 /// Jobs to look at, why and when, and the first node that was the reason.
 type Asks = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), Reason>;
 
-/// Why a job is looked at.
+/// The reason why a job is looked at.
 #[derive(Debug)]
 struct Reason {
     node_id: NodeId,
@@ -142,7 +142,7 @@ fn may_follow(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     from_agent && !alloc.client_status().is_terminal()
 }
 
-/// Which job must be looked at because the allocation has ended by itself, and when.
+/// Finds the job that must be looked at because the allocation has ended by itself, and when.
 fn ask_for_evaluation(
     change: &Change<'_>,
     key: u64,
@@ -160,7 +160,7 @@ fn ask_for_evaluation(
     Some((key, Trigger::AllocFailure, at))
 }
 
-/// What was out of reach and is back has its job looked at: there may be a replacement.
+/// Asks for a look at the job of an allocation that was out of reach and is back: it may have a replacement.
 fn ask_because_it_came_back(change: &Change<'_>, key: u64, asks: &mut Asks, node_id: NodeId) {
     if let Some(alloc) = change.state.allocs.at(key) {
         let reason = (

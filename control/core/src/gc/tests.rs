@@ -47,7 +47,7 @@ fn collect_all(cluster: &mut Cluster, commands: Vec<Command>) -> [u32; 4] {
     freed
 }
 
-/// What a forced collection looked at and kept.
+/// Counts the objects that a forced collection looked at and kept.
 fn kept(cluster: &mut Cluster) -> BTreeMap<GcKept, u32> {
     let mut sum = BTreeMap::new();
     for first in Collector::forced(cluster.now) {
@@ -170,7 +170,7 @@ fn ages_are_reckoned_by_the_clock_of_the_rows() {
     assert_eq!(due, now.plus(config.eval_interval));
 }
 
-/// What a rule has of its own: a tick of the clock, in seconds, and how old, in hours, what goes must be.
+/// Each rule has its own tick of the clock, in seconds, and its own minimum age, in hours.
 #[test]
 fn every_rule_has_its_own_interval_and_threshold() {
     let (secs, hours) = (Duration::from_secs, Duration::from_hours);
@@ -504,7 +504,7 @@ fn a_job_of_many_instances_goes_in_slices() {
     assert!(cluster.state.allocs().is_empty());
 }
 
-/// As when the leader changes, which forgets where it was.
+/// A change of the leader forgets where the collection was; another one finishes its work.
 #[test]
 fn what_one_collection_leaves_another_finishes() {
     let mut cluster = crowd(1);
@@ -518,7 +518,7 @@ fn what_one_collection_leaves_another_finishes() {
     assert!(cluster.state.allocs().is_empty());
 }
 
-/// Between two slices the name is taken again: what the new job has is not the old one's.
+/// Between two slices the name is taken again: the objects of the new job are not the old one's.
 #[test]
 fn a_job_registered_meanwhile_keeps_its_own() {
     let mut cluster = crowd(1);
@@ -712,7 +712,7 @@ fn a_job_that_changes_while_it_is_looked_at_stays() {
     assert!(cluster.state.jobs().get(&key).is_some());
 }
 
-/// Where a slice ended is within one evaluation. That may be gone when the next slice comes.
+/// A slice ended within one evaluation, which may be gone when the next slice comes.
 #[test]
 fn an_evaluation_after_the_one_that_was_cut_goes_whole() {
     let mut cluster = Cluster::new();

@@ -129,7 +129,7 @@ fn a_leader_that_stood_still_knows_it() {
     assert!(!attention.handle_look(woken.plus(step)));
 }
 
-/// What it last said through the server that it left must not take it away from where it is.
+/// A late message through the server that a node left does not take it away from its new server.
 #[test]
 fn a_node_hangs_where_it_was_heard_last() {
     let mut heartbeats = heartbeats();

@@ -90,7 +90,7 @@ fn data_of_what_failed_are_had_too() {
     assert!(matches!(scene.judge(), Verdict::At { .. }));
 }
 
-/// Whoever asks for something else than the data of what an allocation of its own replaces.
+/// An agent gets only the data of the allocation that one of its own replaces.
 #[test]
 fn nobody_gets_the_data_of_others() {
     let mut scene = scene();

@@ -269,7 +269,7 @@ fn jobs_that_are_off_or_stopped_are_not_launched() {
     }
 }
 
-/// What was found about an older version is forgotten.
+/// A finding about an older version is forgotten.
 #[test]
 fn a_job_that_changed_is_looked_at_again() {
     let mut cluster = cluster(cron(&["0 * * * *"], "UTC"));

@@ -1,9 +1,11 @@
 //! Plans that are made and not yet committed.
 //!
-//! Between a plan and its entry there is a write to disk, and whoever plans meanwhile on the same nodes would choose the
-//! same ones: for him they count as full as they are about to be. A plan counts until its evaluation was written since,
-//! or is planned anew; one for a job that is not in the state yet counts until the job is there, or should have been. That it will be committed is likely and not sure, so nobody is told that there is no room, and
-//! nobody is evicted, because of it.
+//! Between a plan and its entry there is a write to disk. A scheduler that plans meanwhile on the same nodes would
+//! choose the same ones. For it they count as full as they are about to be.
+//!
+//! A plan counts until its evaluation was written since, or is planned anew. One for a job that is not in the state
+//! yet counts until the job is there, or should have been. That it will be committed is likely and not sure. So no
+//! evaluation is reported to lack room, and nobody is evicted, because of it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use crate::state::{Columns, Held, State};
 /// One instance that was placed: on which node, and what it takes of it.
 pub(super) type Placed = (usize, Amount, Holding);
 
-/// What plans that are under way take.
+/// The amounts that plans under way take.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     plans: BTreeMap<EvalId, Under>,
@@ -33,12 +35,12 @@ pub(super) struct Ahead {
 #[derive(Clone, Debug, Default)]
 pub(super) struct After {
     pub(super) columns: Columns,
-    /// What is held of nodes where a plan changed it.
+    /// The holdings of nodes where a plan changed them.
     pub(super) held: OrdMap<usize, Held>,
 }
 
 impl After {
-    /// After none.
+    /// Returns the nodes after no plans.
     pub(super) fn nothing(state: &State) -> Self {
         Self {
             columns: state.nodes().shared_columns(),
@@ -56,7 +58,7 @@ impl After {
         }
     }
 
-    /// What is held of node `number`, to write to.
+    /// Returns the holdings of node `number`, to write to.
     pub(super) fn held_mut(&mut self, state: &State, number: usize) -> &mut Held {
         let held = self.held.entry(number);
         held.or_insert_with(|| state.nodes().holdings(numbered(number)).clone())
@@ -87,7 +89,7 @@ impl Under {
 }
 
 impl Ahead {
-    /// Nothing is under way.
+    /// Returns a value without plans under way.
     pub(super) fn nothing(state: &State) -> Self {
         Self {
             plans: BTreeMap::new(),
@@ -157,7 +159,7 @@ impl Ahead {
         self.added.push(eval_id);
     }
 
-    /// The plan for `eval_id`, which is no evaluation of the state, is for the job `key` that may come until then.
+    /// Says that the plan for `eval_id`, which the state does not have, is for the job `key` that may come until then.
     pub(super) fn expect(&mut self, eval_id: &EvalId, key: JobKey, until: Timestamp) {
         if let Some(plan) = self.plans.get_mut(eval_id) {
             plan.newcomer = Some((key, until));

@@ -1,4 +1,4 @@
-//! Which nodes may be used at all.
+//! Rules that say which nodes may be used at all.
 //!
 //! A rule is a file and a line in [`RULES`]. Rules look only at what the nodes of one class have in
 //! common, so a verdict holds for the class; only constraints that speak of one node by name
@@ -28,7 +28,7 @@ pub(super) use device::matches as device_matches;
 pub(super) struct Asks {
     node_pool: String,
     datacenters: Vec<String>,
-    /// Of the job, the group and its tasks, each once.
+    /// Constraints of the job, the group and its tasks, each once.
     constraints: Vec<Constraint>,
     drivers: Vec<String>,
     volumes: Vec<VolumeAsk>,
@@ -38,7 +38,7 @@ pub(super) struct Asks {
     bridge: bool,
     /// The CNI network of the group.
     cni: Option<String>,
-    /// By name and conditions; how many is asked when a place is chosen.
+    /// Devices by name and conditions; their number is asked when a place is chosen.
     devices: Vec<(String, Vec<Constraint>)>,
 }
 
@@ -155,7 +155,7 @@ fn devices(group: &TaskGroup) -> impl Iterator<Item = (&String, &Vec<Constraint>
     devices.map(|ask| (&ask.name, &ask.constraints))
 }
 
-/// What a group needs of a node, prepared once.
+/// The needs of a group on a node, prepared once.
 #[derive(Debug)]
 pub(super) struct Needs {
     asks: Asks,
@@ -176,7 +176,7 @@ impl Needs {
 
 /// A rule of feasibility.
 struct Rule {
-    /// Why a node is refused, if it is.
+    /// Returns the reason why a node is refused, if it is.
     refuses: fn(&Needs, &NodeSpec) -> Option<String>,
 }
 
@@ -230,7 +230,7 @@ pub(super) fn meets_constraints(needs: &Needs, node: &NodeSpec) -> bool {
         .all(|condition| condition.holds(node))
 }
 
-/// Everything that keeps the group from `node`, whatever room there is.
+/// Lists everything that keeps the group from `node`, leaving aside its room.
 pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
     let Asks {
         node_pool,
@@ -271,7 +271,7 @@ pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obst
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClassAt(usize);
 
-/// How many nodes there is each verdict on.
+/// The number of nodes with each verdict.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Vec<u32>);
 
@@ -302,7 +302,7 @@ pub(super) struct Verdicts {
     last: Option<(NodeClass, Judgement)>,
 }
 
-/// Which verdict there is on a node.
+/// The verdict on a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judgement {
     pub(super) at: ClassAt,

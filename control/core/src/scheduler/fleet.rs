@@ -27,20 +27,20 @@ pub(super) struct Fleet<'a> {
     freed: BTreeSet<u64>,
     /// Allocations that the plan evicts, by job and group.
     evicted: BTreeMap<(Arc<JobKey>, String), u32>,
-    /// Where the search for a free port begins, and which of equal nodes goes first.
+    /// The start of the search for a free port; it also says which of equal nodes goes first.
     seed: u64,
-    /// The same by kind, as far as whoever looks at them has brought them up to date.
+    /// The nodes by kind, as far as their reader has brought them up to date.
     kinds: Kinds,
     /// Nodes that the plan changed, in that order.
     changed: Vec<usize>,
-    /// What the plan places.
+    /// The instances that the plan places.
     placed: Vec<Placed>,
 }
 
-/// What a group asks for besides amounts.
+/// The ports, cores and devices that a group asks for.
 #[derive(Debug)]
 pub(super) struct Extras<'a> {
-    /// Those of the group, then those of its tasks.
+    /// Ports of the group, then those of its tasks.
     ports: Vec<&'a PortAsk>,
     /// Cores, by the position of the task.
     cores: Vec<(u16, u16)>,
@@ -66,7 +66,7 @@ impl<'a> Extras<'a> {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
     }
 
-    /// Whether it is no more than ports.
+    /// Whether it has ports at most.
     pub(super) fn only_ports(&self) -> bool {
         self.cores.is_empty() && self.devices.is_empty()
     }
@@ -88,11 +88,11 @@ impl<'a> Extras<'a> {
     }
 }
 
-/// What an instance would hold of a node besides amounts.
+/// The ports, cores and devices that an instance would hold of a node.
 #[derive(Debug, Default)]
 pub(super) struct Assigned {
     pub(super) holding: Holding,
-    /// How well the devices are what they had better be; `None` if that was not asked for.
+    /// The score of the devices by their affinities; `None` if these were not asked for.
     pub(super) device_score: Option<f64>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Fleet<'a> {
         Self::after(state, seed, After::nothing(state), Kinds::default())
     }
 
-    /// The same after the plans in `ahead`, with nodes by kind.
+    /// Returns the fleet after the plans in `ahead`, with nodes by kind.
     pub(super) fn with(state: &'a State, seed: u64, ahead: &Ahead, kinds: Kinds) -> Self {
         Self::after(state, seed, ahead.after().clone(), kinds)
     }
@@ -150,7 +150,7 @@ impl<'a> Fleet<'a> {
         &self.changed
     }
 
-    /// Of equal nodes the one with this number, or next after it, goes first.
+    /// Returns the node that goes first of equal ones: the one with this number, or next after it.
     pub(super) fn first(&self) -> usize {
         let len = self.after.columns.len().max(1) as u64;
         usize::try_from(self.seed % len).unwrap_or(0)
@@ -205,7 +205,7 @@ impl<'a> Fleet<'a> {
             .filter(move |alloc| !alloc.is_terminal() && !freed.contains(&alloc.key()))
     }
 
-    /// What of node `number` is used becomes what `change` makes of it.
+    /// Replaces the used amount of node `number` by the result of `change` for it.
     fn use_of(&mut self, number: usize, change: impl FnOnce(Amount) -> Amount) {
         if let Some(column) = self.after.columns.get_mut(number) {
             column.used = change(column.used);
@@ -213,7 +213,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// So many instances are about to come.
+    /// Reserves memory for so many instances that are about to come.
     pub(super) fn expect(&mut self, instances: usize) {
         let instances = instances.min(EXPECTED_MAX);
         self.placed.reserve(instances);
@@ -274,7 +274,7 @@ impl<'a> Fleet<'a> {
         *self.evicted.entry(group).or_default() += 1;
     }
 
-    /// How many of the group of `alloc` the plan evicts.
+    /// Returns the number of allocations in the group of `alloc` that the plan evicts.
     pub(super) fn evicted_of(&self, alloc: AllocView<'_>) -> u32 {
         if self.evicted.is_empty() {
             return 0;
@@ -283,7 +283,7 @@ impl<'a> Fleet<'a> {
         self.evicted.get(&group).copied().unwrap_or(0)
     }
 
-    /// What is held of node `number`.
+    /// Returns the holdings of node `number`.
     pub(super) fn held(&self, number: usize) -> &Held {
         match self.after.held.get(&number) {
             Some(held) => held,
@@ -295,7 +295,7 @@ impl<'a> Fleet<'a> {
         self.after.held_mut(self.state, number)
     }
 
-    /// What one instance would hold on node `number`, or what is not to be had.
+    /// Returns the holding of one more instance on node `number`, or the name of the resource that is short.
     pub(super) fn assign(
         &self,
         number: usize,
@@ -319,7 +319,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// What one instance would hold of a node of which `held` is held.
+/// Returns the holding of one more instance on a node with the holdings `held`.
 pub(super) fn assign(
     spec: &NodeSpec,
     held: &Held,

@@ -448,8 +448,8 @@ fn replace_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) 
     work.renamed = nameless.into_iter().zip(&mut free).collect();
 }
 
-/// Whether an instance that is to go elsewhere goes even if there is no place for it: somebody asked for that, or
-/// its node's drain has come to its deadline.
+/// Whether an instance that is to go elsewhere goes even if it finds no place. That is so when somebody asked for it,
+/// or when the drain of its node has come to its deadline.
 fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> bool {
     let node = state.nodes().get(&alloc.node_id());
     match node.and_then(|node| node.drain) {
@@ -510,7 +510,7 @@ struct Placer<'s> {
     /// The job has no allocations.
     is_new: bool,
     fleet: Fleet<'s>,
-    /// Where the plan placed instances, by group.
+    /// Nodes where the plan placed instances, by group.
     planned: Vec<(usize, u16)>,
     may_preempt: bool,
 }
@@ -652,8 +652,8 @@ impl<'s> Placer<'s> {
         }
     }
 
-    /// Names everything that all feasible nodes lack, where they have something in common, in place of what ran out first
-    /// on each: a client of a one-off task reads it.
+    /// Names everything that all feasible nodes lack, if they lack something in common. It replaces the resource that
+    /// ran out first on each node: a client of a one-off task reads it.
     fn with_shortages(
         &self,
         group: &TaskGroup,
@@ -757,7 +757,7 @@ impl<'s> Placer<'s> {
         )
     }
 
-    /// The same, whatever decides.
+    /// Returns the ranking, which serves every case.
     fn ranking<'j>(&self, spec: &'j JobSpec, group: &'j TaskGroup, group_at: u16) -> Ranking<'j> {
         Ranking::new(
             &self.fleet,
@@ -778,21 +778,21 @@ impl<'s> Placer<'s> {
             .collect()
     }
 
-    /// Where the plan placed instances, with whether they are of the group.
+    /// Returns the nodes where the plan placed instances, with whether they are of the group.
     fn planned_nodes(&self, group_at: u16) -> Vec<(usize, bool)> {
         let planned = self.planned.iter();
         planned.map(|(node, of)| (*node, *of == group_at)).collect()
     }
 }
 
-/// Who says which node is best.
+/// Finds the best node.
 enum Chooser<'j> {
     Scan(Box<Scan<'j>>),
     Ranking(Box<Ranking<'j>>),
 }
 
 impl Chooser<'_> {
-    /// How things stand; a scan knows how they stood at first, and says it once.
+    /// Returns the metrics; a scan knows those at the start, and gives them once.
     fn take_metrics(&mut self, fleet: &Fleet<'_>) -> PlacementMetrics {
         match self {
             Self::Scan(scan) => scan.take_metrics(),
@@ -811,7 +811,7 @@ impl Chooser<'_> {
 /// An instance that is replaced, and the number of its replacement if that is another.
 type Replaced = (AllocId, Option<u32>);
 
-/// How places were chosen, and why there were no more.
+/// The metrics of the choice of places, and those that say why there were no more.
 struct Metrics {
     at_start: PlacementMetrics,
     at_end: PlacementMetrics,
@@ -831,7 +831,7 @@ struct Placing<'p, 's, 'j> {
 }
 
 impl Placing<'_, '_, '_> {
-    /// From here on a ranking chooses. It sees all that was placed so far.
+    /// Has a ranking choose from here on. It sees all that was placed so far.
     fn rank(&mut self) {
         if let Chooser::Scan(_) = self.chooser {
             let ranking = self.placer.ranking(self.spec, self.group, self.group_at);

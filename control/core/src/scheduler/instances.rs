@@ -1,4 +1,4 @@
-//! What there is of a job, as the reconciler wants to see it.
+//! The instances of a job, in the form that the reconciler reads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) fn runs_for_ever(job_type: JobType) -> bool {
     }
 }
 
-/// What is wrong with the node of `alloc`.
+/// Returns the fault of the node of `alloc`.
 pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
     let is_well = state
         .nodes()
@@ -48,12 +48,12 @@ pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
     alloc.job().spec.job_type == job.current.spec.job_type
 }
 
-/// What the current version of a job asks of instances of older ones. Many have the same answer.
+/// The changes that the current version of a job asks of instances of older ones. Many have the same answer.
 #[derive(Debug)]
 pub(super) struct Changes<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
     verdicts: BTreeMap<&'a str, Verdicts>,
-    /// What nodes have when those that were asked about before take what they are to take.
+    /// The room on nodes when the instances that were asked about before have taken their share.
     room: Room<'a>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// What is asked of `alloc` to become an instance of `group` of the current version.
+    /// Returns the change that makes `alloc` an instance of `group` of the current version.
     pub(super) fn of(
         &mut self,
         state: &State,
@@ -94,7 +94,7 @@ impl<'a> Changes<'a> {
 
     /// Whether the node of `alloc` has what an instance of `group` takes more than it; then it is taken.
     fn has_room(&mut self, group: &TaskGroup, alloc: AllocView<'_>) -> bool {
-        // One that is over takes nothing. What one takes less is not counted: it may be one that stays as it is.
+        // One that is over takes nothing. A decrease is not counted: the instance may be one that stays as it is.
         let takes = alloc.ask_with(group.ask()).max(alloc.ask());
         alloc.is_terminal() || self.room.resize(alloc, takes)
     }
@@ -136,7 +136,7 @@ fn limits_change_there(state: &State, alloc: AllocView<'_>, drivers: &[&str]) ->
         .all(|driver| says(driver).is_some_and(|word| word == "1"))
 }
 
-/// When `alloc` ended, as its tasks say.
+/// Returns the time at which `alloc` ended, as its tasks say.
 pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
     let finished = alloc
         .task_states()
@@ -147,7 +147,7 @@ pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
 }
 
 /// Whether `alloc` is complete and its main tasks ended by themselves. A task that a drain or a user stopped has not
-/// done its work, whatever its exit code is. Sidecars are always stopped; the leader, if any, stops the others.
+/// done its work, with any exit code. Sidecars are always stopped; the leader, if any, stops the others.
 fn ran_to_its_end(alloc: AllocView<'_>) -> bool {
     if alloc.client_status() != ClientStatus::Complete {
         return false;

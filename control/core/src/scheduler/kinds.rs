@@ -1,14 +1,16 @@
 //! Nodes by kind, kept from one evaluation to the next.
 //!
-//! A kind is all nodes of one size whose classes nobody tells apart: everyone who has asked so far got the same verdict on
-//! all of them, and likes them equally well ([`Kinds::agree`] sees to it). So there are few kinds even where classes are many,
-//! and what a group wants is judged once for each. Nomad's fit, `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came, splits
-//! into a power that is the node's and a factor that is the kind's: `10^(1 - (used + ask) / total)` is
-//! `10^(1 - used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a
-//! sum, on numbers that lie side by side, and a change of a node costs two powers.
+//! A kind is all nodes of one size whose classes nobody tells apart. Every group that has asked so far got the same
+//! verdict on all of them, and likes them equally well ([`Kinds::agree`] sees to it). So there are few kinds even
+//! where classes are many, and the wishes of a group are judged once for each.
 //!
-//! The sums are of 32 bits: [`NEAR`] bounds their error. Whoever chooses compares those that are nearly equal
-//! again, exactly.
+//! Nomad's fit is `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came. It splits into a
+//! power that is the node's and a factor that is the kind's: `10^(1 - (used + ask) / total)` is
+//! `10^(1 - used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a sum,
+//! on numbers that lie side by side. A change of a node costs two powers.
+//!
+//! The sums are of 32 bits: [`NEAR`] bounds their error. The chooser compares those that are nearly equal again,
+//! exactly.
 //!
 //! All of it follows from the columns. A plan under way writes to slots too; [`Kinds::restore`] takes that back.
 
@@ -45,12 +47,12 @@ pub(super) struct Kind {
     pub(super) group: usize,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
-    /// What the nodes of each block have together, and those of all.
+    /// The summaries of the nodes of each block, and that of all nodes.
     pub(super) together: Vec<Together>,
     pub(super) whole: Together,
     /// Blocks that were written to since that was worked out, some of them more than once.
     stale: Vec<usize>,
-    /// What all have together is to be worked out again.
+    /// The summary of all nodes is to be worked out again.
     whole_is_stale: bool,
     len: usize,
     /// Nodes that came, went or changed since it was sorted, and how many blocks have any.
@@ -78,7 +80,7 @@ impl Kind {
         })
     }
 
-    /// How many open nodes have too little.
+    /// Returns the number of open nodes that have too little.
     pub(super) fn short(&self, ask: Ask) -> Short {
         if let Some(short) = self.whole.short(ask) {
             return short;
@@ -93,7 +95,7 @@ impl Kind {
         })
     }
 
-    /// If all open nodes of a block are alike: see [`Block::all_alike`].
+    /// Finds a node if all open nodes of a block are alike: see [`Block::all_alike`].
     pub(super) fn all_alike(&self, block: usize, ask: Ask, first: usize) -> Option<(f32, usize)> {
         self.blocks[block].all_alike(&self.together[block], ask, first)
     }
@@ -108,7 +110,7 @@ impl Kind {
         self.stale.sort_unstable();
         self.stale.dedup();
         for at in self.stale.drain(..) {
-            // One that is no more has nothing to say.
+            // A block that is gone has no nodes to summarise.
             if let Some(block) = self.blocks.get(at) {
                 self.together[at] = block.together();
             }
@@ -173,7 +175,7 @@ impl Kind {
         self.outdate(slot / BLOCK);
     }
 
-    /// What the nodes of a block have together is to be worked out again.
+    /// Marks the summary of the nodes of a block as stale.
     fn outdate(&mut self, block: usize) {
         // Neighbours are often written to one after the other.
         if self.stale.last() != Some(&block) {
@@ -208,7 +210,7 @@ impl Kind {
     }
 }
 
-/// Where a node is.
+/// The place of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) kind: usize,
@@ -227,7 +229,7 @@ const NOWHERE: Position = Position {
     at: 0,
 };
 
-/// What a group wants of a node besides room.
+/// The wishes of a group for a node besides room.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wants {
     asks: Asks,
@@ -248,7 +250,7 @@ impl Wants {
     }
 }
 
-/// What becomes of those who want the same on each group of classes.
+/// The verdicts on each group of classes for askers with the same wishes.
 #[derive(Debug)]
 pub(super) struct Judged {
     verdicts: Verdicts,
@@ -258,7 +260,7 @@ pub(super) struct Judged {
     generation: u64,
 }
 
-/// How nodes of a class look to those who want something.
+/// The view of the nodes of a class for askers with the same wishes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     pub(super) class_at: ClassAt,
@@ -303,7 +305,7 @@ struct Class {
 /// All nodes by kind.
 #[derive(Debug, Default)]
 pub(super) struct Kinds {
-    /// What the kinds follow from.
+    /// The columns from which the kinds follow.
     columns: Columns,
     kinds: Vec<Kind>,
     by_key: BTreeMap<(usize, [u64; 3]), usize>,
@@ -312,11 +314,11 @@ pub(super) struct Kinds {
     groups: usize,
     /// Goes up whenever a class is in another group.
     generation: u64,
-    /// By number.
+    /// Positions of nodes by number.
     positions: Vec<Position>,
     /// Written to by the plan under way.
     written: Vec<usize>,
-    /// What becomes of those who asked. A class says all that rules look at, so that never grows old.
+    /// The verdicts for those who asked. A class says all that rules look at, so a verdict never grows old.
     judged: BTreeMap<Wants, Judged>,
     /// The last of them, which is not in `judged`: jobs that come together often want the same.
     last: Option<(Wants, Judged)>,
@@ -430,7 +432,7 @@ impl Kinds {
         &self.kinds
     }
 
-    /// Where node `number` is.
+    /// Returns the place of node `number`.
     pub(super) fn slot(&self, number: usize) -> Option<Slot> {
         let Position { kind, at } = *self.positions.get(number)?;
         (kind != NOWHERE.kind).then_some(Slot {
@@ -439,7 +441,7 @@ impl Kinds {
         })
     }
 
-    /// What the plan under way makes of a node.
+    /// Sets a node to the column that the plan under way gives it.
     pub(super) fn set(&mut self, number: usize, column: &Column) {
         self.written.push(number);
         self.write(number, column);
@@ -486,7 +488,8 @@ impl Kinds {
         0
     }
 
-    /// What is known of those who want what the group does. Give it back with [`Self::keep`].
+    /// Takes out the verdicts for askers with the same wishes as the group. The caller gives them back with
+    /// [`Self::keep`].
     pub(super) fn take_judged(&mut self, job: &JobSpec, group: &TaskGroup) -> (Wants, Judged) {
         if let Some(last) = self.last.take_if(|(wants, _)| wants.is_of(job, group)) {
             return last;

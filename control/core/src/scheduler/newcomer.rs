@@ -1,8 +1,8 @@
 //! Places for jobs and one-off tasks before they are recorded, so that the entry that records one can place it.
 //!
-//! Looked at as any other, by an evaluation that nobody will ever see. What does not get all it asks for, or would cost
-//! somebody else a place, has no place here: it is recorded and waits its turn. So whoever asks for places sees to it that
-//! nobody waits already.
+//! Each is looked at as any other, by an evaluation that nobody will ever see. A newcomer has no place here if it does
+//! not get all it asks for, or would cost somebody else a place. It is then recorded and waits its turn. So the caller
+//! that asks for places must see to it that nobody waits already.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use crate::limits;
 use crate::state::State;
 
 impl Scheduler {
-    /// A place for each of `tasks` in `state`, where there is one; the places of those before it count as taken, and go on
-    /// to do so until the task is in the state or too much time has passed.
+    /// Finds a place for each of `tasks` in `state`, where there is one. The places of earlier tasks count as taken.
+    /// They continue to do so until the task is in the state or too much time has passed.
     #[must_use]
     pub fn place_new(
         &mut self,
@@ -64,8 +64,8 @@ impl Scheduler {
         self.look_ahead(state, spec, now, |plan, _update| only_place(plan))
     }
 
-    /// What `pick` makes of the plan for the job of `spec`, if that gives it all it asks for and does nothing else. The
-    /// plan counts as under way if that is anything.
+    /// Returns the result of `pick` for the plan of the job of `spec`. The plan must give the job all it asks for and
+    /// do nothing else. It counts as under way if there is a result.
     fn look_ahead<T>(
         &mut self,
         state: &State,

@@ -1,10 +1,10 @@
-//! Which allocations of a node make room for a more important one.
+//! Finds the allocations of a node that make room for a more important one.
 //!
-//! The rule is Nomad's. Only allocations of jobs whose priority is at least [`PREEMPTION_DELTA_MIN`](muster_domain::scheduling::PREEMPTION_DELTA_MIN) below the
-//! asking job's may go. The lowest priority goes first; within one, whatever comes closest to what is
-//! still needed, with a penalty for a group of which the plan evicts its `migrate.max_parallel` or
-//! more elsewhere.
-//! When enough is free, a second look spares whatever turned out superfluous.
+//! The rule is Nomad's. An allocation may go only if its job's priority is at least
+//! [`PREEMPTION_DELTA_MIN`](muster_domain::scheduling::PREEMPTION_DELTA_MIN) below that of the asking job. The lowest
+//! priority goes first. Within one priority, the allocation goes that comes closest to the amounts still needed. A
+//! group of which the plan evicts its `migrate.max_parallel` or more elsewhere gets a penalty. When enough is free, a
+//! second look spares the allocations that turned out superfluous.
 //!
 //! So the highest priority among those who go is the lowest that there can be. The second look goes through
 //! them in one order only, the farthest from what is asked for first, so it does not find everything: only the
@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     pub(super) id: AllocId,
     /// The priority of its job.
     pub(super) priority: u8,
-    /// What it holds.
+    /// The amounts that it holds.
     pub(super) amount: Amount,
     /// `migrate.max_parallel` of its group; 0 if there is none.
     pub(super) max_parallel: u32,
@@ -41,9 +41,9 @@ pub(super) struct Candidate {
 /// Amounts of a node. More may be used than there is: a node may come back smaller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// What tasks may use.
+    /// The amounts that tasks may use.
     pub(super) total: Amount,
-    /// What they have.
+    /// The amounts that tasks have.
     pub(super) used: Amount,
 }
 
@@ -53,7 +53,7 @@ impl Room {
         self.used.plus(ask).exceeds(self.total).is_none()
     }
 
-    /// The room when whoever holds `amount` has gone.
+    /// The room after the holder of `amount` has gone.
     pub(super) fn without(self, amount: Amount) -> Self {
         Self {
             used: self.used.minus(amount),
@@ -129,10 +129,10 @@ fn without_superfluous(
     chosen
 }
 
-/// What is lost if somebody goes.
+/// The loss if some allocations go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Loss {
-    /// How many go.
+    /// The number of allocations that go.
     pub(super) count: usize,
     /// The highest of their priorities.
     pub(super) highest: u8,
@@ -141,7 +141,7 @@ pub(super) struct Loss {
 }
 
 impl Loss {
-    /// Of those with these priorities.
+    /// Returns the loss of allocations with these priorities.
     pub(super) fn of(priorities: impl IntoIterator<Item = u8>) -> Self {
         let none = Self::default();
         priorities.into_iter().fold(none, |loss, priority| Self {
@@ -151,7 +151,7 @@ impl Loss {
         })
     }
 
-    /// Whether `self` is no more than `other`, in number and in priority.
+    /// Whether `self` is at most `other`, in number and in priority.
     pub(super) fn is_no_worse_than(self, other: Self) -> bool {
         let Self {
             count,
@@ -179,7 +179,7 @@ fn penalty(candidate: &Candidate) -> f64 {
     }
 }
 
-/// What is still needed in each dimension; may be below zero.
+/// The amounts still needed in each dimension; may be below zero.
 #[derive(Clone, Copy, Debug)]
 struct Needed {
     cpu: f64,
@@ -207,8 +207,8 @@ impl Needed {
         self.disk -= disk_mb as f64;
     }
 
-    /// How far `amount` is from what is needed, relative to it. A dimension of which nothing is needed
-    /// does not count.
+    /// Returns the distance of `amount` from the needed amounts, relative to them. A dimension of which nothing is
+    /// needed does not count.
     fn distance(self, amount: Amount) -> f64 {
         let square = |needed: f64, held: u64| {
             if needed > 0.0 {

@@ -1,4 +1,4 @@
-//! Which of the feasible nodes is best.
+//! Finds the best of the feasible nodes.
 //!
 //! The score of a node is the mean of its components; a component that does not apply is left out of
 //! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
@@ -11,9 +11,9 @@
 //! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
 //! | `rank/grouped.rs` | the same where a part of the score is shared |
 //! | `rank/values.rs` | the values that nodes have for an attribute |
-//! | `rank/by_class.rs` | what nodes of one class have in common |
-//! | `rank/distinct.rs` | what instances must not share |
-//! | `rank/evict.rs` | who makes room where there is none |
+//! | `rank/by_class.rs` | answers that the nodes of one class share |
+//! | `rank/distinct.rs` | nodes and values that instances must not share |
+//! | `rank/evict.rs` | the allocations that make room where there is none |
 
 mod affinity;
 mod anti_affinity;
@@ -113,7 +113,7 @@ pub(super) struct Ranking<'a> {
     properties: Vec<Property<'a>>,
     spreads: Vec<SpreadOver>,
     candidates: Vec<Candidate>,
-    /// How well each candidate meets the affinities; empty if there are none.
+    /// The affinity score of each candidate; empty if there are no affinities.
     affinities: Vec<Option<f64>>,
     /// The part of the score that is each candidate's own.
     owns: Vec<Own>,
@@ -330,7 +330,7 @@ impl<'a> Ranking<'a> {
         })
     }
 
-    /// The same where nobody has room, at the cost of jobs of lower priority than `priority`.
+    /// Places an instance where no node has room, at the cost of jobs of lower priority than `priority`.
     pub(super) fn place_preempting(
         &mut self,
         fleet: &mut Fleet<'_>,
@@ -482,7 +482,7 @@ impl<'a> Ranking<'a> {
         self.owns[at].score(self.shared(at))
     }
 
-    /// What spreads make of a candidate.
+    /// Returns the score that spreads give a candidate.
     fn shared(&self, at: usize) -> f64 {
         match &self.best {
             Best::Alone { .. } => 0.0,
@@ -498,7 +498,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// What spreads make of each group.
+    /// Returns the scores that spreads give each group.
     fn shares(&self) -> &[f64] {
         match &self.best {
             Best::Alone { .. } => &[0.0],
@@ -516,7 +516,7 @@ impl<'a> Ranking<'a> {
         terms.own(self.algorithm, self.count)
     }
 
-    /// What the candidate's own part is made of, if `used` of the node is used besides the instance.
+    /// Returns the terms of the candidate's own part if `used` of the node is used besides the instance.
     fn terms(
         &self,
         fleet: &Fleet<'_>,
@@ -536,7 +536,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// What one instance takes of a node; cores are worth what they are there.
+    /// Returns the amounts that one instance takes of a node; cores count with the MHz that they have there.
     pub(super) fn ask_on(&self, fleet: &Fleet<'_>, number: usize) -> Amount {
         let mut ask = self.ask;
         let cores = fleet.cores_mhz(number, &self.extras);
@@ -544,7 +544,7 @@ impl<'a> Ranking<'a> {
         ask
     }
 
-    /// What one more instance would hold of a candidate, or what is not to be had there.
+    /// Returns the holding of one more instance on a candidate, or the name of the resource that is short there.
     fn fits(&self, fleet: &Fleet<'_>, at: usize) -> Result<Assigned, &'static str> {
         let number = self.candidates[at].number;
         let column = fleet.column(number);
@@ -557,7 +557,7 @@ impl<'a> Ranking<'a> {
         fleet.assign(number, &self.extras)
     }
 
-    /// Whether the job lets one more instance come to a candidate, whatever room there is.
+    /// Whether the job lets one more instance come to a candidate, leaving aside its room.
     fn is_allowed(&self, at: usize) -> Result<(), &'static str> {
         let candidate = self.candidates[at];
         if !self.hosts.allow(candidate.collisions, candidate.of_job) {
@@ -569,8 +569,8 @@ impl<'a> Ranking<'a> {
         Ok(())
     }
 
-    /// The rule by which the job keeps one more instance from node `number`, if one does. Looked up anew for nodes that
-    /// are no candidates.
+    /// Returns the rule by which the job keeps one more instance from node `number`, if one does. It is looked up anew
+    /// for nodes that are not candidates.
     pub(super) fn kept_apart(&self, fleet: &Fleet<'_>, number: usize) -> Option<&'static str> {
         match self.position(number) {
             Some(at) => self.is_allowed(at).err(),
@@ -592,7 +592,7 @@ impl<'a> Ranking<'a> {
         Some(self.node_score(fleet, at, score))
     }
 
-    /// How things stand: nodes refused and full by reason, and the best scores.
+    /// Returns the metrics: nodes refused and full by reason, and the best scores.
     pub(super) fn metrics(&self, fleet: &Fleet<'_>) -> PlacementMetrics {
         let mut exhausted: BTreeMap<&str, u32> = BTreeMap::new();
         let mut filtered: BTreeMap<&str, u32> = BTreeMap::new();
@@ -645,7 +645,7 @@ impl<'a> Ranking<'a> {
 /// Each component by name, where it applies.
 type Components = [Option<(&'static str, f64)>; 5];
 
-/// What a node's own part of the score is made of.
+/// The terms of a node's own part of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Terms {
     total: Amount,
@@ -694,7 +694,7 @@ fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> Node
     }
 }
 
-/// What a score is made of, as it is shown.
+/// The components of a score, as they are shown.
 type Named = Arc<[(Component, Score)]>;
 
 fn named(own: Components, shared: f64) -> Named {
@@ -718,7 +718,7 @@ fn has_capacity(total: Amount) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What spreads make of each group of candidates.
+/// Computes the score that spreads give each group of candidates.
 fn share(
     spreads: &[SpreadOver],
     values: &[Vec<Option<u32>>],
@@ -770,13 +770,13 @@ impl<'a> Affinities<'a> {
         conditions.any(|(_, condition)| condition.names_one_node())
     }
 
-    /// How well a node meets them; `None` where that is left out of the mean.
+    /// Returns the affinity score of a node; `None` where that is left out of the mean.
     fn score(&self, spec: &NodeSpec) -> Option<f64> {
         let met = self.conditions.iter();
         affinity::score(met.map(|(weight, condition)| (*weight, condition.holds(spec))))
     }
 
-    /// How well each candidate meets them; empty if there are none.
+    /// Returns the affinity score of each candidate; empty if there are no affinities.
     fn of_each(&self, fleet: &Fleet<'_>, candidates: &[Candidate]) -> Vec<Option<f64>> {
         if self.conditions.is_empty() {
             return Vec::new();
@@ -791,11 +791,11 @@ impl<'a> Affinities<'a> {
     }
 }
 
-/// Counts nodes by what became of them.
+/// Counts nodes by their verdict.
 #[derive(Debug, Default)]
 struct Census {
     evaluated: u32,
-    /// By name, in order.
+    /// Refused nodes by reason, in order.
     filtered: Vec<(String, u32)>,
     available: Vec<(String, u32)>,
 }

@@ -1,4 +1,4 @@
-//! What a job has against what it should have: which instances to place, stop, update and delay.
+//! Compares the instances of a job with those that it should have: which ones to place, stop, update and delay.
 //!
 //! A function of the job, its allocations, its deployment and the time. The decisions are Nomad's, held
 //! to its recorded ones; where Nomad's depend on the order of a map, ours go by name and then by age.
@@ -29,7 +29,7 @@ pub(super) use instance::{Comeback, Instance, RescheduleEvent, Taint};
 use muster_domain::alloc::Transition;
 pub(super) use reschedule::{next_delay, next_time};
 
-/// Why instances are stopped; Nomad's words.
+/// The reasons why instances are stopped; Nomad's words.
 pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
 pub(super) const LOST: &str = "alloc is lost since its node is down";
 pub(super) const MIGRATING: &str = "alloc is being migrated";
@@ -52,7 +52,7 @@ pub(super) struct Input<'a> {
     pub(super) groups: Vec<GroupInput<'a>>,
     /// The evaluation that looks.
     pub(super) eval_id: EvalId,
-    /// When it looks.
+    /// Time of the look.
     pub(super) now: Timestamp,
 }
 
@@ -61,35 +61,35 @@ pub(super) struct Input<'a> {
 pub(super) struct GroupInput<'a> {
     /// Its name.
     pub(super) name: &'a str,
-    /// What the current version says of it; `None`: it has no such group.
+    /// The group in the current version; `None`: it has no such group.
     pub(super) spec: Option<GroupSpec<'a>>,
     /// Its allocations.
     pub(super) instances: Vec<Instance>,
 }
 
-/// What a group should be.
+/// The wanted state of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupSpec<'a> {
     /// Instances.
     pub(super) count: u32,
-    /// How a new version comes. `None`: all at once, without a deployment.
+    /// The way to a new version. `None`: all at once, without a deployment.
     pub(super) update: Option<&'a UpdateStrategy>,
-    /// What happens after failures; `None`: nothing.
+    /// The policy after failures; `None`: failed instances are not replaced.
     pub(super) reschedule: Option<&'a ReschedulePolicy>,
     /// Time after which the agent stops an instance when it has lost its server, kill timeout included.
     pub(super) stop_after: Option<Duration>,
-    /// What happens to an instance whose node is out of reach; `None`: it is lost.
+    /// The policy for an instance whose node is out of reach; `None`: it is lost.
     pub(super) disconnect: Option<&'a Disconnect>,
 }
 
-/// What to do.
+/// The work for all groups of a job.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     /// Per group, in the order given.
     pub(super) groups: Vec<GroupWork>,
     /// A deployment to begin, without ids and times.
     pub(super) new_deployment: Option<NewDeployment>,
-    /// What becomes of the deployment there is.
+    /// The update of the deployment there is.
     pub(super) deployment_update: Option<(DeploymentStatus, &'static str)>,
     /// The deployment there is goes on, and is successful as soon as no group has actions left.
     pub(super) goes_on: bool,
@@ -102,18 +102,18 @@ pub(super) struct NewDeployment {
     pub(super) groups: Vec<DeploymentGroup>,
 }
 
-/// What to do for one group.
+/// The work for one group.
 #[derive(Debug, Default)]
 pub(super) struct GroupWork {
     pub(super) place: Vec<Placement>,
     pub(super) destructive: Vec<AllocId>,
-    /// Of those, the ones whose replacement gets another number.
+    /// Destructive ones whose replacement gets another number.
     pub(super) renamed: BTreeMap<AllocId, u32>,
-    /// To be replaced, too, but not now: that would be more at a time than is allowed.
+    /// Instances to be replaced, too, but not now: that would be more at a time than is allowed.
     pub(super) held_back: Vec<AllocId>,
-    /// To be placed or replaced, too, but not by this plan: it is a slice.
+    /// Number of instances to be placed or replaced, too, but not by this plan: it is a slice.
     pub(super) left: u32,
-    /// How many more are placed than may be replaced at a time.
+    /// Number of instances placed beyond those that may be replaced at a time.
     pub(super) overdrawn: u32,
     pub(super) in_place: Vec<AllocId>,
     pub(super) stop: Vec<Stop>,
@@ -126,7 +126,7 @@ pub(super) struct GroupWork {
     pub(super) actions_left: Option<usize>,
 }
 
-/// How many of each, for people.
+/// The number of instances of each kind of action, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) ignore: u32,
@@ -151,15 +151,15 @@ pub(super) struct Placement {
     pub(super) canary: bool,
     /// The allocation whose place it takes.
     pub(super) previous: Option<AllocId>,
-    /// That one failed.
+    /// The previous allocation failed.
     pub(super) reschedule: bool,
-    /// That one was lost.
+    /// The previous allocation was lost.
     pub(super) lost: bool,
-    /// That one is out of reach and is left as it is.
+    /// The previous allocation is out of reach and is left as it is.
     pub(super) beside: bool,
-    /// Not of the current version but of the last stable one: canaries wait.
+    /// The instance gets the last stable version instead of the current one: canaries wait.
     pub(super) last_stable: bool,
-    /// Not of an older version than this.
+    /// The oldest version that the instance may have.
     pub(super) version_min: u64,
 }
 
@@ -265,8 +265,8 @@ pub(super) fn reconcile(input: &Input<'_>) -> Work {
     work
 }
 
-/// How many instances of each group may come by one plan. Of a large job each group has a share, so that none waits for
-/// another to find room.
+/// Returns the number of instances of each group that may come by one plan. Each group of a large job has a share, so
+/// that none waits for another to find room.
 fn slice(input: &Input<'_>) -> u32 {
     let specs = input.groups.iter().filter_map(|group| group.spec);
     let wanted: u64 = specs.map(|spec| u64::from(spec.count)).sum();
@@ -277,7 +277,7 @@ fn slice(input: &Input<'_>) -> u32 {
     (limits::PLACEMENTS_MAX / groups.max(1)).max(1)
 }
 
-/// Which deployment counts; one that is needless is cancelled.
+/// Finds the deployment that counts; one that is needless is cancelled.
 fn deployments<'a>(input: &Input<'a>, work: &mut Work) -> Deployments<'a> {
     let mut deployments = Deployments::default();
     let Some(deployment) = input.deployment else {

@@ -19,7 +19,7 @@ use super::update::Change;
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, State};
 
-/// What there is of a group.
+/// The instances of a group.
 #[derive(Default)]
 struct Present<'a> {
     /// Nodes that need no new instance, by number.
@@ -108,7 +108,7 @@ impl<'a> Looking<'a, '_> {
         if alloc.is_terminal() {
             let is_current = job.is_some_and(|job| alloc.job().is_same(&job.current));
             let counts = || counts_although_over(alloc) || self.waits(alloc);
-            // A user wants another instance at once, whatever the policy says.
+            // A user wants another instance at once, even against the policy.
             let is_forced = alloc.transition().force_reschedule;
             if group.is_some() && is_current && !is_forced && counts() {
                 present.served.insert(number);
@@ -151,8 +151,8 @@ impl<'a> Looking<'a, '_> {
         }
     }
 
-    /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end was
-    /// reported.
+    /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end
+    /// was reported.
     fn waits(&self, alloc: AllocView<'_>) -> bool {
         super::replaced_at(alloc).is_some_and(|at| at > self.now)
     }
@@ -230,7 +230,7 @@ fn place_group(
     let spec = &job.current.spec;
     let may_preempt = super::may_preempt(fleet.state(), spec.job_type);
     let preempting = may_preempt.then_some((&key, spec.priority));
-    // Instances on other nodes are no reason to keep away from one.
+    // Instances on other nodes do not keep an instance away from one.
     let mut ranking = Ranking::new(fleet, spec, group, std::iter::empty(), std::iter::empty());
     let at_start = ranking.metrics(fleet);
     let mut runs: Vec<PlacementRun> = Vec::new();

@@ -274,7 +274,7 @@ fn what_has_no_room_to_grow_is_replaced() {
     );
 }
 
-/// What comes in the same plan finds what is left by those that grow, and is not refused when the plan is applied.
+/// New instances in a plan get the room that growing ones leave, and the plan is not refused when it is applied.
 #[test]
 fn instances_that_come_do_not_take_what_others_grow_into() {
     let mut cluster = Cluster::new();

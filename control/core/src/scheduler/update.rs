@@ -3,27 +3,27 @@
 use muster_domain::job::{GroupNetwork, JobSpec, Task, TaskGroup};
 use muster_domain::resources::TaskResources;
 
-/// What a change of version asks of an instance.
+/// The change that a new version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing: it is of that version.
+    /// The instance is of that version already.
     None,
-    /// Its tasks need not know: at most the count, the priority, a policy or limits differ. If it takes more of its node
-    /// then, there has to be room for that, which is asked elsewhere.
+    /// Its tasks need not know: at most the count, the priority, a policy or limits differ. If it takes more of its
+    /// node then, there has to be room for that, which is asked elsewhere.
     InPlace,
     /// It must be replaced.
     Destructive,
 }
 
-/// What the change from `old` to `new` asks of an instance of the group; and the drivers whose tasks get other limits by
-/// it while they run, if it can be made in place.
+/// Returns the change from `old` to `new` that an instance of the group needs. If the change can be made in place, it
+/// also returns the drivers whose running tasks get other limits by it.
 ///
 /// Limits take effect on tasks that run, where the agent sets them: a node says of which drivers' tasks it does
 /// ([`muster_domain::node::limits_in_place`]).
 ///
-/// A changed constraint, restart policy, kill signal or log rotation replaces nothing (whether the node
-/// still meets the constraints is checked elsewhere); changed metadata of the job does, because tasks
-/// see it in their environment.
+/// A changed constraint, restart policy, kill signal or log rotation replaces no instance. Whether the node still
+/// meets the constraints is checked elsewhere. Changed metadata of the job replaces instances, because tasks see it in
+/// their environment.
 pub(super) fn change<'a>(
     old: (&JobSpec, &TaskGroup),
     new: (&JobSpec, &'a TaskGroup),
@@ -130,8 +130,8 @@ fn same_process(old: &Task, new: &Task) -> bool {
         && *meta == new.meta
 }
 
-/// A lower limit of memory takes no effect on a task that runs: one that has more would be killed, and how much it has is
-/// known on its node alone. Cores of its own are chosen with a place.
+/// Whether the resources are the same for a task that runs. A lower limit of memory takes no effect on it. One that
+/// has more would be killed, and how much it has is known on its node alone. Cores of its own are chosen with a place.
 fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
     let TaskResources {
         cpu: _,

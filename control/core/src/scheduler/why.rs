@@ -1,7 +1,7 @@
-//! Why an instance of a group can go to a node or not: every reason, not only the first.
+//! The reasons why an instance of a group can go to a node or not: every reason, not only the first.
 //!
-//! Made of the scheduler's own parts, so that it cannot say anything else than what the scheduler does: a node without
-//! an obstacle is one that the scheduler could choose. A property test holds both against each other.
+//! The module uses the scheduler's own parts, so that it cannot contradict the scheduler. A node without an obstacle
+//! is one that the scheduler could choose. A property test holds both against each other.
 
 use muster_domain::alloc::{NodeScore, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId};
@@ -14,7 +14,7 @@ use super::fleet::{Extras, Fleet, free_cores};
 use super::rank::Ranking;
 use crate::state::{AllocView, State};
 
-/// What keeps an instance from a node.
+/// The reason why a node cannot take an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// The node takes no work: what it is instead.
@@ -38,11 +38,11 @@ pub enum Obstacle {
     },
     /// It does not meet a constraint.
     Constraint {
-        /// As the job says it.
+        /// The constraint as the job says it.
         text: String,
-        /// What the left side reads as on the node; `None`: nothing.
+        /// The value of the left side on the node; `None`: it has none.
         left: Option<String>,
-        /// What the right side reads as.
+        /// The value of the right side.
         right: Option<String>,
     },
     /// A driver, volume, host network or kind of device is missing: which.
@@ -54,16 +54,16 @@ pub enum Obstacle {
     Short {
         /// `cpu` (MHz), `memory` or `disk` (MiB), `cores`.
         what: &'static str,
-        /// What one instance needs.
+        /// The amount that one instance needs.
         needed: u64,
-        /// What is free.
+        /// The amount that is free.
         free: u64,
     },
     /// A port that it asks for is taken.
     Port {
         /// The port.
         port: u16,
-        /// By whom; `None`: it is kept from tasks.
+        /// The allocation that holds it; `None`: it is kept from tasks.
         by: Option<AllocId>,
     },
     /// Too few free ports or devices that it asks for.
@@ -78,7 +78,7 @@ pub enum Obstacle {
     },
 }
 
-/// How things stand on one node.
+/// The obstacles and the score of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNode {
     /// The node.
@@ -89,7 +89,7 @@ pub struct WhyNode {
     pub score: Option<NodeScore>,
 }
 
-/// How things stand for one more instance of a group.
+/// The outlook of one more instance of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     /// The group.
@@ -108,8 +108,8 @@ impl Why {
     }
 }
 
-/// How things stand for one more instance of each group of a job, or of the one called `only`. `None`: there is no
-/// such job.
+/// Describes the place of one more instance of each group of a job, or of the one called `only`. `None`: the job does
+/// not exist.
 #[must_use]
 pub fn why(state: &State, key: &JobKey, only: Option<&str>) -> Option<Vec<Why>> {
     let spec = &state.jobs().get(key)?.current.spec;
@@ -172,8 +172,8 @@ fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup
     }
 }
 
-/// How far a node is from taking the instance: first what cannot be had by making room, then the largest part that is
-/// short, in thousandths of what is needed.
+/// Returns the distance of a node from taking the instance. First comes the number of obstacles that making room
+/// cannot remove, then the largest part that is short, in thousandths of the need.
 fn lacks(obstacles: &[Obstacle]) -> (usize, u64) {
     let mut others = 0;
     let mut short = 0;

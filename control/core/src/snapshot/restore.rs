@@ -17,7 +17,7 @@ use crate::limits::NODE_NUMBERS_MAX;
 use crate::state::StateHash;
 use crate::state::{Cohort, JobRow, RowRecord, State};
 
-/// Why a stream of records is no state.
+/// The reason why a stream of records cannot become a state.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError<E> {
     /// A record could not be read.
@@ -25,7 +25,7 @@ pub enum RestoreError<E> {
     Read {
         /// Its place in the stream.
         at: u64,
-        /// Why.
+        /// The cause.
         #[source]
         source: E,
     },
@@ -42,7 +42,7 @@ pub enum RestoreError<E> {
     Cut {
         /// Records read.
         records: u64,
-        /// What is missing.
+        /// The missing record.
         missing: &'static str,
     },
     /// A record refers to one that was not before it.
@@ -50,7 +50,7 @@ pub enum RestoreError<E> {
     Dangling {
         /// Its place in the stream.
         at: u64,
-        /// What it refers to.
+        /// The kind of record it refers to.
         what: &'static str,
     },
     /// A node has a number beyond the highest.
@@ -92,7 +92,7 @@ pub fn restore<E>(
     restoring.finish()
 }
 
-/// A state being restored, for whoever gets its records piece by piece.
+/// A state being restored, for a caller that gets its records piece by piece.
 #[derive(Debug, Default)]
 pub struct Restoring {
     state: State,

@@ -9,7 +9,7 @@
 //! rows that are gone until they are most of it, because it is long, shared with every snapshot, and loses
 //! a few keys at a time; a key that has no row is skipped, and is never used again.
 //!
-//! What a node uses is kept in [`super::Nodes`]; `State` moves both.
+//! The use of a node is kept in [`super::Nodes`]; `State` moves both.
 
 mod marks;
 mod remote;
@@ -123,7 +123,7 @@ impl JobSummary {
         }
     }
 
-    /// Where the group is, or else where it belongs.
+    /// Returns the position of the group, or else the one where it belongs.
     fn find(&self, group: &str) -> Result<usize, usize> {
         self.groups
             .binary_search_by(|(name, _)| name.as_str().cmp(group))
@@ -159,13 +159,13 @@ fn created(key: u64) -> LogIndex {
     LogIndex(key >> ORDINAL_BITS)
 }
 
-/// What is on a node.
+/// The allocations on a node.
 #[derive(Clone, Debug)]
 struct NodeAllocs {
     node_id: NodeId,
     /// Ascending; at least one has a row.
     keys: Arc<Vec<u64>>,
-    /// How many of them have none.
+    /// Number of keys without a row.
     gone: u32,
     /// Rows that are not terminal.
     live: u32,
@@ -183,7 +183,7 @@ impl NodeAllocs {
     }
 }
 
-/// What an evaluation placed.
+/// The allocations that an evaluation placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EvalAllocs {
     /// At least one.
@@ -210,7 +210,7 @@ impl JobAllocs {
     }
 }
 
-/// What is counted.
+/// The rows that are counted.
 #[derive(Clone, Copy, Debug)]
 enum Counted {
     /// Rows that count alike and were not there, by key.
@@ -228,7 +228,7 @@ impl Counted {
     }
 }
 
-/// What a write changes beside the row.
+/// The values of a row before a write, on which the hash and the counts depend.
 struct Before {
     hash: u64,
     status: ClientStatus,
@@ -255,18 +255,18 @@ impl Before {
     }
 }
 
-/// What an update did to the use of its node.
+/// The effect of an update on the use of its node.
 #[derive(Debug)]
 pub(super) struct Updated<'a> {
     /// The row afterwards.
     pub(super) view: AllocView<'a>,
-    /// What it took of its node before, if it was live.
+    /// The amounts that the allocation took of its node before, if it was live.
     pub(super) took: Option<Amount>,
-    /// What was counted otherwise.
+    /// The rows of other tables that may count otherwise.
     pub(super) moved: Moved,
 }
 
-/// What became of other tables' rows when rows were forgotten.
+/// The effects on other tables when rows were forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
     /// Their keys, ascending.
@@ -308,7 +308,7 @@ impl Gone {
     }
 }
 
-/// What a write may have changed for rows of other tables.
+/// The rows of other tables for which a write may have changed something.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     /// The evaluation, if it has its first or last allocation, or its first or last terminal one.
@@ -329,7 +329,7 @@ pub struct Allocs {
     /// Part of the id of each.
     cluster: ClusterTag,
     rows: Paged<Row>,
-    /// By the node's number.
+    /// Allocations by the node's number.
     by_node: Paged<NodeAllocs>,
     by_eval: OrdMap<EvalId, EvalAllocs>,
     by_job: OrdMap<Arc<JobKey>, Arc<JobAllocs>>,
@@ -434,7 +434,7 @@ impl Allocs {
         self.rows.iter().map(|(key, row)| self.view(key, row))
     }
 
-    /// Those whose id begins with `text`, by id. Looks at every allocation: ids are scattered.
+    /// Returns allocations whose id begins with `text`, by id. It looks at every allocation: ids are scattered.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<AllocView<'_>> {
         let Some((low, high)) = prefix::bounds(text) else {
@@ -457,7 +457,7 @@ impl Allocs {
         allocs
     }
 
-    /// Those on one node. `number` is the node's; see [`super::Nodes::number`].
+    /// Returns the allocations on one node. `number` is the node's; see [`super::Nodes::number`].
     pub fn on(&self, number: NodeNumber) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         self.by_node
             .get(u64::from(number.0))
@@ -466,18 +466,19 @@ impl Allocs {
             .filter_map(|key| self.at(*key))
     }
 
-    /// How many on one node are not terminal: counted with every change, so without a look at any of them.
+    /// Returns the number of allocations on one node that are not terminal. It is counted with every change, so no
+    /// allocation is looked at.
     pub(super) fn live_on(&self, number: NodeNumber) -> u32 {
         let node = self.by_node.get(u64::from(number.0));
         node.map_or(0, |node| node.live)
     }
 
-    /// Those placed by one evaluation.
+    /// Returns the allocations placed by one evaluation.
     pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         self.among(self.by_eval.get(eval_id).map(|eval| &eval.keys))
     }
 
-    /// Those placed by one evaluation, from a key on.
+    /// Returns the allocations placed by one evaluation, from a key on.
     pub(crate) fn of_eval_from(
         &self,
         eval_id: &EvalId,
@@ -492,7 +493,7 @@ impl Allocs {
         })
     }
 
-    /// How many one evaluation placed that are there.
+    /// Returns the number of allocations that one evaluation placed and that are there.
     pub(crate) fn count_of_eval(&self, eval_id: &EvalId) -> usize {
         self.by_eval.get(eval_id).map_or(0, |eval| eval.keys.len())
     }
@@ -509,7 +510,7 @@ impl Allocs {
         self.of_deployment.contains_key(id)
     }
 
-    /// Those of one job.
+    /// Returns the allocations of one job.
     pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         self.among(self.by_job.get(key).map(|job| &job.keys))
     }
@@ -529,7 +530,8 @@ impl Allocs {
         self.by_job.get(key).map(|job| &job.summary)
     }
 
-    /// How many have each client status: from what is counted for each job, so without a look at any of them.
+    /// Returns the number of allocations with each client status. The counts of each job suffice, so no allocation is
+    /// looked at.
     #[must_use]
     pub fn by_client_status(&self) -> BTreeMap<ClientStatus, u64> {
         let mut all = BTreeMap::new();
@@ -542,13 +544,13 @@ impl Allocs {
         all
     }
 
-    /// How many of a job are not terminal.
+    /// Returns the number of allocations of a job that are not terminal.
     #[must_use]
     pub fn live_of_job(&self, key: &JobKey) -> u32 {
         self.by_job.get(key).map_or(0, |job| job.live)
     }
 
-    /// How many.
+    /// Returns the number of allocations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -586,7 +588,7 @@ impl Allocs {
         })
     }
 
-    /// What of a row only its cohort says, for a snapshot.
+    /// Returns all rows with their keys, for a snapshot.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (u64, &Row)> {
         self.rows.iter()
     }
@@ -1032,7 +1034,7 @@ mod tests {
         assert_eq!(alone.on(node(1)).count(), together.on(node(1)).count());
     }
 
-    /// How many nodes keep no key of a row that is gone, and keys of the others that are.
+    /// Returns the number of nodes whose lists keep no key of a row that is gone.
     fn thinned(allocs: &Allocs) -> usize {
         let nodes = allocs.by_node.iter();
         nodes.filter(|(_, node)| node.gone == 0).count()

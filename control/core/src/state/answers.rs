@@ -21,7 +21,7 @@ pub struct Answer {
     pub fingerprint: u64,
     /// The entry that was applied. Answers are told apart and ordered by it.
     pub index: LogIndex,
-    /// When it was proposed.
+    /// Time of the proposal.
     pub at: Timestamp,
     /// The answer.
     pub response: Response,
@@ -36,7 +36,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// What was answered to `key`, if that is remembered.
+    /// Returns the answer to `key`, if it is remembered.
     #[must_use]
     pub fn get(&self, key: &WriteKey) -> Option<&Arc<Answer>> {
         self.rows.get(key)
@@ -47,7 +47,7 @@ impl Answers {
         self.rows.values()
     }
 
-    /// How many.
+    /// Returns the number of answers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()

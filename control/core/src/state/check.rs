@@ -3,12 +3,12 @@
 //! Run after every command in tests and in the simulator. Indexes are checked by building the state
 //! anew from its rows and comparing; what follows from rows alone is checked row by row.
 //!
-//! What a row names is there, or may be gone:
+//! A row that another row refers to is there, or may be gone:
 //!
 //! | reference | |
 //! |---|---|
 //! | allocation → evaluation | is there: collections find what has ended by its evaluation |
-//! | live allocation → node | is there: nobody else says what became of it |
+//! | live allocation → node | is there: only the node can report the allocation's end |
 //! | active deployment → job | is there, and the same: the job's evaluations are what ends it |
 //! | running one-off task → allocation | is there: its end is the task's |
 //! | one-off task that is not over → job | is there, or the task is about to end |
@@ -117,8 +117,8 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// A remote task is to be managed by one allocation; one that is out of reach may do so too. What is kept of them is
-/// what an agent may say.
+/// A remote task is to be managed by one allocation; one that is out of reach may do so too. The kept handles are those
+/// that an agent may report.
 fn remote_tasks_have_one_manager(state: &State, broken: &mut Vec<String>) {
     let mut seen = BTreeMap::new();
     for alloc in state.allocs.iter() {

@@ -24,14 +24,14 @@ struct JobEvals {
 /// Terminal evaluations of a batch job without allocations, or with one that is terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DueOfJob {
-    /// By the time of their last change.
+    /// Evaluations by the time of their last change.
     by_end: OrdSet<(Timestamp, EvalId)>,
-    /// By the entry that made them.
+    /// Evaluations by the entry that made them.
     by_age: OrdSet<(LogIndex, EvalId)>,
 }
 
 impl DueOfJob {
-    /// How many.
+    /// Returns the number of evaluations.
     pub(crate) fn len(&self) -> usize {
         self.by_end.len()
     }
@@ -41,7 +41,7 @@ impl DueOfJob {
         self.by_age.get_min().map(|(index, _)| *index)
     }
 
-    /// By the time of their last change, from the position given on.
+    /// Returns evaluations by the time of their last change, from the position given on.
     pub(crate) fn from(
         &self,
         from: (Timestamp, EvalId),
@@ -56,7 +56,7 @@ pub struct Evals {
     /// With the hash of each.
     rows: OrdMap<EvalId, (Arc<Evaluation>, u64)>,
     by_job: OrdMap<Arc<JobKey>, Arc<JobEvals>>,
-    /// Those that are not terminal.
+    /// Evaluations that are not terminal.
     open: OrdSet<EvalId>,
     /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
     due: OrdSet<(Timestamp, EvalId)>,
@@ -78,7 +78,7 @@ impl Evals {
         self.rows.values().map(|(row, _)| row)
     }
 
-    /// Those whose id begins with `text`.
+    /// Returns the evaluations whose id begins with `text`.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Evaluation>> {
         let Some((low, high)) = prefix::bounds(text) else {
@@ -90,12 +90,12 @@ impl Evals {
             .collect()
     }
 
-    /// Those of one job, by id.
+    /// Returns the evaluations of one job, by id.
     pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
         self.of_job_from(key, EvalId([0; 16]))
     }
 
-    /// The same, from an id on.
+    /// Returns the evaluations of one job, from an id on.
     pub(crate) fn of_job_from(
         &self,
         key: &JobKey,
@@ -108,12 +108,12 @@ impl Evals {
             .filter_map(|eval_id| self.get(eval_id))
     }
 
-    /// Those that are not terminal: pending, delayed or blocked.
+    /// Returns the evaluations that are not terminal: pending, delayed or blocked.
     pub fn pending(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
         self.open.iter().filter_map(|eval_id| self.get(eval_id))
     }
 
-    /// Those of one job that are not terminal.
+    /// Returns the evaluations of one job that are not terminal.
     pub fn open_of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
         self.by_job
             .get(key)
@@ -139,7 +139,7 @@ impl Evals {
         self.due_batch.range(Arc::new(key.clone())..)
     }
 
-    /// How many.
+    /// Returns the number of evaluations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -214,7 +214,7 @@ impl Evals {
         }
     }
 
-    /// What is known of a job, to write to.
+    /// Returns the entry of a job, to write to.
     fn job_mut(&mut self, key: &JobKey) -> &mut JobEvals {
         let known = self.by_job.get_key_value(key);
         let key = known.map_or_else(|| Arc::new(key.clone()), |(key, _)| Arc::clone(key));

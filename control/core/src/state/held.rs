@@ -1,8 +1,8 @@
-//! What of a node is held by one allocation at a time: ports, cores, devices.
+//! Ports, cores and devices of a node: each is held by one allocation at a time.
 
 use muster_domain::resources::{AllocatedPort, HeldDevices, Holding};
 
-/// What allocations hold of one node. Sorted; what two hold stands twice.
+/// The holdings of one node. The lists are sorted; an item that two allocations hold appears twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Port and address; an empty address means every one.
@@ -72,7 +72,7 @@ impl Held {
         }
     }
 
-    /// What of `holding` is held already, or twice within it, if anything.
+    /// Returns the kind of an item of `holding` that is held already, or twice within it, if any.
     pub(crate) fn conflict(&self, holding: &Holding) -> Option<&'static str> {
         let mut held = self.clone();
         for port in &holding.ports {

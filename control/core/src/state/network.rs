@@ -1,4 +1,4 @@
-//! What tasks of every node may send and receive, where neither job nor node says it: one row.
+//! The cluster's network policy, where neither job nor node sets it: one row.
 
 use std::sync::Arc;
 

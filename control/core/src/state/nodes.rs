@@ -3,8 +3,8 @@
 //! A row says what a node is; its column says what the scheduler asks of all nodes at once: capacity,
 //! use, class, whether it takes work. Columns are dense: a node keeps its number until it is forgotten and
 //! the last allocation that means it too; the number then goes to the next registered one. A column says
-//! since which entry the number is its node's, so that a plan made before is recognised. What a node
-//! uses is the sum over its allocations that are not terminal; `State` keeps it so.
+//! since which entry the number is its node's, so that a plan made before is recognised. The use of a
+//! node is the sum over its allocations that are not terminal; `State` keeps it so.
 
 mod columns;
 
@@ -93,7 +93,7 @@ impl Fnv {
     }
 }
 
-/// What the scheduler asks of every node.
+/// The data that the scheduler reads of every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     /// The node; all zeros where `occupied` is false.
@@ -106,9 +106,9 @@ pub struct Column {
     pub takes_work: bool,
     /// The entry that gave the number to this node. A plan from before means another node.
     pub since: LogIndex,
-    /// What tasks may use.
+    /// The amounts that tasks may use.
     pub total: Amount,
-    /// What allocations that are not terminal ask for, together.
+    /// The sum of the asks of allocations that are not terminal.
     pub used: Amount,
 }
 
@@ -132,7 +132,7 @@ impl Column {
         },
     };
 
-    /// What is left.
+    /// Returns the free amounts.
     #[must_use]
     pub fn free(&self) -> Amount {
         self.total.minus(self.used)
@@ -165,7 +165,7 @@ pub struct Nodes {
     vacant: OrdSet<NodeNumber>,
     /// Numbers of nodes that are gone but that allocations still mean.
     held: OrdMap<NodeId, NodeNumber>,
-    /// What allocations hold besides amounts; only nodes of which any is held.
+    /// The ports, cores and devices that allocations hold; only nodes of which any is held.
     holdings: OrdMap<NodeNumber, Arc<Held>>,
     /// Nodes that are being emptied.
     draining: OrdSet<NodeId>,
@@ -187,7 +187,7 @@ impl Nodes {
         self.rows.values().map(|row| &row.node)
     }
 
-    /// Those whose id begins with `text`.
+    /// Returns the nodes whose id begins with `text`.
     #[must_use]
     pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Node>> {
         let Some((low, high)) = prefix::bounds(text) else {
@@ -199,13 +199,13 @@ impl Nodes {
             .collect()
     }
 
-    /// Those with this name; names need not be unique.
+    /// Returns the nodes with this name; names need not be unique.
     #[must_use]
     pub fn named(&self, name: &str) -> Vec<&Arc<Node>> {
         self.iter().filter(|node| node.spec.name == name).collect()
     }
 
-    /// How many.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -223,7 +223,7 @@ impl Nodes {
         self.index
     }
 
-    /// What its allocations ask for, together.
+    /// Returns the sum of the asks of its allocations.
     #[must_use]
     pub fn used(&self, node_id: &NodeId) -> Option<Amount> {
         self.column(node_id).map(|column| column.used)
@@ -235,7 +235,7 @@ impl Nodes {
         self.column(node_id).map(|column| column.class)
     }
 
-    /// What of it is held besides amounts.
+    /// Returns its held ports, cores and devices.
     #[must_use]
     pub fn holdings(&self, number: NodeNumber) -> &Held {
         static NOTHING: LazyLock<Held> = LazyLock::new(Held::default);
@@ -266,8 +266,8 @@ impl Nodes {
         Columns::new(self.pages.clone(), self.numbers as usize)
     }
 
-    /// The columns by number, in pages; the last is filled up with vacant ones. Whoever keeps the pages
-    /// of an older state sees by their addresses which changed.
+    /// The columns by number, in pages; the last is filled up with vacant ones. A caller that keeps the pages of an
+    /// older state sees by their addresses which changed.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = &Arc<ColumnPage>> {
         self.pages.iter()
     }

@@ -1,6 +1,6 @@
 //! One-off tasks by guid, with indexes by what is due of them.
 //!
-//! A name stands in several of them and is one piece of memory: a tree copies the keys that lie beside one that it writes.
+//! A name stands in several of them and is one piece of memory: a tree copies the keys beside the one that it writes.
 
 mod place;
 
@@ -20,16 +20,16 @@ pub use place::place_of;
 pub struct OneOffs {
     /// With the hash of each.
     rows: OrdMap<Arc<str>, (Arc<OneOff>, u64)>,
-    /// By domain.
+    /// Guids by domain.
     domains: OrdMap<Arc<str>, OrdSet<Arc<str>>>,
-    /// By when time alone changes them: see [`due_at`].
+    /// Tasks by the time at which time alone changes them: see [`due_at`].
     due: OrdSet<(Timestamp, Arc<str>)>,
     /// Completed ones whose callback is to be delivered, by where to and when it may be tried: one place that
     /// takes none keeps no other waiting.
     callbacks: OrdMap<Arc<str>, OrdSet<(Timestamp, Arc<str>)>>,
-    /// How many callbacks are claimed, by where to.
+    /// Number of claimed callbacks, by the place they go to.
     delivering: OrdMap<Arc<str>, usize>,
-    /// What every server goes by alike.
+    /// The times that all servers use alike.
     times: Times,
     /// Domains that clients called fresh, until when; `None` means for ever. Some may be over.
     fresh: OrdMap<Arc<str>, Option<Timestamp>>,
@@ -49,7 +49,7 @@ impl OneOffs {
         self.rows.values().map(|(row, _)| row)
     }
 
-    /// Those of one domain, by guid.
+    /// Returns the tasks of one domain, by guid.
     pub fn of_domain(&self, domain: &str) -> impl Iterator<Item = &Arc<OneOff>> + use<'_> {
         let guids = self.domains.get(domain).into_iter().flatten();
         guids.filter_map(|guid| self.get(guid))
@@ -61,7 +61,7 @@ impl OneOffs {
         domains.map(|(name, guids)| (&**name, guids.len()))
     }
 
-    /// Those that time changes, the earliest first.
+    /// Returns the tasks that time changes, the earliest first.
     pub fn due(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
         let due = self.due.iter();
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
@@ -77,7 +77,8 @@ impl OneOffs {
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
-    /// Places that are owed callbacks, those after `from` first, so that whoever takes some at a time comes to all.
+    /// Places that are owed callbacks, those after `from` first, so that a caller that takes some at a time comes to
+    /// all.
     pub fn callback_places(&self, from: &str) -> impl Iterator<Item = &str> {
         let from: Arc<str> = Arc::from(from);
         let after = (Bound::Excluded(Arc::clone(&from)), Bound::Unbounded);
@@ -87,7 +88,7 @@ impl OneOffs {
         places.map(|(place, _)| &**place)
     }
 
-    /// Those whose callback is to be delivered to one place, by when it may be tried.
+    /// Returns the tasks whose callback is to be delivered to one place, by when it may be tried.
     pub fn callbacks(
         &self,
         place: &str,
@@ -96,12 +97,12 @@ impl OneOffs {
         callbacks.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
-    /// How many callbacks are claimed that go to where this URL does.
+    /// Returns the number of claimed callbacks that go to the place of this URL.
     pub(crate) fn delivering(&self, url: &str) -> usize {
         self.delivering.get(&*place_of(url)).copied().unwrap_or(0)
     }
 
-    /// How many.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -124,7 +125,7 @@ impl OneOffs {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// What every server goes by alike.
+    /// Returns the times that all servers use alike.
     #[must_use]
     pub fn times(&self) -> Times {
         self.times
@@ -143,7 +144,7 @@ impl OneOffs {
     }
 
     pub(crate) fn set_times(&mut self, times: Times) {
-        // The defaults are no row of a snapshot, and so none of the hash.
+        // Snapshots have no row for the defaults, and so the hash leaves them out.
         let hash = |times: Times| {
             let told = Some(times).filter(|times| *times != Times::default());
             told.map_or(0, |times| Digest::of(&times))
@@ -289,13 +290,13 @@ impl OneOffs {
     }
 }
 
-/// Where a row is in the indexes.
+/// The positions of a row in the indexes.
 #[derive(Debug, PartialEq, Eq)]
 struct Places<'a> {
     domain: &'a str,
     due: Option<Timestamp>,
     callback: Option<(String, Timestamp)>,
-    /// Where its callback goes, if that is claimed.
+    /// The place to which its callback goes, if that is claimed.
     delivering: Option<String>,
 }
 
@@ -310,15 +311,16 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// What it is owed, and where it is being delivered.
+    /// Returns the callback it is owed, and where it is being delivered.
     fn of_callback(self) -> (Option<(String, Timestamp)>, Option<String>) {
         (self.callback, self.delivering)
     }
 }
 
-/// When time alone changes a task: it has not started in time, it was told to end and its node is out of reach for too
-/// long, a claim on it is over, or it was kept long enough. A task whose callback is owed is kept however long that takes;
-/// that one was given up can be seen for as long as any other result.
+/// Returns the time at which a task changes by time alone. The causes are: it has not started in time; it was told to
+/// end and its node is out of reach for too long; a claim on it is over; it was kept long enough. A task whose
+/// callback is owed is kept however long that takes. One whose callback was given up can be seen for as long as any
+/// other result.
 #[must_use]
 pub fn due_at(row: &OneOff) -> Option<Timestamp> {
     let after =

@@ -9,7 +9,7 @@ use muster_domain::resources::{Amount, Holding};
 use super::held::Held;
 use super::{AllocView, State};
 
-/// Why an instance does not fit a node.
+/// The reason why an instance does not fit a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
     /// The node is unknown, not ready or not eligible, or the number has another node than was meant.
@@ -18,7 +18,7 @@ pub(crate) enum NoRoom {
     Exhausted(&'static str),
 }
 
-/// What is left on nodes after some of a plan was taken from it.
+/// The room left on nodes after some of a plan was taken from it.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     state: &'a State,
@@ -87,7 +87,7 @@ impl<'a> Room<'a> {
         fits
     }
 
-    /// Has `alloc`, which stays where it is, take `ask` from here on, if its node has what it takes more than so far. Says
+    /// Has `alloc`, which stays where it is, take `ask` from here on, if its node has the additional amounts. Returns
     /// whether it does.
     pub(crate) fn resize(&mut self, alloc: AllocView<'_>, ask: Amount) -> bool {
         let took = alloc.ask();

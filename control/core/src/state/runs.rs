@@ -47,12 +47,12 @@ impl Runs {
         self.as_slice().iter().flat_map(|run| run.first..run.end())
     }
 
-    /// How many.
+    /// Returns the count of numbers in the runs.
     pub(crate) fn len(&self) -> usize {
         self.as_slice().iter().map(|run| run.count as usize).sum()
     }
 
-    /// From a number on, as ranges, ascending.
+    /// Returns the numbers from one on, as ranges, ascending.
     pub(crate) fn ranges_from(&self, first: u64) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let runs = self.as_slice();
         let at = runs.partition_point(|run| run.end() <= first);
@@ -135,7 +135,7 @@ fn insert(runs: &mut Vec<Run>, new: Run) {
     }
 }
 
-/// What is left of runs without numbers; both ascend.
+/// Returns the rest of runs without numbers; both ascend.
 fn without(runs: &[Run], numbers: &[u64]) -> Vec<Run> {
     let mut left = Vec::new();
     let mut keep = |range: Range<u64>| {

@@ -1,6 +1,6 @@
-//! When deployments and drains are looked at: soon after something changed, and when something is due.
+//! Times at which deployments and drains are looked at: soon after a change, and when something is due.
 //!
-//! Whoever drives it proposes what a look gives, in order, and tells when all of it is written: until then nothing is
+//! The caller proposes the commands of a look, in order, and says when all of them are written. Until then nothing is
 //! looked at, because it would be found again.
 
 use muster_domain::id::Timestamp;
@@ -10,14 +10,14 @@ use crate::fsm::Command;
 use crate::limits;
 use crate::state::State;
 
-/// When to look.
+/// Says when to look at deployments and drains.
 #[derive(Debug)]
 pub struct Watcher {
-    /// Not before. `None`: when something changes.
+    /// The earliest time of the next look. `None`: when something changes.
     look_at: Option<Timestamp>,
-    /// When was looked last.
+    /// Time of the last look.
     looked_at: Timestamp,
-    /// What the last look gave is not written yet.
+    /// The commands of the last look are not written yet.
     under_way: bool,
 }
 
@@ -38,7 +38,7 @@ impl Watcher {
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// What the last look gave is written.
+    /// The commands of the last look are written.
     pub fn handle_written(&mut self) {
         self.under_way = false;
         self.handle_change();
@@ -50,8 +50,8 @@ impl Watcher {
         self.look_at = Some(now.plus(limits::WATCH_RETRY_PAUSE));
     }
 
-    /// Looks, if it is time, and gives what to propose. `now` is the clock of deadlines, `at` that of rows: the one says
-    /// when to look, the other what is due.
+    /// Looks, if it is time, and gives the commands to propose. `now` is the clock of deadlines, `at` that of rows.
+    /// The one says when to look, the other what is due.
     pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Command> {
         let is_time = self.look_at.is_some_and(|look_at| look_at <= now);
         if !is_time || self.under_way {
@@ -73,7 +73,7 @@ impl Watcher {
         commands
     }
 
-    /// When it is time to look, unless something changes before.
+    /// Returns the time of the next look, unless something changes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         let at = self.look_at.filter(|_| !self.under_way)?;

@@ -1,7 +1,7 @@
-//! From when on an allocation may be forgotten: the rules, asked ahead.
+//! The earliest time at which an allocation may be forgotten: the rules, asked ahead.
 //!
-//! The rules say what goes with a cutoff. The earliest cutoff with which it goes lies just after one of the times
-//! that the rows carry, so those are tried; which of them count is for the rules to say.
+//! The rules say which objects go with a cutoff. The earliest cutoff with which an allocation goes lies just after one
+//! of the times that the rows carry. So those times are tried, and the rules say which of them count.
 
 use muster_domain::id::Timestamp;
 use muster_domain::job::Job;
@@ -11,14 +11,14 @@ use crate::gc::GcConfig;
 use crate::limits;
 use crate::state::{AllocView, State};
 
-/// What becomes of an allocation if nothing else changes.
+/// The time from which a collection may free an allocation, or the reason why it stays, if nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// A collection forgets it from then on: alone, with its evaluation or with its job, whichever comes first.
     From {
         /// The first moment at which one does.
         from: Timestamp,
-        /// Why it stays until then.
+        /// The reason why it stays until then.
         until_then: Kept,
     },
     /// It stays for this reason.
@@ -26,7 +26,7 @@ pub enum Outlook {
 }
 
 impl Outlook {
-    /// Of `alloc`, at `at`, with these thresholds.
+    /// Returns the outlook of `alloc`, at `at`, with these thresholds.
     #[must_use]
     pub fn of(state: &State, alloc: AllocView<'_>, config: &GcConfig, at: Timestamp) -> Self {
         let job = state.jobs.get(alloc.job_key()).map(|job| &**job);
@@ -44,10 +44,10 @@ impl Outlook {
     }
 }
 
-/// From when on it goes, and why it stays until then.
+/// The earliest time at which it goes, and the reason why it stays until then.
 type Way = (Timestamp, Kept);
 
-/// When it goes with its evaluation, or alone while that stays.
+/// Returns the time at which it goes with its evaluation, or alone while that stays.
 fn by_eval(
     state: &State,
     alloc: AllocView<'_>,
@@ -79,7 +79,8 @@ fn by_eval(
     }
 }
 
-/// When its job goes with everything below it. One with more below it than a slice looks at is not looked at.
+/// Returns the time at which its job goes with everything below it. A job with more objects below it than a slice
+/// looks at is not looked at.
 fn with_job(state: &State, job: &Job, config: &GcConfig, at: Timestamp) -> Result<Way, Kept> {
     let submitted = job.current.submit_time;
     let mut cutoff = earliest(&[submitted], |before| rule::job(job, before))?;

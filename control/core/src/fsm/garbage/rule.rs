@@ -1,14 +1,18 @@
-//! What may be forgotten, and why something may not. Nomad's rules, held to its recorded decisions.
+//! The rules of garbage collection: which objects may be forgotten, and why others stay. They are Nomad's rules,
+//! checked against its recorded decisions.
 //!
-//! | object | goes when |
-//! |---|---|
-//! | evaluation | it ended before the cutoff and all its allocations go with it; one of a batch job only when the job is gone, or stopped and dead |
-//! | allocation | with its evaluation, or alone when that stays: it ended before the cutoff, does not run any more, and its job is over or will not replace it |
-//! | allocation of an earlier job of the name | when it is terminal and its evaluation ended before the cutoff |
-//! | job | dead and stopped, or dead and batch, not one that makes others, none of its versions tagged; submitted before the cutoff, and all below it goes |
-//! | deployment | over before the cutoff, and nothing of it is live |
-//! | node | down since before the cutoff, nothing live on it |
-//! | one-off task | only by force: completed, its callback made or given up, its result claimed by nobody |
+//! - An evaluation goes when it ended before the cutoff and all its allocations go with it.
+//!   One of a batch job goes only when the job is gone, or stopped and dead.
+//! - An allocation goes with its evaluation.
+//!   It goes alone when the evaluation stays, it ended before the cutoff, it does not run any more, and its job is
+//!   over or will not replace it.
+//! - An allocation of an earlier job of the name goes when it is terminal and its evaluation ended before the cutoff.
+//! - A job goes when it is dead and stopped, or dead and batch, and was submitted before the cutoff.
+//!   It must not make other jobs, none of its versions may be tagged, and all objects below it must go.
+//! - A deployment goes when it was over before the cutoff and nothing of it is live.
+//! - A node goes when it has been down since before the cutoff and nothing on it is live.
+//! - A one-off task goes only by force.
+//!   It is completed, its callback is made or given up, and nobody has claimed its result.
 //!
 //! Different from Nomad: the allocation of a one-off task that has not ended stays, also if it was told to stop before
 //! its node had started it; one whose follow-up evaluation is still to come stays, because its replacement would
@@ -32,7 +36,7 @@ pub struct Cutoffs {
     pub jobs: Timestamp,
     /// Evaluations and their allocations.
     pub evals: Timestamp,
-    /// The same of batch jobs.
+    /// Evaluations and allocations of batch jobs.
     pub batch_evals: Timestamp,
     /// Deployments.
     pub deployments: Timestamp,
@@ -43,7 +47,7 @@ pub struct Cutoffs {
 }
 
 impl Cutoffs {
-    /// Whatever its age.
+    /// Cutoffs that keep no object for its age.
     pub const NONE: Self = {
         let ever = Timestamp(u64::MAX);
         Self {
@@ -56,7 +60,7 @@ impl Cutoffs {
         }
     };
 
-    /// That of an evaluation of a job of this type.
+    /// Returns the cutoff for evaluations of a job of this type.
     #[must_use]
     pub fn of_evals(&self, job_type: JobType) -> Timestamp {
         if job_type.is_batch() {
@@ -67,7 +71,7 @@ impl Cutoffs {
     }
 }
 
-/// Why something stays.
+/// The reason why an object stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kept {
     /// It is not over.
@@ -80,7 +84,7 @@ pub enum Kept {
     Replaceable,
     /// It is the result of a batch job that is there.
     Result,
-    /// What belongs to it stays.
+    /// An object that belongs to it stays.
     Needed,
     /// It says that its job's current version failed.
     Failure,
@@ -142,7 +146,7 @@ impl Kept {
     }
 }
 
-/// What of an evaluation may go.
+/// The part of an evaluation that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// It and its allocations.
@@ -162,7 +166,7 @@ pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), Kept> {
     }
 }
 
-/// What of an evaluation may go, its allocations aside.
+/// Returns the part of an evaluation that may go, leaving aside its allocations.
 pub(super) fn eval(
     eval: &Evaluation,
     job: Option<&Job>,
@@ -253,8 +257,8 @@ pub(super) fn alloc(
     }
 }
 
-/// Whether it is a one-off task's that has not ended, and ends by what becomes of it and by nothing else: also if it
-/// was told to stop before its node had started anything.
+/// Whether the allocation is that of a one-off task that has not ended and that ends only with this allocation. This
+/// includes a task that was told to stop before its node had started it.
 fn runs_task(state: &State, alloc: AllocView<'_>) -> bool {
     let key = alloc.job_key();
     let row = Some(key).filter(|key| key.is_one_off());
@@ -265,8 +269,8 @@ fn runs_task(state: &State, alloc: AllocView<'_>) -> bool {
     })
 }
 
-/// Until when a job may still replace an allocation that has ended, that moment included; the end of time if
-/// nothing says when that is over, `None` if it does not look at it any more.
+/// Returns the last moment at which a job may still replace an allocation that has ended. It is the end of time if
+/// nothing says when that is over, and `None` if the job does not look at it any more.
 pub(super) fn replaceable_until(
     state: &State,
     alloc: AllocView<'_>,

@@ -1,4 +1,5 @@
-//! What a collection would free, and what would stay and why: a function of the state.
+//! Counts the objects that a collection would free and those that would stay, by reason. It is a function of the
+//! state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ pub enum Kind {
     Deployments,
     /// Nodes.
     Nodes,
-    /// One-off tasks. What runs them counts for itself, too.
+    /// One-off tasks. Their allocations count for themselves, too.
     OneOffs,
 }
 
@@ -50,7 +51,7 @@ impl Kind {
     }
 }
 
-/// What becomes of the objects of one kind.
+/// The objects of one kind that a collection would free and keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// They go.
@@ -68,15 +69,15 @@ impl Count {
     }
 }
 
-/// What becomes of all objects of a state.
+/// The objects of a state that a collection would free and keep, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// By kind; every kind is there.
+    /// The counts by kind; every kind is there.
     pub counts: BTreeMap<Kind, Count>,
 }
 
 impl Survey {
-    /// What a collection of `state` with these cutoffs at `at` comes to. Looks at everything.
+    /// Counts the result of a collection of `state` with these cutoffs at `at`. It looks at every object.
     #[must_use]
     pub fn of(state: &State, cutoffs: &Cutoffs, at: Timestamp) -> Self {
         let mut survey = Self::default();

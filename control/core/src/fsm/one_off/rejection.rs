@@ -1,9 +1,9 @@
-//! Why there is no room for a task, in Diego's words.
+//! The reason why no node has room for a task, in Diego's words.
 
 use muster_domain::alloc::PlacementMetrics;
 use muster_domain::one_off;
 
-/// What the task's client is told; `tags` are those that its nodes must have.
+/// Returns the reason to show to the task's client; `tags` are those that its nodes must have.
 pub(super) fn reason(metrics: &PlacementMetrics, tags: &[String]) -> String {
     let exhausted = metrics.dimension_exhausted.iter();
     let short: Vec<&str> = exhausted.map(|(dimension, _)| dimension.as_str()).collect();

@@ -51,7 +51,7 @@ impl Scene {
         (alloc.remote().running(), alloc.remote().handed())
     }
 
-    /// What replaces the first instance.
+    /// The replacement of the first instance.
     fn replacement(&self) -> Option<AllocId> {
         let allocs = self.cluster.state.allocs();
         let mut live = allocs.of_job(&JobKey::in_default("web"));
@@ -116,7 +116,7 @@ impl Scene {
     }
 }
 
-/// Why an allocation is stopped, and whether its agent leaves the remote task (DETACH) or stops it.
+/// Each reason to stop an allocation, and whether its agent leaves the remote task (DETACH) or stops it.
 #[test]
 fn only_what_another_allocation_was_given_is_left() {
     type Happens = fn(&mut Scene);
@@ -187,7 +187,7 @@ fn only_what_another_allocation_was_given_is_left() {
     }
 }
 
-/// What each reason to leave a place means, whoever may come upon it.
+/// Each reason to leave a place either hands remote tasks over or does not.
 #[test]
 fn each_reason_hands_over_or_does_not() {
     for (leaving, hands_over) in [
@@ -258,7 +258,7 @@ fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
     }
 }
 
-/// What finds room after an update that changes its task is another task, and starts anew.
+/// A replacement placed after an update that changes its task runs another task, and starts anew.
 #[test]
 fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
     for is_changed in [false, true] {
@@ -280,7 +280,7 @@ fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
     }
 }
 
-/// Of an instance that was out of reach and its replacement, which manage the same task, one is stopped: it leaves
+/// An instance that was out of reach and its replacement manage the same task, and one of them is stopped. It leaves
 /// the task, and the other one goes on with it.
 #[test]
 fn whoever_goes_after_a_comeback_leaves_the_task() {

@@ -22,7 +22,7 @@ use crate::snapshot::{self, Record};
 use crate::state::AllocView;
 use crate::state::check;
 
-/// What may happen.
+/// A step of a test run.
 #[derive(Clone, Debug)]
 enum Step {
     /// Its size stays: an agent that reports less than before may overbook it.
@@ -84,7 +84,7 @@ enum Step {
     Times {
         seconds: u64,
     },
-    /// What is due of one-off tasks.
+    /// Carries out the changes of one-off tasks that are due.
     Converge,
     Settle,
     Wait {

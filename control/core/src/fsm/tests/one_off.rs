@@ -148,7 +148,7 @@ fn claim() -> OneOffStep {
     }
 }
 
-/// What a call does in a state: `Ok` with the state after it (`None`: the task is gone), or the refusal.
+/// Returns the outcome of a call in a state: `Ok` with the state after it (`None`: the task is gone), or the refusal.
 fn outcome(step: OneOffStep, state: Option<OneOffState>) -> Result<Option<OneOffState>, String> {
     let mut fixture = Fixture::at(state);
     match fixture.step(step) {
@@ -298,7 +298,7 @@ fn a_task_runs_from_when_it_is_placed() {
         (OneOffState::Running, Phase::Preparing)
     );
     assert_eq!(row.node_id, Some(fixture.node_id));
-    // Pending again it is never, whatever is reported.
+    // No report makes the task pending again.
     fixture.report(ClientStatus::Pending, None);
     assert_eq!(fixture.row(), row);
 }
@@ -355,7 +355,7 @@ fn one_entry_desires_a_task_and_places_it() {
         .get(&fixture.alloc())
         .unwrap();
     assert_eq!(alloc.node_id(), fixture.node_id);
-    // It was pending for whoever follows it.
+    // A follower of the task sees it pending.
     let [pending] = &fixture.cluster.passed[..] else {
         panic!("{:?}", fixture.cluster.passed)
     };
@@ -383,7 +383,7 @@ fn one_entry_desires_a_task_and_places_it() {
     assert_eq!(fixture.row().state, OneOffState::Completed);
 }
 
-/// The same state as after two entries, but for their numbers.
+/// The state is the same as after two entries, but for their numbers.
 #[test]
 fn a_place_that_is_gone_leaves_the_task_to_wait() {
     let mut fixture = Fixture::new();
@@ -429,7 +429,7 @@ fn a_place_on_a_node_that_takes_no_work_any_more_is_none() {
     assert_eq!(fixture.row().state, OneOffState::Pending);
 }
 
-/// Under a key it is one write, whatever place each try finds.
+/// Under a key it is one write, even if each try finds another place.
 #[test]
 fn a_keyed_desire_is_the_same_with_another_place() {
     let mut fixture = Fixture::new();
@@ -614,7 +614,7 @@ fn given_up(after: Duration) -> (Fixture, Timestamp) {
     (fixture, now)
 }
 
-/// Whoever waits for the end of a task whose callback nobody took finds it for as long as one without a callback.
+/// A task whose callback nobody took stays on record as long as one without a callback.
 #[test]
 fn a_callback_that_is_given_up_is_on_record_as_long_as_a_result() {
     let (mut fixture, at) = given_up(Duration::from_hours(1));
@@ -782,7 +782,7 @@ fn a_task_that_was_placed_is_never_placed_again() {
     assert_eq!(row.state, OneOffState::Completed);
     assert_eq!(row.failure_reason(), NODE_GONE);
     assert_eq!(fixture.cluster.state.allocs().iter().count(), 1);
-    // The node comes back and tells what became of it: too late.
+    // The node comes back and reports the end of the task: too late.
     fixture
         .cluster
         .node_status(fixture.node_id, NodeStatus::Ready);
@@ -909,7 +909,7 @@ fn cancelled_out_of_reach(cancelled_first: bool) -> (Fixture, Timestamp) {
     (fixture, gone_at)
 }
 
-/// Whoever cancels is told that nothing runs when its agent must have seen to that, and is told then.
+/// A client that cancels a task out of reach hears that nothing runs when its agent must have ended it.
 #[test]
 fn a_cancelled_task_out_of_reach_ends_when_its_agent_must_have_ended_it() {
     for cancelled_first in [true, false] {
@@ -939,7 +939,7 @@ fn a_cancelled_task_is_told_of_by_a_node_that_comes_back() {
         fixture
             .cluster
             .node_status(fixture.node_id, NodeStatus::Ready);
-        // It is in reach and has not said what became of the task.
+        // The node is in reach and has not reported the end of the task.
         fixture.cluster.now = gone_at.plus(muster_domain::one_off::LOST_AFTER);
         fixture.converge();
         assert_eq!(fixture.row().state, OneOffState::Running);

@@ -64,7 +64,7 @@ fn one_entry_records_a_job_and_places_it() {
     assert!(cluster.settle().iter().all(Plan::is_empty));
 }
 
-/// What was there when the places were found was taken since: nothing is placed by half, and the evaluation does it.
+/// Places that were taken after they were found: no instance is placed, and the evaluation places the job.
 #[test]
 fn a_job_whose_places_are_gone_waits_its_turn() {
     let mut cluster = cluster();

@@ -67,7 +67,7 @@ fn claim(until: Timestamp) -> OneOffStep {
     }
 }
 
-/// What was done with the task, whether it owes a callback from its end on, its state, and why it stays.
+/// The steps done with the task, whether it owes a callback once it ended, its state, and why it stays.
 type Case = (
     &'static str,
     bool,

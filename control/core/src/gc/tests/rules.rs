@@ -24,7 +24,7 @@ pub(super) fn ago(age: Duration) -> Timestamp {
     Timestamp(NOW.0 - u64::try_from(age.as_nanos()).unwrap())
 }
 
-/// What is over by default thresholds at [`NOW`] goes.
+/// Collects the objects that are over by default thresholds at [`NOW`].
 fn collected(scene: &Scene) -> State {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
     scene.after(collector.handle_timeout(NOW, NOW))
@@ -61,7 +61,7 @@ pub(super) fn spec(kind: JobType) -> JobSpec {
 
 pub(super) type Allocation = (&'static str, fn(&mut Scene, &mut Put), bool);
 
-/// Of a service that goes on.
+/// Cases of allocations of a service that goes on.
 pub(super) const ALLOCATIONS: &[Allocation] = &[
     ("failed, never replaced", |_, _| {}, false),
     ("lost", |_, put| put.client = ClientStatus::Lost, true),
@@ -239,7 +239,7 @@ fn an_allocation_goes_alone_while_its_evaluation_is_needed() {
     assert_eq!((state.evals().len(), state.allocs().len()), (1, 1));
 }
 
-/// By type, stop, status and age of the evaluation in hours: whether it goes with its allocation.
+/// Cases by type, stop, status and age of the evaluation in hours: whether it goes with its allocation.
 const EVALUATIONS: &[(JobType, bool, JobStatus, u32, bool)] = &[
     (JobType::Service, true, JobStatus::Dead, 2, true),
     (JobType::Service, true, JobStatus::Dead, 1, false),
@@ -280,7 +280,7 @@ fn evaluations_go_by_the_age_of_their_type() {
     assert_eq!(wrong, Vec::<&(JobType, bool, JobStatus, u32, bool)>::new());
 }
 
-/// The job was purged and registered again: what an earlier one left is no result of it.
+/// A job that was purged and registered again: objects that an earlier one left are not its results.
 #[test]
 fn results_of_an_earlier_job_of_the_name_go() {
     let (mut scene, put) = ended(JobType::Batch);
@@ -450,7 +450,7 @@ fn jobs_go_by_the_table() {
     assert_eq!(wrong, Vec::<&str>::new());
 }
 
-/// Of whatever type, as long as one of its versions has a name; by force, too.
+/// A job of any type stays as long as one of its versions has a name; by force, too.
 #[test]
 fn a_job_with_a_tagged_version_stays() {
     for (tags, expected) in [(0, true), (1, false)] {
@@ -465,7 +465,7 @@ fn a_job_with_a_tagged_version_stays() {
     }
 }
 
-/// By age of the evaluation, status and age of the allocation, in hours, of a batch job that ended.
+/// Cases by age of the evaluation, status and age of the allocation, in hours, of a batch job that ended.
 const BELOW: &[(u32, ClientStatus, u32, bool)] = &[
     (5, ClientStatus::Complete, 5, true),
     (5, ClientStatus::Failed, 5, true),
@@ -506,8 +506,8 @@ fn a_job_goes_only_with_everything_below_it() {
     }
 }
 
-/// By status, age in minutes, status of its allocation, whether it is of the job's current version and whether the job is
-/// told to stop.
+/// Cases by status, age in minutes, allocation status, whether it is of the job's current version and whether the job
+/// is told to stop.
 const DEPLOYMENTS: &[(DeploymentStatus, u32, ClientStatus, bool, bool, bool)] = {
     use ClientStatus::{Complete as Ended, Running as Runs};
     use DeploymentStatus::{Cancelled, Failed, Paused, Running, Successful};
@@ -556,7 +556,7 @@ fn deployments_go_by_the_table() {
     }
 }
 
-/// By status, hours since and status of the allocation on it.
+/// Cases by status, hours since and status of the allocation on it.
 const NODES: &[(NodeStatus, u32, ClientStatus, bool)] = &[
     (NodeStatus::Down, 25, ClientStatus::Lost, true),
     (NodeStatus::Down, 24, ClientStatus::Lost, false),

@@ -42,7 +42,7 @@ enum Right {
     Pattern(Pattern),
     Version(version::Conditions),
     Set(BTreeSet<String>),
-    /// Not what the operand takes; nothing compares with it.
+    /// A value that the operand does not take; nothing compares with it.
     Invalid,
 }
 
@@ -94,7 +94,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim)
 }
 
-/// What one side of a constraint reads as on a node.
+/// The value of one side of a constraint on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Side<'a> {
     /// `None`: nothing at all.
@@ -147,7 +147,7 @@ impl<'a> Condition<'a> {
         self.compares(&left, &right)
     }
 
-    /// What both sides read as on `node`.
+    /// Returns the values of both sides on `node`.
     pub(super) fn sides(&self, node: &NodeSpec) -> (Option<String>, Option<String>) {
         let read = |target: &str| {
             let Side { text, found } = resolve(target, node);
@@ -251,7 +251,7 @@ pub(in crate::scheduler) fn names_one_node(target: &str) -> bool {
         .any(|prefix| target.starts_with(prefix))
 }
 
-/// What the reference `target` reads as on `node`; `None` if it is not there.
+/// Returns the value of the reference `target` on `node`; `None` if it is not there.
 pub(in crate::scheduler) fn value_of<'a>(
     target: &'a str,
     node: &'a NodeSpec,
@@ -286,7 +286,7 @@ fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
     }
 }
 
-/// What a target reads as on a device.
+/// Returns the value of a target on a device.
 fn resolve_device<'a>(target: &'a str, device: &'a DeviceGroup) -> Side<'a> {
     if !is_reference(target) {
         return Side {

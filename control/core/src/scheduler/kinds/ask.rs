@@ -1,4 +1,4 @@
-//! What an instance asks for, as nodes of one size see it, and what a sum says of a score.
+//! The ask of an instance, as nodes of one size see it, and the score that follows from a sum.
 
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
@@ -50,7 +50,7 @@ impl Factors {
         }
     }
 
-    /// As nodes with `total` see it. `None`: it is beyond what blocks can tell.
+    /// Returns the ask as nodes with `total` see it. `None`: it is beyond what blocks can tell.
     pub(in crate::scheduler) fn ask(&mut self, total: Amount) -> Option<Ask> {
         let [cpu, memory, disk] = self.amounts?;
         let algorithm = self.algorithm;
@@ -69,7 +69,7 @@ impl Factors {
     }
 }
 
-/// What of a power of ten an instance leaves that asks for `ask` of `total`.
+/// Returns the factor by which an instance that asks for `ask` of `total` changes a power of ten.
 fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
     let mut rows = known.rows.iter().flatten();
     if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {

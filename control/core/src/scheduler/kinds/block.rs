@@ -32,7 +32,7 @@ pub(in crate::scheduler) struct Block {
     pub(super) touched: u64,
 }
 
-/// What the open nodes of a block, or of a kind, have at least and at most.
+/// The least and the most that the open nodes of a block, or of a kind, have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::scheduler) struct Together {
     pub(super) open: u32,
@@ -122,7 +122,7 @@ impl Together {
         ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
     }
 
-    /// How many open nodes have too little, where no node need be looked at to tell.
+    /// Returns the number of open nodes that have too little, where no node need be looked at to tell.
     pub(super) fn short(&self, ask: Ask) -> Option<Short> {
         let [least_cpu, ..] = self.least_free;
         let [most_cpu, most_memory, _] = self.most_free;
@@ -136,7 +136,7 @@ impl Together {
     }
 }
 
-/// How many open nodes have too little, by what they lack first: cpu, memory, disk.
+/// The number of open nodes that have too little, by what they lack first: cpu, memory, disk.
 pub(in crate::scheduler) type Short = [u32; 3];
 
 impl Block {
@@ -155,8 +155,8 @@ impl Block {
         self.numbers[slot] as usize
     }
 
-    /// If the same is free on all open nodes, which are `together`, and it is enough: the sum of each, and which of them
-    /// is the first from `first` on, round the end.
+    /// Returns the sum of each open node and the number of the first, if all have the same free amounts and these
+    /// suffice. `together` summarises the open nodes. The first is the first one from `first` on, round the end.
     pub(super) fn all_alike(
         &self,
         together: &Together,
@@ -186,7 +186,8 @@ impl Block {
         Some((self.sum(any, ask), number))
     }
 
-    /// What is free on two nodes of a kind is equal: so are their scores.
+    /// Whether `cpu` and `memory` are free on the node in `slot`. Nodes of a kind with the same free amounts have
+    /// equal scores.
     pub(in crate::scheduler) fn is_alike(&self, slot: usize, (cpu, memory): (i32, i32)) -> bool {
         // A number that was cut off says nothing.
         self.cpu[slot] == cpu && self.memory[slot] == memory && cpu.max(memory) < i32::MAX
@@ -232,7 +233,7 @@ impl Block {
         least.into_iter().fold(f32::INFINITY, f32::min)
     }
 
-    /// How many open nodes have too little.
+    /// Returns the number of open nodes that have too little.
     #[expect(
         clippy::needless_range_loop,
         clippy::needless_bitwise_bool,
@@ -257,7 +258,7 @@ impl Block {
         [cpu - closed, memory, disk]
     }
 
-    /// What the open nodes have together.
+    /// Returns the summary of the open nodes.
     pub(super) fn together(&self) -> Together {
         let mut together = Together::NOBODY;
         for slot in 0..BLOCK {
@@ -268,7 +269,7 @@ impl Block {
         together
     }
 
-    /// What one open node has.
+    /// Returns the summary of one open node.
     pub(super) fn alone(&self, slot: usize) -> Together {
         let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
         Together {

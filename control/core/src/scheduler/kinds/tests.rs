@@ -18,7 +18,7 @@ fn columns() -> Columns {
     cluster.state.nodes().shared_columns()
 }
 
-/// What a kind says of its nodes, against its nodes.
+/// Checks the data of a kind against its nodes.
 fn check(kinds: &Kinds, columns: &Columns) {
     let mut seen = 0;
     for kind in kinds.all() {

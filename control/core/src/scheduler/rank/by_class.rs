@@ -1,4 +1,4 @@
-//! What nodes of one class have in common, found once for each.
+//! Answers that the nodes of one class share, found once for each class.
 
 /// Answers by the number of the class.
 #[derive(Debug)]

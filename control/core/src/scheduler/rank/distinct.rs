@@ -1,4 +1,4 @@
-//! What instances must not share: nodes (`distinct_hosts`) and values (`distinct_property`).
+//! Nodes (`distinct_hosts`) and values (`distinct_property`) that instances must not share.
 
 use muster_domain::job::{Constraint, JobSpec, Operand, TaskGroup};
 
@@ -54,7 +54,7 @@ fn of_group(group: &TaskGroup) -> impl Iterator<Item = &Constraint> {
 #[derive(Debug)]
 pub(super) struct Property<'a> {
     pub(super) attribute: &'a str,
-    /// Of the whole job, not of the group.
+    /// Whether the rule holds for the whole job, not for the group.
     pub(super) of_job: bool,
     max: u32,
     pub(super) values: Values,

@@ -1,13 +1,13 @@
-//! Who makes room where there is none.
+//! Chooses the allocations that make room where there is none.
 //!
-//! For each candidate the allocations that would go are chosen as `preempt` says. Who holds ports, devices and cores
-//! that are asked for goes first, the least important of them. Whom that spares in the end stays: where
-//! anybody goes for such things, everybody who goes has to. If Nomad's rule for devices gives fewer or less
+//! For each candidate the allocations that would go are chosen as `preempt` says. Holders of ports, devices and cores
+//! that are asked for go first, the least important of them. A holder that need not go after all stays. Where an
+//! allocation goes for such things, every allocation that goes has to. If Nomad's rule for devices gives fewer or less
 //! important ones, it is followed. The node is scored as it would be then, with a component for how little is lost.
 //!
-//! Who goes is worked out only for candidates that are about to be chosen: of the others it is known that they
-//! cannot be better than [`at_most`] says. It is forgotten again when the plan changed the candidate, or evicts
-//! so many of a group elsewhere that somebody else may go.
+//! The victims are worked out only for candidates that are about to be chosen. The others cannot be better than
+//! [`at_most`] says. The choice is forgotten again when the plan changed the candidate. It is also forgotten when the
+//! plan evicts so many of a group elsewhere that another allocation may go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use crate::scheduler::fleet::{self, Extras, Fleet};
 use crate::scheduler::preempt::{self, Candidate, Loss, Room};
 use crate::state::{AllocView, Held};
 
-/// What each candidate would cost.
+/// The cost of each candidate.
 #[derive(Debug)]
 pub(super) struct Evictions {
     best: Grouped,
@@ -31,16 +31,16 @@ pub(super) struct Evictions {
     is_worked_out: Vec<bool>,
     /// Candidates that changed since.
     outdated: Vec<usize>,
-    /// Those that were worked out and on which somebody else goes if the plan evicts enough elsewhere.
+    /// Candidates that were worked out and on which other allocations go if the plan evicts enough elsewhere.
     swaying: Vec<usize>,
-    /// It did.
+    /// Whether the plan did.
     is_swayed: bool,
 }
 
 /// More than rounding makes of a sum of components, which are a handful and hardly above 1.
 const ROUNDED: f64 = 1e-12;
 
-/// Who goes, and what becomes of the candidate's score by that.
+/// The allocations that go, and the candidate's score after that.
 struct Choice<'a> {
     /// The own part of the score.
     own: Own,
@@ -116,8 +116,8 @@ impl Evictions {
     }
 }
 
-/// The own part of a candidate's score is no more than this, whoever goes: no more of the node is used than now and by
-/// the instance, nor more than there is, and nothing is lost.
+/// The upper bound of the own part of a candidate's score, for any victims. No more of the node is used than now and
+/// by the instance, nor more than there is, and nothing is lost.
 fn at_most(ranking: &Ranking<'_>, fleet: &Fleet<'_>, at: usize) -> Own {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
@@ -144,7 +144,7 @@ fn own_of(ranking: &Ranking<'_>, terms: Terms, victims: &[AllocView<'_>]) -> Own
     Own::of(components.chain([score(victims)]))
 }
 
-/// Who goes from a candidate, if that helps.
+/// Returns the allocations that go from a candidate, if that helps.
 fn choice<'a>(
     ranking: &Ranking<'_>,
     fleet: &Fleet<'a>,
@@ -197,7 +197,8 @@ pub(super) fn best_of_all(
     best
 }
 
-/// How little is lost, between 0 and 1: Nomad's curve over the victims' priorities, each job's counted once.
+/// Returns a score for the loss, between 0 and 1: the less is lost, the higher. It is Nomad's curve over the victims'
+/// priorities, each job's counted once.
 fn score(victims: &[AllocView<'_>]) -> f64 {
     const RATE: f64 = 0.0048;
     const MIDDLE: f64 = 2048.0;
@@ -221,9 +222,10 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
     1.0 / (1.0 + libm::exp(RATE * (net - MIDDLE)))
 }
 
-/// Who goes so that one instance fits node `number`, at least one; `None` if nobody can make that so.
+/// Returns the allocations that go so that one instance fits node `number`, at least one. `None` if no choice can make
+/// it fit.
 ///
-/// Never more of them than Nomad's rule gives, nor more important ones.
+/// They are never more than Nomad's rule gives, nor more important.
 pub(super) fn victims<'a>(
     ranking: &Ranking<'_>,
     fleet: &Fleet<'a>,
@@ -238,7 +240,7 @@ fn priority_of(alloc: &AllocView<'_>) -> u8 {
     alloc.job().spec.priority
 }
 
-/// How many of its group may go at a time without anybody minding; 0: nobody minds.
+/// Returns the number of allocations of its group that may go at a time without a penalty; 0: without limit.
 fn max_parallel(alloc: AllocView<'_>) -> u32 {
     let migrate = alloc.group().migrate.as_ref();
     migrate.map_or(0, |migrate| migrate.max_parallel)
@@ -256,11 +258,12 @@ struct Crowd<'r, 'a> {
     fleet: &'r Fleet<'a>,
     number: usize,
     room: Room,
-    /// What one instance takes of the room.
+    /// The amounts that one instance takes of the room.
     ask: Amount,
-    /// Of the asking job.
+    /// Priority of the asking job.
     priority: u8,
-    /// Who may go; where ports, cores or devices are asked for, the least important first, of those the youngest.
+    /// The allocations that may go. Where ports, cores or devices are asked for, the least important come first, of
+    /// those the youngest.
     may_go: Vec<AllocView<'a>>,
 }
 
@@ -298,7 +301,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
         }
     }
 
-    /// Who goes; see [`victims`].
+    /// Returns the allocations that go; see [`victims`].
     fn victims(&self) -> Option<Vec<AllocView<'a>>> {
         let ours = self.make_room(self.least_important()?);
         let theirs = self.by_device_group().and_then(|gone| self.make_room(gone));
@@ -309,8 +312,8 @@ impl<'r, 'a> Crowd<'r, 'a> {
         }
     }
 
-    /// Whether who goes depends on what the plan evicts elsewhere: there are groups to choose from, and one of them would
-    /// rather not lose too many.
+    /// Whether the choice of victims depends on the plan's evictions elsewhere. It does if there are groups to choose
+    /// from, and one of them would rather not lose too many.
     fn sways(&self) -> bool {
         let Some(first) = self.may_go.first() else {
             return false;
@@ -330,15 +333,15 @@ impl<'r, 'a> Crowd<'r, 'a> {
         fleet::assign(spec, held, self.extras, self.fleet.seed()).is_ok()
     }
 
-    /// Those who hold ports, cores and devices that are asked for, the least important first, until these are to
-    /// be had; `None` if they never are.
+    /// Returns the holders of ports, cores and devices that are asked for, the least important first, until these are
+    /// free. `None` if they never are.
     fn least_important(&self) -> Option<Vec<AllocView<'a>>> {
         if self.has_extras() {
             return Some(Vec::new());
         }
         let spec = self.fleet.spec(self.number)?;
         let is_any_port_asked = self.extras.ports().iter().any(|ask| ask.fixed.is_none());
-        // There are so many dynamic ports that whoever holds one is hardly ever in the way.
+        // There are so many dynamic ports that a holder of one is hardly ever in the way.
         let of_any_port = is_any_port_asked.then_some(true);
         let mut attempts = std::iter::once(false).chain(of_any_port);
         attempts.find_map(|any_port| {
@@ -377,9 +380,9 @@ impl<'r, 'a> Crowd<'r, 'a> {
             || devices.iter().any(matches)
     }
 
-    /// Nomad's way to the same: whoever has one of the ports; then for each ask for devices, of the groups that would
-    /// do, the holders whose priorities sum up to least, each priority counted once. `None` where it has no
-    /// answer; nobody goes for cores there.
+    /// Nomad's way to the same. The holders of the ports go first. Then, for each ask for devices, it takes one of the
+    /// groups that would do: the one whose holders' priorities sum up to least, each priority counted once. `None`
+    /// where it has no answer; nobody goes for cores there.
     fn by_device_group(&self) -> Option<Vec<AllocView<'a>>> {
         let is_asked = self.extras.devices().next().is_some() && self.extras.core_count() == 0;
         if !is_asked || self.has_extras() {
@@ -419,8 +422,8 @@ impl<'r, 'a> Crowd<'r, 'a> {
         self.can_have(spec, &held).then_some(gone)
     }
 
-    /// Who leaves `wanted` of `device` free, the least important first; of those who have so many that others need not
-    /// go, the ones with the most.
+    /// Returns the allocations that leave `wanted` of `device` free, the least important first. Of those that have so
+    /// many that others need not go, it takes the ones with the most.
     fn holders_of(
         &self,
         device: &DeviceGroup,

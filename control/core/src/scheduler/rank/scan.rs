@@ -1,10 +1,10 @@
-//! The best node where nothing but the node itself decides: no spreads, no properties that must differ, no cores,
-//! no devices, nothing that speaks of one node by name.
+//! The best node where nothing but the node itself decides: no spreads, no properties that must differ, no cores, no
+//! devices, no condition that names one node.
 //!
-//! Nodes are looked at by kind (`scheduler/kinds.rs`), each block of them for its least sum; those whose sums
-//! are nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Nodes
-//! about which there is more to say than their sum (instances of the group are there, the instance failed there, a port is taken)
-//! stand aside, in the order of their exact scores.
+//! Nodes are looked at by kind (`scheduler/kinds.rs`), each block of them for its least sum. Those whose sums are
+//! nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Some
+//! nodes have more to them than their sum: instances of the group are there, the instance failed there, or a port is
+//! taken. They stand aside, in the order of their exact scores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const RANKED_FROM: usize = 32;
 /// On fewer nodes than this both cost next to nothing.
 const WORTH_A_RANKING: usize = 256;
 
-/// What came of looking for a place.
+/// The result of looking for a place.
 #[derive(Debug)]
 pub(in crate::scheduler) enum Found {
     /// The best.
@@ -59,7 +59,7 @@ struct Usable {
     is_sum: bool,
 }
 
-/// How much is known of a block.
+/// The kind of value that is known of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Bound,
@@ -75,7 +75,7 @@ struct Best {
 }
 
 impl Usable {
-    /// What is known of some blocks changed.
+    /// Brings the totals up to date after some blocks changed.
     fn summarise(&mut self, kind: &Kind, algorithm: Algorithm) {
         self.low = if self.least.is_empty() {
             kind.whole.bound(self.ask, algorithm)
@@ -92,7 +92,7 @@ impl Usable {
         sums.fold(f32::INFINITY, f32::min)
     }
 
-    /// From here on each block is looked at.
+    /// Has each block looked at from here on.
     fn open(&mut self, kind: &Kind, algorithm: Algorithm) {
         if self.least.is_empty() {
             let bounds = kind.together.iter();
@@ -171,7 +171,7 @@ pub(in crate::scheduler) struct Scan<'a> {
     /// Instances of the group that came or went since.
     moved: Vec<(usize, i32)>,
     refusals: u32,
-    /// As it was before the first was placed.
+    /// The metrics before the first instance was placed.
     metrics: PlacementMetrics,
 }
 
@@ -354,7 +354,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// How things stood before the first was placed.
+    /// Takes out the metrics before the first instance was placed.
     pub(in crate::scheduler) fn take_metrics(&mut self) -> PlacementMetrics {
         std::mem::take(&mut self.metrics)
     }
@@ -510,7 +510,7 @@ impl<'a> Scan<'a> {
 
     fn rank(&self, number: usize, score: f64) -> Rank {
         let bits = score.to_bits();
-        // Ascending with the score, whatever its sign.
+        // Ascending with the score, for either sign.
         let ascending = if bits >> 63 == 1 {
             !bits
         } else {
@@ -737,7 +737,7 @@ impl<'a> Scan<'a> {
                 continue;
             }
             let number = block.number(slot);
-            // No better than one that was refused, and its number is no lower.
+            // The node is not better than one that was refused, and its number is not lower.
             if refused.is_some_and(|(other, at)| sum >= other && number >= at) {
                 continue;
             }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use muster_domain::job::Spread;
 
-/// What a value gets that no instance should have, and a node without the attribute.
+/// The score of a value that no instance should have, and of a node without the attribute.
 const WORST: f64 = -1.0;
 
 /// One spread of a group, and where its instances are.
@@ -47,9 +47,9 @@ impl Instances {
 
 #[derive(Clone, Debug)]
 enum Goal {
-    /// The same for all values.
+    /// The same number for all values.
     Even,
-    /// So many for each value.
+    /// A number for each value.
     Targets {
         /// This spread's part of the score.
         share: f64,
@@ -127,7 +127,7 @@ impl SpreadUse {
             .expect("it was there or was inserted")
     }
 
-    /// The same over values that are numbered: `values[number]` is the value.
+    /// Returns the same spread over values that are numbered: `values[number]` is the value.
     pub(super) fn numbered(&self, values: &[String]) -> Numbered {
         let number = |value: &String| values.iter().position(|known| known == value);
         let mut used = vec![Instances::default(); values.len()];
@@ -161,7 +161,7 @@ impl SpreadUse {
         }
     }
 
-    /// What one more instance on a node with `value` is worth; `None`: the node has no such attribute.
+    /// Returns the score of one more instance on a node with `value`; `None`: the node has no such attribute.
     #[cfg(test)]
     pub(in crate::scheduler) fn boost(&self, value: Option<&str>) -> f64 {
         let Some(value) = value else { return WORST };
@@ -190,7 +190,7 @@ impl SpreadUse {
     }
 }
 
-/// What one more instance is worth to a value that has `used` of so many.
+/// Returns the score of one more instance for a value that has `used` of `wanted` instances.
 fn toward(wanted: Option<f64>, used: u32, share: f64) -> f64 {
     match wanted {
         None | Some(0.0) => WORST,
@@ -198,7 +198,7 @@ fn toward(wanted: Option<f64>, used: u32, share: f64) -> f64 {
     }
 }
 
-/// What one more instance is worth to a value that has `used`, where the least and the most of any are so.
+/// Returns the score of one more instance for a value that has `used`, where the values have from `least` to `most`.
 fn level(used: u32, least: u32, most: u32) -> f64 {
     let (least_of, used_of) = (f64::from(least), f64::from(used));
     if used == least && least == most {
@@ -238,7 +238,7 @@ impl Numbered {
         }
     }
 
-    /// What one more instance is worth, by value; the last is for nodes without the attribute.
+    /// Sets the score of one more instance by value; the last is for nodes without the attribute.
     pub(super) fn boosts(&self, boosts: &mut Vec<f64>) {
         boosts.clear();
         match &self.wanted {

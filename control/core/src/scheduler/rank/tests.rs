@@ -36,7 +36,7 @@ fn is_terminal(alloc: &Value) -> bool {
     alloc["desired_status"] != "run" || ended.contains(&alloc["client_status"].as_str().unwrap())
 }
 
-/// What a recorded allocation asks for; its cores are given, so their worth is known.
+/// Returns the ask of a recorded allocation; its cores are given, so their worth is known.
 fn ask_of(alloc: &Value) -> Amount {
     let mut group = group("main");
     group.ephemeral_disk.size = Mb(u32::try_from(number(&alloc["disk_mb"])).unwrap());
@@ -57,7 +57,7 @@ fn ask_of(alloc: &Value) -> Amount {
     group.ask()
 }
 
-/// What is used, whether it fits, and the score.
+/// Compares the used amounts, whether the instance fits, and the score.
 fn judge_fit(case: &Value) -> Outcome {
     let (node, dimension) = (&case["node"], case["dimension"].as_str().unwrap());
     let total = amount(node, "").minus(amount(node, "reserved_"));

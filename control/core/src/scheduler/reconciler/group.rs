@@ -115,7 +115,7 @@ pub(super) struct Reconciler<'a, 'd, 'i> {
     /// The group within the deployment, or as it would be.
     state: DeploymentGroup,
     has_deployment: bool,
-    /// How many instances may come by this plan.
+    /// Number of instances that may come by this plan.
     slice: u32,
     work: GroupWork,
 }
@@ -163,7 +163,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.state.desired_canaries != 0 && !self.state.promoted
     }
 
-    /// What to do.
+    /// Returns the work for the group.
     pub(super) fn run(self) -> GroupWork {
         if self.group.instances.is_empty() && self.deployments.current.is_none() {
             self.begin()
@@ -271,7 +271,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.work.unreachable.extend(new);
     }
 
-    /// Of an instance that came back and its replacement one goes on.
+    /// Keeps one of an instance that came back and its replacement.
     fn choose_after_comeback(&mut self, untainted: &mut ById<'a>) {
         let back: Vec<&Instance> = untainted
             .values()
@@ -310,7 +310,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         all
     }
 
-    /// Nothing of an earlier job of another type goes on.
+    /// Leaves out instances of an earlier job of another type: none of them goes on.
     fn without_other_types(&mut self, all: ById<'a>) -> ById<'a> {
         let is_other = |(_, instance): &(AllocId, &Instance)| instance.is_of_other_type;
         let (others, all) = all.into_iter().partition(is_other);
@@ -503,7 +503,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             work.stop.push(stop(instance.id, NOT_NEEDED));
             true
         };
-        // Promoted canaries take the place of whoever has their name.
+        // Promoted canaries take the place of the instances that have their names.
         if !waiting && !canaries.is_empty() {
             let canary_names: BTreeSet<u32> =
                 canaries.values().map(|canary| canary.name_index).collect();
@@ -600,7 +600,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         true
     }
 
-    /// How many instances may be replaced now.
+    /// Returns the number of instances that may be replaced now.
     fn limit(&self, untainted: &ById<'a>, destructive: &ById<'a>, migrate: &ById<'a>) -> u32 {
         let Some(update) = self.spec.update.filter(|_| self.has_strategy()) else {
             return self.spec.count;
@@ -727,7 +727,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.work.counts.ignore += count(self.work.held_back.len());
     }
 
-    /// What was lost or has failed is replaced although the deployment stands still.
+    /// Replaces instances that were lost or have failed although the deployment stands still.
     fn place_regardless(&mut self, place: &[Placement], now: &ById<'a>, lost: &ById<'a>) {
         let allowed = place.len().min(lost.len());
         self.work.counts.place += count(allowed);
@@ -834,7 +834,7 @@ fn keeps_original(
     }
 }
 
-/// What an instance that is on a good node is to its group.
+/// The standing of an instance on a good node in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It is one of the instances wanted.

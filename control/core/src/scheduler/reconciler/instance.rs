@@ -5,10 +5,10 @@ use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
 
 use crate::scheduler::update::Change;
 
-/// What is wrong with an allocation's node.
+/// The fault of an allocation's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Taint {
-    /// Nothing.
+    /// The node is well.
     Healthy,
     /// It is being emptied.
     Draining,
@@ -18,23 +18,23 @@ pub(in crate::scheduler) enum Taint {
     Down,
 }
 
-/// What decides between an allocation that came back and its replacement.
+/// The facts that decide between an allocation that came back and its replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::scheduler) struct Comeback {
-    /// What replaced it.
+    /// The allocation that replaced it.
     pub(in crate::scheduler) next: Option<AllocId>,
     /// The score of its node.
     pub(in crate::scheduler) score: Score,
-    /// When its first task started.
+    /// Start time of its first task.
     pub(in crate::scheduler) started_at: Option<Timestamp>,
 }
 
 /// An earlier replacement in the same row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) struct RescheduleEvent {
-    /// When.
+    /// Time of the replacement.
     pub(in crate::scheduler) at: Timestamp,
-    /// After which delay.
+    /// Delay before the replacement.
     pub(in crate::scheduler) delay: std::time::Duration,
 }
 
@@ -48,14 +48,14 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) id: AllocId,
     pub(in crate::scheduler) name_index: u32,
     pub(in crate::scheduler) taint: Taint,
-    /// Of an older version or of an earlier job of the name.
+    /// It is of an older version or of an earlier job of the name.
     pub(in crate::scheduler) is_older: bool,
-    /// Of an earlier job of the name that was of another type.
+    /// It is of an earlier job of the name that was of another type.
     pub(in crate::scheduler) is_of_other_type: bool,
-    /// Of exactly the current version.
+    /// It is of exactly the current version.
     pub(in crate::scheduler) is_current: bool,
     pub(in crate::scheduler) version: u64,
-    /// What the difference to the current version asks for.
+    /// The change that the difference to the current version asks for.
     pub(in crate::scheduler) change: Change,
     pub(in crate::scheduler) desired: DesiredStatus,
     pub(in crate::scheduler) client: ClientStatus,
@@ -70,13 +70,13 @@ pub(in crate::scheduler) struct Instance {
     /// The evaluation that goes on with it.
     pub(in crate::scheduler) follow_up: Option<EvalId>,
     pub(in crate::scheduler) transition: Transition,
-    /// When it failed.
+    /// Time of its failure.
     pub(in crate::scheduler) ended_at: Timestamp,
-    /// When it was marked lost.
+    /// Time at which it was marked lost.
     pub(in crate::scheduler) lost_at: Option<Timestamp>,
     /// Oldest first.
     pub(in crate::scheduler) events: Vec<RescheduleEvent>,
-    /// What counts if it was out of reach.
+    /// The facts that count if it was out of reach.
     pub(in crate::scheduler) comeback: Comeback,
 }
 

@@ -111,7 +111,7 @@ fn deployment(case: &Value) -> Option<Deployment> {
     })
 }
 
-/// What the recorded cases have.
+/// The client states in the recorded cases.
 const CLIENTS: [ClientStatus; 5] = [
     ClientStatus::Pending,
     ClientStatus::Running,
@@ -197,7 +197,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
     }
 }
 
-/// What was decided, in one form for both sides.
+/// Returns the decisions, in one form for both sides.
 fn ours(work: &Work, names: &[&str]) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for (group, name) in work.groups.iter().zip(names) {

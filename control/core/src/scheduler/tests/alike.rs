@@ -1,4 +1,4 @@
-//! Whoever may choose chooses the same: a scan of the kinds what a ranking of all nodes does.
+//! A scan of the kinds chooses the same node as a ranking of all nodes.
 
 use muster_domain::alloc::{PlacementMetrics, Score};
 use muster_domain::fixture;
@@ -34,7 +34,7 @@ fn node(number: u32) -> NodeSpec {
     spec
 }
 
-/// What is asked for: which bits are set.
+/// Bits of the flags that select the ask.
 const SPREAD_ALGORITHM: u8 = 1;
 const AFFINITY: u8 = 2;
 const AWAY: u8 = 4;
@@ -79,8 +79,9 @@ fn wanted(flags: u8, count: u32, cpu: u32, memory: u32) -> JobSpec {
     spec
 }
 
-/// What both say alike: the scores, not which of equal nodes has them; and without ports, for nodes on which one is
-/// taken are counted only by who looks at each node alone.
+/// Returns the metrics that both choosers report alike. That leaves out which of equal nodes has a score. With ports,
+/// it leaves out the scores and the counts of exhausted nodes as well. Only a chooser that looks at each node alone
+/// counts nodes on which a port is taken.
 fn known(metrics: PlacementMetrics, has_port: bool) -> (PlacementMetrics, Vec<Score>) {
     let scores = metrics.scores.iter().map(|score| score.normalised);
     let scores = if has_port {
@@ -323,6 +324,6 @@ fn who_wants_the_same_is_known_without_saying_it_again() {
         );
         same += usize::from(asks == others);
     }
-    // Each job and itself; the first two jobs; whoever says `linux` once, wherever.
+    // Each job and itself; the first two jobs; those that say `linux` once, anywhere.
     assert_eq!(same, 13 + 2 + 2);
 }

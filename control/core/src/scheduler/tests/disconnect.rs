@@ -48,7 +48,7 @@ impl Pair {
         (alloc.desired(), alloc.client_status())
     }
 
-    /// What took the place of the original.
+    /// The allocation that took the place of the original.
     fn replacement(&self) -> Option<AllocId> {
         let original = self.cluster.state.allocs().get(&self.original).unwrap();
         original.next()
@@ -159,7 +159,7 @@ fn of_one_that_came_back_and_its_replacement_one_goes_on() {
     }
 }
 
-/// What was replaced when it went out of reach is not replaced again.
+/// An instance that was replaced when it went out of reach is not replaced again.
 #[test]
 fn one_that_does_not_come_back_in_time_is_lost_once() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
@@ -177,8 +177,8 @@ fn one_that_does_not_come_back_in_time_is_lost_once() {
     assert_eq!(pair.count(), 2);
 }
 
-/// An entry is written some time after its plan was made, most of all after an election. What looks again when the
-/// plan says must find the time over: nobody looks after it.
+/// An entry is written some time after its plan was made, most of all after an election. The evaluation that
+/// looks again when the plan says must find the time over: nobody looks after it.
 #[test]
 fn one_that_does_not_come_back_is_lost_however_late_its_plan_was_written() {
     for job_type in [JobType::Service, JobType::System] {

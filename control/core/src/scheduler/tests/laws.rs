@@ -1,4 +1,4 @@
-//! What must hold for every cluster and job.
+//! Properties that must hold for every cluster and job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,7 +184,7 @@ proptest! {
             take(&mut cluster, step);
         }
 
-        // Whatever waits for a time has its time: what is due within a second is done at once.
+        // Every wait has its time: work that is due within a second is done at once.
         for _ in 0..3 {
             cluster.advance(Duration::from_hours(2));
             cluster.settle();

@@ -27,7 +27,7 @@ use crate::watch;
 
 const NODES: u64 = 5;
 
-/// What to do, and three numbers that say how.
+/// The action, and three numbers as its parameters.
 type Step = (u8, u16, u16, u16);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -396,7 +396,7 @@ proptest! {
     #[test]
     fn a_job_at_rest_stays_at_rest(steps in steps()) {
         let mut life = Life::of(&steps);
-        // Whatever waits for a time has its time.
+        // Every wait has its time.
         for _ in 0..20 {
             life.cluster.advance(Duration::from_mins(10));
             life.look();
@@ -413,7 +413,7 @@ proptest! {
         }
     }
 
-    /// What `why` says of a node is what the scheduler does with it.
+    /// The verdict of `why` on a node agrees with the scheduler's.
     #[test]
     fn why_agrees_with_the_scheduler(steps in steps()) {
         let life = Life::of(&steps);

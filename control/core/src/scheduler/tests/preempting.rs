@@ -1,4 +1,4 @@
-//! Who makes room: in scheduler, state and plan together.
+//! Allocations that make room: in scheduler, state and plan together.
 
 mod laws;
 mod recorded;
@@ -59,8 +59,8 @@ fn machine() -> NodeSpec {
     spec
 }
 
-/// The example of Nomad's documentation: priorities 70, 50 and 20, and a job of priority 75 that asks for 2 GB of memory
-/// and 1 GB of disk.
+/// The example of Nomad's documentation: priorities 70, 50 and 20, and a job of priority 75 that asks for 2 GB of
+/// memory and 1 GB of disk.
 #[test]
 fn a_job_of_priority_75_preempts_a1_a2_and_a4_and_never_a6() {
     let mut cluster = cluster();

@@ -1,4 +1,4 @@
-//! What is asked of an allocation and thought of it, in one byte of its row.
+//! The wanted state, health, canary mark and transition of an allocation, in one byte of its row.
 
 use muster_domain::alloc::{DesiredStatus, Transition};
 

@@ -3,12 +3,12 @@
 use muster_domain::alloc::{AllocReport, ClientStatus, RemoteHandle};
 use muster_domain::job::TaskGroup;
 
-/// What is known of an allocation's remote tasks.
+/// The remote tasks of an allocation, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Remote {
     /// Handles of those that run: as its agent reported, or as another allocation handed them over.
     pub(super) running: Vec<RemoteHandle>,
-    /// Those that another allocation was given. Its own agent leaves them.
+    /// Handles that another allocation was given. Its own agent leaves the tasks.
     pub(super) handed: Vec<RemoteHandle>,
     /// Somebody asked for this very allocation to be stopped, so nothing of it is handed over.
     pub(super) stop_asked: bool,
@@ -35,7 +35,8 @@ impl Remote {
         self.stop_asked
     }
 
-    /// What a report makes of it. An allocation that has ended, as its agent says, leaves nothing any more.
+    /// Returns the remote tasks after a report. An allocation that has ended, as its agent says, leaves no task any
+    /// more.
     pub(super) fn reported(&self, report: &AllocReport, group: &TaskGroup) -> Self {
         let has_ended = match report.client_status {
             ClientStatus::Complete | ClientStatus::Failed => true,

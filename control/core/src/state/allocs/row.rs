@@ -1,8 +1,8 @@
 //! A row of the table of allocations, as few bytes as it takes.
 //!
-//! What the instances that one plan places for one group have in common is in their [`Cohort`]; what
-//! few rows have is in [`Extra`]. A field that is rare belongs there, one that siblings share into the
-//! cohort; only what differs on every row and changes as it runs belongs into [`Row`].
+//! Data shared by the instances that one plan places for one group are in their [`Cohort`]. Data that few rows have
+//! are in [`Extra`]. A rare field belongs there, one that siblings share into the cohort. Only data that differ on
+//! every row and change as it runs belong into [`Row`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +19,7 @@ use super::remote::Remote;
 use super::tasks::Tasks;
 use crate::state::digest::Digest;
 
-/// What the instances that one plan places for one group have in common.
+/// The data shared by the instances that one plan places for one group.
 #[derive(Debug)]
 pub(crate) struct Cohort {
     pub(super) job: Arc<JobVersion>,
@@ -31,14 +31,14 @@ pub(crate) struct Cohort {
     pub(super) deployment: Option<DeploymentId>,
     /// The job's key, which the version has only in parts.
     pub(super) key: Arc<JobKey>,
-    /// What one instance asks for, added up.
+    /// The amounts that one instance asks for, added up.
     pub(super) ask: Amount,
     hash: u64,
-    /// How large its job is where it is sent, once that was measured.
+    /// Size of its job in bytes where it is sent, once that was measured.
     job_bytes: OnceLock<usize>,
 }
 
-/// By content; two cohorts may say the same after a snapshot.
+/// Compares by content; two cohorts may be equal after a snapshot.
 impl PartialEq for Cohort {
     fn eq(&self, other: &Self) -> bool {
         let same_job = Arc::ptr_eq(&self.job, &other.job) || self.job == other.job;
@@ -84,7 +84,8 @@ impl Cohort {
         }))
     }
 
-    /// The same instances as group `group_at` of another version of their job, within `deployment`.
+    /// Returns the cohort of the same instances in group `group_at` of another version of their job, within
+    /// `deployment`.
     pub(crate) fn of_version(
         &self,
         job: Arc<JobVersion>,
@@ -104,7 +105,7 @@ impl Cohort {
         &self.job
     }
 
-    /// How large the job is where it is sent, as `measure` says; asked once.
+    /// Returns the size of the job in bytes where it is sent, as `measure` says; asked once.
     pub(super) fn job_bytes(&self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
         *self.job_bytes.get_or_init(|| measure(&self.job))
     }
@@ -131,7 +132,7 @@ impl Cohort {
     }
 }
 
-/// What few allocations have. Issue by issue more comes here: a row without any of it pays eight bytes.
+/// The data that few allocations have. Later features add more here: a row without any of it pays eight bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Extra {
     /// Ports, cores and devices it holds.
@@ -149,11 +150,11 @@ pub(crate) struct Extra {
     pub(super) preempted_by: Option<AllocId>,
     /// Allocations whose place it took.
     pub(super) preempted: Vec<AllocId>,
-    /// When its node was found lost or out of reach.
+    /// Time at which its node was found lost or out of reach.
     pub(super) unreachable_at: Option<Timestamp>,
-    /// Why it is to stop, where that is no phrase.
+    /// The reason for which it is to stop, where that is not a phrase.
     pub(super) desired_text: String,
-    /// What its agent says, where that is no phrase.
+    /// The words of its agent, where they are not a phrase.
     pub(super) client_text: String,
     /// Its tasks that run on another system.
     pub(super) remote: Option<Box<Remote>>,
@@ -307,7 +308,7 @@ impl Row {
         }
     }
 
-    /// Sets what became of it, and why.
+    /// Sets its client status, and the reason for it.
     pub(crate) fn set_client(&mut self, status: ClientStatus, why: &str) {
         self.client_status = status;
         self.client_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
@@ -359,7 +360,7 @@ impl Row {
         self.alloc_modify_index = index;
     }
 
-    /// Marks it changed in a way that is no event in its life.
+    /// Marks it changed in a way that does not count as an event in its life.
     pub(crate) fn touch_silently(&mut self, index: LogIndex) {
         self.modify_index = index;
     }

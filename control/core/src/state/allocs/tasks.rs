@@ -53,7 +53,7 @@ impl Tasks {
         Self::from_bytes(writer.as_slice())
     }
 
-    /// What [`Self::pack`] was given, with the same group and time.
+    /// Returns the task states that [`Self::pack`] was given, with the same group and time.
     pub(super) fn unpack(
         &self,
         group: &TaskGroup,

@@ -1,4 +1,4 @@
-//! How everybody reads an allocation.
+//! The view through which every reader sees an allocation.
 
 use std::sync::Arc;
 
@@ -61,7 +61,8 @@ impl<'a> AllocView<'a> {
         &self.row.cohort.job
     }
 
-    /// How large its job is where it is sent, as `measure` says: asked once for all that were placed together.
+    /// Returns the size of its job in bytes where it is sent, as `measure` says. It is asked once for all that were
+    /// placed together.
     pub fn job_bytes(self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
         self.row.cohort.job_bytes(measure)
     }
@@ -82,12 +83,12 @@ impl<'a> AllocView<'a> {
         self.row.cohort.group()
     }
 
-    /// What it takes of its node.
+    /// The amounts that it takes of its node.
     pub fn ask(self) -> Amount {
         self.row.ask()
     }
 
-    /// What it would take if its group asked for `of_group`: the cores that it holds stay.
+    /// The amounts that it would take if its group asked for `of_group`: the cores that it holds stay.
     pub(crate) fn ask_with(self, of_group: Amount) -> Amount {
         let cores_mhz = self.holding().cores_mhz();
         Amount {
@@ -145,7 +146,7 @@ impl<'a> AllocView<'a> {
             .map_or(&[], |extra| extra.preempted.as_slice())
     }
 
-    /// When its node was found lost or out of reach.
+    /// Returns the time at which its node was found lost or out of reach.
     pub(crate) fn unreachable_at(self) -> Option<Timestamp> {
         self.row.extra().and_then(|extra| extra.unreachable_at)
     }
@@ -242,7 +243,7 @@ impl<'a> AllocView<'a> {
         unpack(self.id(), self.key, self.node_id(), self.row)
     }
 
-    /// What to tell its agent.
+    /// The wanted state to send to its agent.
     pub fn to_desired(self) -> DesiredAlloc {
         DesiredAlloc {
             alloc_id: self.id(),
@@ -259,7 +260,7 @@ impl<'a> AllocView<'a> {
         }
     }
 
-    /// What to tell its agent of its remote tasks, besides; `None`: it has none that matter to another agent.
+    /// The wanted state of its remote tasks, to send to its agent. `None`: it has none that matter to another agent.
     pub fn to_remote(self) -> Option<RemoteAlloc> {
         let remote = RemoteAlloc {
             alloc_id: self.id(),
@@ -286,7 +287,7 @@ impl SavedAlloc {
         id_of(self.cluster, self.key)
     }
 
-    /// Where it runs.
+    /// Returns the node where it runs.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.node_id

@@ -3,7 +3,7 @@ use muster_domain::fixture::{job, node};
 use super::*;
 use crate::fixture::Cluster;
 
-/// What a scheduler that keeps the pages of its last look must read again.
+/// The pages that a scheduler that keeps those of its last look must read again.
 fn changed_pages(before: &Nodes, after: &Nodes) -> Vec<usize> {
     let pairs = before.pages().zip(after.pages()).enumerate();
     pairs

@@ -1,8 +1,9 @@
-//! Who goes, on small nodes with ports, cores and devices: held against every set that could go and against
-//! Nomad's rule.
+//! The allocations that go, on small nodes with ports, cores and devices. They are checked against every set that
+//! could go and against Nomad's rule.
 //!
-//! Where nobody goes for a port, a core or a device, Nomad's rule is followed to the letter; what holds for it is
-//! in `preempt/tests/laws.rs`. Everywhere else whoever goes has to: without any one of them there is not enough.
+//! Where nobody goes for a port, a core or a device, Nomad's rule is followed to the letter. Its laws are in
+//! `preempt/tests/laws.rs`. Everywhere else each allocation that goes has to: without any one of them there is not
+//! enough.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ const CORES: u16 = 4;
 /// The kinds of devices on a node, and how many there are of each.
 const DEVICES: [(&str, usize); 2] = [("t4", 3), ("v100", 4)];
 
-/// What a job asks for.
+/// The ask of a job.
 #[derive(Clone, Debug)]
 struct Ask {
     priority: u8,
@@ -115,7 +116,7 @@ fn machine(has_two_addresses: bool) -> NodeSpec {
     spec
 }
 
-/// What `alloc` takes of the node, its cores included.
+/// Returns the amounts that `alloc` takes of the node, its cores included.
 fn amount_of(alloc: &Allocation) -> Amount {
     let mut amount = alloc.group().ask();
     amount.cpu_mhz += alloc.holding.cores_mhz();
@@ -141,7 +142,7 @@ struct Case {
     node: NodeSpec,
     running: Vec<Allocation>,
     ask: Ask,
-    /// What the group asks for, cores included.
+    /// The ask of the group, cores included.
     amount: Amount,
 }
 
@@ -315,7 +316,7 @@ impl Case {
     }
 }
 
-/// Who runs on the only node.
+/// Returns the allocations that run on the only node.
 fn running(cluster: &Cluster) -> Vec<Allocation> {
     let all = cluster.state.allocs().iter();
     all.filter(|alloc| !alloc.is_terminal())
@@ -323,7 +324,7 @@ fn running(cluster: &Cluster) -> Vec<Allocation> {
         .collect()
 }
 
-/// Whom one more instance of the asking job would evict; `None` if it is not placed.
+/// Returns the allocations that one more instance of the asking job would evict; `None` if it is not placed.
 fn preempted(cluster: &mut Cluster, spec: JobSpec) -> Option<Vec<AllocId>> {
     cluster.apply(Command::RegisterJob {
         spec: Box::new(spec),

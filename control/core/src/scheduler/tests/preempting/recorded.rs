@@ -30,7 +30,7 @@ fn port(value: &Value) -> u16 {
     u16::try_from(number(value)).unwrap()
 }
 
-/// Whether there is as much bandwidth as is asked for, whoever stays.
+/// Whether there is as much bandwidth as is asked for if every allocation stays.
 fn has_bandwidth(case: &Value) -> bool {
     list(&case["node"]["networks"]).all(|network| {
         let of_device = list(&case["running_allocs"])
@@ -61,7 +61,7 @@ fn job(name: &str, priority: u8, network: &str, ports: &Value) -> JobSpec {
     spec
 }
 
-/// Who goes; `None` if nobody does.
+/// Returns the allocations that go; `None` if none does.
 fn victims(case: &Value) -> Option<BTreeSet<String>> {
     let asking = u8::try_from(number(&case["asking_job_priority"])).unwrap();
     let mut cluster = cluster();
@@ -125,9 +125,9 @@ fn frees_ports(case: &Value, gone: &BTreeSet<String>) -> bool {
     })
 }
 
-/// The recorded victims. A node has no bandwidth here, so only what hangs on ports is asked. Where Nomad's victims are not
-/// enough, because its second look minds bandwidth only, or where it evicts somebody although a device of the
-/// node has the port, ours may be others: if they are enough, or only some of Nomad's.
+/// Compares the victims with the recorded ones. A node has no bandwidth here, so only port conflicts are checked.
+/// Nomad's victims may be too few, because its second look minds bandwidth only. It may also evict somebody although a
+/// device of the node has the port. Then ours may be others: if they are enough, or only some of Nomad's.
 fn judge(case: &Value) -> Outcome {
     if list(&case["ask"]["reserved_ports"]).next().is_none() {
         return Outcome::LeftOut("no port is asked for, and a node has no bandwidth here");

@@ -19,7 +19,7 @@ fn event(after_ms: u64, kind: TaskEventKind, message: &str) -> TaskEvent {
     }
 }
 
-/// What an agent says of a task that it started.
+/// The state that an agent reports for a task that it started.
 fn running(name: &str) -> TaskState {
     let mut state = TaskState::pending(name);
     state.phase = TaskPhase::Running;
