@@ -43,7 +43,7 @@ pub struct Agent {
     turns: Turns,
     outbox: Outbox,
     link: Link,
-    /// When the store writes what it was given.
+    /// Time at which the store writes what it was given.
     flush_at: Option<Timestamp>,
     swept: bool,
     /// The first set of the session is whole.
@@ -53,7 +53,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// What the agent runs, and whether it is known to all.
+    /// Whether everything that the agent runs is known to all.
     #[must_use]
     pub fn is_told(&self) -> bool {
         self.outbox.is_empty() && self.link.is_live()
@@ -111,7 +111,7 @@ impl Host {
         }
     }
 
-    /// Whom an allocation has to wait for.
+    /// Returns the allocations that an allocation has to wait for.
     fn before(&self, alloc: &DesiredAlloc) -> BTreeSet<AllocId> {
         let agent = self.agent.iter();
         let live = agent.flat_map(|agent| {
@@ -157,7 +157,7 @@ impl Host {
         self.drive(alloc_id, env);
     }
 
-    /// What the agent thinks of an allocation, and what the machine has of it.
+    /// Describes the agent's view of an allocation and the machine's processes of it.
     #[must_use]
     pub fn describe(&self, alloc_id: AllocId) -> String {
         let processes = self.processes.iter().filter(|((of, _), _)| *of == alloc_id);
@@ -263,7 +263,7 @@ impl Host {
         self.repeat_history(news, env);
     }
 
-    /// What was said before changes nothing when it is said again.
+    /// Repeats an old message at random: a repeated message changes nothing.
     fn repeat_history(&mut self, news: News, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
@@ -293,7 +293,7 @@ impl Host {
 
     fn change(&mut self, change: Change, env: &mut Env) {
         match change {
-            // What is found here runs already, whatever the lost store and the servers do not know.
+            // A process found here runs already, even if the lost store and the servers do not know it.
             Change::Start(desired)
                 if !self.has_processes(desired.alloc_id) && !self.may_have_run(&desired) =>
             {
@@ -396,7 +396,7 @@ impl Host {
         self.advance_link(env);
     }
 
-    /// When something is due.
+    /// Returns the time at which something is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let agent = self.agent.as_ref()?;

@@ -18,7 +18,8 @@ use crate::message::{Answer, Ask, Message, Place, Wish};
 struct Request {
     number: u64,
     ask: Ask,
-    /// What a read must see, and after what a collection must be: what was acknowledged, or committed, when it began.
+    /// The least index that a read must see, and after which a collection must be. It was acknowledged, or committed,
+    /// when the request began.
     floor: u64,
     tries: u32,
     until: Timestamp,
@@ -30,7 +31,7 @@ pub struct Client {
     at: usize,
     next: u64,
     request: Option<Request>,
-    /// Under way when it read last.
+    /// Deployments that were under way when it read last.
     deployments: Vec<DeploymentId>,
 }
 

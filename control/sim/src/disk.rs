@@ -1,6 +1,6 @@
 //! A server's disk: what is written, and what of it a crash leaves.
 //!
-//! Writes reach the disk in order. What was synced survives; of what was not, a crash keeps a prefix that
+//! Writes reach the disk in order. Synced writes survive. Of the others a crash keeps a prefix that
 //! the seed decides. Memory is ahead of the disk, never beside it: [`Raft`](crate::raft::Raft) holds the
 //! [`Image`] it believes in, and each operation changes both, the disk's later.
 
@@ -18,7 +18,7 @@ pub enum Op {
     Vote {
         /// The term.
         term: u64,
-        /// Who was voted for in it.
+        /// The server that got the vote in it.
         voted: Option<usize>,
     },
     /// An entry at the end of the log.
@@ -39,7 +39,7 @@ pub enum Op {
 pub struct Image {
     /// The newest term seen.
     pub term: u64,
-    /// Who was voted for in it.
+    /// The server that got the vote in it.
     pub voted: Option<usize>,
     /// The log.
     pub log: Log,
@@ -84,7 +84,7 @@ pub struct Disk {
     synced: u64,
     /// A sync is under way.
     pub syncing: bool,
-    /// There is no room: nothing is synced until there is.
+    /// The disk has no room: nothing is synced until it has.
     pub full: bool,
     /// A sync takes long.
     pub slow: bool,
@@ -110,7 +110,7 @@ impl Disk {
         self.synced
     }
 
-    /// What survives a crash.
+    /// Returns the image that survives a crash.
     #[must_use]
     pub fn durable(&self) -> &Image {
         &self.durable

@@ -1,4 +1,5 @@
-//! The leader's duties: broker, applier, heartbeats, collection, deployments, begun again from the state by each leader.
+//! The leader's duties: broker, applier, heartbeats, collection, deployments. Each leader begins them again from the
+//! state.
 //!
 //! Stands for `control/src/leader`, around the same cores.
 
@@ -25,7 +26,7 @@ use crate::env::Env;
 use crate::limits;
 use crate::server::Waiter;
 
-/// What a proposal of the duties was for.
+/// The purpose of a proposal of the duties.
 #[derive(Debug)]
 pub enum Purpose {
     /// The applier waits for it.
@@ -48,15 +49,15 @@ pub enum Purpose {
 #[derive(Debug)]
 struct Call {
     ends: Timestamp,
-    /// What comes of it.
+    /// The change that it results in.
     change: OneOffChange,
 }
 
-/// What a collection does next.
+/// The next step of a collection.
 #[derive(Debug)]
 enum Garbage {
     Propose(Command),
-    /// What was asked for is over.
+    /// The collection that was asked for is over.
     Tell(Waiter),
 }
 
@@ -64,7 +65,7 @@ enum Garbage {
 #[derive(Debug)]
 struct Watch {
     watcher: Watcher,
-    /// What it found, but for the one that is on its way.
+    /// The commands that it found, but for the one that is on its way.
     found: VecDeque<Command>,
     /// One is on its way.
     writing: bool,
@@ -74,9 +75,9 @@ struct Watch {
 #[derive(Debug, Default)]
 struct Callbacks {
     under_way: Vec<Call>,
-    /// Some are being claimed.
+    /// Some callbacks are being claimed.
     claiming: bool,
-    /// What came of some is being written.
+    /// The results of some are being written.
     writing: bool,
 }
 
@@ -97,7 +98,7 @@ pub struct Duties {
     garbage: VecDeque<Garbage>,
     /// A slice is on its way.
     collecting: bool,
-    /// Those whose collections are over.
+    /// Waiters whose collections are over.
     collected: Vec<Waiter>,
     converging: bool,
     watch: Watch,
@@ -280,7 +281,7 @@ impl Duties {
         Some((command, Purpose::Claim(rows, until)))
     }
 
-    /// What came of callbacks that are over.
+    /// Returns the results of callbacks that are over.
     fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Command, Purpose)> {
         let (over, calls) = std::mem::take(&mut self.callbacks.under_way)
             .into_iter()
@@ -384,7 +385,7 @@ impl Duties {
         }
     }
 
-    /// What to propose now.
+    /// Returns the next command to propose.
     pub fn next_proposal(
         &mut self,
         state: &State,
@@ -450,7 +451,7 @@ impl Duties {
         }
     }
 
-    /// What time has made of deployments, one after the other.
+    /// Returns the next command for deployments that time has changed, one after the other.
     fn next_watched(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Option<Command> {
         let watch = &mut self.watch;
         if watch.found.is_empty() {
@@ -479,7 +480,7 @@ impl Duties {
         self.garbage.push_back(Garbage::Tell(waiter));
     }
 
-    /// Those whose collections are over.
+    /// Takes out the waiters whose collections are over.
     pub fn take_collected(&mut self) -> Vec<Waiter> {
         std::mem::take(&mut self.collected)
     }
@@ -514,7 +515,7 @@ impl Duties {
             .collect()
     }
 
-    /// When something is due.
+    /// Returns the time at which something is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let idle = self.looked_at.plus(limits::DUTY_INTERVAL);
@@ -546,7 +547,7 @@ impl Duties {
         self.busy > 0 || self.applying || !self.waiting.is_empty() || self.broker.ready() > 0
     }
 
-    /// What the leader tells agents: time without a heartbeat after which a node may be down.
+    /// The time without a heartbeat after which a node may be down, as the leader tells agents.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.heartbeats.ttl()

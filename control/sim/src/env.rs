@@ -1,4 +1,4 @@
-//! What everything in the world shares: time, chance, the network, the queue of events, the trace.
+//! The state that everything in the world shares: time, chance, the network, the queue of events, the trace.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -21,45 +21,45 @@ use crate::oracle::Oracle;
 pub enum Event {
     /// A message arrives.
     Deliver {
-        /// From here.
+        /// The sender.
         from: Place,
-        /// To there.
+        /// The receiver.
         to: Place,
         /// The message.
         message: Box<Message>,
     },
     /// The next message on a stream arrives.
     Stream {
-        /// From here.
+        /// The sender.
         from: Place,
-        /// To there.
+        /// The receiver.
         to: Place,
     },
     /// A server's disk has written.
     Synced {
         /// The server.
         server: usize,
-        /// Of this life.
+        /// The server's life.
         life: u64,
-        /// Up to this write.
+        /// The last write that is done.
         upto: u64,
     },
     /// A worker of a leader is done.
     WorkerDone {
         /// The server.
         server: usize,
-        /// Of this reign.
+        /// The leader's reign.
         reign: (u64, u64),
-        /// What it was given.
+        /// The delivery that it was given.
         delivery: Delivery,
-        /// What it made of it.
+        /// The outcome that it made of it.
         outcome: Option<Box<ScheduleOutcome>>,
     },
     /// Something in a machine.
     Host {
         /// The machine.
         host: usize,
-        /// What.
+        /// The event.
         what: HostEvent,
     },
     /// A server dies.
@@ -87,9 +87,9 @@ pub struct Env {
     pub bug: Option<Bug>,
     /// The links.
     pub network: Network,
-    /// What must be true.
+    /// The checks of what must be true.
     pub oracle: Oracle,
-    /// What happened.
+    /// The events so far.
     pub trace: Trace,
     queue: BTreeMap<(Timestamp, u64), Event>,
     next: u64,
@@ -100,7 +100,7 @@ pub struct Env {
 #[derive(Debug, Default)]
 struct Stream {
     messages: VecDeque<(Timestamp, Message)>,
-    /// How often a cut link has held up the first.
+    /// Number of times that a cut link has held up the first message.
     tries: u32,
 }
 
@@ -145,7 +145,7 @@ impl Env {
         self.at(at, event);
     }
 
-    /// When the next event happens.
+    /// Returns the time of the next event.
     #[must_use]
     pub fn next_at(&self) -> Option<Timestamp> {
         self.queue.first_key_value().map(|((at, _), _)| *at)
@@ -225,7 +225,7 @@ impl Env {
     }
 }
 
-/// What happened, a line each; and a digest of every event, also of those that have no line.
+/// The events, one line each, and a digest of every event, also of those that have no line.
 #[derive(Debug, Default)]
 pub struct Trace {
     /// The lines.
@@ -244,7 +244,7 @@ impl Trace {
         }
     }
 
-    /// How many events there were.
+    /// Returns the number of events so far.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events

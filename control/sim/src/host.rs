@@ -1,7 +1,7 @@
 //! A machine: its processes, its disk, and the agent that runs on it now and then.
 //!
-//! The mock driver is here: its processes outlive the agent, not the machine. What the agent stored is
-//! here too; what was not yet written when the agent dies is lost.
+//! The mock driver is here: its processes outlive the agent, not the machine. The agent's
+//! store is here too; data not yet written when the agent dies are lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::env::{Env, Event};
 /// A task: its allocation and its position in the group.
 pub type TaskKey = (AllocId, usize);
 
-/// Something that happens in a machine. What belongs to the agent carries the agent's life.
+/// Something that happens in a machine. Events of the agent carry the agent's life.
 #[derive(Clone, Debug)]
 pub enum HostEvent {
     /// The allocation's directories are made, or cannot be.
@@ -25,7 +25,7 @@ pub enum HostEvent {
         life: u64,
         /// The allocation.
         alloc_id: AllocId,
-        /// Why not.
+        /// Whether the directories cannot be made.
         failed: bool,
     },
     /// The agent has the driver start a task.
@@ -61,9 +61,9 @@ pub enum HostEvent {
         boot: u64,
         /// The task.
         task: TaskKey,
-        /// Which start of it.
+        /// The number of the start.
         attempt: u32,
-        /// How.
+        /// The way it ended.
         exit: Exit,
     },
     /// Everything of an allocation is removed.
@@ -73,7 +73,7 @@ pub enum HostEvent {
         /// The allocation.
         alloc_id: AllocId,
     },
-    /// What nobody wants is ended.
+    /// Processes that nobody wants are ended.
     Sweep {
         /// The agent's life.
         life: u64,
@@ -83,11 +83,11 @@ pub enum HostEvent {
 /// A process, or what is remembered of it.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Which start of the task it is.
+    /// The number of its start of the task.
     pub attempt: u32,
-    /// Which start the note on its cgroup says: another one if an agent that had lost its store adopted it.
+    /// The start that the note on its cgroup says. It is another one if an agent that had lost its store adopted it.
     pub noted: u32,
-    /// How it ended.
+    /// The way it ended.
     pub ended: Option<Exit>,
     /// It does not end when it is asked to.
     pub stubborn: bool,
@@ -95,7 +95,7 @@ pub struct Process {
     pub watched: Option<(u64, Timestamp)>,
 }
 
-/// What an agent stores.
+/// The data that an agent stores.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     /// Allocations: what is wanted, and where they are.
@@ -104,14 +104,14 @@ pub struct Store {
     pub started: BTreeMap<TaskKey, Start>,
 }
 
-/// What is stored of a task's last start.
+/// The stored data of a task's last start.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// Which it is.
+    /// The number of the start.
     pub attempt: u32,
-    /// In which boot of the machine it was made.
+    /// The boot of the machine in which it was made.
     pub boot: u64,
-    /// How it ended: on disk before anybody is told.
+    /// The way it ended: on disk before the agent reports it.
     pub ended: Option<Exit>,
 }
 
@@ -130,9 +130,9 @@ pub struct Host {
     pub sessions: u64,
     /// Its processes.
     pub processes: BTreeMap<TaskKey, Process>,
-    /// What is on disk.
+    /// The store on disk.
     pub stored: Store,
-    /// What the agent has handed over for writing.
+    /// The store that the agent has handed over for writing.
     pub store: Store,
     /// The store was lost.
     pub store_lost: bool,
@@ -167,7 +167,7 @@ impl Host {
         }
     }
 
-    /// The agent dies; processes go on. What was not written is lost.
+    /// The agent dies; processes go on. Data not written are lost.
     pub fn kill_agent(&mut self) {
         self.agent = None;
         self.life += 1;

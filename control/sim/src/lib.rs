@@ -1,7 +1,7 @@
 //! A seeded cluster on virtual time: several servers, several agents, users, and everything that goes wrong.
 //!
-//! What is decided in Muster is decided in pure code: `fsm`, broker, scheduler, applier and leader duties in
-//! `control-core`, allocation and task runners and the merge of desired state in `agent-core`. The simulator
+//! Muster's decisions are made in pure code. In `control-core` these are `fsm`, broker, scheduler, applier and leader
+//! duties. In `agent-core` they are allocation and task runners and the merge of desired state. The simulator
 //! puts its own shells around that code: a network that delays, loses, doubles, reorders and is cut; disks
 //! that lose what was not synced; servers and agents that die, stand still and start again; a compact model
 //! of the consensus. After every step everything that must be true is checked. At the end faults stop, and
@@ -47,7 +47,7 @@ use std::time::Duration;
 pub use bug::Bug;
 use world::World;
 
-/// What to simulate.
+/// The settings of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
     /// Decides everything.
@@ -105,7 +105,7 @@ pub struct CutShort {
     pub died_alone: u64,
 }
 
-/// Deployments by what became of them.
+/// Deployments by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollouts {
     /// All of them.
@@ -122,10 +122,10 @@ pub struct Rollouts {
     pub cancelled: u64,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What happened, a line each.
+    /// The events, one line each.
     pub trace: String,
     /// Entries in the log.
     pub entries: u64,
@@ -133,7 +133,7 @@ pub struct Report {
     pub placed: u64,
     /// Objects that collections have freed.
     pub collected: u64,
-    /// Collections that users asked for and were told of.
+    /// Collections that users asked for and got an answer to.
     pub forced: u64,
     /// Slices that went on where another had ended.
     pub slices: u64,
@@ -157,7 +157,7 @@ pub struct Report {
     pub events: u64,
     /// Virtual time from the end of the storm to rest.
     pub calm: Duration,
-    /// What went wrong; empty if nothing did.
+    /// The faults found; empty if there are none.
     pub faults: Vec<String>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use muster_control_core::fsm::GcBounds;
 use muster_domain::id::Timestamp;
 
-/// When every run begins.
+/// Wall-clock time at which every run begins.
 pub const EPOCH: Timestamp = Timestamp(1_700_000_000_000_000_000);
 /// Time without a heartbeat after which a node may be down, as the cores have it.
 pub const HEARTBEAT_TTL: Duration = Duration::from_secs(10);
@@ -24,7 +24,7 @@ pub const STREAM_TRIES_MAX: u32 = 60;
 pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(250);
 /// Silence after which a follower stands for election, at least.
 pub const ELECTION_MIN_MS: u64 = 1_000;
-/// The same, at most.
+/// The longest election timeout, in milliseconds.
 pub const ELECTION_MAX_MS: u64 = 2_000;
 /// Entries in one message to a follower.
 pub const APPEND_MAX: usize = 64;
@@ -75,7 +75,7 @@ pub const CLIENT_WAIT: Duration = Duration::from_secs(6);
 pub const CLIENT_TRIES_MAX: u32 = 8;
 /// How often it is looked whether all is at rest.
 pub const REST_INTERVAL: Duration = Duration::from_secs(5);
-/// What a slice of a collection frees and looks at, at most: so little that most collections take several.
+/// Most that one slice of a collection frees and looks at. It is small, so that most collections take several slices.
 pub const GC_BOUNDS: GcBounds = GcBounds {
     freed_max: 20,
     looked_at_max: 8,

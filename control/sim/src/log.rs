@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_control_core::fsm::Command;
 
-/// Where an entry is, and in which term it was written. Ordered as elections compare logs.
+/// An entry's index, and the term in which it was written. Ordered as elections compare logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The term.
@@ -13,7 +13,7 @@ pub struct Position {
     pub index: u64,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing: the first entry of a leader.
@@ -25,9 +25,9 @@ pub enum Payload {
 /// An entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// The position in the log.
     pub at: Position,
-    /// What it says.
+    /// The content.
     pub payload: Payload,
 }
 

@@ -23,7 +23,7 @@ pub struct Snapshot {
 /// The state, and how it is changed.
 #[derive(Debug, Default)]
 pub struct Machine {
-    /// What the log says.
+    /// The state after the applied entries of the log.
     pub state: State,
 }
 

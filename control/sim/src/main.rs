@@ -34,7 +34,7 @@ impl Args {
     }
 }
 
-/// What many seeds came to.
+/// Totals over the runs of many seeds.
 #[derive(Debug, Default)]
 struct Sum {
     seeds: u64,

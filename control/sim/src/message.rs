@@ -1,7 +1,7 @@
-//! What servers, agents and clients say to each other.
+//! Messages between servers, agents and clients.
 //!
-//! Agents speak the words of `wire`. What servers say among themselves stands for Raft's messages and for
-//! the requests that a server passes to the leader.
+//! Agents use the messages of `wire`. The messages between servers stand for Raft's messages and for the
+//! requests that a server passes to the leader.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use muster_wire::rpc::{FromAgent, ToAgent};
 use crate::log::{Entry, Position};
 use crate::machine::Snapshot;
 
-/// Who sends and receives.
+/// A sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// A server.
@@ -28,20 +28,20 @@ pub enum Place {
 /// Everything that is sent.
 #[derive(Clone, Debug)]
 pub enum Message {
-    /// Of the consensus.
+    /// A message of the consensus.
     Raft(RaftMessage),
     /// A server passes a proposal to the leader.
     Forward {
         /// The sender's number for it.
         request: u64,
-        /// What to propose.
+        /// The command to propose.
         command: Box<Command>,
     },
-    /// What became of it; `None`: not the leader, nothing was written.
+    /// The outcome of a `Forward`; `None` if the receiver does not lead and nothing was written.
     Forwarded {
         /// The sender's number for it.
         request: u64,
-        /// Where it is in the log, and its answer.
+        /// The index in the log, and the answer.
         result: Option<(u64, Response)>,
     },
     /// A server asks the leader what a linearizable read must have seen.
@@ -70,18 +70,18 @@ pub enum Message {
     Beats(Vec<GatheredBeat>),
     /// The leader has counted them.
     BeatsCounted(Vec<GatheredBeat>),
-    /// On an agent's session.
+    /// A message of the agent on its session.
     FromAgent {
         /// The agent's number of the session.
         session: u64,
-        /// What it says.
+        /// The agent's message.
         message: Box<FromAgent>,
     },
-    /// On an agent's session.
+    /// A message of the server on an agent's session.
     ToAgent {
         /// The agent's number of the session.
         session: u64,
-        /// What the server says.
+        /// The server's message.
         message: Box<ToAgent>,
     },
     /// The server knows of no such session: the connection is reset.
@@ -93,7 +93,7 @@ pub enum Message {
     Ask {
         /// The client's number of the request.
         request: u64,
-        /// What for.
+        /// The request itself.
         ask: Ask,
     },
     /// The answer.
@@ -110,7 +110,7 @@ pub enum Message {
 pub struct GatheredBeat {
     /// The node.
     pub node_id: NodeId,
-    /// Its machine.
+    /// The machine it runs on.
     pub host: usize,
     /// The session it came over.
     pub session: u64,
@@ -121,59 +121,59 @@ pub struct GatheredBeat {
 /// A message of the consensus.
 #[derive(Clone, Debug)]
 pub enum RaftMessage {
-    /// Would you vote for me?
+    /// Asks whether the receiver would vote for the sender.
     PreVote {
-        /// In this term.
+        /// The term of the vote that is asked for.
         term: u64,
-        /// The end of my log.
+        /// The end of the sender's log.
         last: Position,
     },
-    /// Whether.
+    /// The answer to a pre-vote.
     PreVoteReply {
         /// The term asked about.
         term: u64,
-        /// Whether.
+        /// Whether the receiver would vote.
         granted: bool,
     },
-    /// Vote for me.
+    /// Asks for a vote.
     Vote {
-        /// In this term.
+        /// The term of the vote that is asked for.
         term: u64,
-        /// The end of my log.
+        /// The end of the sender's log.
         last: Position,
     },
-    /// Whether.
+    /// The answer to a request for a vote.
     VoteReply {
         /// The voter's term.
         term: u64,
-        /// Whether.
+        /// Whether the receiver votes for the sender.
         granted: bool,
     },
-    /// I lead, and this follows in the log.
+    /// The leader sends entries that follow in its log.
     Append {
-        /// My term.
+        /// The leader's term.
         term: u64,
-        /// What the entries follow.
+        /// The position that the entries follow.
         prev: Position,
         /// The entries.
         entries: Vec<Arc<Entry>>,
-        /// What is committed.
+        /// The leader's committed index.
         commit: u64,
         /// Counts the leader's rounds.
         round: u64,
     },
-    /// What became of an append or a snapshot.
+    /// A follower's answer to an append or a snapshot.
     AppendReply {
         /// The follower's term.
         term: u64,
         /// The round answered.
         round: u64,
-        /// How it went.
+        /// How far the logs agree.
         matched: Matched,
     },
-    /// I lead, and this is the state up to an entry that is not in my log any more.
+    /// The leader sends the state up to an entry that is not in its log any more.
     Install {
-        /// My term.
+        /// The leader's term.
         term: u64,
         /// The state.
         snapshot: Arc<Snapshot>,
@@ -182,7 +182,7 @@ pub enum RaftMessage {
     },
 }
 
-/// What a follower says of its log.
+/// How far a follower's log agrees with the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matched {
     /// It is the leader's up to here, and on disk.
@@ -198,7 +198,7 @@ pub enum Matched {
     Stale,
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A write under a key.
@@ -214,7 +214,7 @@ pub enum Ask {
     Collect,
 }
 
-/// What a user wants.
+/// A change that a user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Run a job.
@@ -234,7 +234,7 @@ pub enum Wish {
     SetEligibility {
         /// The node.
         node_id: NodeId,
-        /// Whether.
+        /// Whether it takes work.
         eligibility: Eligibility,
     },
     /// Have a one-off task done.
@@ -243,14 +243,14 @@ pub enum Wish {
     Task(OneOffChange),
 }
 
-/// What a client is answered.
+/// The answer to a client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The write is committed.
     Written {
-        /// Where.
+        /// The index in the log.
         index: LogIndex,
-        /// What it said.
+        /// The answer of the state machine.
         response: Response,
     },
     /// The read saw this.

@@ -1,4 +1,4 @@
-//! What must be true, looked at after every step.
+//! Invariants that are checked after every step.
 //!
 //! The oracle sees everything at once, which no server does: which entries were ever committed, what the
 //! state was after each, who led which term, what clients were told. Beside it runs a reference model of
@@ -30,7 +30,7 @@ struct Line {
     entry: Arc<Entry>,
     /// The term in which it was committed: leaders of later ones must have it.
     committed_in: u64,
-    /// The state after it, by whoever applied it first.
+    /// Hash of the state after it, from the first server that applied it.
     hash: Option<StateHash>,
     response: Option<Response>,
 }
@@ -46,7 +46,7 @@ pub struct Wanted {
     pub ends: bool,
 }
 
-/// What must be true.
+/// The invariants, and all that is needed to check them.
 #[derive(Debug)]
 pub struct Oracle {
     servers: usize,
@@ -64,7 +64,7 @@ pub struct Oracle {
     pub jobs: BTreeMap<JobKey, Wanted>,
     /// One-off tasks by their job and the entry that made it: how often each began.
     one_offs: BTreeMap<(JobKey, LogIndex), u32>,
-    /// Where each one-off task is in its life.
+    /// The state of each one-off task.
     tasks: BTreeMap<String, OneOffState>,
     /// Tasks placed by the entry that made them.
     pub placed_at_once: u64,
@@ -74,13 +74,13 @@ pub struct Oracle {
     pub called: u64,
     /// Instances placed.
     pub placed: u64,
-    /// What is known of collections of garbage.
+    /// Knowledge of the collections of garbage.
     pub collections: Collections,
-    /// What is known of deployments.
+    /// Knowledge of the deployments.
     pub deployments: Deployments,
     /// Reads that were held against what was acknowledged.
     pub reads: u64,
-    /// What is wrong.
+    /// Violations of the invariants.
     pub faults: Vec<String>,
 }
 
@@ -202,8 +202,8 @@ impl Oracle {
         }
     }
 
-    /// A server has applied an entry; `applied` is what came of it, if it is a command. True if it is
-    /// the first to do so.
+    /// Notes that a server has applied an entry; `applied` is its result, if it is a command. Returns whether
+    /// the server is the first to do so.
     pub fn applied(
         &mut self,
         server: usize,

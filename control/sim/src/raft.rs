@@ -1,8 +1,9 @@
 //! A compact model of the consensus: terms, votes, log matching, quorum, and what is on disk.
 //!
-//! It promises what Raft promises, by the same means: pre-votes, a leader that steps down when it has no
-//! quorum, commits of its own term only, snapshots for followers that are far behind, read indexes
-//! confirmed by a round of heartbeats. What a reply promises about the disk waits for the disk.
+//! The model promises what Raft promises, by the same means. They are pre-votes, a leader that steps down
+//! without a quorum, and commits of its own term only. They are also snapshots for followers that are far
+//! behind, and read indexes confirmed by a round of heartbeats. A reply that promises something about the
+//! disk waits for the disk.
 //!
 //! Deliberately absent: change of membership.
 
@@ -22,7 +23,7 @@ use crate::log::{Entry, Payload, Position};
 use crate::machine::Snapshot;
 use crate::message::{Message, Place, RaftMessage};
 
-/// What a server is in its term.
+/// The role of a server in its term.
 #[derive(Debug)]
 enum Role {
     Follower,
@@ -32,7 +33,7 @@ enum Role {
     Leader(Leading),
 }
 
-/// What a leader knows of the others.
+/// A leader's knowledge of the other servers.
 #[derive(Debug)]
 struct Leading {
     /// The blank entry that began the term.
@@ -45,7 +46,7 @@ struct Leading {
     beat_at: Timestamp,
 }
 
-/// What waits for a write to be synced.
+/// An action that waits for a write to be synced.
 #[derive(Debug)]
 enum After {
     Send(usize, RaftMessage),
@@ -98,7 +99,7 @@ impl Raft {
         raft
     }
 
-    /// Its term.
+    /// The server's term.
     #[must_use]
     pub fn term(&self) -> u64 {
         self.image.term
@@ -110,7 +111,7 @@ impl Raft {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// Who leads, as far as it knows.
+    /// The leader, as far as this server knows.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
         self.leader
@@ -137,7 +138,7 @@ impl Raft {
         &self.image
     }
 
-    /// When something is due.
+    /// The time at which something is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         match &self.role {

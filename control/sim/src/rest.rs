@@ -1,4 +1,4 @@
-//! What must be so when faults have stopped and time has passed.
+//! Conditions that must hold when faults have stopped and time has passed.
 
 use std::collections::BTreeSet;
 
@@ -113,7 +113,7 @@ fn job_is_served(state: &State, key: &JobKey, wanted: Wanted, unrest: &mut Vec<S
     }
 }
 
-/// Only blocked evaluations are open, and no node could help them.
+/// Checks that only blocked evaluations are open, and that no node could help them.
 fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
     for eval in state.evals().pending() {
         let name = format!("evaluation {} of {}", eval.id.short(), eval.job);
@@ -149,7 +149,7 @@ fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
     }
 }
 
-/// What an agent runs is what the servers want it to run, and nothing else runs on its machine.
+/// Checks that an agent runs exactly what the servers want, and that nothing else runs on its machine.
 fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
     let name = format!("host {}", host.at);
     let status = state.nodes().get(&host.spec.id).map(|node| node.status);

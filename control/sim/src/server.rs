@@ -32,7 +32,7 @@ pub use request::{Asker, SessionWrite};
 use request::{Read, Request};
 use session::Session;
 
-/// Who waits for an entry of this leader.
+/// The party that waits for an entry of this leader.
 #[derive(Debug)]
 enum Origin {
     Duty((u64, u64), Purpose),
@@ -51,7 +51,7 @@ pub struct Server {
     pub up: bool,
     /// It stands still until then.
     pub paused_until: Timestamp,
-    /// Its wall clock is wrong by this many milliseconds.
+    /// The error of its wall clock, in milliseconds.
     pub clock_off_ms: i64,
     /// Its part of the consensus, and its disk.
     pub raft: Raft,
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// When something is due.
+    /// The time at which something is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let mut at = self.raft.poll_timeout().min(self.gather_at);
@@ -360,7 +360,7 @@ impl Server {
         }
     }
 
-    /// Tells whoever waits for the entry.
+    /// Sends the outcome of the entry to the party that waits for it.
     fn answer(&mut self, entry: &Entry, applied: &Applied, env: &mut Env) {
         let Some((term, origin)) = self.proposals.remove(&entry.at.index) else {
             return;
@@ -441,8 +441,10 @@ impl Server {
         }
     }
 
-    /// Proposes something of the duties. If the log takes nothing, the leader steps down soon and the duties end, or the
-    /// disk has room again before that: they begin anew, for what was refused is answered by nobody.
+    /// Proposes a change of the duties.
+    ///
+    /// If the log takes nothing, the leader steps down soon and the duties end. If the disk has room again
+    /// before that, the duties begin anew, because nobody answers the refused change.
     fn propose_duty(
         &mut self,
         reign: (u64, u64),

@@ -55,7 +55,7 @@ fn the_first_seeds_come_to_rest() {
     );
 }
 
-/// What a collection had begun is no less whole when the only server starts again and goes on with its log.
+/// A collection stays whole when the only server restarts in the middle of it and goes on with its log.
 #[test]
 fn the_only_server_dies_in_the_middle_of_collections() {
     let mut died = 0;

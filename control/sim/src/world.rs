@@ -24,14 +24,14 @@ pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
     nodes: Vec<NodeId>,
-    /// When each server and each host has something to do.
+    /// The next time at which each server and each host has something to do.
     server_at: Vec<Timestamp>,
     host_at: Vec<Option<Timestamp>>,
     /// Steps taken without time passing.
     steps_here: u32,
 }
 
-/// Who has something to do next.
+/// The part of the world that acts next.
 #[derive(Debug)]
 enum Next {
     Event,
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// What must be so after every step and is known to no single place.
+    /// Checks the invariants that no single part of the world can check.
     fn check(&mut self) {
         let committed = std::mem::take(&mut self.env.oracle.unverified);
         for at in committed {

@@ -95,7 +95,7 @@ impl Outbox {
             .is_none_or(|entry| entry.acked == entry.number)
     }
 
-    /// What was said of the allocation, for people.
+    /// Describes the reports on the allocation, for display.
     pub(super) fn describe(&self, alloc_id: AllocId) -> String {
         self.0.get(&alloc_id).map_or_else(String::new, |entry| {
             let status = entry.report.client_status.word();

@@ -1,4 +1,4 @@
-//! What the runners want, carried out with a mock driver.
+//! Carries out the effects of the runners with a mock driver.
 
 use std::sync::Arc;
 
@@ -218,7 +218,7 @@ impl Host {
         }
     }
 
-    /// When and how a process that was just started ends by itself.
+    /// Returns the time and the exit with which a process that was just started ends by itself.
     fn fate(&self, alloc_id: AllocId, env: &mut Env) -> Option<(Timestamp, Exit)> {
         let runner = self.agent.as_ref()?.runners.get(&alloc_id)?;
         let is_batch = match runner.desired.job.spec.job_type {
@@ -340,7 +340,7 @@ impl Host {
             .retain(|(alloc_id, _), _| agent.runners.contains_key(alloc_id));
     }
 
-    /// What was reported of these is committed: whatever is over stays over.
+    /// Records the allocations whose end is committed: they stay over.
     pub(super) fn note_over(&mut self) {
         let Some(agent) = &self.agent else {
             return;

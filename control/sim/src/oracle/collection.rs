@@ -1,7 +1,9 @@
-//! What must be true of collections of garbage: nothing live goes, nothing by age before its threshold, and one that is over
-//! has come to the end of every rule.
+//! Invariants of garbage collections.
 //!
-//! The rules of `fsm/garbage/rule.rs` are not asked: what they must never allow is said here anew.
+//! Nothing live is collected, and nothing is collected by age before its threshold. A finished collection has
+//! reached the end of every rule.
+//!
+//! The rules of `fsm/garbage/rule.rs` are not called: this module states anew what they must never allow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use muster_domain::one_off::{OneOff, OneOffState};
 use super::Oracle;
 use crate::{CutShort, duties};
 
-/// What is known of collections.
+/// Knowledge of collections.
 #[derive(Debug, Default)]
 pub struct Collections {
     /// Objects freed.
@@ -32,7 +34,7 @@ pub struct Collections {
     pub cut_short: CutShort,
     /// The entry with which each rule of a forced collection last began.
     begun: BTreeMap<GcRule, u64>,
-    /// The same of the last one that came to its end.
+    /// The entry with which each rule of a forced collection began that came to its end last.
     swept: BTreeMap<GcRule, u64>,
     /// The time by which the rule's last collection by age reckons ages.
     aged_at: BTreeMap<GcRule, Timestamp>,
@@ -205,7 +207,7 @@ impl Oracle {
     }
 }
 
-/// What a slice by age took: each with the time of its end and the age it must have.
+/// Objects that a slice collected by age: each with the time of its end and the age it must have.
 fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, Duration)> {
     let config = duties::gc();
     let mut gone = Vec::new();
@@ -253,7 +255,7 @@ fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, 
     gone
 }
 
-/// Why an allocation may not be forgotten.
+/// The reason why an allocation may not be forgotten.
 fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Option<String> {
     let status = alloc.client_status();
     let may_run = match status {

@@ -1,7 +1,9 @@
-//! What must be true of deployments: each goes through its life once, none outlives its job while it is under way, and a job
-//! goes back when its deployment fails and at no other time, to where it must.
+//! Invariants of deployments.
 //!
-//! Which versions a job has is known from what users registered and from what came back; the state is not asked.
+//! A deployment goes through its life once, and none under way outlives its job. A job goes back to an
+//! earlier version when its deployment fails, and at no other time.
+//!
+//! The versions of a job are known from what users registered and from what came back; the state is not asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,7 @@ use super::Oracle;
 use crate::Rollouts;
 use crate::machine::Machine;
 
-/// What is known of deployments.
+/// Knowledge of deployments.
 #[derive(Debug, Default)]
 pub struct Deployments {
     /// How many there were.
@@ -36,12 +38,12 @@ struct Known {
 struct Versions {
     current: u64,
     specs: BTreeMap<u64, JobSpec>,
-    /// Those whose deployment was successful.
+    /// Versions whose deployment was successful.
     stable: BTreeSet<u64>,
 }
 
 impl Versions {
-    /// Where the job goes back to.
+    /// The version that the job goes back to.
     fn last_stable(&self) -> Option<(u64, &JobSpec)> {
         let older = self.stable.range(..self.current).next_back();
         older.and_then(|version| Some((*version, self.specs.get(version)?)))
@@ -154,7 +156,7 @@ impl Oracle {
     }
 }
 
-/// Not of one of that name that was forgotten.
+/// Whether `row` belongs to the present job, and not to a forgotten one of the same name.
 fn is_of_todays_job(state: &State, row: &Deployment) -> bool {
     let job = state.jobs().get(&row.job);
     job.is_some_and(|job| job.current.create_index == row.job_create_index)

@@ -1,7 +1,7 @@
 //! Collections of garbage that users ask for, and what goes with a purged job.
 //!
-//! The leader collects; another server asks it to. Nothing of it is under a key: whoever gets no answer asks again, and
-//! a collection that was made twice has freed nothing the second time.
+//! The leader collects; another server asks it to. The requests have no write key: a caller without an answer
+//! asks again, and the second collection frees nothing more.
 
 use muster_control_core::fsm::{Command, Response};
 use muster_control_core::gc::Collector;
@@ -13,21 +13,21 @@ use crate::env::Env;
 use crate::limits;
 use crate::message::{Answer, Message, Place};
 
-/// Who waits for the end of a collection.
+/// The party that waits for the end of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
     /// A client of the leader.
     Client {
-        /// Which.
+        /// The client's number.
         client: usize,
-        /// Its number of the request.
+        /// The client's number of the request.
         request: u64,
     },
     /// Another server.
     Server {
-        /// Which.
+        /// The server's number.
         server: usize,
-        /// Its number of the wish.
+        /// The server's number of the wish.
         request: u64,
     },
 }
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// What had ended of a purged job goes at once, slice after slice.
+    /// Collects what had ended of a purged job at once, slice after slice.
     pub(super) fn forget_below(&mut self, command: &Command, response: &Response, env: &mut Env) {
         if matches!(response, Response::Rejected(_)) {
             return;

@@ -11,14 +11,14 @@ use crate::env::{Env, ms};
 use crate::limits;
 use crate::message::{Answer, Ask, GatheredBeat, Message, Place, Wish};
 
-/// Who asked for a write.
+/// The party that asked for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
     /// A client.
     Client {
-        /// Which.
+        /// The client's number.
         client: usize,
-        /// Its number of the request.
+        /// The client's number of the request.
         request: u64,
     },
     /// An agent's session.
@@ -27,14 +27,14 @@ pub enum Asker {
         host: usize,
         /// The session.
         session: u64,
-        /// What for.
+        /// The purpose of the write.
         what: SessionWrite,
     },
     /// This server, of what a purged job left.
     Purge,
 }
 
-/// What a session writes.
+/// A kind of write by a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionWrite {
     /// The fingerprint, or that the node is ready.
@@ -49,11 +49,11 @@ pub enum SessionWrite {
 /// How far a write is.
 #[derive(Debug)]
 enum Stage {
-    /// There is no leader; tried again at `at`.
+    /// No leader is known; the request is tried again at `at`.
     Waiting { at: Timestamp },
-    /// In this server's own log.
+    /// The entry is in this server's own log.
     Logged,
-    /// On its way to the leader.
+    /// The request is on its way to the leader.
     Forwarded { until: Timestamp },
     /// Committed; this server has not applied it yet.
     Applying { index: u64, response: Response },
@@ -78,7 +78,7 @@ impl Request {
     }
 }
 
-/// Who asked for a read's index.
+/// The party that asked for the index of a read.
 #[derive(Clone, Debug)]
 pub(super) enum Reader {
     /// A client.

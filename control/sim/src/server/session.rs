@@ -18,7 +18,7 @@ use crate::env::Env;
 use crate::limits;
 use crate::message::{GatheredBeat, Message, Place};
 
-/// What a session has told its node.
+/// Changes that a session has told its node.
 #[derive(Debug)]
 struct Told {
     node_id: NodeId,
@@ -101,7 +101,7 @@ pub(super) struct Session {
     registering: bool,
     reports: VecDeque<(u64, Vec<AllocReport>)>,
     reporting: bool,
-    /// The newest message of reports: what comes after it again is old.
+    /// The newest message of reports; an equal or older one is a repetition.
     sequence: u64,
     awake: bool,
     /// The state here is at least as new as the session.
@@ -165,7 +165,7 @@ impl Server {
                 }
                 self.make_ready(host, env);
             }
-            // The stream brings them in order; what comes besides is a second copy.
+            // The stream brings them in order; any other message is a second copy.
             FromAgent::Report { sequence, reports } if sequence == session.sequence + 1 => {
                 session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
@@ -278,8 +278,10 @@ impl Server {
         self.tell_agent(host, message, env);
     }
 
-    /// What the node is told first must not be older than what its agent has seen come true: an agent whose
-    /// store is lost would do again what is over.
+    /// Starts the session if this server's state is fresh, and resets it otherwise.
+    ///
+    /// The first state that the node is told must not be older than what its agent has seen. An agent with a
+    /// lost store would otherwise repeat finished work.
     pub(super) fn handle_session_fresh(
         &mut self,
         host: usize,
@@ -304,7 +306,7 @@ impl Server {
         env.send(me, to, Message::Reset { session });
     }
 
-    /// A write of a session is committed, refused, or came to nothing.
+    /// Handles the end of a session's write, which is committed, refused, or lost.
     pub(super) fn handle_session_written(
         &mut self,
         host: usize,

@@ -12,8 +12,10 @@ fn found_within(bug: Bug, seeds: u64) {
     found_among(bug, 1..=seeds);
 }
 
-/// The same for a bug that is found by the last of `seeds` and by none before. Only a long run tries the first ones.
-/// Whatever is drawn otherwise may move it: `cargo xtask sim --seeds 500 -- --bug NAME` finds it again.
+/// Checks that the last of `seeds` finds the bug. Only a long run tries the earlier seeds, which do not find it.
+///
+/// A change in the random draws may move the bug to another seed. `cargo xtask sim --seeds 500 -- --bug NAME`
+/// finds it again.
 fn found_among(bug: Bug, seeds: RangeInclusive<u64>) {
     let mut seeds = if long() { 1..=*seeds.end() } else { seeds };
     let text = format!("{} is not found by seeds {seeds:?}", bug.word());
