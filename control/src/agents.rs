@@ -48,7 +48,7 @@ pub use exec::ExecLine;
 pub use request::NodeRequestError;
 pub(crate) use route::{answer_for_server, collect_for_server, count_for_server, heard_ago};
 
-/// Why the server closed a connection, as the code of QUIC's close frame.
+/// The reason why the server closed a connection, as the code of QUIC's close frame.
 #[derive(Clone, Copy, Debug)]
 enum Close {
     /// The peer may not connect here.
@@ -129,7 +129,7 @@ struct Table {
 }
 
 impl Nodes {
-    /// None so far; those of the other servers are asked through `peers`.
+    /// Starts without nodes; those of the other servers are asked through `peers`.
     #[must_use]
     pub(crate) fn new(peers: Peers) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -178,7 +178,7 @@ impl Nodes {
         route::open(self, &self.shared.peers, node_id, session).await
     }
 
-    /// Why this server sends agents to other servers; `None` while it serves them.
+    /// The reason why this server sends agents to other servers; `None` while it serves them.
     #[must_use]
     pub fn unserved(&self) -> Option<String> {
         self.shared.service.borrow().unserved.clone()
@@ -242,7 +242,7 @@ impl Nodes {
         &self.shared.reports
     }
 
-    /// What this server can do for its agents, and each change of it.
+    /// Watches what this server offers its agents.
     fn service(&self) -> watch::Receiver<Service> {
         self.shared.service.subscribe()
     }
@@ -377,8 +377,8 @@ pub(crate) async fn run(control: Control, stop: CancellationToken) {
     );
 }
 
-/// Checks who is there before a frame is read, and serves it. `admission` says whether there is room for another
-/// registration.
+/// Checks the peer's identity before a frame is read, and serves it. `admission` says whether there is room
+/// for another registration.
 pub(crate) async fn admit(
     connection: Connection,
     control: &Control,

@@ -1,14 +1,15 @@
 //! Diego's own wire for one-off tasks: protobuf over HTTPS, as clients of its BBS speak it. Off unless configured.
 //!
-//! Whoever shows a certificate of the authority may do everything, as with Diego. Every answer has status 200 and an
-//! embedded error where there is one; `answer` decides which. What a request does is what the JSON API does
-//! ([`crate::one_off`]), but a task is desired once: the same again exists already.
+//! A client with a certificate of the authority may do everything, as with Diego. Every answer has status 200
+//! and an embedded error where there is one; `answer` decides which. A request does the same as in the JSON
+//! API ([`crate::one_off`]). The exception: a task can be desired only once, and the same request again gets
+//! "exists".
 //!
-//! What differs from Diego's: a cancelled task is completed when nothing of it runs, so a cancellation waits for that
-//! a while before it is answered. A list or a task is as new as what the leader has. Events come in the order of the
-//! log.
+//! Three things differ from Diego's. A cancelled task is completed only when nothing of it runs, so the
+//! answer to a cancellation waits a while for that. A list or a task is as new as the leader's state. Events
+//! come in the order of the log.
 //!
-//! Deliberately absent: what only cells say (`task` refuses it), and LRPs (`lrp`: their lists are empty).
+//! Deliberately absent: requests that only cells send (`task` refuses them), and LRPs (`lrp`: their lists are empty).
 
 mod answer;
 mod cell;
@@ -46,7 +47,7 @@ use answer::Answer;
 use proto::{Error, PingResponse};
 pub use tls::BbsTlsError;
 
-/// Where and how Diego's clients are answered.
+/// Address and settings of the listener for Diego's clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BbsConfig {
     /// The address; port 0 takes a free one.
@@ -68,7 +69,7 @@ pub enum OpenBbsError {
     Bind {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -84,7 +85,7 @@ pub(crate) struct Bbs {
 }
 
 impl Bbs {
-    /// As configured; `None` if it is not.
+    /// Opens the listener as configured; `None` if none is configured.
     pub(crate) async fn open(config: Option<&BbsConfig>) -> Result<Option<Self>, OpenBbsError> {
         let Some(config) = config else {
             return Ok(None);
@@ -104,7 +105,7 @@ impl Bbs {
         }))
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -140,7 +141,7 @@ impl Bbs {
     }
 }
 
-/// What every handler has.
+/// State that every handler shares.
 #[derive(Clone, Debug)]
 struct Context {
     control: Control,

@@ -1,9 +1,11 @@
-//! Completion callbacks: one `POST` to wherever a client of one-off tasks wants to hear of the end.
+//! Completion callbacks: one `POST` to the address where a client of one-off tasks wants to hear of the end.
 //!
-//! What came of it is all this module says; when to try, and again, is the leader's duty
-//! (`leader/one_offs.rs`), and that it was tried is in the replicated state. An endpoint is a stranger: it may hang,
-//! drip, send without end, or lead somewhere else, such as to a server of the cluster. So every call has one deadline for all of it, its answer's body is
-//! never read, and a redirect is followed only where the server is configured to, to addresses that were looked at.
+//! This module makes one call and reports its outcome. The leader's duty (`leader/one_offs.rs`) decides when
+//! to call and when to repeat, and the replicated state records that a call was made.
+//!
+//! An endpoint is not trusted: it may hang, drip, send without end, or redirect elsewhere, such as to a
+//! server of the cluster. So one deadline covers the whole call, and the body of the answer is never read. A
+//! redirect is followed only where the server is configured to, to addresses that were checked.
 
 mod config;
 mod hop;
@@ -27,10 +29,10 @@ pub use config::{TasksConfig, TasksConfigError};
 use resolve::Guarded;
 pub(crate) use resolve::ServerAddresses;
 
-/// Where Debian keeps the certificates that a machine trusts.
+/// The file in which Debian keeps the certificates that a machine trusts.
 pub(crate) const CA_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Why callbacks cannot be made as configured.
+/// The reason why callbacks cannot be made as configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenCallbacksError {
     /// A file cannot be read.
@@ -38,7 +40,7 @@ pub(crate) enum OpenCallbacksError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -47,12 +49,12 @@ pub(crate) enum OpenCallbacksError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What it is.
+        /// The cause.
         reason: String,
     },
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The endpoint took it, or refuses it for good.
@@ -62,12 +64,12 @@ pub(crate) enum Delivery {
     },
     /// It may take it another time.
     Failed {
-        /// Why not.
+        /// The cause.
         reason: String,
     },
 }
 
-/// What counters tell apart.
+/// Outcomes that metrics count separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The endpoint took it.
@@ -81,7 +83,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::GivenUp];
 
-    /// What it is called among metrics.
+    /// The name of the outcome in metrics.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Taken => "taken",
@@ -110,7 +112,7 @@ impl Totals {
 pub(crate) struct Caller {
     http: ureq::Agent,
     key: Option<Arc<[u8]>>,
-    /// For all of a call.
+    /// The longest time for a whole call.
     wait: Duration,
     redirects: u32,
 }
@@ -211,11 +213,11 @@ impl Caller {
     }
 }
 
-/// Redirects that are followed with the same body. 303 asks for another request than the one that tells what came of
-/// a task; for the first two clients differ, and one that sends no body would tell nothing.
+/// Redirects that are followed with the same body. 303 asks for a request without the body, which would tell
+/// nothing. For the first two, clients differ.
 const REPEATED: [u16; 4] = [301, 302, 307, 308];
 
-/// What a status says of a callback. A redirect that is not followed was taken by nobody.
+/// Reads a status as the outcome of a callback. A redirect that is not followed counts as not taken.
 fn judge(status: u16) -> Delivery {
     match status {
         300..400 | 408 | 429 | 500.. => Delivery::Failed {

@@ -19,10 +19,10 @@ use crate::handle::Control;
 use crate::limits;
 use crate::peers::message::{Known, MemberRecord, PeerReply, PeerRequest};
 
-/// In the data directory of a server whose state differs: it does not start while this is there.
+/// A file in the data directory of a server whose state differs: it does not start while the file is there.
 const MARK_FILE: &str = "state-differs";
 
-/// What a server says of its state at an index.
+/// A server's answer about its state at an index.
 #[derive(Clone, Debug)]
 pub(crate) struct Testimony {
     /// The server.
@@ -33,12 +33,12 @@ pub(crate) struct Testimony {
     pub(crate) hash: Result<StateHash, String>,
 }
 
-/// What all servers say of their states at one index.
+/// The answers of all servers about their states at one index.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
     /// The index.
     pub(crate) index: LogIndex,
-    /// By the servers' names.
+    /// The answers, by the servers' names.
     pub(crate) testimonies: Vec<Testimony>,
 }
 
@@ -146,15 +146,15 @@ pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec
     tables
 }
 
-/// Why a server must not start.
+/// The reason why a server must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DivergedError {
     /// Its state differs from that of the others.
     #[error("{reason}. ({} says so.)", path.display())]
     Diverged {
-        /// Where that is noted.
+        /// The file in which that is noted.
         path: PathBuf,
-        /// What was noted.
+        /// The reason that was noted.
         reason: String,
     },
     /// It cannot be told whether it does.
@@ -162,7 +162,7 @@ pub enum DivergedError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -34,7 +34,7 @@ const ENTRIES: [&str; 9] = [
     "lost+found",
 ];
 
-/// Why a data directory cannot be used.
+/// The reason why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenDataDirError {
     /// The directory or a file in it cannot be read or written.
@@ -42,7 +42,7 @@ pub enum OpenDataDirError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -75,7 +75,7 @@ pub enum OpenDataDirError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// The text in the file.
         text: String,
     },
 }

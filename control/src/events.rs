@@ -6,10 +6,10 @@
 //!
 //! A one-off task that an entry moved by two states is there twice: as it was in between, then as it is.
 //!
-//! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an
-//! event. A job or node that goes is one, because somebody asked for it; and a collection that freed something is
-//! one, when it ends ([`Collections`]). What a collection on a node came to is no row, and one all the same: it stands in
-//! the entry that tells of it ([`NodeCollection`]).
+//! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an event.
+//! A job or node that goes is an event, because somebody asked for it. A collection that freed something is
+//! an event when it ends ([`Collections`]). A collection on a node has no row and is an event all the same:
+//! the entry that reports it carries it ([`NodeCollection`]).
 
 mod collection;
 mod node_collection;
@@ -39,7 +39,7 @@ const JOB_REGISTERED: &str = "JobRegistered";
 /// An entry carries out what a scheduler decided.
 const PLANNED: &str = "PlanResult";
 
-/// What an entry does, in Nomad's word for the type of its events.
+/// The kind of change an entry makes, as Nomad's event type.
 pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
@@ -89,7 +89,7 @@ enum Row {
     Eval(Arc<Evaluation>),
     Deployment(Arc<Deployment>),
     Alloc(SavedAlloc, Arc<Node>),
-    /// Of a node that is not there any more.
+    /// An allocation of a node that is not there any more.
     AllocAlone(SavedAlloc),
     Node(Arc<Node>),
     NodeGone(NodeId),
@@ -99,7 +99,7 @@ enum Row {
     NodeCollection(Arc<NodeCollection>),
 }
 
-/// What one entry changed.
+/// The changes of one entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     index: LogIndex,
@@ -109,8 +109,9 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The rows that the entry at `index` changed, from the `state` that it left, before them one-off tasks as they were
-    /// in between, and the collections that it tells of. `None` if nobody could want to know.
+    /// The rows that the entry at `index` changed, read from the `state` after it. One-off tasks as they were
+    /// in between come before them, and so do the collections that the entry reports. `None` if there are no
+    /// rows.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
@@ -127,7 +128,7 @@ impl Batch {
         rows.extend(passed);
         rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
         rows.extend(ended);
-        // A slice of a collection changes thousands of rows, and hardly any of them is told of.
+        // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
         rows.shrink_to_fit();
         let bytes = rows.iter().map(Row::bytes).sum();
         (!rows.is_empty()).then_some(Self {
@@ -148,7 +149,7 @@ impl Batch {
         self.rows.len()
     }
 
-    /// What became of one-off tasks.
+    /// Changes of one-off tasks.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskChange<'_>> {
         self.rows.iter().filter_map(|row| match row {
             Row::Task(row) => Some(TaskChange::Now(row)),
@@ -191,7 +192,7 @@ impl From<Over> for Row {
     }
 }
 
-/// What became of a one-off task.
+/// A change of a one-off task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TaskChange<'a> {
     /// It is there, and like this.
@@ -396,7 +397,7 @@ impl Row {
     }
 }
 
-/// Which events a reader wants.
+/// The events that a reader wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     /// `None` is every namespace.
@@ -439,7 +440,7 @@ impl TopicFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events before index {} are gone", oldest.0)]
 pub(crate) struct Gap {
-    /// From here on all are there.
+    /// The oldest index from which on all events are there.
     pub(crate) oldest: LogIndex,
 }
 
@@ -456,7 +457,7 @@ struct Ring {
     batches: VecDeque<Arc<Batch>>,
     events: usize,
     bytes: usize,
-    /// From this index on every event is here.
+    /// The oldest index from which on all events are here.
     oldest: LogIndex,
 }
 
@@ -519,7 +520,7 @@ impl EventRing {
         drop(batches);
     }
 
-    /// From this index on every event is here.
+    /// The oldest index from which on all events are here.
     pub(crate) fn oldest(&self) -> LogIndex {
         self.ring
             .lock()

@@ -1,4 +1,4 @@
-//! What collections of garbage came to: of this server since it was started, and of one that was asked for.
+//! Results of garbage collections: of this server since its start, and of one that was asked for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use muster_control_core::fsm::{GcKept, GcKind, Response};
 use serde::{Deserialize, Serialize};
 
-/// What a collection freed. Sent between servers.
+/// Objects that a collection freed. Sent between servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Freed {
     /// Jobs.
@@ -32,7 +32,7 @@ pub(crate) struct Freed {
 }
 
 impl Freed {
-    /// What one slice freed, if `response` is that of one.
+    /// Objects that one slice freed; `None` if `response` is not the answer to a slice.
     pub(crate) fn of(response: &Response) -> Option<Self> {
         let Response::Collected {
             evals,
@@ -61,7 +61,7 @@ impl Freed {
         })
     }
 
-    /// What the entry freed that purged a job, if `response` is that of one.
+    /// Objects freed by the entry that purged a job; none for any other `response`.
     pub(crate) fn with_job(response: &Response) -> Self {
         if let Response::JobPurged { deployments, .. } = response {
             Self {
@@ -74,7 +74,7 @@ impl Freed {
         }
     }
 
-    /// Of one kind.
+    /// The number of objects of one kind.
     #[must_use]
     pub(crate) fn count(&self, kind: GcKind) -> u64 {
         match kind {
@@ -87,13 +87,13 @@ impl Freed {
         }
     }
 
-    /// Of all kinds.
+    /// The number of objects of all kinds.
     #[must_use]
     pub(crate) fn objects(&self) -> u64 {
         GcKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
     }
 
-    /// By the kind's word, without those of which there are none.
+    /// The numbers of objects by the kind's word, without zeros.
     #[must_use]
     pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = GcKind::ALL.into_iter();
@@ -125,7 +125,7 @@ impl Freed {
     }
 }
 
-/// What slices looked at and kept, by reason.
+/// Objects that slices looked at and kept, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept(BTreeMap<GcKept, u64>);
 
@@ -144,7 +144,7 @@ impl Kept {
         self.0.iter().map(|(why, count)| (*why, *count))
     }
 
-    /// For one reason.
+    /// The number of objects kept for one reason.
     #[must_use]
     pub(crate) fn count(&self, why: GcKept) -> u64 {
         self.0.get(&why).copied().unwrap_or_default()
@@ -179,14 +179,14 @@ pub(crate) struct Totals {
 /// A reading of [`Totals`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Read {
-    /// By kind, in the order of [`GcKind::ALL`].
+    /// Objects freed by kind, in the order of [`GcKind::ALL`].
     pub(crate) freed: [u64; GcKind::ALL.len()],
-    /// By the last round, by reason, in the order of [`GcKept::ALL`].
+    /// Objects kept by the last round, by reason, in the order of [`GcKept::ALL`].
     pub(crate) kept: [u64; GcKept::ALL.len()],
     /// The size of all that was freed.
     pub(crate) bytes: u64,
     pub(crate) slices: u64,
-    /// From proposing slices to having them applied, together.
+    /// Time from proposing slices to having them applied, all together.
     pub(crate) slices_took: Duration,
     /// The longest of them.
     pub(crate) slice_max: Duration,
@@ -197,7 +197,7 @@ pub(crate) struct Read {
 }
 
 impl Totals {
-    /// A slice was applied, `took` after it was proposed. What a purged job's own entry frees is counted as one of none.
+    /// Counts an applied slice, `took` after its proposal. The entry that purges a job has no slices of its own.
     pub(crate) fn slice(&self, freed: &Freed, took: Duration) {
         for (kind, total) in GcKind::ALL.into_iter().zip(&self.freed) {
             total.fetch_add(freed.count(kind), Ordering::Relaxed);
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// What an earlier round kept is no part of it, for reasons that it did not have either.
+    /// A round's counts leave out what an earlier round kept, also for reasons that only the earlier one had.
     #[test]
     fn a_round_says_what_its_own_slices_kept() {
         let totals = Totals::default();

@@ -30,36 +30,36 @@ use crate::raft::{Leadership, Raft, WriteError};
 
 pub use crate::raft::LeaderInfo;
 
-/// What a server is and where it listens.
+/// A server's identity and addresses.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
-    /// For people.
+    /// The server's name.
     pub name: String,
     /// The cluster it belongs to.
     pub cluster: String,
     /// Its number, chosen when its data directory was made.
     pub server_id: u64,
-    /// Where it speaks HTTP.
+    /// The address for HTTP.
     pub http_addr: SocketAddr,
-    /// Where it speaks QUIC.
+    /// The address for QUIC.
     pub quic_addr: SocketAddr,
-    /// Where it speaks to Diego's clients, if it does.
+    /// The address for Diego's clients, if it serves them.
     pub bbs_addr: Option<SocketAddr>,
     /// Muster's version.
     pub version: &'static str,
-    /// When the process started to serve.
+    /// Time at which the process started to serve.
     pub started_at: Timestamp,
     /// Its data directory.
     pub data_dir: PathBuf,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
-    /// What is added to that, for the way of a heartbeat to the leader.
+    /// Time added to that, for the way of a heartbeat to the leader.
     pub heartbeat_grace: Duration,
     /// Bytes cut off the log's end at the start: a write that a crash had left unfinished.
     pub log_bytes_cut: u64,
 }
 
-/// What a caller can do about an error.
+/// The action that a caller can take on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// Nothing: it would fail again.
@@ -70,7 +70,7 @@ pub enum Retry {
     ElsewhereNow,
 }
 
-/// Why a proposal was not carried out.
+/// The reason why a proposal was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProposeError {
@@ -90,7 +90,7 @@ pub enum ProposeError {
         |leader| format!("; the leader is {} at {}", leader.name, leader.http_addr)
     ))]
     NotLeader {
-        /// Who does, if known.
+        /// The server that leads, if known.
         leader: Option<LeaderInfo>,
     },
     /// Nobody can tell whether the change was committed, or still will be. With a write key it can be sent
@@ -101,7 +101,7 @@ pub enum ProposeError {
     Timeout {
         /// How long it was waited for at most.
         waited: Duration,
-        /// What kept the answer.
+        /// The reason there was no answer.
         reason: String,
     },
     /// The change is too large.
@@ -118,19 +118,19 @@ pub enum ProposeError {
     DiskFull {
         /// The log's directory.
         dir: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
     /// The log has failed; the server is going down.
     #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
     Stopped {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl ProposeError {
-    /// What to do about it.
+    /// The action that a caller can take.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
@@ -157,15 +157,15 @@ impl From<WriteError> for ProposeError {
     }
 }
 
-/// What a read must see.
+/// The state that a read must see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// What the leader has: everything that was acknowledged, as long as clocks run at about the same pace.
+    /// The leader's state: everything that was acknowledged, as long as clocks run at about the same pace.
     #[default]
     Leader,
     /// Everything that was acknowledged before the read began. A quorum confirms who leads.
     Linearizable,
-    /// What this server has, however old.
+    /// This server's state, however old.
     Stale,
 }
 
@@ -180,7 +180,7 @@ pub struct ReadState {
     pub last_contact: Duration,
 }
 
-/// Why a state cannot be read.
+/// The reason why a state cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -206,13 +206,13 @@ pub enum ReadError {
     /// The log has failed; the server is going down.
     #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
     Stopped {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl ReadError {
-    /// What to do about it.
+    /// The action that a caller can take.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
@@ -234,7 +234,8 @@ pub(crate) enum DutyRequest {
     Place(PlacesWanted),
 }
 
-/// What is about to be recorded, and who asks for places for it. Who gets no answer does without.
+/// Tasks or a job to find places for before they are recorded. A caller without an answer records them
+/// without places.
 #[derive(Debug)]
 pub(crate) enum PlacesWanted {
     /// One-off tasks.
@@ -283,7 +284,7 @@ struct Shared {
     gc_totals: Totals,
 }
 
-/// What a [`Control`] is made of.
+/// The parts of a [`Control`].
 #[derive(Debug)]
 pub(crate) struct ControlParts {
     pub(crate) raft: Raft,
@@ -396,7 +397,8 @@ impl Control {
         }
     }
 
-    /// [`Self::propose`], but sent again until an answer is known: the log answers a `key` once, whoever leads.
+    /// Proposes as [`Self::propose`] does, and repeats it until an answer is known. The log answers a `key`
+    /// once, even if the leader changes.
     ///
     /// # Errors
     ///
@@ -439,7 +441,7 @@ impl Control {
         limits::PROPOSALS_MAX.saturating_sub(self.shared.places.available_permits())
     }
 
-    /// Who leads; `None` during an election.
+    /// The leader; `None` during an election.
     #[must_use]
     pub fn leader(&self) -> Option<LeaderInfo> {
         self.shared.raft.leader()
@@ -463,7 +465,7 @@ impl Control {
         &self.shared.peers
     }
 
-    /// What this server has promised to found.
+    /// This server's promise to found a cluster.
     pub(crate) fn founder(&self) -> &Founder {
         &self.shared.founder
     }
@@ -483,13 +485,13 @@ impl Control {
         }
     }
 
-    /// Notes what another server says of itself, and says what this one is.
+    /// Notes another server's introduction, and answers with this one's.
     pub(crate) fn meet(&self, hello: &Hello) -> PeerReply {
         self.shared.peers.meet(&hello.me);
         PeerReply::Hello(self.hello())
     }
 
-    /// What this server says of itself.
+    /// This server's introduction to other servers.
     pub(crate) fn hello(&self) -> Hello {
         let raft = &self.shared.raft;
         let founded = raft.founded();
@@ -504,7 +506,7 @@ impl Control {
         }
     }
 
-    /// What this server is.
+    /// This server's identity and addresses.
     #[must_use]
     pub fn server_info(&self) -> &ServerInfo {
         &self.shared.info
@@ -562,7 +564,7 @@ impl Control {
         }
     }
 
-    /// The same, at the leader.
+    /// Collects garbage at the leader.
     pub(crate) async fn collect_garbage_here(&self) -> Result<Freed, ProposeError> {
         let stopped = || ProposeError::Timeout {
             waited: limits::COLLECT_WAIT,
@@ -576,8 +578,8 @@ impl Control {
         receiver.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Places for `tasks`, which are about to be recorded; none where nobody leads, others wait for room, or it would take
-    /// too long.
+    /// Finds places for `tasks`, which are about to be recorded. `None` if no server leads, if others wait
+    /// for room, or if it would take too long.
     pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<Places> {
         if self.leadership().borrow().is_self() {
             let tasks = Arc::clone(tasks);
@@ -637,7 +639,8 @@ impl Control {
         }
     }
 
-    /// Places for whoever passes what it records on to this server; `None` if it does not lead or has no time.
+    /// Finds places for a server that passes its records on to this one; `None` if this one does not lead or
+    /// has no time.
     pub(crate) async fn find_places_here(&self, wanted: PlacesFor) -> Option<PlacesFound> {
         match wanted {
             PlacesFor::Tasks(tasks) => {
@@ -664,7 +667,7 @@ impl Control {
             return None;
         }
         let (reply, places) = oneshot::channel();
-        // Who is busy has no time for more.
+        // A busy leader has no time for more.
         self.shared
             .duties
             .try_send(DutyRequest::Place(wanted(reply)))
@@ -683,17 +686,17 @@ impl Control {
         &self.shared.tasks
     }
 
-    /// Where clients' requests about one-off tasks are put.
+    /// The queue of clients' requests about one-off tasks.
     pub(crate) fn one_offs(&self) -> &Requests {
         &self.shared.one_offs
     }
 
-    /// What callbacks came to.
+    /// Counts of callbacks by outcome.
     pub(crate) fn callbacks(&self) -> &CallbackTotals {
         &self.shared.callbacks
     }
 
-    /// What collections came to.
+    /// Totals of garbage collections.
     pub(crate) fn gc_totals(&self) -> &Totals {
         &self.shared.gc_totals
     }
@@ -723,7 +726,8 @@ impl Control {
         self.shared.raft.last_log_index()
     }
 
-    /// Why this server acknowledges no change at the moment: the disk under its log is full. `None` if it is not.
+    /// The reason why this server acknowledges no change at the moment: the disk under its log is full. `None` if
+    /// the disk has room.
     #[must_use]
     pub fn disk_full(&self) -> Option<String> {
         let full = self.shared.raft.room().err()?;

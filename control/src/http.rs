@@ -1,8 +1,10 @@
 //! The HTTP API: Nomad's routes, bodies and manners.
 //!
-//! One file per noun answers its routes; `status` alone decides status codes, `query` reads what stands
-//! behind the `?` and waits for changes, `body` reads bodies, `listen` accepts connections, `connections` and `budget`
-//! bound them and their answers, `cross_site` refuses requests of web pages. Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
+//! One file per noun answers its routes. `status` alone decides status codes. `query` reads the query string
+//! and waits for changes. `body` reads bodies, and `listen` accepts connections. `connections` and `budget`
+//! bound the connections and their answers. `cross_site` refuses requests of web pages.
+//!
+//! Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
 //!
 //! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.
 
@@ -55,7 +57,7 @@ use crate::limits;
 use cross_site::SitePolicy;
 use status::ApiError;
 
-/// What every handler has.
+/// State that every handler shares.
 #[derive(Clone, Debug)]
 struct Http {
     control: Control,
@@ -120,7 +122,8 @@ fn router(http: Http) -> Router {
         .with_state(http)
 }
 
-/// Serves the API on `listener` to whom `sites` lets in until `shutdown` is cancelled, then lets requests in flight end.
+/// Serves the API on `listener` to the requests that `sites` allows until `shutdown` is cancelled, then lets
+/// requests in flight end.
 ///
 /// # Errors
 ///

@@ -34,12 +34,12 @@ use crate::limits;
 use crate::published::TermEffect;
 use crate::raft::Leadership;
 
-/// What reaches the duties from the rest of the process.
+/// Channels from the rest of the process to the duties.
 #[derive(Debug)]
 pub(crate) struct Inputs {
     /// Effects of applied entries.
     pub(crate) effects: mpsc::Receiver<Vec<TermEffect>>,
-    /// What servers heard of their nodes.
+    /// Heartbeats that servers gathered from their nodes.
     pub(crate) beats: mpsc::Receiver<Beats>,
     /// Requests.
     pub(crate) requests: mpsc::Receiver<DutyRequest>,
@@ -81,7 +81,7 @@ async fn follow(
                     control.nodes().wake_all();
                 }
             }
-            // Whoever sent them hears that this server does not lead.
+            // The dropped reply tells the sender that this server does not lead.
             Some(_) = inputs.beats.recv() => {}
             Some(request) = inputs.requests.recv() => match request {
                 DutyRequest::CollectGarbage(reply) => {

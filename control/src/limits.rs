@@ -10,8 +10,8 @@ pub const PROPOSALS_MAX: usize = 4096;
 pub const PROPOSE_WAIT: Duration = Duration::from_secs(10);
 /// The longest pause of a leader's duty whose changes are not written. The first is [`LEADER_RETRY_PAUSE`].
 pub const DUTY_RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A wall clock that is further ahead than this at two looks has jumped. Half a deadline of any kind in rows; clocks that
-/// are kept by NTP step by less than a second.
+/// A wall clock that is further ahead than this at two looks has jumped. It is at most half of any deadline
+/// in rows; clocks that are kept by NTP step by less than a second.
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
 /// A wall clock may gain this part of the time between two looks: twice as fast as NTP slews.
 pub const CLOCK_SLEW_PART: u32 = 1_000;
@@ -21,17 +21,18 @@ pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 /// Entries applied before the state is published and their proposers are answered. Not less: each
 /// published root costs a few microseconds of copying on the next write. Not more: answers wait.
 pub const APPLY_BATCH_MAX: usize = 256;
-/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, some hundred kilobytes; half would
-/// leave more to the applier when the thread waits for a processor, double would only be memory.
+/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, some hundred
+/// kilobytes. Half would leave more to the applier when the thread waits for a processor; double would only
+/// cost memory.
 pub const OUTDATED_STATES_MAX: usize = 16;
 /// Rows that a replaced state owns before another thread is woken to free it: less takes no longer than waking that.
 pub const OUTDATED_ROWS_MIN: usize = 64;
-/// How much that thread yields to others: by the kernel's weights it has a tenth of a processor that one other wants, too.
-/// The applier helps before memory grows.
+/// Niceness of that thread. By the kernel's weights it has a tenth of a processor that one other thread wants
+/// too. The applier helps before memory grows.
 pub const OUTDATED_NICENESS: i32 = 10;
-/// How long the next slice of a collection lets others go first while any are at work: a placement takes less. Then it
-/// comes between them, so that a collection ends under any load, with a slice in little more than that. Half would cut into
-/// placements, double would have collections wait where there is always something.
+/// How long the next slice of a collection lets other work go first: longer than a placement takes. Then the
+/// slice comes in between, so that a collection ends under any load, with a slice in little more than that.
+/// Half would cut into placements. Double would make collections wait where there is always work.
 pub const GC_GIVES_WAY: Duration = Duration::from_millis(2);
 /// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
 /// duties scan the state instead.
@@ -130,7 +131,7 @@ pub const AUTOPILOT_INTERVAL: Duration = Duration::from_millis(500);
 pub const PROMOTE_LAG_MAX: u64 = 256;
 /// How often a server that belongs to no cluster looks for one.
 pub const SEEK_PAUSE: Duration = Duration::from_millis(250);
-/// The same, when nothing is expected to change soon.
+/// Pause between two such looks when nothing is expected to change soon.
 pub const SEEK_PAUSE_LONG: Duration = Duration::from_secs(2);
 /// Time without a leader after which a member asks others whether it still is one. Elections are over by then.
 pub const SEEK_PATIENCE: Duration = Duration::from_secs(5);
@@ -164,8 +165,8 @@ pub const LEAD_WAIT: Duration = Duration::from_secs(30);
 pub const EVALS_IN_FLIGHT_MAX: usize = 64;
 /// Evaluations handed to the scheduler in one go of a worker thread.
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
-/// Times that a server ends while it works on an evaluation before that is set aside. The first time it had company; the
-/// second time it was alone.
+/// Times that a server ends during work on an evaluation before that is set aside. The first time it was
+/// planned with others; the second time it was alone.
 pub const EVAL_ENDS_MAX: u8 = 2;
 /// Jobs, and entries full of one-off tasks, for which one go of a worker thread finds places before they are recorded.
 pub const PLACES_PER_WORKER_RUN_MAX: usize = 32;
@@ -189,12 +190,12 @@ pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
 /// two cores waits a third of a second. Chosen for a message and its answers costing some tens of microseconds, which
 /// is not measured alone.
 pub const DESIRED_PER_CORE: u32 = 8_000;
-/// The same while there is more and more to tell, so that four times as much of the processor is left: the last of those
-/// nodes waits a second and a quarter.
+/// The rate while more and more is to tell, so that four times as much of the processor is left. The last of
+/// those nodes waits a second and a quarter.
 pub const DESIRED_PER_CORE_MEANWHILE: u32 = 2_000;
-/// Without anything new to tell for so long, there is not more and more.
+/// Time without anything new to tell after which the full rate holds again.
 pub const DESIRED_QUIET: Duration = Duration::from_millis(25);
-/// What may be told at once after a quiet time, in time at the full rate.
+/// Most that may be told at once after a quiet time, as time at the full rate.
 pub const DESIRED_BURST: Duration = Duration::from_millis(20);
 /// How often turns are given while some wait.
 pub const DESIRED_TICK: Duration = Duration::from_millis(5);
@@ -211,19 +212,21 @@ pub const REPORT_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
 pub const REPORTS_PER_SESSION_MAX: usize = 8192;
 /// Pause before reports and registrations are proposed again after the log took none.
 pub const REPORT_RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// How long it may take to be written that a one-off task prepares or runs: a task that ends before then, or beside other
-/// news, takes no entry for it. Half would spare few tasks that do something; longer, and people wait to see it.
+/// Longest wait to write that a one-off task prepares or runs. A task that ends before then, or beside other
+/// news, takes no entry for it. Half would spare few tasks that do something; more would delay what users
+/// see.
 pub const PROGRESS_WAIT: Duration = Duration::from_millis(500);
 /// Messages with heartbeats that wait for the leader's duties. Each server has one under way.
 pub const BEATS_MAX: usize = 64;
 /// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
 /// they are not answered, which their servers take for silence.
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
-/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand rows. Also
-/// how long a node that collects may give no sign of life; it gives one a second.
+/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand
+/// rows. A collecting node may also be silent for this long; it gives one sign of life a second.
 pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
-/// How long all nodes together may take to destroy what is over and to free its space: some million files each on a slow
-/// disk. Who is not done then goes on, unwaited for. The command line waits for this and for [`COLLECT_WAIT`].
+/// How long all nodes together may take to destroy what is over and to free its space: some million files
+/// each on a slow disk. A node that is not done by then goes on, and nobody waits for it. The command line
+/// waits for this and for [`COLLECT_WAIT`].
 pub const COLLECT_NODES_WAIT: Duration = Duration::from_mins(10);
 /// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
 /// slower for them; a node holds a stream and a task here.
@@ -259,11 +262,11 @@ pub const NODE_REPLIES_MAX: usize = 4;
 /// Streams of one agent that are served at a time: more than an agent asks for data at a time. More wait in QUIC's
 /// stream limit.
 pub const AGENT_QUESTIONS_MAX: usize = 32;
-/// Allocations whose data this server passes on from node to node at a time; the others wait for their turn. Each has at
-/// most half a mebibyte here (`DISK_WINDOW_BYTES`).
+/// Allocations whose data this server passes on from node to node at a time; the others wait for their turn.
+/// Each has at most half a mebibyte here (`DISK_WINDOW_BYTES`).
 pub const DISKS_PASSED_MAX: usize = 128;
-/// How often it is looked whether an allocation whose data are wanted has ended, and the one that wants them told that
-/// it is waited for. Half would be seen by nobody: a task has seconds to end in.
+/// How often the server checks whether an allocation whose data are wanted has ended. The node that wants
+/// them is told each time that it is waited for. Half would not be noticed: a task has seconds to end in.
 pub const DISK_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a node may take to open a stream.
 pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
@@ -272,8 +275,9 @@ pub const FAREWELL_OF_SERVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a server waits for its parts to stop.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 
-/// HTTP connections. For the next one a connection that only waits is closed; where none does, it is refused. Below the usual soft limit of 1 024 file
-/// descriptors, less what the log, agents and snapshots need.
+/// Most HTTP connections. One more closes a connection that only waits; if none does, it is refused. The
+/// value is below the usual soft limit of 1 024 file descriptors, less the need of the log, agents and
+/// snapshots.
 pub const HTTP_CONNECTIONS_MAX: usize = 768;
 /// HTTP connections of one address that is not this machine's own. Nomad's number.
 pub const HTTP_CONNECTIONS_PER_ADDRESS_MAX: usize = 100;
@@ -315,7 +319,7 @@ pub const HTTP_BODY_DRAINED_BYTES_MAX: usize = 4 * muster_wire::limits::HTTP_BOD
 pub const HTTP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long requests in flight may take to end when the server stops.
 pub const HTTP_SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
-/// When to come back if no server leads or all are busy: an election takes about as long.
+/// Time after which a client comes back if no server leads or all are busy: an election takes about as long.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a node may take to answer a question about its statistics.
 pub const NODE_REPLY_WAIT: Duration = Duration::from_secs(10);
@@ -349,8 +353,8 @@ pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
 pub const ONE_OFF_REQUESTS_MAX: usize = ONE_OFF_REQUESTS_PER_ENTRY_MAX;
 /// Requests about one-off tasks in one entry: one of new tasks is applied within some 20 ms.
 pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
-/// Such entries of each kind under way at once. One would leave processors idle while it commits: all clients wait for
-/// it, and then all come again. Each more makes entries smaller.
+/// Such entries of each kind under way at once. One would leave processors idle while it commits: all clients
+/// wait for it, and then all come again. Each more makes entries smaller.
 pub const ONE_OFF_ENTRIES_MAX: usize = 4;
 /// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
 pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
@@ -360,15 +364,16 @@ pub const PLACES_WAIT: Duration = Duration::from_millis(100);
 /// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
 /// endpoint that hangs can take all.
 pub const CALLBACKS_MAX: usize = 256;
-/// The same of one place: scheme, host and port. An endpoint that answers in 10 ms takes 1 600 a second at most.
+/// Completion callbacks of one place under way at once: scheme, host and port. An endpoint that answers in 10
+/// ms takes 1 600 a second at most.
 pub const CALLBACKS_PER_PLACE_MAX: usize = muster_control_core::limits::CALLBACKS_PER_PLACE_MAX;
-/// The longest time for a callback in all: name, connection, answer. Diego's 10 s, and a third of what a claim holds: the
-/// call, and the entries before and after it on a busy server.
+/// The longest time for a callback in all: name, connection, answer. It is Diego's 10 s, and a third of the
+/// time a claim holds. The claim covers the call, and the entries before and after it on a busy server.
 pub const CALLBACK_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The shortest: below it a connection with TLS to another continent fails.
 pub const CALLBACK_WAIT_MIN: Duration = Duration::from_millis(100);
-/// The shortest pause after a callback's failure: below it an endpoint that is down gets nothing but calls, and every one
-/// of them is an entry.
+/// The shortest pause after a callback's failure. Below it an endpoint that is down gets nothing but calls,
+/// and every one of them is an entry.
 pub const CALLBACK_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest time after which a callback is given up: nothing forgets its task until then.
 pub const CALLBACK_DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
@@ -383,10 +388,10 @@ pub const CALLBACK_KEY_BYTES_MIN: usize = 16;
 
 /// How long a TLS handshake may take; then the connection is cut.
 pub const TLS_HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Connections of Diego's clients, as [`HTTP_CONNECTIONS_MAX`]; one that is refused is cut before its handshake. A third of the API's:
-/// they come out of the same file descriptors, and a client keeps a few.
+/// Most connections of Diego's clients, as [`HTTP_CONNECTIONS_MAX`]; one that is refused is cut before its
+/// handshake. The value is a third of the API's: they share file descriptors, and a client keeps a few.
 pub const BBS_CONNECTIONS_MAX: usize = 256;
-/// Those of one address, most of all while they have not shown a certificate.
+/// Connections of one address, most of all while they have not shown a certificate.
 pub const BBS_CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
 /// Streams of task events; the next one gets 503. Each keeps a pointer and a name for every task there is.
 pub const BBS_STREAMS_MAX: usize = 64;
@@ -397,8 +402,8 @@ pub const BBS_TASKS_CHUNK: usize = 16;
 /// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
 /// request; most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);
-/// How long a write of Diego's clients is repeated while no leader answers for it: the time that Diego's components give
-/// a request. An election takes less.
+/// How long a write of Diego's clients is repeated while no leader answers for it. Diego's components give a
+/// request the same time. An election takes less.
 pub const BBS_WRITE_WAIT: Duration = Duration::from_secs(10);
 /// Pause before such a repetition: a fraction of an election.
 pub const BBS_RETRY_PAUSE: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
-//! Takes QUIC connections and gives each to whoever speaks its protocol.
+//! Takes QUIC connections and gives each to the part that speaks its protocol.
 //!
-//! What a peer's certificate allows is checked by [`agents`] and [`peers::serve`], before a frame is read.
+//! [`agents`] and [`peers::serve`] check what a peer's certificate allows, before a frame is read.
 
 use std::sync::Arc;
 

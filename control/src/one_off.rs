@@ -1,5 +1,5 @@
-//! What every way to one-off tasks shares, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`): how a request
-//! gets into the log ([`gather`]), and which domains are fresh.
+//! Common parts of all ways to one-off tasks, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`). They
+//! are the way of a request into the log ([`gather`]) and the fresh domains.
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
@@ -82,8 +82,9 @@ pub(crate) fn claim(control: &Control) -> OneOffStep {
     }
 }
 
-/// Calls `domain` fresh for `ttl`, for ever if that is zero; once under `key`, if there is one. With Diego a fresh domain
-/// lets LRPs be removed that nobody desires; it has no effect on tasks, and so none here.
+/// Marks `domain` fresh for `ttl`, or for ever if that is zero; once under `key`, if there is one. With Diego
+/// a fresh domain allows the removal of LRPs that nobody desires. It has no effect on tasks, and so none
+/// here.
 pub(crate) async fn freshen(
     control: &Control,
     key: Option<WriteKey>,

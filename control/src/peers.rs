@@ -35,7 +35,7 @@ use self::lane::{Lane, Target};
 use self::message::{Known, Opening, PeerReply, PeerRequest, ServerNode};
 use crate::limits;
 
-/// Why another server did not answer.
+/// The reason why another server did not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
@@ -52,7 +52,7 @@ pub enum PeerError {
     Unreachable {
         /// Its name and address.
         server: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The connection was lost before an answer came: it may have done what it was asked.
@@ -60,7 +60,7 @@ pub enum PeerError {
     Lost {
         /// Its name and address.
         server: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// It did not answer in time; it may still do what it was asked.
@@ -87,7 +87,7 @@ impl PeerError {
     }
 }
 
-/// Which of the connections to a server a stream takes.
+/// The connection to a server that a stream takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Votes, heartbeats, entries, requests.
@@ -100,14 +100,14 @@ pub(crate) enum Way {
 
 const WAYS: usize = 3;
 
-/// What is known of another server.
+/// A known other server.
 #[derive(Debug)]
 struct Entry {
     node: ServerNode,
-    /// What the membership last said; differs from `node` while the server has moved and the membership
-    /// does not say so yet.
+    /// The server's entry in the last membership. It differs from `node` while the server has moved and the
+    /// membership does not say so yet.
     member: Option<ServerNode>,
-    /// When Raft last heard of it: as a leader's word, or as a follower's answer.
+    /// Time at which Raft last heard of it: as a leader's word, or as a follower's answer.
     heard: Option<Instant>,
     lanes: [Arc<Lane>; WAYS],
 }
@@ -216,7 +216,7 @@ impl Peers {
         addrs.any(|theirs| theirs == Ok(addr))
     }
 
-    /// What is known of `server_id`, this server included.
+    /// The record of `server_id`, this server included.
     #[must_use]
     pub fn node(&self, server_id: u64) -> Option<ServerNode> {
         if server_id == self.shared.me.server_id {
@@ -248,7 +248,7 @@ impl Peers {
         }
     }
 
-    /// Notes what a server says of itself.
+    /// Notes a server's introduction.
     pub(crate) fn meet(&self, known: &Known) {
         if known.server_id == self.shared.me.server_id {
             return;
@@ -270,8 +270,8 @@ impl Peers {
         }
     }
 
-    /// Notes the members. What a member has said of itself since the membership last changed stays; who is
-    /// no member is forgotten.
+    /// Notes the members. Addresses that a member has announced since the membership last changed stay.
+    /// Servers that are not members any more are forgotten.
     pub(crate) fn set_members(&self, members: &[Known]) {
         let mut book = self.book();
         book.retain(|server_id, entry| {
@@ -318,7 +318,7 @@ impl Peers {
         self.ask(&lane, server_id, request, waited).await
     }
 
-    /// Asks whoever answers at `addr`, a host and a port.
+    /// Asks the server that answers at `addr`, a host and a port.
     pub(crate) async fn call_address(
         &self,
         addr: &str,

@@ -1,8 +1,8 @@
-//! What the state machine shows to the rest of the process.
+//! The state machine's results, shown to the rest of the process.
 //!
-//! The apply loop is the only writer. Readers take a snapshot that stays valid while writes go on;
-//! they never hold the writer up. A state taken after [`Published::applied`] showed an index contains
-//! that index, and so does [`Published::events`].
+//! The apply loop is the only writer. Readers take a snapshot that stays valid while writes go on; they never
+//! hold the writer up. A state taken after [`Published::applied`] showed an index contains that index, and so
+//! does [`Published::events`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, watch};
 use crate::events::{Batch, EventRing, Over};
 use crate::limits;
 
-/// What there is to do after an entry, and the term whose leader proposed that.
+/// An effect of an entry, and the term whose leader proposed the entry.
 pub(crate) type TermEffect = (u64, Effect);
 
-/// What entries did that were applied and are not shown yet.
+/// Results of applied entries that are not shown yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unpublished {
     effects: Vec<TermEffect>,
@@ -50,8 +50,8 @@ impl Unpublished {
     }
 }
 
-/// What entries replaced that were published: an old root may own much that the newer one does not share, above all
-/// while garbage is collected.
+/// Values that published entries replaced. An old root may own much that the newer one does not share, above
+/// all while garbage is collected.
 #[derive(Debug)]
 pub(crate) struct Outdated {
     _state: State,
@@ -105,7 +105,7 @@ impl Published {
         self.applied.subscribe()
     }
 
-    /// What the last entries changed.
+    /// Changes of the last entries.
     pub(crate) fn events(&self) -> &EventRing {
         &self.events
     }
@@ -136,28 +136,28 @@ impl Published {
         drop(self.halted.set(reason));
     }
 
-    /// Why nothing is applied any more.
+    /// The reason why nothing is applied any more.
     pub(crate) fn halted(&self) -> Option<&str> {
         self.halted.get().map(String::as_str)
     }
 
-    /// The applier itself frees what a state replaced: whoever does that is behind.
+    /// Counts a replaced state that the applier itself frees, because the thread for that is behind.
     pub(crate) fn count_freed_by_applier(&self) {
         self.freed_by_applier.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it did.
+    /// How often the applier freed a replaced state.
     pub(crate) fn freed_by_applier(&self) -> u64 {
         self.freed_by_applier.load(Ordering::Relaxed)
     }
 
-    /// Whether effects were lost since the last question: then whoever acts on them must scan.
+    /// Whether effects were lost since the last question. If so, the caller must scan the state.
     pub(crate) fn take_effects_lost(&self) -> bool {
         self.effects_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Shows `state`, which contains the entry at `index` and all before it, and passes on what they did.
-    /// What nobody can ask for any more comes back.
+    /// Shows `state`, which contains the entry at `index` and all before it, and passes on their effects.
+    /// Returns what nobody can read any more.
     #[must_use = "freeing it can wait until proposers are answered"]
     pub(crate) fn publish(&self, state: State, index: LogIndex, entries: Unpublished) -> Outdated {
         let Unpublished {
@@ -192,7 +192,7 @@ impl Published {
             .jump(index, state.hash());
         self.events.jump(index);
         let old = self.show(state, index);
-        // Whoever acts on effects must look at the state instead.
+        // Lost effects: their receiver must look at the state instead.
         self.effects_lost.store(true, Ordering::Release);
         Outdated {
             _state: old,
@@ -212,8 +212,8 @@ impl Published {
     }
 }
 
-/// Hashes of the state after each of the last entries. An entry that is no command changes nothing, so it
-/// has none: the one before it holds.
+/// Hashes of the state after each of the last entries. An entry without a command changes nothing, so it has
+/// no hash: the one before it holds.
 #[derive(Debug)]
 struct Hashes(VecDeque<(LogIndex, StateHash)>);
 

@@ -72,22 +72,22 @@ pub struct LeaderInfo {
     pub server_id: u64,
     /// Its name.
     pub name: String,
-    /// Where it speaks QUIC.
+    /// The address for QUIC.
     pub raft_addr: String,
-    /// Where it speaks HTTP.
+    /// The address for HTTP.
     pub http_addr: String,
     /// Whether it is this server.
     pub is_self: bool,
 }
 
-/// Who leads, and since which election.
+/// The leader, and the election it leads by.
 #[derive(Clone, Debug)]
 pub(crate) struct Leadership {
     /// `None` during an election.
     pub(crate) leader: Option<LeaderInfo>,
     /// Counts elections.
     pub(crate) term: u64,
-    /// When this server learned of it.
+    /// Time at which this server learned of it.
     pub(crate) since: Instant,
 }
 
@@ -108,7 +108,7 @@ impl Leadership {
     }
 }
 
-/// What Raft needs to start.
+/// Settings and parts that Raft needs to start.
 #[derive(Clone, Debug)]
 pub(crate) struct RaftConfig {
     /// The cluster's name.
@@ -132,7 +132,7 @@ pub enum StartRaftError {
     SnapshotDir {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -145,9 +145,9 @@ pub enum StartRaftError {
     Snapshot {
         /// The snapshots' directory.
         dir: PathBuf,
-        /// The last entry that the log has no more.
+        /// The last entry that the log does not hold any more.
         purged: u64,
-        /// Why the newest cannot be read; `None` if it is not there.
+        /// The reason why the newest cannot be read; `None` if it is not there.
         #[source]
         source: Option<ReadSnapshotError>,
     },
@@ -179,7 +179,7 @@ pub enum StartRaftError {
     },
 }
 
-/// Why a command was not written.
+/// The reason why a command was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     /// It cannot be encoded.
@@ -194,7 +194,7 @@ pub(crate) enum WriteError {
     /// Another server leads, or none.
     #[error("this server does not lead")]
     NotLeader {
-        /// Who does.
+        /// The server that leads, if known.
         leader: Option<LeaderInfo>,
     },
     /// Nobody can tell whether it was or will be committed.
@@ -202,7 +202,7 @@ pub(crate) enum WriteError {
     Unknown {
         /// How long it was waited for.
         waited: Duration,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The log cannot grow.
@@ -210,13 +210,13 @@ pub(crate) enum WriteError {
     DiskFull {
         /// The log's directory.
         dir: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
     /// Raft has stopped.
     #[error("raft has stopped: {reason}")]
     Stopped {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
@@ -238,7 +238,7 @@ pub(crate) struct Raft {
     reads: Reads,
     snapshots: SnapshotStore,
     restored: LastRestored,
-    /// Where snapshots of the leader arrive.
+    /// The directory in which snapshots of the leader arrive.
     incoming: PathBuf,
     /// Held while one arrives.
     receiving: tokio::sync::Mutex<()>,
@@ -525,13 +525,14 @@ impl Raft {
         matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
     }
 
-    /// Who leads; `None` as well if that server has not been heard of for a while, or hears of no quorum.
+    /// The leader. `None` as well if it has not been heard of for a while, or hears of no quorum.
     pub(crate) fn leader(&self) -> Option<LeaderInfo> {
         let Leadership { leader, since, .. } = self.leadership.borrow().clone();
         let leader = leader?;
         let heard = if leader.is_self {
             let metrics = self.raft.metrics();
-            // While this looks at one, it must not look at the other: each waits for whoever wants to change it.
+            // While it borrows one watch, it must not borrow the other: a borrow waits for a writer that
+            // waits for its turn.
             let metrics = metrics.borrow_watched();
             let alone = metrics
                 .membership_config

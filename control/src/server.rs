@@ -47,44 +47,44 @@ use crate::peers::message::{Known, ServerNode};
 use crate::published::Published;
 use crate::raft::{Raft, RaftConfig, StartRaftError};
 
-/// The port for HTTP unless said; Nomad's.
+/// The default port for HTTP; Nomad's.
 pub const DEFAULT_HTTP_PORT: u16 = 4646;
-/// The port for QUIC unless said; the one Nomad uses between its processes.
+/// The default port for QUIC; the one Nomad uses between its processes.
 pub const DEFAULT_QUIC_PORT: u16 = 4647;
-/// Silence after which a node is down unless said; Nomad's least.
+/// Default silence after which a node is down; Nomad's least.
 pub const DEFAULT_HEARTBEAT_TTL: Duration = Duration::from_secs(10);
-/// Added to that unless said: a dead node is noticed within 15 s (Nomad: 20 s at the least).
+/// Default addition to that: a dead node is noticed within 15 s (Nomad: 20 s at the least).
 pub const DEFAULT_HEARTBEAT_GRACE: Duration = Duration::from_secs(5);
-/// Silence after which a server counts as lost, unless said: longer than a reboot, shorter than a night with
-/// one server less.
+/// Default silence after which a server counts as lost: longer than a reboot, shorter than a night with one
+/// server less.
 pub const DEFAULT_DEAD_SERVER_AFTER: Duration = Duration::from_mins(10);
-/// Where a running server writes its addresses, within its data directory.
+/// The file in which a running server writes its addresses, within its data directory.
 pub const ADDRESS_FILE: &str = "server.json";
 
-/// What a server is told at its start.
+/// Settings of a server at its start.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Everything it keeps.
+    /// The directory of everything it keeps.
     pub data_dir: PathBuf,
-    /// Where it speaks HTTP; port 0 takes a free one.
+    /// The address for HTTP; port 0 takes a free one.
     pub http_addr: SocketAddr,
     /// Names and addresses of the server beside the machine's own, such as that of a proxy. Pages from there may use
     /// the API, too.
     pub http_allowed_hosts: Vec<AllowedHost>,
-    /// Where it speaks QUIC; port 0 takes a free one.
+    /// The address for QUIC; port 0 takes a free one.
     pub quic_addr: SocketAddr,
     /// The cluster's name: letters, digits, hyphens.
     pub cluster: String,
-    /// The server's name, for people.
+    /// The server's name.
     pub name: String,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
-    /// What is added to that, for the way of a heartbeat to the leader.
+    /// Time added to that, for the way of a heartbeat to the leader.
     pub heartbeat_grace: Duration,
     /// How many servers found a cluster together. 1: this one alone, at once; 0: it founds none, but joins.
     pub bootstrap_expect: u32,
-    /// Where other servers speak QUIC: hosts and ports. One that answers is enough to join a cluster; to found
-    /// one, each must be told of all others, or all of one of them.
+    /// Addresses of other servers for QUIC: hosts and ports. One that answers is enough to join a cluster. To
+    /// found one, each must be told of all others, or all of one of them.
     pub join: Vec<String>,
     /// The directory with `ca.pem`, `server.pem` and `server.key`. `None`: in the data directory, made if they
     /// are not there; enough for a server on its own.
@@ -93,11 +93,11 @@ pub struct ServerConfig {
     pub advertise: Option<IpAddr>,
     /// Silence after which a server counts as lost, and is removed if another has come in its place.
     pub dead_server_after: Duration,
-    /// When to forget what is over.
+    /// Settings for forgetting what is over.
     pub gc: GcConfig,
     /// Times of one-off tasks, and how their callbacks are made.
     pub tasks: TasksConfig,
-    /// Where Diego's clients are answered on their own wire. `None`: nowhere.
+    /// Settings of the listener for Diego's clients. `None`: there is none.
     pub bbs: Option<BbsConfig>,
 }
 
@@ -125,7 +125,7 @@ impl ServerConfig {
         }
     }
 
-    /// What is known of the server once its sockets are bound.
+    /// The server's identity and addresses, once its sockets are bound.
     fn info(&self, data_dir: &DataDir, http_addr: SocketAddr, quic_addr: SocketAddr) -> ServerInfo {
         ServerInfo {
             name: self.name.clone(),
@@ -148,7 +148,7 @@ impl ServerConfig {
         self.bootstrap_expect != 1 || !self.join.is_empty()
     }
 
-    /// What other servers and clients are told.
+    /// The name and addresses that other servers and clients see.
     fn node(&self, quic: SocketAddr, http: SocketAddr) -> Result<ServerNode, StartServerError> {
         Ok(ServerNode {
             name: self.name.clone(),
@@ -178,7 +178,7 @@ impl ServerConfig {
     }
 }
 
-/// Why a server did not start.
+/// The reason why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartServerError {
     /// The data directory cannot be used.
@@ -245,7 +245,7 @@ pub enum StartServerError {
     BindHttp {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -269,7 +269,7 @@ pub enum StartServerError {
     Raft(#[from] StartRaftError),
 }
 
-/// What [`ADDRESS_FILE`] holds.
+/// The contents of [`ADDRESS_FILE`].
 #[derive(Debug, Serialize)]
 struct AddressFile<'a> {
     http: SocketAddr,
@@ -312,9 +312,11 @@ impl Part {
     }
 }
 
-/// Threads for agents' sessions. They have their own, because thousands of sessions have something to do at the same
-/// time, and an entry on its way through the log would queue behind all of them at every step. They yield to it, too:
-/// what a session is late for it tells in one message.
+/// Threads for agents' sessions.
+///
+/// Thousands of sessions have something to do at the same time. On shared threads an entry on its way through
+/// the log would queue behind all of them at every step. The threads yield to that work, too: a late session
+/// tells its node everything in one message.
 #[derive(Debug)]
 struct SessionThreads(Option<Runtime>);
 
@@ -348,9 +350,9 @@ pub struct Server {
     data_dir: Arc<DataDir>,
     tls_dir: PathBuf,
     certificates: Certificates,
-    /// In the order of their start.
+    /// The parts, in the order of their start.
     parts: Vec<Part>,
-    /// After the parts that run on them.
+    /// The session threads; they stop after the parts that run on them.
     sessions: SessionThreads,
 }
 
@@ -361,7 +363,7 @@ impl Server {
     ///
     /// [`StartServerError`]; nothing is left running.
     pub async fn start(config: ServerConfig) -> Result<Self, StartServerError> {
-        // Large, and awaited once: whoever awaits it need not be as large.
+        // The future is large, and boxed so that the caller's future stays small.
         Box::pin(Self::open(config)).await
     }
 
@@ -454,7 +456,7 @@ impl Server {
         &self.control
     }
 
-    /// What it is and where it listens.
+    /// This server's identity and addresses.
     #[must_use]
     pub fn info(&self) -> &ServerInfo {
         self.control.server_info()
@@ -524,7 +526,7 @@ impl Server {
     }
 }
 
-/// What has to do with the other servers.
+/// The parts that work with the other servers.
 fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [Part; 2] {
     let search = Search { join };
     let servers = ServersConfig { dead_after };
@@ -541,7 +543,7 @@ fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [P
 struct ApiListener {
     listener: TcpListener,
     addr: SocketAddr,
-    /// Which requests are refused as those of other sites' pages.
+    /// The rules for requests that a browser sends for other sites' pages.
     sites: SitePolicy,
 }
 
@@ -568,7 +570,7 @@ async fn bind(
     Ok((api, quic))
 }
 
-/// What this server shows to others, and where that is on disk.
+/// The server's TLS identity and its directory on disk.
 fn identity(
     config: &ServerConfig,
     data_dir: &DataDir,

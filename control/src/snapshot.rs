@@ -12,11 +12,11 @@ pub use crate::raft::{
     SnapshotWriter, TableInfo,
 };
 
-/// What the snapshot in the file `path` is. All of it is read and checked. Needs no server.
+/// Describes the snapshot in the file `path`. Reads and checks all of it. Needs no server.
 ///
 /// # Errors
 ///
-/// [`ReadSnapshotError`].
+/// [`ReadSnapshotError`] if the file cannot be read or fails its check.
 pub fn inspect(path: &Path) -> Result<SnapshotInfo, ReadSnapshotError> {
     let failed = |source| ReadSnapshotError::Io {
         path: path.to_owned(),
@@ -28,21 +28,21 @@ pub fn inspect(path: &Path) -> Result<SnapshotInfo, ReadSnapshotError> {
 }
 
 impl Control {
-    /// Takes a snapshot of all that is applied here and opens it. Whoever needs the newest state reads it
-    /// first.
+    /// Takes a snapshot of everything applied on this server and opens it. A caller that needs the newest state must
+    /// read it first.
     ///
     /// # Errors
     ///
-    /// [`ProposeError::Stopped`] if it cannot be written.
+    /// [`ProposeError::Stopped`] if the snapshot cannot be written.
     pub async fn save_snapshot(&self) -> Result<SnapshotReader, ProposeError> {
         Ok(self.raft().save_snapshot().await?)
     }
 
-    /// Takes the bytes of a saved snapshot, for [`Self::restore_snapshot`].
+    /// Creates the place that takes the bytes of a saved snapshot, for [`Self::restore_snapshot`].
     ///
     /// # Errors
     ///
-    /// If there is no place for them.
+    /// An I/O error if the place cannot be made.
     pub fn receive_snapshot(&self) -> io::Result<SnapshotWriter> {
         self.raft().receive_snapshot()
     }

@@ -18,14 +18,14 @@ use crate::leader::Lease;
 use crate::limits;
 use crate::peers::message::{PeerReply, PeerRequest};
 
-/// What a server can do for its agents.
+/// The addresses and settings that a server offers its agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Service {
-    /// Where agents reach the servers of the cluster.
+    /// Addresses where agents reach the servers of the cluster.
     pub(super) servers: Vec<SocketAddr>,
-    /// Where servers listen for clients.
+    /// Addresses where servers listen for clients.
     pub(super) apis: Vec<SocketAddr>,
-    /// Why agents should try another server.
+    /// The reason why agents should try another server.
     pub(super) unserved: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn gather(
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
-            // Whoever leads from here on counts at once.
+            // A new leader counts the nodes at once.
             Ok(()) = leadership.changed() => {}
         }
         let connected = control.nodes().numbers();
@@ -164,8 +164,8 @@ fn note(control: &Control, service: &watch::Sender<Service>, unserved: Option<St
     });
 }
 
-/// Where the servers speak HTTP, and Diego's wire if this one does: servers do not tell each other where, so the others
-/// are taken to have the same port.
+/// Addresses where the servers speak HTTP, and Diego's wire if this one does. Servers do not tell each other
+/// these, so the others are taken to have the same port.
 fn apis(control: &Control) -> Vec<SocketAddr> {
     let peers = control.peers();
     let others = peers.servers().into_iter().map(|known| known.node);

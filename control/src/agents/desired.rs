@@ -1,9 +1,11 @@
-//! What a node must run: first what changed since it last knew everything, then what changes.
+//! The changes that a session tells its node about what to run.
 //!
-//! A message carries each allocation with its `alloc_modify_index`, so that messages may be repeated
-//! and a late one changes nothing. The node is told of every row the state has for it, finished ones
-//! too, so that it knows what it may keep; those it knows as they are by id alone. Rows that vanish are named
-//! as gone. A set ends with the number of rows there are.
+//! The session first sends what changed since the node last knew everything, and then each change.
+//!
+//! A message carries each allocation with its `alloc_modify_index`, so a repeated or late message does no
+//! harm. The node hears of every row the state has for it, including finished ones, so that it knows what to
+//! keep. Rows that the node knows already are sent by id alone. Rows that vanish are named as gone. A set
+//! ends with the number of rows there are.
 
 use std::sync::Arc;
 
@@ -18,18 +20,18 @@ use muster_wire::rpc::ToAgent;
 /// Bytes of jobs in one message: half a frame, the rest is for everything else of an allocation.
 const JOB_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
-/// What one session has told its node.
+/// The rows that one session has told its node.
 #[derive(Debug)]
 pub(super) struct Told {
     node_id: NodeId,
     /// Allocations it was told of by key, so in the order in which they were made, as the state has them.
     known: Vec<(u64, LogIndex)>,
-    /// What the node knew before the session; `None` once it was told what changed since.
+    /// The newest entry the node knew before the session; `None` once the session has told it what changed since.
     before: Option<LogIndex>,
 }
 
 impl Told {
-    /// To a node that knows everything up to `known`.
+    /// Starts for a node that knows everything up to `known`.
     pub(super) fn up_to(node_id: NodeId, known: LogIndex) -> Self {
         Self {
             node_id,

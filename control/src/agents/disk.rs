@@ -32,7 +32,7 @@ pub(super) async fn serve(
         }
         while answers.try_join_next().is_some() {}
         let Ok((send, receive)) = connection.accept_bi().await else {
-            // Whoever holds the session hears of it as well, and ends it.
+            // The session of the node sees the lost connection as well, and ends.
             return std::future::pending().await;
         };
         let question = Question {
@@ -188,7 +188,7 @@ fn gone(error: &NoDataError) -> AgentReply {
     }
 }
 
-/// What the node's reply is for the other agent, and whether it is the last.
+/// Turns the node's reply into the reply for the other agent, and tells whether it is the last.
 fn translated(reply: NodeReply) -> (AgentReply, bool) {
     match reply {
         NodeReply::Idle => (AgentReply::Idle, false),

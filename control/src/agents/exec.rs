@@ -1,7 +1,7 @@
 //! Sessions with commands on nodes: frames in both directions over one stream.
 //!
-//! Who opened the session and its node see to it that little is on its way; here frames are passed on, and the end of
-//! either direction ends the other.
+//! The client and the node limit how much is on its way. This module only passes frames on, and the end of
+//! one direction ends the other.
 
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{ExecInput, FailureKind, NodeReply};
@@ -15,9 +15,9 @@ use crate::limits;
 /// A session. Dropping it hangs up.
 #[derive(Debug)]
 pub struct ExecLine {
-    /// To the command. Ends with the session.
+    /// Inputs to the command. The channel ends with the session.
     pub inputs: mpsc::Sender<ExecInput>,
-    /// From the command. If the session breaks off, the last one is a [`NodeReply::Failed`].
+    /// Replies of the command. If the session breaks off, the last one is a [`NodeReply::Failed`].
     pub replies: mpsc::Receiver<NodeReply>,
 }
 

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::{Control, Retry};
 use crate::limits;
 
-/// What one session has to write.
+/// The reports that one session has to write.
 #[derive(Debug)]
 struct Pending {
     /// The newest message of the agent.
@@ -36,13 +36,13 @@ struct Pending {
     outbox: mpsc::Sender<ToAgent>,
 }
 
-/// What collections came to that is not written yet.
+/// Results of a node's collections that are not written yet.
 #[derive(Debug)]
 struct Collected {
     report: NodeCollected,
     /// The first message it was in.
     sequence: u64,
-    /// Not before.
+    /// The earliest time to write it.
     at: Instant,
 }
 
@@ -52,7 +52,7 @@ struct Waiting {
     report: AllocReport,
     /// The message it was in.
     sequence: u64,
-    /// Not before, if it can wait.
+    /// The earliest time to write it, if it can wait.
     at: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ impl Reports {
             }
             taken.await;
         }
-        // Who has something that waits knows when it is due: later ones are due later.
+        // Waiting reports have a known due time; later ones are due later.
         let wakes;
         {
             let mut pending = self.lock();
@@ -131,7 +131,8 @@ impl Reports {
         }
     }
 
-    /// Takes what the agent of `node_id` says of its collections in one message. What is not written yet is added to it.
+    /// Takes the report of `node_id`'s agent about its collections from one message, and adds it to what is
+    /// not written yet.
     pub(super) fn put_collected(
         &self,
         node_id: NodeId,
@@ -175,7 +176,7 @@ impl Reports {
             .chain(pending.range(..=*after))
             .map(|(node_id, _)| *node_id)
             .collect();
-        // When one is due the others go with it.
+        // When one collection is due the others go with it.
         let mut collected = pending.values().filter_map(|of| of.collected.as_ref());
         let collections_go = collected.any(|collected| collected.at <= now);
         let (mut count, mut bytes) = (0, 0);
@@ -232,7 +233,7 @@ impl Reports {
         parts
     }
 
-    /// When the next report is due that waits; `None` if none does.
+    /// The time at which the next waiting report is due; `None` if none waits.
     fn next_due(&self) -> Option<Instant> {
         let pending = self.lock();
         let waiting = pending
@@ -250,8 +251,8 @@ impl Reports {
     }
 }
 
-/// What a session has to write. What an earlier session of the node had is dropped: its agent says in this one what was not
-/// acknowledged in that.
+/// Returns the pending reports of a session. Drops those of an earlier session of the node: its agent repeats
+/// in this session whatever was not acknowledged.
 fn of_session<'a>(
     pending: &'a mut BTreeMap<NodeId, Pending>,
     node_id: NodeId,
@@ -270,8 +271,8 @@ fn of_session<'a>(
     entry
 }
 
-/// Those of `reports` that can change `state`: nothing more is heard of an allocation that has ended. An agent that starts
-/// says all it knows again, of thousands that have.
+/// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and an
+/// agent that starts reports thousands of those again.
 pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<Told> {
     let told = reports.into_iter().filter_map(|report| {
         let known = state.allocs().get(&report.alloc_id);
@@ -326,8 +327,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Proposes `parts` until they are committed, and acknowledges them. To write a report twice is harmless; a collection that is
-/// told twice is known by its beginning.
+/// Proposes `parts` until they are committed, and acknowledges them. A report may be written twice without
+/// harm; a collection that is reported twice is recognised by its beginning.
 async fn commit(control: &Control, mut parts: Vec<Part>) {
     let Some(mut unknown) = propose(control, &mut parts, reported).await else {
         return;
@@ -339,7 +340,7 @@ async fn commit(control: &Control, mut parts: Vec<Part>) {
     acknowledge(parts, &unknown);
 }
 
-/// What `parts` say of allocations, if anything.
+/// The command that writes the allocations in `parts`; `None` if there are none.
 fn reported(parts: &[Part], at: Timestamp) -> Option<Command> {
     let told = parts.iter().filter(|part| !part.reports.is_empty());
     let reports: Vec<_> = told
@@ -348,7 +349,7 @@ fn reported(parts: &[Part], at: Timestamp) -> Option<Command> {
     (!reports.is_empty()).then_some(Command::ReportNodes { reports, at })
 }
 
-/// What they say of collections.
+/// The command that writes the collections in `parts`; `None` if there are none.
 fn collected(parts: &[Part], at: Timestamp) -> Option<Command> {
     let told = parts.iter();
     let collections: Vec<_> = told

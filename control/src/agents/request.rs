@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::limits;
 use crate::peers::PeerError;
 
-/// Why a node cannot be asked.
+/// The reason why a node cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRequestError {
     /// It has no connection to any server that answers.
@@ -31,7 +31,7 @@ pub enum NodeRequestError {
     Server {
         /// The node.
         node_id: NodeId,
-        /// Why.
+        /// The cause.
         #[source]
         source: PeerError,
     },
@@ -50,7 +50,7 @@ pub enum NodeRequestError {
     Lost {
         /// The node.
         node_id: NodeId,
-        /// Why.
+        /// The cause.
         #[source]
         source: ConnectionError,
     },
@@ -59,7 +59,7 @@ pub enum NodeRequestError {
     Send {
         /// The node.
         node_id: NodeId,
-        /// Why.
+        /// The cause.
         #[source]
         source: SendFrameError,
     },
@@ -91,7 +91,7 @@ pub(super) async fn ask(
     request: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
     let (mut sender, receive) = open(node_id, connection, &request).await?;
-    // Whoever reads a log says what it passed on.
+    // The receiver of a log tells how much it passed on.
     let taken = if matches!(request, NodeRequest::ReadLogs(_)) {
         Some(Taken { sender, bytes: 0 })
     } else {
@@ -103,7 +103,7 @@ pub(super) async fn ask(
     Ok(receiver)
 }
 
-/// What was passed on of a log and not yet told to its node.
+/// Bytes of a log that were passed on and not yet reported to its node.
 #[derive(Debug)]
 pub(super) struct Taken {
     sender: FrameSender,

@@ -29,13 +29,13 @@ use super::{disk, reports};
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     /// The connection is lost.
     #[error("the connection is lost")]
     Connection(#[from] ConnectionError),
-    /// The agent sent something that is no message.
+    /// The agent sent something that cannot be read as a message.
     #[error("the agent's message cannot be read")]
     Receive(#[from] RecvFrameError),
     /// A message was not sent.
@@ -56,13 +56,13 @@ pub(super) enum SessionError {
     /// The node is not taken.
     #[error("the node is refused: {reason}")]
     Refused {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// Another server can do more for the node.
     #[error("the node is sent to another server: {reason}")]
     Elsewhere {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The log takes no changes.
@@ -74,7 +74,7 @@ pub(super) enum SessionError {
 }
 
 impl SessionError {
-    /// What the agent is told of it; `None` if there is nobody to tell.
+    /// The message to the agent about the error; `None` if it cannot be told.
     fn farewell(&self) -> Option<ToAgent> {
         match self {
             Self::Refused { reason } => Some(ToAgent::Refused {
@@ -324,7 +324,7 @@ struct Session<'a> {
     entered: &'a Entered,
     control: &'a Control,
     outbox: mpsc::Sender<ToAgent>,
-    /// What the node is to be registered as.
+    /// The registration that the node is to have.
     wanted: Mutex<NodeSpec>,
     /// Something about the registration may not be as it should.
     wants: Notify,
@@ -342,7 +342,8 @@ impl Session<'_> {
         }
     }
 
-    /// Where this agent reaches the servers. One on another machine has no use for addresses of this one.
+    /// Addresses where this agent reaches the servers. An agent on another machine cannot use this machine's
+    /// loopback addresses.
     fn servers(&self) -> Vec<SocketAddr> {
         let servers = self.service.borrow().servers.clone();
         let here = self.peer.is_loopback();
@@ -350,8 +351,8 @@ impl Session<'_> {
         servers.into_iter().filter(useful).collect()
     }
 
-    /// Where tasks of this agent would find the servers' sockets for clients: those on loopback only if it is on this
-    /// machine.
+    /// Addresses where tasks of this agent find the servers' sockets for clients. Loopback addresses are
+    /// among them only if the agent is on this machine.
     fn apis(&self) -> ToAgent {
         let me = &self.control.peers().me().node.quic_addr;
         let own: Option<SocketAddr> = me.parse().ok();
@@ -477,7 +478,8 @@ impl Session<'_> {
         }
     }
 
-    /// What the node does not know of the newest state; the policy comes before what is to run by it.
+    /// Messages about the newest state that the node does not know yet. The policy comes first, because
+    /// allocations run by it.
     fn news(&self, policy_told: &mut LogIndex, told: &mut Told) -> Vec<ToAgent> {
         let state = self.control.state();
         let policy = cluster_policy(&state, policy_told).into_iter();

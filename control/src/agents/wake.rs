@@ -1,4 +1,4 @@
-//! What wakes a node's session.
+//! Wake-ups of a node's session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// What a session may be woken for.
+/// Pending reasons to wake a session.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
     /// The node's desired allocations may have changed.
@@ -20,12 +20,12 @@ pub(super) struct Wake {
     start_over: AtomicBool,
 }
 
-/// What a session was woken for.
+/// The reason a session was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// To look for what the node is to be told.
+    /// The session looks for what the node is to be told.
     Look,
-    /// To have the node destroy what is over.
+    /// The node is to destroy what is over.
     Collect,
 }
 
@@ -39,8 +39,10 @@ impl Wake {
         self.start_over.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits for what there is to do, until `latest` for a look at what the node is to run. A look costs as much as the node
-    /// has allocations, so what slices of a collection forget brings it forward a little only: they are told together.
+    /// Waits for the next reason to act; a look at what the node is to run waits until `latest`.
+    ///
+    /// A look costs as much as the node has allocations. So forgotten allocations bring it forward only a
+    /// little, and slices of a collection are told together.
     pub(super) async fn woken(&self, latest: &mut Instant) -> Woken {
         loop {
             tokio::select! {

@@ -1,8 +1,8 @@
-//! Between Diego's messages and our nouns.
+//! Conversion between Diego's messages and Muster's types.
 //!
-//! What Muster does not carry out is refused by name. Three fields say nothing about what a task does and are passed
-//! over, as newer versions of Diego do with the first two: `nproc`, a time limit in nanoseconds beside the one in
-//! milliseconds, and a download's cache key. What is given back has them at zero.
+//! A field that Muster does not carry out is refused by name. Three fields do not affect what a task does and
+//! are ignored; newer versions of Diego ignore the first two as well. They are `nproc`, a time limit in
+//! nanoseconds beside the one in milliseconds, and a download's cache key. Answers carry them as zero.
 
 mod action;
 mod definition;

@@ -1,8 +1,8 @@
 //! Events of tasks, as a stream of server-sent events in the order of the log.
 //!
-//! A stream begins with what comes after it was asked for, and is cut when its reader falls so far behind that the
-//! ring has lost its place: Diego's clients then subscribe, list and merge anew. It keeps what it last sent of every
-//! task, because a change is told with what was before it.
+//! A stream begins with the events after its request. It is cut when its reader falls so far behind that the
+//! ring has lost its place: Diego's clients then subscribe, list and merge anew. It keeps the last row sent
+//! of every task, because a change is sent with the row before it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -51,7 +51,7 @@ async fn follow(context: Context, _: Request) -> Response {
     (headers, Body::from_stream(events(reader))).into_response()
 }
 
-/// What a reader was told of each task that is there.
+/// The tasks that a reader was told of, as it was told them.
 #[derive(Debug, Default)]
 struct Told {
     rows: HashMap<String, Arc<OneOff>>,
@@ -96,7 +96,7 @@ impl Told {
         let after = task(row);
         match before.map(|before| task(&before)) {
             None => self.write("task_created", &TaskCreatedEvent { task: after }, text),
-            // A difference that only Muster knows is no event.
+            // A difference that only Muster knows makes no event.
             Some(before) if is_same(before.as_ref(), after.as_ref()) => {}
             Some(before) => self.write("task_changed", &TaskChangedEvent { before, after }, text),
         }
@@ -145,7 +145,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// One that is told what comes from here on.
+    /// Starts a reader that gets the events from here on.
     fn start(context: Context, place: OwnedSemaphorePermit) -> Self {
         let Context {
             control, shutdown, ..
@@ -170,7 +170,7 @@ impl Reader {
         }
     }
 
-    /// What is sent next; `None` at the end.
+    /// The next piece to send; `None` at the end.
     async fn piece(&mut self) -> Option<String> {
         let piece = self.found().await;
         self.silent_since = Instant::now();
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// What the entry at `index` changed.
+    /// Changes of the entry at `index`.
     fn applied(state: &mut State, index: u64, command: Command) -> Batch {
         let applied = fsm::apply(state, LogIndex(index), command);
         Batch::capture(LogIndex(index), "test", state, &applied, Vec::new()).unwrap()

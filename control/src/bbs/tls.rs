@@ -14,14 +14,14 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 
-/// What clients' certificates come from; several may stand in it.
+/// The authorities of clients' certificates; the file may hold several.
 const AUTHORITY: &str = "ca.pem";
-/// The server's certificate and what lies between it and its authority, leaf first.
+/// The server's certificate and its intermediate certificates, leaf first.
 const CHAIN: &str = "server.pem";
-/// Its key.
+/// The server's private key.
 const KEY: &str = "server.key";
 
-/// Why certificates cannot be used.
+/// The reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BbsTlsError {
     /// A file holds nothing that can be used.
@@ -32,9 +32,9 @@ pub enum BbsTlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The content that it should have.
         what: &'static str,
-        /// Why it does not.
+        /// The cause.
         reason: String,
     },
     /// They do not fit together.
@@ -42,7 +42,7 @@ pub enum BbsTlsError {
     Unfit {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
@@ -56,7 +56,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those in `dir`, and what handshakes are made with.
+    /// Opens the files in `dir`, and reads the TLS settings for handshakes from them.
     pub(super) fn open(dir: PathBuf) -> Result<(Self, Arc<ServerConfig>), BbsTlsError> {
         // Before they are read, or a change in between would go unseen.
         let seen = stamps(&dir);
@@ -87,7 +87,7 @@ impl Files {
     }
 }
 
-/// What handshakes are made with, from the files in `dir`.
+/// The TLS settings for handshakes, from the files in `dir`.
 fn load(dir: &Path) -> Result<Arc<ServerConfig>, BbsTlsError> {
     let unfit = |source| BbsTlsError::Unfit {
         dir: dir.to_owned(),
@@ -135,7 +135,7 @@ fn certificates(dir: &Path, name: &str) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// What tells one state of the files from another.
+/// Stamps of the files; they change when a file does.
 fn stamps(dir: &Path) -> [Stamp; 3] {
     [AUTHORITY, CHAIN, KEY].map(|name| stamp(&dir.join(name)))
 }
@@ -278,7 +278,7 @@ mod tests {
         agree(certificates().path()).unwrap_err();
     }
 
-    /// Whoever follows the files may come to it late.
+    /// Files that change before anybody follows them are shown as well.
     #[tokio::test(start_paused = true)]
     async fn files_that_were_replaced_before_anybody_followed_them_are_shown() {
         let (dir, other) = (certificates(), certificates());

@@ -15,26 +15,27 @@ use crate::limits;
 /// How completed one-off tasks are kept, claimed and told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TasksConfig {
-    /// In which a task must start that names no time of its own. Diego's 30 minutes.
+    /// Time in which a task must start, unless it names its own. Diego's is 30 minutes.
     pub start_timeout: Duration,
-    /// For which a completed task is kept that names no time of its own. Diego's 2 minutes.
+    /// Time for which a completed task is kept, unless it names its own. Diego's is 2 minutes.
     pub retention: Duration,
-    /// For which a claim on a completed task holds. Diego's 30 s.
+    /// How long a claim on a completed task holds. Diego's is 30 s.
     pub claim: Duration,
-    /// A task is taken for gone so long after its node was found gone; agents end what they have before. Replicated: the
-    /// leader's counts, for tasks that are desired from then on.
+    /// Time after which a task counts as lost, from when its node was found gone; agents end their tasks
+    /// before that. Replicated: the leader's value counts, for tasks that are desired from then on.
     pub lost_after: Duration,
-    /// For how long a callback that is being made is nobody else's: three calls at least. Replicated: the leader's counts.
+    /// How long a callback belongs to the server that makes it: three calls at least. Replicated: the
+    /// leader's value counts.
     pub callback_claim: Duration,
-    /// How long one call may take: name, connection, answer, redirects. Diego's 10 s.
+    /// The most that one call may take: name, connection, answer, redirects. Diego's is 10 s.
     pub callback_wait: Duration,
-    /// Pause after a callback's first failure; it doubles from there. Diego pauses only between rounds of three calls, for
-    /// up to 60 s.
+    /// Pause after a callback's first failure; it doubles from there. Diego pauses only between rounds of
+    /// three calls, for up to 60 s.
     pub callback_pause: Duration,
     /// The longest pause between two calls.
     pub callback_pause_max: Duration,
-    /// From a task's completion, after which a callback that was never taken is given up. Diego gives up after two
-    /// minutes.
+    /// Time from a task's completion after which a callback that was never taken is given up. Diego gives up
+    /// after two minutes.
     pub callback_deadline: Duration,
     /// Redirects that one call follows, each with the same body; 0: a redirect is a failure.
     pub callback_redirects: u32,
@@ -80,11 +81,11 @@ pub enum TasksConfigError {
     /// A time is outside its bounds.
     #[error("the {what} of one-off tasks is {given:?}: give --{flag} from {min:?} to {max:?}")]
     Time {
-        /// For people.
+        /// The name of the time in messages.
         what: &'static str,
-        /// What sets it.
+        /// The flag that sets it.
         flag: &'static str,
-        /// What was given.
+        /// The value that was given.
         given: Duration,
         /// The least.
         min: Duration,
@@ -96,7 +97,7 @@ pub enum TasksConfigError {
         "callbacks of one-off tasks are to follow {given} redirects: give --task-callback-redirects from 0 to {max}"
     )]
     Redirects {
-        /// What was given.
+        /// The number that was given.
         given: u32,
         /// The most.
         max: u32,
@@ -106,7 +107,7 @@ pub enum TasksConfigError {
         "callbacks of one-off tasks have {given} prefixes in --{flag}: give at most {max}, shorter ones"
     )]
     Prefixes {
-        /// What sets them.
+        /// The flag that sets them.
         flag: &'static str,
         /// How many were given.
         given: usize,
@@ -149,7 +150,7 @@ impl TasksConfig {
         Ok(())
     }
 
-    /// Each time: for people, what sets it, what it is, and from where to where it may be.
+    /// Each time: its name in messages, its flag, its value, the least and the most.
     fn bounds(&self) -> [(&'static str, &'static str, Duration, Duration, Duration); 9] {
         // A task's own time of zero means this one, so this one cannot be zero.
         let least = Duration::from_millis(1);
@@ -214,7 +215,7 @@ impl TasksConfig {
         ]
     }
 
-    /// What every server must go by alike.
+    /// Times on which all servers must agree.
     pub(crate) fn times(&self) -> Times {
         Times {
             lost_after: self.lost_after,
@@ -222,8 +223,8 @@ impl TasksConfig {
         }
     }
 
-    /// When the callback of a task that was completed at `from` is tried again, if it failed so often and now once more;
-    /// `None`: never.
+    /// Time of the next call for a task that was completed at `from`. Its callback has failed `attempts`
+    /// times, and now once more; `None`: no further call.
     pub(crate) fn next_try(
         &self,
         attempts: u32,

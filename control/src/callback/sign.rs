@@ -1,4 +1,4 @@
-//! What shows an endpoint who calls: a keyed hash of the body.
+//! Signatures that show an endpoint who calls: a keyed hash of the body.
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;

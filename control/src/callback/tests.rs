@@ -132,7 +132,7 @@ fn following(redirects: u32) -> TasksConfig {
     }
 }
 
-/// The same request, with its body, its key and its signature, at every step.
+/// Every step of a redirect gets the same request, with its body, its key and its signature.
 #[test]
 fn redirects_are_followed_as_often_as_is_configured() {
     for status in REPEATED {
@@ -185,7 +185,7 @@ fn redirects_that_tell_nothing_or_lead_nowhere_are_failures() {
     }
 }
 
-/// What may not be called is not called by a redirect either: every step is looked at.
+/// A redirect cannot reach an address that callbacks may not reach: every step is checked.
 #[test]
 fn a_redirect_leads_to_no_address_that_is_kept_from_callbacks() {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();

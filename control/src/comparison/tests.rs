@@ -1,4 +1,4 @@
-//! Who is right, and what becomes of who is not.
+//! Which state is right, and how a server with another state stops.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

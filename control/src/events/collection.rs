@@ -1,7 +1,7 @@
-//! What a collection of garbage came to, put together from the slices that it was cut in.
+//! Results of a garbage collection, put together from its slices.
 //!
-//! All of it follows from entries of the log, so every server that applied them says the same. One that began in the
-//! middle, because it was started or was given a snapshot, says nothing of that collection.
+//! All of it follows from entries of the log, so every server that applied them reports the same. A server
+//! that started or took a snapshot in the middle of a collection reports nothing of it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,12 +14,12 @@ use muster_wire::api::operator::GcRound;
 use crate::garbage::{Freed, Kept};
 use crate::limits;
 
-/// What a collection is about. At most one of each is under way.
+/// The subject of a collection. At most one collection of each subject is under way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum About {
     /// All that falls under a rule.
     Rule(GcRule),
-    /// What was below a job that was purged.
+    /// The objects that belonged to a purged job.
     Purged(JobKey),
 }
 
@@ -85,7 +85,7 @@ impl Collection {
         }
     }
 
-    /// Its name.
+    /// The name of what it collects.
     pub(super) fn rule(&self) -> &'static str {
         match &self.about {
             About::Rule(GcRule::Evals) => "evals",
@@ -216,7 +216,7 @@ mod tests {
         (slice, response)
     }
 
-    /// What each slice in turn is the end of.
+    /// The collections that each slice in turn ends.
     fn followed(
         collections: &mut Collections,
         slices: impl IntoIterator<Item = (Slice, Response)>,

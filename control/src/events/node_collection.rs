@@ -1,6 +1,6 @@
-//! What a collection on a node came to, as its agent told it.
+//! Results of a collection on a node, as its agent reported them.
 //!
-//! The entry carries it and no row keeps it, so that telling of it costs the state nothing.
+//! The entry carries them and no row keeps them, so they cost the state nothing.
 
 use muster_control_core::fsm::Command;
 use muster_control_core::state::State;
@@ -8,7 +8,7 @@ use muster_domain::id::NodeId;
 use muster_domain::node::NodeCollected;
 use muster_wire::api::operator::NodeGcRound;
 
-/// Of which node, and what.
+/// A node, and the report of its collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeCollection {
     node_id: NodeId,
@@ -17,8 +17,8 @@ pub(crate) struct NodeCollection {
 }
 
 impl NodeCollection {
-    /// Those that `command` tells of. Of a node that is not registered nothing is told: its agent registers, and says it
-    /// again.
+    /// The collections that `command` reports. Collections of a node that is not registered are left out: its
+    /// agent registers and reports them again.
     pub(crate) fn all_of(command: &Command, state: &State) -> Vec<Self> {
         let Command::NoteCollections { collections, at: _ } = command else {
             return Vec::new();

@@ -27,7 +27,7 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/allocation/{alloc_id}/stop", put(stop).post(stop))
 }
 
-/// What lists of allocations say of nodes.
+/// The nodes by id, as lists of allocations show them.
 pub(super) fn node_refs(state: &State) -> BTreeMap<NodeId, NodeRef> {
     state
         .nodes()

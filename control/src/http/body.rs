@@ -98,7 +98,7 @@ async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
     }
 }
 
-/// What the request says of its length; 0 if nothing.
+/// The request's `Content-Length`; 0 if there is none.
 fn announced(parts: &Parts) -> usize {
     let value = parts.headers.get(header::CONTENT_LENGTH);
     value

@@ -1,4 +1,4 @@
-//! What nodes are asked through the server: statistics, logs, commands in tasks and signals to them.
+//! Requests to nodes through the server: statistics, logs, commands in tasks and signals to them.
 
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
@@ -119,13 +119,13 @@ async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeR
 /// How long a node may take to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// Without a sign of life.
+    /// Longest time without a sign of life.
     pub(super) silence: Duration,
-    /// In all.
+    /// Longest time in all.
     pub(super) whole: Duration,
 }
 
-/// The same, with another patience.
+/// Asks as `ask` does, with another patience.
 pub(super) async fn ask_within(
     http: &Http,
     node_id: NodeId,
@@ -194,8 +194,9 @@ async fn sample_alloc(http: &Http, alloc: &Allocation) -> Result<Box<rpc::AllocS
     }
 }
 
-/// With `counters=true` one sample is taken, for callers that make their own differences; else two, and
-/// rates are those between them. With `format=prometheus`, one sample of what its tasks use.
+/// Answers with a node's statistics. With `counters=true` it takes one sample, for callers that make their
+/// own differences. Otherwise it takes two, and rates are those between them. With `format=prometheus` it
+/// takes one sample of the tasks' usage.
 async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let Some(node_id) = query.text("node_id") else {
         return Err(ApiError::Malformed(
@@ -240,7 +241,7 @@ async fn alloc_stats(
     query.json(&AllocStats::new(Some(&first), &second, core_mhz))
 }
 
-/// What its tasks used in the last minutes, as its node remembers.
+/// Answers with the usage of an allocation's tasks in the last minutes, from its node's memory.
 async fn alloc_history(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,
@@ -254,7 +255,7 @@ async fn alloc_history(
     }
 }
 
-/// With `after`, only verdicts with a greater number.
+/// Answers with the network verdicts of an allocation; with `after`, only those with a greater number.
 async fn alloc_network(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,

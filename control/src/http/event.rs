@@ -66,7 +66,7 @@ async fn follow(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
     Ok(answer::stamp(response, &seen, index))
 }
 
-/// What the query's `topic` and `namespace` want.
+/// The filter of the query's `topic` and `namespace`.
 fn filter(query: &Query) -> Result<Filter, ApiError> {
     let mut topics = Vec::new();
     for asked in query.all("topic").filter(|asked| !asked.is_empty()) {
@@ -110,7 +110,7 @@ struct Reader {
     filter: Arc<Filter>,
     /// Whether heartbeats tell how far the reader is.
     progress: bool,
-    /// From which index it asked for events.
+    /// The index from which it asked for events.
     asked: LogIndex,
     /// The first index it has not seen.
     next: LogIndex,
@@ -181,7 +181,7 @@ impl Reader {
     }
 }
 
-/// Why a stream ends whose reader asked for events from `asked` on and wants those from `next` on.
+/// The error that ends a stream whose reader asked for events from `asked` on and wants those from `next` on.
 fn goodbye(asked: LogIndex, next: LogIndex, gap: Gap) -> StreamError {
     let Gap { oldest } = gap;
     let (code, why) = if next == asked {

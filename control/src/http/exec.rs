@@ -1,8 +1,8 @@
 //! A command in a task, with its input and output over a websocket.
 //!
-//! `GET /v1/client/allocation/{alloc_id}/exec` takes Nomad's `task`, `command` (a list of texts in JSON) and `tty`; frames
-//! are those of `wire::api::exec`. What goes wrong before the command runs is answered with a status and no websocket
-//! comes about; later, the websocket is closed with code 1011 and the reason.
+//! `GET /v1/client/allocation/{alloc_id}/exec` takes Nomad's `task`, `command` (a list of texts in JSON) and
+//! `tty`. Frames are those of `wire::api::exec`. An error before the command runs is answered with a status
+//! and without a websocket. A later error closes the websocket with code 1011 and the reason.
 //!
 //! The session ends with its client: dropping [`ExecLine`] hangs up, and the command is killed.
 
@@ -109,7 +109,7 @@ async fn opened(line: &mut ExecLine) -> Result<(), ApiError> {
     }
 }
 
-/// Why a session is over.
+/// The reason why a session is over.
 struct End {
     code: u16,
     reason: String,
@@ -258,14 +258,14 @@ async fn take_input(
         for input in parts(frame) {
             window.take(input.cost()).await;
             if inputs.send(input).await.is_err() {
-                // Why, is said in the other direction.
+                // The other direction says why.
                 return std::future::pending().await;
             }
         }
     }
 }
 
-/// What a frame asks for, in its order.
+/// The requests of a frame, in its order.
 fn parts(frame: Input) -> Vec<ExecInput> {
     let Input { stdin, tty_size } = frame;
     let mut parts = Vec::new();

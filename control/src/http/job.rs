@@ -50,7 +50,7 @@ pub(super) fn routes(table: Table) -> Table {
     table
 }
 
-/// What is asked about a job.
+/// A part of a job that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aspect {
     Actions,
@@ -143,7 +143,7 @@ fn tag(rest: &str) -> Option<(&str, &str)> {
     Some((ends_with(before, "versions")?, tag))
 }
 
-/// What stands before `/word`, if anything does.
+/// The text before `/word`, if there is any.
 fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
     rest.strip_suffix(word)?
         .strip_suffix('/')
@@ -330,7 +330,7 @@ async fn propose(
     outcome(http, index, response)
 }
 
-/// What a user is told of a command about a job, which the entry at `index` carried out.
+/// The answer to a user about a job's command, which the entry at `index` carried out.
 fn outcome(
     http: &Http,
     index: LogIndex,
@@ -574,7 +574,7 @@ async fn read_summary(http: &Http, query: &Query, key: JobKey) -> Result<Respons
         .await
 }
 
-/// What became of the instances of `job`; what waits is said by its newest evaluation that is not over.
+/// Counts of the instances of `job` by state. Waiting instances come from its newest evaluation that is not over.
 fn summary(state: &State, job: &Job) -> JobSummary {
     let key = job.key();
     let counted = state.allocs().summary(&key).map(CountedAllocs::groups);
@@ -604,7 +604,7 @@ fn summary(state: &State, job: &Job) -> JobSummary {
     }
 }
 
-/// What became of the jobs that `job` made.
+/// Counts of the jobs that `job` made, by state.
 fn children(state: &State, job: &Job) -> Children {
     let mut counts = Children::default();
     if job.current.spec.is_template() {

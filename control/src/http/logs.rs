@@ -1,10 +1,12 @@
 //! Logs of a task, streamed from its node.
 //!
-//! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and `plain`, and of our own
-//! `tail` (lines before the end), `since` (a duration before now, or a time in UTC), and `position`, where an earlier
-//! stream broke off. Frames say more than Nomad's, in fields that its clients pass over: `Position`, `Time`,
-//! `Missing`, and `Ended` in the last one. What the client of a one-off task calls its log and the source of its lines
-//! is in the headers `x-muster-log-guid` and `x-muster-log-source`.
+//! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and
+//! `plain`. Three parameters are Muster's own: `tail` (lines before the end), `since` (a duration before now,
+//! or a time in UTC), and `position`, where an earlier stream broke off. Frames carry more than Nomad's, in
+//! fields that its clients ignore: `Position`, `Time`, `Missing`, and `Ended` in the last one. The headers
+//! `x-muster-log-guid` and `x-muster-log-source` hold the name that a one-off task's client gives its log,
+//! and the source of its lines.
+//! and the source of its lines.
 //!
 //! The stream lives as long as its client: when the connection ends, the body is dropped, with it the
 //! receiver of the node's replies, and the node is told to stop. Nothing is spawned here.
@@ -78,7 +80,7 @@ pub(super) async fn read(
     Ok(response)
 }
 
-/// What the client of a one-off task calls its log. What fits into no header is left out.
+/// Headers with the name and source of a one-off task's log. A value that does not fit into a header is left out.
 fn labels(alloc: &Allocation) -> HeaderMap {
     const LABELS: [(&str, HeaderName); 2] = [
         (META_LOG_GUID, HeaderName::from_static("x-muster-log-guid")),
@@ -96,7 +98,7 @@ fn labels(alloc: &Allocation) -> HeaderMap {
     .collect()
 }
 
-/// What the query asks for.
+/// The log request of the query.
 fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
     let stream = match query.text("type") {
         None | Some("stdout") => LogStream::Stdout,
@@ -118,8 +120,8 @@ fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
     })
 }
 
-/// Where to begin: Nomad's `origin` and `offset`; or `tail` (lines), `since` (a duration before now, or a time)
-/// or both; or `position`, where an earlier stream broke off.
+/// The place to begin: Nomad's `origin` and `offset`. Alternatives are `tail` (lines), `since` (a duration
+/// before now, or a time) or both, or `position`, where an earlier stream broke off.
 fn origin(query: &Query) -> Result<LogOrigin, ApiError> {
     let (position, lines) = (query.number("position")?, query.number("tail")?);
     let since = query.text("since").map(since).transpose()?;
@@ -213,7 +215,8 @@ fn frames(source: Source, plain: bool) -> impl Stream<Item = Result<Bytes, ApiEr
     })
 }
 
-/// Only what the task wrote. A node that fails cuts the body off, so that it is not taken for whole.
+/// The bytes that the task wrote, without frames. A node that fails cuts the body off, so that it is not
+/// taken for whole.
 fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
     match reply {
         NodeReply::LogPiece(LogPiece { data, .. }) | NodeReply::LogData { data, .. } => {

@@ -103,12 +103,12 @@ pub(super) fn exposition(text: String) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// What a format is called that there is not.
+/// The error for an unknown format.
 pub(super) fn unknown_format(format: &str) -> ApiError {
     ApiError::Malformed(format!("Invalid format: `{format}` is not prometheus"))
 }
 
-/// What callbacks of one-off tasks came to.
+/// Samples of callbacks of one-off tasks, by outcome.
 fn callbacks(totals: &callback::Totals) -> impl Iterator<Item = Sample> {
     Outcome::ALL.into_iter().map(|outcome| Sample {
         name: "muster_task_callbacks_total",
@@ -129,7 +129,7 @@ impl Sample {
     }
 }
 
-/// What the garbage collection of this server came to; of one that does not lead, nothing.
+/// Samples of this server's garbage collections; a server that does not lead has none.
 fn collections(read: &garbage::Read) -> Vec<Sample> {
     let freed = GcKind::ALL.into_iter().zip(read.freed);
     let mut samples: Vec<Sample> = freed

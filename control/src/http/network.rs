@@ -1,4 +1,4 @@
-//! What the cluster adds to the network policies of all tasks: read and write.
+//! The cluster's addition to the network policies of all tasks: read and write.
 
 use axum::extract::State as Shared;
 use axum::response::Response;

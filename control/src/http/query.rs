@@ -1,4 +1,4 @@
-//! What stands behind the `?`, and waiting for changes.
+//! The query string, and waiting for changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const ALL_NAMESPACES: &str = "*";
 /// Names a write, so that it is applied once however often it is sent.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Parameters of Nomad that are refused if they are set: an answer without them would be another one than was asked for.
+/// Parameters of Nomad that are refused if they are set, because the answer would not be the one that was asked for.
 const UNSUPPORTED: [(&str, &str); 5] = [
     ("filter", "chooses rows by an expression"),
     ("reverse", "turns the order of rows"),
@@ -50,7 +50,7 @@ pub(super) struct Query {
     wait: Duration,
     pretty: bool,
     consistency: Consistency,
-    /// What tells a repeated write from a second one.
+    /// The key that tells a repeated write from a second one.
     key: Option<WriteKey>,
     /// The connection that the request came on.
     connection: Option<Connection>,
@@ -63,7 +63,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         let text = parts.uri.query().unwrap_or_default();
         let query = match parts.method {
             Method::GET | Method::HEAD => Self::read(text)?,
-            // What is no read does not wait for an index: `wait` says something else there, if anything.
+            // A write does not wait for an index; its `wait` may have another meaning.
             _ => Self::plain(text)?,
         };
         let connection = parts.extensions.get::<Connection>().cloned();
@@ -146,7 +146,7 @@ impl Query {
         Ok(query)
     }
 
-    /// With the key of a write: the header `Idempotency-Key`, or Nomad's `idempotency_token`.
+    /// Adds the key of a write: the header `Idempotency-Key`, or Nomad's `idempotency_token`.
     fn with_key(mut self, headers: &HeaderMap) -> Result<Self, ApiError> {
         let header = headers.get(IDEMPOTENCY_KEY);
         let token = self.text("idempotency_token").map(str::as_bytes);
@@ -278,7 +278,7 @@ impl Query {
         Ok(answer::stamp(response, &seen, index(&seen.state)))
     }
 
-    /// The same for a list, which is made on a thread of its own because it may be long. `rows` gives each
+    /// Answers with a list, which is made on a thread of its own because it may be long. `rows` gives each
     /// row with the key by which the list is sorted; `per_page` and `next_token` cut it.
     pub(super) async fn list_state<T, R>(
         &self,
@@ -311,9 +311,9 @@ impl Query {
         Ok(answer::stamp(response, &seen, shown))
     }
 
-    /// The first state in which `index` is above the one that the request names. What was committed before
-    /// the request began is in it, unless the request takes stale answers; so the index goes back only for
-    /// whoever takes those, or when a snapshot was restored.
+    /// The first state in which `index` is above the one that the request names. It has everything that was
+    /// committed before the request began, unless the request takes stale answers. So the index goes back
+    /// only for stale answers, or when a snapshot was restored.
     async fn newer(
         &self,
         http: &Http,

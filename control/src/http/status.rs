@@ -1,6 +1,6 @@
 //! Errors as HTTP answers. Status codes are decided here and nowhere else.
 //!
-//! The body of an error is plain text for people, as Nomad's is: one fault a line.
+//! The body of an error is plain text to read, as Nomad's is: one fault a line.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::raft::ChangeServersError;
 use crate::restore::RestoreError;
 use crate::snapshot::RestoreSnapshotError;
 
-/// Why a request is not answered as asked.
+/// The reason why a request is not answered as asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     /// The path is none.
@@ -61,7 +61,7 @@ pub(crate) enum ApiError {
     /// Nomad has it, this version has not.
     #[error("{what} is not supported yet")]
     Unsupported {
-        /// What.
+        /// The unsupported part.
         what: String,
     },
     /// The state machine refuses the change.
@@ -96,23 +96,23 @@ pub(crate) enum ApiError {
         "the node was not done in time, and goes on: ask again, or see `muster node status {node_id}` for what is left"
     )]
     NodeBusy {
-        /// Which.
+        /// The node's id.
         node_id: NodeId,
     },
     /// The node says that it cannot.
     #[error("{reason}")]
     NodeFailed {
-        /// Why.
+        /// The cause.
         reason: String,
         /// The kind of failure.
         kind: FailureKind,
     },
-    /// What is asked about one-off tasks is refused, in Diego's manner.
+    /// A request about one-off tasks is refused, in Diego's manner.
     #[error("{message}")]
     Task {
         /// Diego's name for the kind of error.
         kind: &'static str,
-        /// For people.
+        /// The text to read.
         message: String,
     },
     /// The memory for answers is spent.
@@ -189,7 +189,7 @@ impl ApiError {
         }
     }
 
-    /// Whether what was to be written with `cas` was written; that it had moved is no refusal in Nomad's answers.
+    /// Whether a write with `cas` was made. A moved index is not a refusal in Nomad's answers.
     pub(super) fn unless_moved(response: fsm::Response) -> Result<bool, Self> {
         match response {
             fsm::Response::Done => Ok(true),
@@ -198,7 +198,7 @@ impl ApiError {
         }
     }
 
-    /// What clients of one-off tasks are told: the kind of error, too.
+    /// The error for clients of one-off tasks, which includes its kind.
     fn task_error(&self) -> Option<TaskError> {
         let kind = match self {
             Self::Task { kind, .. } => kind,

@@ -1,11 +1,16 @@
-//! What a node's tasks use, as Prometheus text: one scrape a node, `GET /v1/client/stats?node_id=…&format=prometheus`.
+//! Usage of a node's tasks, as Prometheus text: one scrape a node.
 //!
-//! Labels are bounded by what is asked for and not by what ran: a task is known by namespace, job, group, task and
-//! the instance's index, never by its allocation. A job that another one launched goes by that one's id. Of
-//! allocations that share a place, the newest is told, so that a counter begins again instead of jumping; how many
-//! share it is `muster_task_instances`. One-off tasks are told under what their clients call their metrics, a label
-//! `metrics_guid`, with the domain as the job; those without are left out: nothing bounds their names. A value that cannot
-//! be had has no sample. Ephemeral disks are an allocation's, so their samples have no task.
+//! The route is `GET /v1/client/stats?node_id=…&format=prometheus`.
+//!
+//! Labels are bounded by the specifications and not by the number of runs. A task is known by namespace, job,
+//! group, task and the instance's index, never by its allocation. A job that another one launched has the
+//! other one's id. Where allocations share a place, the newest is reported, so that a counter begins again
+//! instead of jumping. `muster_task_instances` counts the allocations that share it.
+//!
+//! A one-off task is reported under its client's name for its metrics, a label `metrics_guid`, with the
+//! domain as the job. One-off tasks without that name are left out, because nothing bounds their names. A
+//! value that cannot be had has no sample. Ephemeral disks belong to an allocation, so their samples have no
+//! task.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +30,7 @@ struct Family<T> {
     value: fn(&T) -> Option<f64>,
 }
 
-/// Of an allocation's ephemeral disk.
+/// Metrics of an allocation's ephemeral disk.
 const DISK_FAMILIES: &[Family<AllocDisk>] = &[
     gauge(
         "muster_alloc_disk_used_bytes",
@@ -49,7 +54,7 @@ const DISK_FAMILIES: &[Family<AllocDisk>] = &[
     ),
 ];
 
-/// Of a node's collection of finished allocations.
+/// Metrics of a node's collection of finished allocations.
 const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
     counter(
         "muster_node_gc_refusals_total",
@@ -93,7 +98,7 @@ const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
     ),
 ];
 
-/// What is known of a task in the labels; in their order. That of an allocation names no task.
+/// The labels of a task, in their order. An allocation's place names no task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     namespace: String,
@@ -101,7 +106,7 @@ struct Place {
     group: String,
     task: String,
     index: u32,
-    /// What the client of a one-off task calls its metrics; empty for every other task.
+    /// The client's name for the metrics of a one-off task; empty for every other task.
     metrics_guid: String,
 }
 
@@ -140,7 +145,7 @@ const fn gauge<T>(
     }
 }
 
-/// Of a task.
+/// Metrics of a task.
 const FAMILIES: &[Family<TaskStats>] = &[
     counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
         seconds(task.cpu)
@@ -430,8 +435,8 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     text
 }
 
-/// What the node's collection did since its agent's start, and what it keeps: finished allocations that nothing
-/// presses for, and those that were refused.
+/// Adds the node's garbage collection since its agent's start. Adds the kept allocations too: finished ones
+/// that nothing presses for, and those that were refused.
 fn add_collection(text: &mut String, node: &NodeCollection) {
     let name = "muster_node_gc_destroyed_total";
     header(text, name, "counter", "Finished allocations destroyed.");

@@ -24,7 +24,7 @@ pub(super) struct Garbage {
     control: Control,
     core: Collector,
     queue: VecDeque<Work>,
-    /// At most one.
+    /// The command under way; at most one.
     under_way: JoinSet<(Command, Duration, Proposed)>,
     /// The one that is under way.
     round: Option<Round>,
@@ -34,7 +34,7 @@ pub(super) struct Garbage {
 /// Whether the next slice may go.
 #[derive(Debug, Default)]
 struct Way {
-    /// Until when it lets others go first.
+    /// Time until which it lets others go first.
     given_until: Option<Timestamp>,
 }
 
@@ -52,7 +52,7 @@ impl Way {
     }
 }
 
-/// What a round has come to so far.
+/// The results of a round so far.
 #[derive(Debug)]
 struct Round {
     began: Timestamp,
@@ -72,7 +72,7 @@ impl Round {
 
 #[derive(Debug)]
 enum Work {
-    /// What is freed from here on is another round's.
+    /// A new round begins; later slices count for it.
     Begin,
     Propose(Command),
     /// The round is over. Somebody may wait for it.
@@ -165,7 +165,7 @@ impl Garbage {
             );
         }
         if let Some(reply) = reply {
-            // Whoever asked may have gone away.
+            // The caller may have gone away.
             drop(reply.send(Ok(freed)));
         }
     }

@@ -18,7 +18,7 @@ use crate::handle::Control;
 use crate::limits;
 use crate::raft::WriteError;
 
-/// What one server heard of its nodes.
+/// Heartbeats that one server gathered from its nodes.
 #[derive(Debug)]
 pub(crate) struct Beats {
     /// The server.
@@ -31,10 +31,10 @@ pub(crate) struct Beats {
     pub(crate) reply: oneshot::Sender<Lease>,
 }
 
-/// What counted nodes have.
+/// The answer to counted nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// For how long none of them is taken for down, counted from when it sent its heartbeat.
+    /// How long none of them is taken for down, counted from when it sent its heartbeat.
     pub(crate) duration: Duration,
     /// Nodes that were not counted: they are down, or were about to be when the heartbeat came.
     pub(crate) uncounted: Vec<NodeId>,
@@ -44,14 +44,14 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 pub(super) struct NodeHeartbeats {
     control: Control,
-    /// Of this leadership.
+    /// The term of this leadership.
     term: u64,
     core: Heartbeats,
     attention: Attention,
     downs: JoinSet<(NodeId, Result<(), WriteError>)>,
-    /// Counted, and not confirmed.
+    /// Leases that are counted and not confirmed.
     counted: Vec<(oneshot::Sender<Lease>, Lease)>,
-    /// At most one.
+    /// The confirmation under way; at most one.
     confirmations: JoinSet<()>,
 }
 
@@ -142,8 +142,8 @@ impl NodeHeartbeats {
         tokio::select! {
             Some(ended) = self.downs.join_next() => match ended {
                 Ok((_, Ok(()))) => {}
-                // It may still come to be written, so the node stays given up until that is known: whoever
-                // was told that it is alive must not be down a moment later.
+                // The write may still be committed, so the node stays given up until that is known. A node
+                // that was told that it is alive must not be down a moment later.
                 Ok((node_id, Err(error @ WriteError::Unknown { .. }))) => {
                     tracing::warn!(%node_id, %error, "nobody knows whether the node was declared down");
                 }
@@ -175,7 +175,7 @@ impl NodeHeartbeats {
                 return;
             }
             for (reply, lease) in replies {
-                // Whoever asked may have stopped waiting.
+                // The server may have stopped waiting.
                 let _gone = reply.send(lease);
             }
         });

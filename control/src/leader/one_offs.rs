@@ -1,10 +1,12 @@
-//! One-off tasks: what time does to them, and their callbacks.
+//! One-off tasks: their changes by passing time, and their callbacks.
 //!
-//! A callback is claimed in the state before it is made, so that no two servers make it at once and no client works
-//! on the same task; what came of it is written after. Mostly the task's end claims it, for the leader of the term of
-//! that entry; others are claimed here. A leader that dies in between leaves a claim, which ends by
-//! itself, and the next leader calls again under the same idempotency key. Each place has a bounded share of the calls
-//! under way, so that one that hangs delays nobody else's.
+//! A callback is claimed in the state before it is made. So no two servers make it at once, and no client
+//! works on the same task. Its outcome is written after. Mostly the task's end claims it, for the leader of
+//! the term of that entry; others are claimed here.
+//!
+//! A leader that dies in between leaves a claim, which ends by itself. The next leader calls again under the
+//! same idempotency key. Each place has a bounded share of the calls under way, so that one that hangs delays
+//! nobody else's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,18 +24,18 @@ use crate::callback::{Caller, Delivery, Outcome, ServerAddresses};
 use crate::handle::{Control, ProposeError, Proposed};
 use crate::limits;
 
-/// When to look, and what is under way.
+/// The duty for one-off tasks: the time of the next look, and what is under way.
 #[derive(Debug)]
 pub(super) struct OneOffs {
     control: Control,
     /// `None`: callbacks are not made on this server.
     caller: Option<Caller>,
-    /// Not before, on the monotonic clock. `None`: when something changes.
+    /// The earliest time of the next look, on the monotonic clock. `None`: when something changes.
     look_at: Option<Timestamp>,
     looked_at: Timestamp,
     /// How long to wait after changes that were not written.
     failures: Backoff,
-    /// What time does; at most one.
+    /// The change that passing time makes; at most one.
     converging: JoinSet<Proposed>,
     /// Callbacks being claimed; at most one entry.
     claiming: JoinSet<(Claims, Proposed)>,
@@ -44,7 +46,7 @@ pub(super) struct OneOffs {
     under_way: BTreeMap<String, String>,
     /// The place that was served last: the next one begins after it.
     served: String,
-    /// What came of calls, not yet written.
+    /// Outcomes of calls, not yet written.
     outcomes: Vec<OneOffChange>,
     /// All waiting tasks are to be checked: another leader saw their evaluations blocked, or a failure was not written.
     unplaceable_is_due: bool,
@@ -134,8 +136,10 @@ impl OneOffs {
         }
     }
 
-    /// Makes claimed callbacks, of each place as many as may be under way there. One whose claim could end before the call
-    /// does, by the clock of another server, is left: it is claimed again when the claim is over.
+    /// Makes claimed callbacks, up to the most of each place.
+    ///
+    /// A callback whose claim could end before the call does, by another server's clock, is left. It is
+    /// claimed again when its claim is over.
     fn call_claimed(&mut self) {
         let Some(caller) = self.caller.clone().filter(|_| !self.claimed.is_empty()) else {
             return;
@@ -344,7 +348,7 @@ impl OneOffs {
         self.outcomes.push(converge::change(row, step));
     }
 
-    /// When a callback is tried again that has just failed; `None`: never.
+    /// Time of the next call for a callback that has just failed; `None`: no further call.
     fn next_try(&self, row: &OneOff) -> Option<Timestamp> {
         let attempts = row.callback.map_or(0, |callback| callback.attempts);
         let from = row.first_completed_at.unwrap_or(row.created_at);
@@ -352,14 +356,14 @@ impl OneOffs {
         config.next_try(attempts, from, self.control.now())
     }
 
-    /// Until when a claim must hold, at least, for its call to begin now: the call has its time, and clocks of servers may
+    /// The least end of a claim for its call to begin now. The call has its time, and clocks of servers may
     /// differ by as much.
     fn latest(&self) -> Timestamp {
         let wait = self.control.tasks_config().callback_wait;
         self.control.now().plus(2 * wait)
     }
 
-    /// Writes what came of calls.
+    /// Writes the outcomes of calls.
     fn write(&mut self) {
         if self.outcomes.is_empty() || !self.writing.is_empty() {
             return;

@@ -5,8 +5,8 @@
 //! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
 //! state: an evaluation that was carried out is complete there, every other one is pending there.
 //!
-//! Jobs and one-off tasks that are about to be recorded are given places before they are ([`Scheduling::find_places`]), as
-//! long as nobody waits who would come first.
+//! Jobs and one-off tasks are given places before they are recorded ([`Scheduling::find_places`]), as long as
+//! nobody waits who would come first.
 
 mod under_way;
 
@@ -26,7 +26,7 @@ use crate::backoff::Backoff;
 use crate::handle::{Control, Places, PlacesWanted, Proposed};
 use crate::limits;
 
-/// What the worker made of a delivery; no outcome if the evaluation is gone.
+/// A delivery and the worker's outcome; `None` if the evaluation is gone.
 type Planned = (Delivery, Option<ScheduleOutcome>);
 
 /// The scheduling pipeline.
@@ -34,19 +34,19 @@ type Planned = (Delivery, Option<ScheduleOutcome>);
 pub(super) struct Scheduling {
     control: Control,
     broker: Broker,
-    /// What plans, unless it is at work.
+    /// The scheduler, unless the worker has it.
     scheduler: Option<Scheduler>,
-    /// At most one.
+    /// The running worker; at most one.
     worker: JoinSet<(Scheduler, Vec<Planned>)>,
-    /// What it was given, in case it dies.
+    /// The deliveries that the worker was given, in case it dies.
     run: Vec<Delivery>,
-    /// The same on disk.
+    /// The deliveries in work, on disk.
     under_way: UnderWay,
     /// Evaluations with which an earlier process ended, and how often: each is looked at alone.
     suspects: BTreeMap<EvalId, u8>,
     /// Deliveries to be looked at alone.
     alone: VecDeque<Delivery>,
-    /// Who asks for places.
+    /// Requests for places.
     wanted: VecDeque<PlacesWanted>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
@@ -366,7 +366,7 @@ impl Scheduling {
 
 /// Finds places in `state` for what is about to be recorded.
 fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacesWanted, at: Timestamp) {
-    // Whoever asked may have gone on without.
+    // A caller that has gone on without places needs no answer.
     match wanted {
         PlacesWanted::Tasks { tasks, reply } if !reply.is_closed() => {
             let places = scheduler.place_new(state, &tasks, at);

@@ -1,9 +1,9 @@
 //! Clients' requests about one-off tasks on their way to the log.
 //!
-//! While as many entries commit as may be under way, the requests that arrive are gathered for the next: one alone
-//! waits for nothing, many at once share entries. There are several entries, so that some clients are heard and
-//! answered while others' requests commit. Each is judged for itself when the entry is applied, and answered for itself. What goes
-//! wrong with an entry goes wrong with all of its requests.
+//! Requests that arrive while as many entries commit as may be under way are gathered for the next one. A
+//! request alone waits for nothing; many at once share entries. There are several entries, so that some
+//! clients are answered while others' requests commit. Each request is judged and answered on its own when
+//! the entry is applied. A failure of an entry is a failure of all of its requests.
 //!
 //! Deliberately absent: requests with an idempotency key, which the log answers once and so one by one; and the
 //! leader's own changes, which its duty gathers.
@@ -23,12 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::{Control, Places, ProposeError, Proposed};
 use crate::limits;
 
-/// What one request comes to: the entry, and what it did there.
+/// The answer to one request: the entry, and the outcome of the request in it.
 pub(crate) type Answer<T> = Result<(LogIndex, Result<T, Rejection>), ProposeError>;
 
 /// A request that can share an entry with others of its kind.
 pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
-    /// What one that is carried out is told.
+    /// The value that a successful request gets.
     type Done: std::fmt::Debug + Send + 'static;
 
     /// The task it is about.
@@ -37,7 +37,7 @@ pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
     /// The entry for `requests`.
     fn command(control: &Control, requests: Vec<Self>) -> impl Future<Output = Command> + Send;
 
-    /// What became of each; `None` if `response` is not about such requests.
+    /// The outcome of each request; `None` if `response` is not about such requests.
     fn outcomes(response: Response) -> Option<Vec<Result<Self::Done, Rejection>>>;
 }
 
@@ -48,7 +48,7 @@ impl Request for NewOneOff {
         &self.guid
     }
 
-    /// With places, where the leader is here and finds some: they share the entry then.
+    /// The entry has places where this server leads and finds some: the tasks share the entry then.
     async fn command(control: &Control, tasks: Vec<Self>) -> Command {
         let tasks = Arc::new(tasks);
         let found = control.places(&tasks).await;
@@ -97,14 +97,14 @@ impl Request for OneOffChange {
     }
 }
 
-/// Where requests of both kinds are put.
+/// The queues for requests of both kinds.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(super) desires: Lane<NewOneOff>,
     pub(super) changes: Lane<OneOffChange>,
 }
 
-/// Where they come out.
+/// The receiving ends of the queues.
 #[derive(Debug)]
 pub(crate) struct Gathered {
     desires: mpsc::Receiver<Waiting<NewOneOff>>,
@@ -126,14 +126,14 @@ pub(crate) fn channel() -> (Requests, Gathered) {
     (requests, gathered)
 }
 
-/// Where requests of one kind are put.
+/// The queue for requests of one kind.
 #[derive(Debug)]
 pub(super) struct Lane<T: Request>(mpsc::Sender<Waiting<T>>);
 
-/// Who waits for an answer.
+/// The sender to the caller that waits for an answer.
 type Asker<T> = oneshot::Sender<Answer<<T as Request>::Done>>;
 
-/// A request and who waits for its answer.
+/// A request and the caller that waits for its answer.
 #[derive(Debug)]
 struct Waiting<T: Request> {
     request: T,
@@ -151,7 +151,8 @@ impl<T: Request> Lane<T> {
         if let Some(key) = key {
             let command = T::command(control, vec![request]).await;
             let proposed = control.propose_keyed(key.clone(), command).await;
-            // The same again is answered as before, and with the entry in which it was done: it may be a claim's number.
+            // A repeated request gets the first answer, with the entry that did it: the index may be a
+            // claim's number.
             let state = control.state();
             let first = state.answers().get(&key).map(|answer| answer.index);
             let proposed = proposed
@@ -185,7 +186,7 @@ impl<T: Request> Lane<T> {
 pub(crate) async fn write(control: Control, gathered: Gathered, stop: CancellationToken) {
     let Gathered { desires, changes } = gathered;
     let both = async { tokio::join!(drain(&control, desires), drain(&control, changes)) };
-    // What is under way is answered by whoever waits for it: its answer is dropped.
+    // Answers to requests under way are dropped here; their callers learn that from their closed channel.
     stop.run_until_cancelled(both).await;
 }
 
@@ -220,20 +221,20 @@ async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Ask
     let command = T::command(&control, requests).await;
     let outcomes = split::<T>(control.propose(command).await, answers.len());
     for (answer, outcome) in answers.into_iter().zip(outcomes) {
-        // Whoever asked may be gone: the request is carried out all the same.
+        // The caller may be gone: the request is carried out all the same.
         drop(answer.send(outcome));
     }
 }
 
-/// Those who wait for an entry whose task panicked are told that nobody knows.
+/// The callers of an entry whose task panicked are told that nobody knows its outcome.
 fn ended(result: Option<Result<(), JoinError>>) {
     if let Some(Err(error)) = result {
         tracing::error!(%error, "the entry of requests about one-off tasks failed");
     }
 }
 
-/// Takes the first of `waiting` that fit into one entry, each of a task of its own: whoever follows events sees a
-/// task after each change. Forgets those that nobody waits for any more.
+/// Takes the first of `waiting` that fit into one entry, at most one for each task. So readers of events see
+/// a task after each change. Forgets those that nobody waits for any more.
 fn take<T: Request>(waiting: &mut Vec<Waiting<T>>) -> (Vec<T>, Vec<Asker<T>>) {
     waiting.retain(|waiting| !waiting.answer.is_closed());
     let mut bytes = 0;
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(taken(&mut vec![gone, here]), ["here"]);
     }
 
-    /// On one thread, so that all are put before any is written.
+    /// The test runs on one thread, so that all requests are put before any is written.
     #[tokio::test]
     async fn requests_at_the_same_time_share_an_entry() {
         let dir = tempfile::tempdir().unwrap();

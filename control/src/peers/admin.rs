@@ -10,7 +10,7 @@ use crate::limits;
 use crate::raft::{ChangeServersError, Leadership};
 
 impl ChangeServersError {
-    /// What to do about it.
+    /// The action that a caller can take.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
@@ -155,7 +155,7 @@ impl Control {
         }
     }
 
-    /// Does what only the leader can do.
+    /// Carries out a request that only the leader can.
     async fn lead(&self, request: &PeerRequest) -> Result<PeerReply, ChangeServersError> {
         let raft = self.raft();
         if !self.leads() {
@@ -237,7 +237,7 @@ impl Control {
             )));
         }
         if server_id == self.peers().me().server_id {
-            // Whoever leads then is asked next.
+            // The caller asks the new leader next.
             let leader = self.raft().transfer(None).await?;
             return Err(ChangeServersError::NotLeader {
                 leader: Some(leader),
@@ -261,7 +261,7 @@ impl Control {
 /// How long a removed server may take to hear that it is.
 const REMOVED_WAIT: Duration = Duration::from_secs(1);
 
-/// Why a server cannot be a member of the cluster of `members`.
+/// The reason why a server cannot be a member of the cluster of `members`.
 fn objection(hello: &Hello, members: &[MemberRecord]) -> Option<String> {
     let name = &hello.me.node.name;
     let of_name = members.iter().find(|member| member.node.name == *name);

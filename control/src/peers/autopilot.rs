@@ -1,4 +1,4 @@
-//! What the leader does about the servers by itself.
+//! Changes of the servers that the leader makes by itself.
 //!
 //! - A learner that answers and has caught up votes.
 //! - A voter that has been silent for [`ServersConfig::dead_after`] is removed if another has come in its place:
@@ -20,7 +20,7 @@ use crate::limits;
 use crate::raft::DiskHealth;
 use crate::raft::membership::is_healthy;
 
-/// What the leader may do by itself.
+/// Settings for what the leader may do by itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServersConfig {
     /// Silence after which a server counts as lost.

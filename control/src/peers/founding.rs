@@ -1,11 +1,12 @@
-//! How a cluster comes to be out of several servers: exactly one, whoever starts first and whatever dies on
-//! the way.
+//! Founding of one cluster by several servers: exactly one, in any order of starts and with any crashes on the way.
 //!
-//! The server with the lowest number among those that are expected is the *founder*. It asks each of them for
-//! a promise to help to found this cluster and no other; a promise is on disk before it is given. When all
-//! have promised, every one of them may begin with the same list of servers, which is safe however many do.
+//! The server with the lowest number among the expected ones is the *founder*. It asks each of them for a
+//! promise to help to found this cluster and no other. A promise is on disk before it is given. When all have
+//! promised, every one of them may begin with the same list of servers, which is safe however many do.
+//!
 //! A founder that dies asks again when it is back. A founder that is refused takes its own promise back, on
-//! disk, before it tries another list; whoever gave it one learns that by asking it, and is free again.
+//! disk, before it tries another list. A server that promised to it learns that by asking it, and is free
+//! again.
 //!
 //! A server that belongs to a cluster promises nothing, and a server that meets one joins it instead.
 
@@ -20,7 +21,7 @@ use crate::raft::ChangeServersError;
 /// The file with the promise, within the data directory.
 const FILE: &str = "raft/founding.json";
 
-/// What this server has promised.
+/// This server's promise to found a cluster.
 #[derive(Debug)]
 pub(crate) struct Founder {
     data_dir: Arc<DataDir>,
@@ -46,7 +47,7 @@ impl Founder {
         }
     }
 
-    /// What this server has promised, if that is not done yet.
+    /// This server's promise, if the cluster is not founded yet.
     pub(crate) fn promised(&self) -> Option<Founding> {
         self.lock().clone()
     }
@@ -165,7 +166,7 @@ impl Founder {
         control.raft().found(&founding.servers).await?;
         for known in others() {
             let request = PeerRequest::Found(founding.clone());
-            // Whoever does not hear it learns it from the log.
+            // A server that does not hear it learns it from the log.
             if let Err(error) = control.peers().call(known.server_id, request).await {
                 tracing::debug!(%error, "a server was not told that the cluster is founded");
             }

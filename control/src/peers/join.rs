@@ -1,5 +1,5 @@
-//! A server looks for its cluster: it meets those it was told of, founds one with them or joins theirs, and
-//! tells where it is when it has moved.
+//! Search of a server for its cluster. The server asks the ones it was told of, founds a cluster with them or
+//! joins theirs, and announces new addresses when it has moved.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::message::{Hello, PeerReply, PeerRequest};
 use crate::handle::Control;
 use crate::limits;
 
-/// What the search goes by.
+/// Settings of the search for other servers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Search {
-    /// Where other servers are: hosts and ports.
+    /// Addresses of other servers: hosts and ports.
     pub(crate) join: Vec<String>,
 }
 
@@ -44,16 +44,16 @@ pub(crate) async fn run(control: Control, search: Search, shutdown: Cancellation
 struct Seeker {
     control: Control,
     search: Search,
-    /// What was last said about each address, so that it is said once.
+    /// The last message logged about each address, so that it is logged once.
     told: HashMap<String, String>,
     /// Whether this server has been a member in this run: if it is none any more, it was removed on purpose.
     joined: bool,
-    /// When a leader was last known.
+    /// Time at which a leader was last known.
     led_at: Instant,
 }
 
 impl Seeker {
-    /// Does what is to be done now. Returns how long nothing is.
+    /// Takes the next step of the search. Returns the pause until the one after.
     async fn step(&mut self) -> Duration {
         if self.control.removed() {
             return limits::SEEK_PAUSE_LONG;
@@ -65,7 +65,7 @@ impl Seeker {
         }
     }
 
-    /// Meets everybody; founds or joins.
+    /// Asks all known servers, then founds a cluster or joins one.
     async fn seek(&mut self) -> Duration {
         let met = self.meet_all().await;
         if let Some((addr, _)) = met.iter().find(|(_, hello)| hello.founded) {

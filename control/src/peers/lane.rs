@@ -15,10 +15,10 @@ use super::{Dialer, PeerError, explain};
 use crate::backoff::Backoff;
 use crate::limits;
 
-/// Whom a lane leads to.
+/// The server at the other end of a lane.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
-    /// For messages.
+    /// The server's name in messages.
     pub(super) shown: String,
     /// A host and a port.
     pub(super) addr: String,
@@ -42,7 +42,7 @@ enum State {
     Down {
         /// The pauses between attempts in a row that fail.
         failures: Backoff,
-        /// When the next may be made, and why the last failed.
+        /// Time of the next attempt, and why the last failed.
         pause: Option<(Instant, String)>,
     },
     /// One is being opened; the channel changes when that has ended.
@@ -60,7 +60,7 @@ enum State {
     },
 }
 
-/// What was last received on a connection.
+/// The count of datagrams on a connection, and when it was read.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     datagrams: u64,
@@ -238,8 +238,8 @@ fn tell_lost(lost: Option<&AtomicBool>, target: &Target, reason: &str) {
     }
 }
 
-/// Why the server at the other end closed a connection right after it was opened, which is a failed attempt
-/// too: it refuses this server, and would again.
+/// The reason why the server at the other end closed a connection right after it was opened. That is a failed
+/// attempt too: it refuses this server, and would again.
 fn turned_away(state: &mut State) -> Option<String> {
     let State::Up {
         connection,

@@ -1,4 +1,4 @@
-//! What servers say to each other.
+//! Messages between servers.
 //!
 //! A stream begins with an [`Opening`]. Most requests are answered with one [`PeerReply`] and the stream is
 //! over; those that say so go on with frames of their own. Variants are only ever appended: servers of
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::garbage::Freed;
 
-/// In [`Opening::to`]: whoever answers. Numbers of servers begin at 1.
+/// Value of [`Opening::to`] for any server that answers. Numbers of servers begin at 1.
 pub(crate) const ANYBODY: u64 = 0;
 
 /// A server as the membership keeps it.
@@ -23,9 +23,9 @@ pub(crate) const ANYBODY: u64 = 0;
 pub struct ServerNode {
     /// Its name; also in its certificate.
     pub name: String,
-    /// Where it speaks QUIC: an address and a port.
+    /// The address and port for QUIC.
     pub quic_addr: String,
-    /// Where it speaks HTTP: an address and a port.
+    /// The address and port for HTTP.
     pub http_addr: String,
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct Opening {
     pub(crate) from: u64,
     /// The number of the server it is meant for, or [`ANYBODY`].
     pub(crate) to: u64,
-    /// What it wants.
+    /// The request.
     pub(crate) request: PeerRequest,
 }
 
-/// What one server asks of another.
+/// A request of one server to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerRequest {
     /// Says who the sender is and asks the same: [`PeerReply::Hello`].
@@ -58,7 +58,7 @@ pub(crate) enum PeerRequest {
     Join(Hello),
     /// One message of Raft in the encoding of `raft::network`: [`PeerReply::Raft`].
     Raft {
-        /// Which.
+        /// The kind of call.
         kind: RaftCall,
         /// The message.
         body: Vec<u8>,
@@ -83,12 +83,12 @@ pub(crate) enum PeerRequest {
     },
     /// Wants the leader to remove a member: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Remove {
-        /// Its number.
+        /// The server's number.
         server_id: u64,
     },
     /// Wants the leader to hand over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Transfer {
-        /// To whom; to the voter that knows most unless said.
+        /// The new leader; `None` picks the most up-to-date voter.
         to: Option<u64>,
     },
     /// Wants a promise to found no cluster but this one: [`PeerReply::Done`].
@@ -97,7 +97,7 @@ pub(crate) enum PeerRequest {
     Found(Founding),
     /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
     Removed {
-        /// Which.
+        /// The server's number.
         server_id: u64,
     },
     /// Tells the leader which nodes were heard of: [`PeerReply::Counted`], [`PeerReply::NotLeader`].
@@ -138,14 +138,14 @@ pub(crate) enum PeerRequest {
     /// A saved snapshot for the leader to restore; goes on with its bytes, frames of `Vec<u8>`. Answered with
     /// [`PeerReply::Restored`] when they have ended.
     Restore,
-    /// Asks the leader for places for what is about to be recorded: [`PeerReply::Places`]; [`PeerReply::NotLeader`], and
-    /// whoever asks goes on without.
+    /// Asks the leader for places for records to come: [`PeerReply::Places`], or [`PeerReply::NotLeader`].
+    /// Without places the sender records them all the same.
     FindPlaces(PlacesFor),
     /// Asks what keeps the receiver from its work: [`PeerReply::Troubles`].
     Troubles,
 }
 
-/// What places are wanted for.
+/// Records that need places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PlacesFor {
     /// One-off tasks.
@@ -157,14 +157,14 @@ pub(crate) enum PlacesFor {
 /// The places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PlacesFound {
-    /// Of tasks, in their order, and the state in which they were found.
+    /// Places for tasks, in their order, and the state in which they were found.
     Tasks {
-        /// Where there is one.
+        /// The place of each task, where there is one.
         places: Vec<Option<OneOffPlace>>,
         /// That state.
         seen: LogIndex,
     },
-    /// Of a job's instances, if there is one for each.
+    /// Places for a job's instances, if there is one for each.
     Job(Option<Box<JobPlaces>>),
 }
 
@@ -181,10 +181,10 @@ pub(crate) enum RaftCall {
     Transfer,
 }
 
-/// What a server says of itself.
+/// A server's introduction of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// Who it is.
+    /// The server itself.
     pub(crate) me: Known,
     /// How many servers it wants to found a cluster with; 0 if it founds none.
     pub(crate) expect: u32,
@@ -194,9 +194,9 @@ pub(crate) struct Hello {
     pub(crate) others: Vec<Known>,
     /// The members of its cluster by number; empty if it belongs to none.
     pub(crate) members: Vec<u64>,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as it knows.
     pub(crate) leader: Option<u64>,
-    /// What it has promised to help to found.
+    /// The cluster that it has promised to help to found.
     pub(crate) promised: Option<Founding>,
 }
 
@@ -209,19 +209,19 @@ pub(crate) struct Founding {
     pub(crate) servers: Vec<Known>,
 }
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerReply {
     /// It is done.
     Done,
     /// It will not be done.
     Refused {
-        /// Why, and what to do.
+        /// The cause, and what to do.
         reason: String,
     },
     /// Another server leads, or none does.
     NotLeader,
-    /// Who the server is.
+    /// The server's introduction of itself.
     Hello(Hello),
     /// Raft's answer, in the encoding of `raft::network`.
     Raft(Vec<u8>),
@@ -231,7 +231,7 @@ pub(crate) enum PeerReply {
     Members(Vec<MemberRecord>),
     /// The leader has counted the heartbeats, and a quorum has confirmed since that it leads.
     Counted {
-        /// For how long none of the nodes is taken for down, counted from when it sent its heartbeat.
+        /// How long none of the nodes is taken for down, counted from when it sent its heartbeat.
         lease: Duration,
         /// Nodes that were not counted: they are down, or about to be.
         uncounted: Vec<NodeId>,
@@ -253,7 +253,7 @@ pub(crate) enum PeerReply {
     Troubles(Troubles),
 }
 
-/// What the leader knows of a member.
+/// The leader's record of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// Its number.

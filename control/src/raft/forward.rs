@@ -22,7 +22,7 @@ use crate::limits;
 use crate::peers::message::PeerRequest;
 use crate::peers::{Peers, Way};
 
-/// What became of a forwarded proposal.
+/// The outcome of a forwarded proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Outcome {
     /// It is committed and applied at the leader.
@@ -32,11 +32,11 @@ pub(super) enum Outcome {
         /// Its answer.
         response: Response,
     },
-    /// It was not proposed: whoever got it does not lead, or takes no changes now.
+    /// It was not proposed: the server that received it does not lead, or takes no changes now.
     NotLeader,
     /// Nobody can tell.
     Unknown {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
@@ -57,7 +57,7 @@ struct Waiting {
     outcome: oneshot::Sender<Outcome>,
 }
 
-/// Sends proposals to whoever leads.
+/// Sends proposals to the leader.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     queue: mpsc::Sender<Waiting>,
@@ -176,7 +176,7 @@ impl Session {
                 proposals.push((*number, waiting.logged));
             }
         }
-        // The reader tells whoever waits if the stream ends, also between the two lines above.
+        // The reader tells the waiting callers if the stream ends, also between the two lines above.
         if self.sender.send(&Proposals(proposals)).await.is_err() || *self.ended.borrow() {
             lock(&self.pending).clear();
             return false;
@@ -232,7 +232,7 @@ impl Raft {
             };
             let (numbers, bodies): (Vec<u64>, Vec<Logged>) = proposals.into_iter().unzip();
             if self.room().is_err() {
-                // It hands leadership over: whoever passed them on looks for the next leader.
+                // This server hands leadership over: the sender looks for the next leader.
                 for number in numbers {
                     drop(outcomes.send((number, Outcome::NotLeader)).await);
                 }
@@ -253,7 +253,7 @@ impl Raft {
             }
         }
         frames.close();
-        // Whoever passed them on may still hear what became of them.
+        // Senders may still hear the outcomes of these proposals.
         frames.wait().await;
     }
 }
@@ -266,7 +266,7 @@ type Written = futures::stream::BoxStream<
     >,
 >;
 
-/// Passes on what became of the proposals `numbers`.
+/// Passes on the outcomes of the proposals `numbers`.
 async fn report(numbers: Vec<u64>, mut written: Written, outcomes: &mpsc::Sender<(u64, Outcome)>) {
     for number in numbers {
         let outcome = match written.next().await {

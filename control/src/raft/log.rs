@@ -6,10 +6,10 @@
 //! counted; damage anywhere else stops the server ([`OpenLogError::Damaged`]). After a failed write or
 //! `fdatasync` nothing is written any more and Raft stops: what the page cache holds is unknown then.
 //!
-//! **A full disk** is no such failure. The room for a segment is taken before it is needed, and
-//! [`DiskHealth::Full`] is shown as soon as it cannot be: there is a whole segment left then for what is in
-//! flight, for votes and for handing leadership over. Once that is used up, requests wait. When there is
-//! room they go on by themselves.
+//! **A full disk** does not count as such a failure. The room for a segment is taken before it is needed, and
+//! [`DiskHealth::Full`] is shown as soon as it cannot be. Then a whole segment is left for requests under
+//! way, for votes and for handing leadership over. Once that is used up, requests wait. When there is room
+//! they go on by themselves.
 
 pub(super) mod failpoint;
 #[cfg(any(test, feature = "fuzz"))]
@@ -45,7 +45,7 @@ use self::state::Found;
 use self::writer::{Done, Inner, Request, Shared, Writer};
 use super::types::{Entry, LogId, TypeConfig, Vote};
 
-/// Why the log could not be opened.
+/// The reason why the log could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
     /// The directory or a file in it cannot be used.
@@ -53,7 +53,7 @@ pub enum OpenLogError {
     Io {
         /// The log's directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -84,9 +84,9 @@ pub enum OpenLogError {
         dir: PathBuf,
         /// The damaged file; the directory if it is not known.
         file: PathBuf,
-        /// Where in the file its damaged record begins.
+        /// The offset in the file at which its damaged record begins.
         offset: Option<u64>,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -101,7 +101,7 @@ pub(crate) enum DiskHealth {
     Full {
         /// The directory that cannot grow.
         dir: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         reason: String,
     },
 }
@@ -109,11 +109,11 @@ pub(crate) enum DiskHealth {
 /// How much room the log takes at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogSizes {
-    /// Of one segment. Two are there at all times: the one written to and the next.
+    /// Bytes of one segment. Two are there at all times: the one written to and the next.
     pub(crate) segment_bytes: u64,
-    /// Of the reserve.
+    /// Bytes of the reserve.
     pub(crate) reserve_bytes: u64,
-    /// Of entries kept in memory.
+    /// Bytes of entries kept in memory.
     pub(crate) cache_bytes: usize,
 }
 
@@ -184,7 +184,7 @@ impl LogStore {
         Self::open_sized(dir, LogSizes::default(), guard)
     }
 
-    /// As [`Self::open`], with other sizes.
+    /// Opens as [`Self::open`] does, with other sizes.
     pub(crate) fn open_sized(
         dir: &Path,
         sizes: LogSizes,
@@ -422,7 +422,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         self.entries(from, to).await
     }
 
-    /// What goes to a follower in one message: as much as fits, one entry at the least.
+    /// Returns the entries for one message to a follower: as much as fits, one entry at the least.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
         if start >= end {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Who belongs to the cluster, and how that changes.
+//! The cluster's members, and how they change.
 //!
 //! A server joins as a learner, which receives entries and does not vote, and votes once it has caught up.
 //! One change is under way at a time; a change goes through both majorities, the old and the new.
@@ -18,7 +18,7 @@ use super::{LeaderInfo, Raft};
 use crate::limits;
 use crate::peers::message::{Known, MemberRecord, ServerNode};
 
-/// Why the servers of the cluster were not changed.
+/// The reason why the servers of the cluster were not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeServersError {
@@ -28,7 +28,7 @@ pub enum ChangeServersError {
         |leader| format!("; the leader is {} at {}", leader.name, leader.http_addr)
     ))]
     NotLeader {
-        /// Who does, if known.
+        /// The server that leads, if known.
         leader: Option<LeaderInfo>,
     },
     /// Another change is under way.
@@ -37,7 +37,7 @@ pub enum ChangeServersError {
     /// It is not done.
     #[error("{reason}")]
     Refused {
-        /// Why, and what to do.
+        /// The cause, and what to do.
         reason: String,
     },
     /// It was not done in time; it may still be.
@@ -51,7 +51,7 @@ pub enum ChangeServersError {
     /// Raft has stopped.
     #[error("raft has stopped: {reason}; see the server's messages, then start it again")]
     Stopped {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
@@ -245,7 +245,7 @@ impl Raft {
             .map(|member| member.server_id)
     }
 
-    /// Hands leadership to `to`; to the voter that knows most unless said. Returns who leads.
+    /// Hands leadership to `to`, or to the most up-to-date voter if that is `None`. Returns the new leader.
     pub(crate) async fn transfer(&self, to: Option<u64>) -> Result<LeaderInfo, ChangeServersError> {
         let Some(to) = to.or_else(|| self.successor()) else {
             return Err(ChangeServersError::refused(

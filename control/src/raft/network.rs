@@ -85,7 +85,7 @@ fn unreachable<E: std::error::Error + 'static>(error: &E) -> RPCError<TypeConfig
     RPCError::Unreachable(Unreachable::new(error))
 }
 
-/// What is tried again at once, and what after a pause.
+/// The error for Raft: a lost answer is tried again at once, any other error after a pause.
 fn rpc_error(error: &PeerError) -> RPCError<TypeConfig> {
     match error {
         PeerError::Lost { .. } => RPCError::Network(NetworkError::new(error)),

@@ -1,8 +1,10 @@
-//! Frees what published states replaced, on a thread beside the applier: an old root may own a slice of garbage, or after
-//! a restore a whole state, and whoever frees it has nobody waiting.
+//! Frees replaced states on a thread beside the applier.
 //!
-//! The way there is short, for what is on it takes memory: if it is full the applier frees by itself. The thread ends
-//! when the applier is gone and all is freed.
+//! An old root may own a slice of garbage, or after a restore a whole state. The thread frees it where nobody
+//! waits for that.
+//!
+//! The queue to the thread is short, because its states take memory: if it is full the applier frees by
+//! itself. The thread ends when the applier is gone and all is freed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -12,13 +14,13 @@ use crate::limits;
 use crate::niceness::yield_to_others;
 use crate::published::{Outdated, Published};
 
-/// What the thread is called.
+/// The thread's name.
 const NAME: &str = "outdated states";
 
 /// The way to the thread.
 #[derive(Debug)]
 pub(super) struct Dropper {
-    /// None where no thread could be started.
+    /// `None` where no thread could be started.
     queue: Option<SyncSender<Outdated>>,
     published: Arc<Published>,
 }

@@ -1,4 +1,4 @@
-//! Up to where a read must see.
+//! The index up to which a read must see.
 //!
 //! Reads that wait together share one question to the leader, and those that come while it is asked share
 //! the next: the answer to a read must be younger than the read.
@@ -22,10 +22,10 @@ use crate::limits;
 use crate::peers::Peers;
 use crate::peers::message::{PeerReply, PeerRequest};
 
-/// Why nobody says up to where a read must see.
+/// The reason why nobody gives the index of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoIndex {
-    /// Nobody leads, or whoever led does no more.
+    /// Nobody leads, or the former leader does not lead any more.
     NotLeader,
     /// Raft has stopped.
     Stopped(String),
@@ -43,7 +43,7 @@ pub(super) struct Reads {
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
-/// What a question needs.
+/// The parts that a question needs.
 #[derive(Clone, Debug)]
 struct Asker {
     raft: openraft::Raft<TypeConfig, Machine>,
@@ -140,12 +140,12 @@ async fn read_index(
 }
 
 impl Raft {
-    /// Up to where a read must see, if this server leads.
+    /// The index up to which a read must see, if this server leads.
     pub(crate) async fn read_index_here(&self, linearizable: bool) -> Option<LogIndex> {
         read_index(&self.raft, linearizable).await.ok()
     }
 
-    /// Up to where a read must see; asked for until `deadline` while nobody leads.
+    /// The index up to which a read must see; asked for until `deadline` while nobody leads.
     pub(crate) async fn read_index(
         &self,
         linearizable: bool,
@@ -237,8 +237,10 @@ impl Raft {
     }
 }
 
-/// The term in which this server leads. Read on its own: whoever looks at Raft's metrics while it looks at the leadership
-/// waits for whoever wants to change those, and these two can wait for each other for ever.
+/// The term in which this server leads.
+///
+/// The leadership is borrowed on its own. A borrow waits for a writer, so borrowing Raft's metrics meanwhile
+/// could wait for ever.
 fn own_term(leadership: &watch::Receiver<Leadership>) -> Option<u64> {
     let now = leadership.borrow();
     now.is_self().then_some(now.term)

@@ -1,9 +1,9 @@
 //! Putting a saved snapshot in the place of the state, on all servers at once.
 //!
-//! The snapshot goes through the log: a beginning, its bytes in chunks, and a commit. Every server gathers the
-//! chunks, and exchanges its state where it applies the commit, so that all of them do it at the same entry.
-//! What was written before that entry is gone with the old state; what follows it applies to the restored
-//! one. Membership stays as it is. Until the commit nothing has changed: an attempt whose leader goes away is
+//! The snapshot goes through the log: a beginning, its bytes in chunks, and a commit. Every server gathers
+//! the chunks, and exchanges its state where it applies the commit, so that all of them do it at the same
+//! entry. Writes before that entry are gone with the old state; writes after it apply to the restored one.
+//! Membership stays as it is. Until the commit nothing has changed: an attempt whose leader goes away is
 //! void, and the next beginning forgets its chunks.
 //!
 //! Ids are derived from log indexes, so indexes never go back: into a cluster whose log is shorter than the
@@ -35,7 +35,7 @@ const EMPTY_ENTRIES: u64 = 4096;
 enum Step {
     /// Makes the log longer.
     Empty,
-    /// A snapshot of so many bytes follows; what came of an earlier attempt is void.
+    /// A snapshot of so many bytes follows; an earlier attempt is void.
     Begin { attempt: u64, bytes: u64 },
     /// The bytes from `offset` on.
     Chunk {
@@ -57,12 +57,12 @@ pub(crate) struct Restoring {
     chunks: Vec<Arc<[u8]>>,
 }
 
-/// What a step asks of the machine.
+/// The work that a step leaves to the machine.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// Nothing.
     Noted,
-    /// To take these contents' state.
+    /// The machine takes the state of these contents.
     Restore {
         attempt: u64,
         contents: Box<Contents>,
@@ -193,7 +193,7 @@ impl Read for Chunks<'_> {
     }
 }
 
-/// Why a snapshot was not restored. Nothing has changed.
+/// The reason why a snapshot was not restored. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreSnapshotError {
     /// It is too large.
@@ -208,7 +208,7 @@ pub enum RestoreSnapshotError {
     /// The log does not take it.
     #[error("the restore was given up: {reason}; nothing has changed, try again")]
     Write {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// Another restore began meanwhile, or leadership changed.

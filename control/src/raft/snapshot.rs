@@ -1,7 +1,8 @@
 //! Snapshot files: the state as records, so that it is never needed twice in memory.
 //!
 //! ```text
-//! magic "MUSTSNAP" | u32 format | u32 length | head | zstd( (u32 length | record)* | u32::MAX | u64 records ) | u32 crc
+//! magic "MUSTSNAP" | u32 format | u32 length | head
+//!   | zstd( (u32 length | record)* | u32::MAX | u64 records ) | u32 crc
 //! ```
 //!
 //! Numbers are little endian; the checksum (CRC-32, IEEE) covers every byte before it. The head is the last
@@ -43,16 +44,16 @@ const RECEIVED: &str = "received";
 /// A complete snapshot on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotFile {
-    /// Where it is.
+    /// The path of the file.
     pub(crate) path: PathBuf,
-    /// What it holds, if it was read already.
+    /// The contents, if the file was read already.
     contents: Option<Arc<Contents>>,
 }
 
 /// A snapshot read back.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    /// What it holds.
+    /// The snapshot's contents.
     pub(crate) contents: Arc<Contents>,
     /// The file it came from.
     pub(crate) file: SnapshotFile,

@@ -28,7 +28,7 @@ pub(crate) type Vote = VoteOf<TypeConfig>;
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
 /// A membership and where it was decided.
 pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
-/// What a snapshot holds besides state.
+/// A snapshot's position and membership.
 pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 
 /// A command as the log keeps it: its format, and bytes that only that format explains.
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Logged {
     }
 }
 
-/// What applying an entry answered; `None` for entries of Raft's own.
+/// The answer of an applied entry; `None` for entries of Raft's own.
 ///
 /// It never leaves the process that proposed: openraft asks for a serialised form because an
 /// application might send it on. Ours would do that with messages of its own.

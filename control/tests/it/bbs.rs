@@ -27,7 +27,7 @@ const RUNNING: u64 = 2;
 const COMPLETED: u64 = 3;
 const RESOLVING: u64 = 4;
 
-/// What an answer says of an error: its kind and its message.
+/// The kind and the message of the error in an answer.
 fn error(answer: &Fields) -> (u64, String) {
     let error = answer.message(1);
     (error.number(1), error.text(2))

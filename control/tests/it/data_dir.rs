@@ -1,4 +1,4 @@
-//! Who may start on a data directory, and what a refusal says.
+//! The processes that may start on a data directory, and the text of a refusal.
 
 use std::fs;
 

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::fixture::{config, skipped, soon};
 
-/// What a server needs at the least, and some jobs.
+/// The size of the disk: enough for a server and some jobs.
 const SIZE: &str = "size=64m";
 /// Bytes of each job.
 const JOB_BYTES: usize = 32 << 10;

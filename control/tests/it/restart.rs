@@ -1,4 +1,4 @@
-//! What a server keeps when it is stopped, crashes, or finds its files damaged.
+//! Data that a server keeps after a stop, after a crash, and with damaged files.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

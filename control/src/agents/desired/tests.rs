@@ -5,7 +5,7 @@ use muster_domain::resources::Mb;
 
 use super::*;
 
-/// What a message says, in short.
+/// Counts of a message's contents, in short.
 fn shown(message: &ToAgent) -> (usize, usize, usize, Option<u32>) {
     let ToAgent::Desired {
         allocs,
@@ -112,7 +112,7 @@ fn what_vanished_is_gone_wherever_it_stood() {
     assert_eq!(told.catch_up(&cluster.state), []);
 }
 
-/// A node is told of remote tasks with the allocations they belong to, and of those only that it is told of.
+/// A node hears of remote tasks with their allocations, and of no remote tasks of other allocations.
 #[test]
 fn handles_go_with_their_allocations() {
     let (mut cluster, node_id) = running(2);
@@ -140,7 +140,8 @@ fn handles_go_with_their_allocations() {
     assert_eq!((remote.alloc_id, &remote.take), (alloc_id, &vec![handle]));
 }
 
-/// Memory is not oversubscribed, so that placement counts little for it; that is no limit.
+/// Without memory oversubscription, placement counts little memory for the task; that amount does not become
+/// its limit.
 #[test]
 fn a_one_off_task_without_a_memory_limit_stays_so() {
     for (memory_mb, limit) in [(0, Some(Mb::UNLIMITED)), (64, None)] {

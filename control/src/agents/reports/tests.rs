@@ -31,7 +31,7 @@ fn told(reports: Vec<AllocReport>, can_wait: bool) -> Vec<Told> {
     told.collect()
 }
 
-/// What is taken: node, words, acknowledged.
+/// Node, words and acknowledged message of each part.
 fn shown(parts: &[Part]) -> Vec<(NodeId, Vec<&str>, Option<u64>)> {
     parts
         .iter()
@@ -175,7 +175,7 @@ async fn an_agent_with_too_much_under_way_waits() {
     more.await;
 }
 
-/// Its agent started again, and says of everything how it is.
+/// An agent that started again reports all its allocations. Reports of ended allocations are left out.
 #[test]
 fn what_has_ended_is_no_news() {
     let mut cluster = Cluster::new();
@@ -254,7 +254,8 @@ async fn progress_that_goes_on_does_not_wait_for_ever() {
     assert_eq!(reports.next_due(), Some(begun + limits::PROGRESS_WAIT));
 }
 
-/// Of one-off tasks that prepare or run; not of what came back, has ended, or is no one-off task.
+/// Only reports that a one-off task prepares or runs can wait. Reports of returned tasks, ended tasks and
+/// other jobs cannot.
 #[test]
 fn only_progress_of_one_off_tasks_can_wait() {
     let mut cluster = Cluster::new();
@@ -304,7 +305,7 @@ fn destroyed(began_at: u64, count: u64) -> NodeCollected {
     }
 }
 
-/// What is taken of collections: node, destroyed, acknowledged.
+/// Node, destroyed allocations and acknowledged message of each part with a collection.
 fn told_of(parts: &[Part]) -> Vec<(NodeId, u64, Option<u64>)> {
     let parts = parts.iter().filter_map(|part| {
         let collected = part.collected.as_ref()?;
@@ -343,8 +344,8 @@ async fn collections_of_all_nodes_share_an_entry() {
     assert!(reports.lock().is_empty());
 }
 
-/// A node that says more of them before the first is written has one place, and what an earlier session said is dropped:
-/// the agent says it again.
+/// Reports of a node that arrive before the first is written are added up in one place. Reports of an earlier
+/// session are dropped, because the agent repeats them.
 #[tokio::test(start_paused = true)]
 async fn collections_of_a_node_are_added_up_by_session() {
     let reports = Reports::default();

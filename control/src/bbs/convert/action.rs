@@ -10,7 +10,8 @@ use crate::bbs::proto::{
     TimeoutAction, TryAction, UploadAction,
 };
 
-/// What is called `field`, if there is such an action; else something in its place, so that all else is looked at.
+/// Reads the action in `found`. A missing action adds a fault named `field` and returns a placeholder, so
+/// that the rest is checked too.
 pub(super) fn action(found: Option<proto::Action>, field: &str, faults: &mut Vec<Fault>) -> Action {
     let proto::Action {
         download,
@@ -47,7 +48,7 @@ pub(super) fn action(found: Option<proto::Action>, field: &str, faults: &mut Vec
     }
 }
 
-/// Valid in itself.
+/// An action that is valid in itself.
 fn placeholder() -> Action {
     let run = RunAction {
         path: "-".to_owned(),
@@ -190,7 +191,7 @@ pub(super) fn from_env(env: Vec<EnvironmentVariable>) -> Vec<EnvVar> {
     variables.collect()
 }
 
-/// As it is told.
+/// The action as a message of Diego's.
 pub(super) fn message(action: &Action) -> proto::Action {
     let mut message = proto::Action::default();
     match action {

@@ -7,7 +7,7 @@ use muster_domain::one_off::{Definition, EgressRule, IcmpInfo, PortRange};
 use super::action;
 use crate::bbs::proto::{self, SecurityGroupRule, TaskDefinition};
 
-/// What `message` asks for. What is wrong with the message itself is added to `faults`; the rest is the validation's.
+/// The definition in `message`. Faults of the message itself are added to `faults`; the validation finds the others.
 pub(crate) fn definition(message: TaskDefinition, faults: &mut Vec<Fault>) -> Definition {
     refuse(&message, faults);
     let TaskDefinition {
@@ -137,7 +137,7 @@ fn from_rule(rule: SecurityGroupRule) -> EgressRule {
     }
 }
 
-/// As it is told. Fields of Muster's own have no place in it.
+/// The definition as a message of Diego's. Fields of Muster's own have no place in it.
 pub(super) fn message(definition: &Definition) -> TaskDefinition {
     let Definition {
         rootfs,

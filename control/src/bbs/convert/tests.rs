@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::*;
 use crate::bbs::proto::{Anything, TaskDefinition};
 
-/// What comes of a definition that was encoded and decoded, and what is wrong with it.
+/// The definition after encoding and decoding, and the names of the wrong fields.
 fn read(message: &TaskDefinition) -> (Definition, Vec<String>) {
     let message = TaskDefinition::decode(message.encode_to_vec().as_slice()).unwrap();
     let mut faults = Vec::new();
@@ -125,7 +125,7 @@ fn rules() -> Vec<EgressRule> {
     ]
 }
 
-/// As a client of Diego can ask for, every field with a value of its own.
+/// A definition that a client of Diego can ask for, every field with a value of its own.
 fn full() -> Definition {
     let text = str::to_owned;
     Definition {

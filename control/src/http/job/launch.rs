@@ -85,7 +85,7 @@ pub(super) async fn dispatch(
     }
 }
 
-/// What there is to know of a dispatched job, made at `index` or before.
+/// The answer about a dispatched job, made at `index` or before.
 fn dispatched(http: &Http, key: JobKey, index: u64) -> DispatchResponse {
     let state = http.control.state();
     let job = state.jobs().get(&key);

@@ -1,4 +1,4 @@
-//! What registering a job would do. Nothing is proposed.
+//! The effect of registering a job, without proposing it.
 
 use std::collections::BTreeMap;
 
@@ -116,7 +116,7 @@ fn counts(updates: scheduler::DesiredUpdates) -> DesiredUpdates {
     }
 }
 
-/// What differs, with what that means for instances.
+/// The differences between the jobs, with their effect on instances.
 fn annotated(
     run: &DryRun,
     desired: &BTreeMap<String, DesiredUpdates>,

@@ -51,7 +51,7 @@ fn shape(job: &Job, version: &JobVersion) -> api::job::Job {
     }
 }
 
-/// What each version changed of the one before; `versions` are newest first.
+/// The changes of each version from the one before; `versions` are newest first.
 fn diffs(versions: &[api::job::Job]) -> Result<Vec<JobDiff>, ApiError> {
     let values = versions.iter().map(serde_json::to_value);
     let values: Vec<Value> = values

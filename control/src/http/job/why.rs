@@ -77,7 +77,7 @@ fn shape_node(state: &State, node: &WhyNode) -> api::WhyNode {
     }
 }
 
-/// What would have to change on the nearest node.
+/// The changes that the nearest node needs.
 fn advice(node: &WhyNode, name: &str) -> String {
     let changes: Vec<String> = node.obstacles.iter().map(change).collect();
     format!("on node {name}: {}", changes.join("; "))

@@ -6,10 +6,10 @@
 //! record  u32 length | u32 crc of length and body | body
 //! ```
 //!
-//! Numbers are little endian, checksums CRC-32 (IEEE); a frame's length counts its records. What was never
-//! written reads as zeros. A frame is what one `fdatasync` covers, and the next is written only after that
-//! has returned. So whatever is wrong *before* a whole frame is damage to something that was safe, and only
-//! what is wrong in the last place can be a write that a crash interrupted: see [`next`].
+//! Numbers are little endian, checksums CRC-32 (IEEE); a frame's length counts its records. Bytes that were
+//! never written read as zeros. A frame is what one `fdatasync` covers, and the next is written only after
+//! that has returned. So a fault *before* a whole frame is damage to something that was safe. Only a fault in
+//! the last place can be a write that a crash interrupted: see [`next`].
 
 use std::io;
 
@@ -31,13 +31,13 @@ const RECORD_HEAD_BYTES: usize = 8;
 const MAGIC: &[u8; 8] = b"MUSTERLG";
 /// Closes a frame. No byte of it is zero: a frame whose end was not written shows.
 const END: [u8; 4] = *b"end\xa5";
-/// What a disk writes whole or not at all.
+/// Size of a disk sector, which is written whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
 /// One record. Variants are only appended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Record {
-    /// What all earlier files come to. The first of each file, and there only.
+    /// The sum of all earlier files. It is the first record of each file, and stands only there.
     Checkpoint(Checkpoint),
     /// A vote.
     Vote(Vote),
@@ -60,7 +60,7 @@ pub(super) fn head() -> [u8; HEAD_BYTES] {
     bytes
 }
 
-/// The format that a file's head claims; `None` if it is no head.
+/// The format that a file's head claims; `None` if the bytes are not a head.
 pub(super) fn format(bytes: &[u8]) -> Option<u32> {
     let head = bytes.get(..HEAD_BYTES)?;
     let format = number(head, 8);
@@ -103,14 +103,14 @@ pub(super) fn unsealed() -> Vec<u8> {
     vec![0; FRAME_HEAD_BYTES]
 }
 
-/// What lies at an offset.
+/// The contents of a file at an offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// A whole frame: the offsets and lengths of its records' bodies, and its end.
     Frame {
-        /// Where the bodies are.
+        /// The offsets and lengths of the bodies.
         bodies: Vec<(usize, usize)>,
-        /// Where the frame ends.
+        /// The offset at which the frame ends.
         end: usize,
     },
     /// Nothing but zeros.
@@ -122,9 +122,9 @@ pub(super) enum Next {
     },
     /// Something that was safe is wrong.
     Damaged {
-        /// Where.
+        /// The offset.
         offset: usize,
-        /// What.
+        /// The cause.
         reason: &'static str,
     },
 }

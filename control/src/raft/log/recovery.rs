@@ -18,7 +18,7 @@ pub(super) struct Closed {
     pub(super) last_index: Option<u64>,
 }
 
-/// What was found.
+/// The recovered log.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) entries: Entries,
@@ -60,9 +60,9 @@ pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<Recovered, OpenLo
 struct Recovery<'a> {
     dir: &'a Dir,
     found: Recovered,
-    /// What the records so far come to.
+    /// Positions after the records so far.
     positions: Checkpoint,
-    /// Where the torn end of the last segment ends.
+    /// The offset at which the torn end of the last segment ends.
     torn: Option<usize>,
 }
 

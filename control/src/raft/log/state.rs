@@ -1,4 +1,4 @@
-//! What the log holds, in memory: positions, and the entries with their places on disk.
+//! The log's contents in memory: positions, and the entries with their places on disk.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,12 +20,12 @@ const ENTRY_OVERHEAD_BYTES: usize = 96;
 /// Places in a queue that are not given back though nothing is in them.
 const SPARE_MIN: usize = 1024;
 
-/// What all records before a point of the log come to.
+/// Positions and vote after all records before a point of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Checkpoint {
     /// The number of the file that begins with it.
     pub(super) segment: u32,
-    /// Where the file before it ends.
+    /// The offset at which the file before it ends.
     pub(super) before: u32,
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
@@ -51,13 +51,13 @@ impl Checkpoint {
     }
 }
 
-/// Where an entry's record lies.
+/// The file and position of an entry's record.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) file: Arc<File>,
-    /// Of its body.
+    /// The offset of its body.
     pub(super) offset: u32,
-    /// Of its body.
+    /// The length of its body, in bytes.
     pub(super) length: u32,
 }
 
@@ -104,7 +104,7 @@ pub(super) enum Found {
 /// The log's entries and positions.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// As of the newest call, on disk or on its way there.
+    /// The positions as of the newest call, on disk or on their way there.
     pub(super) positions: Checkpoint,
     /// The oldest, which are only on disk.
     cold: Cold,
@@ -201,7 +201,7 @@ impl Entries {
         true
     }
 
-    /// Bytes of all entries ever, up to `index`; 0 if that is no entry here.
+    /// Bytes of all entries ever, up to `index`; 0 if there is no entry at `index`.
     fn total_at(&self, index: u64) -> u64 {
         let slot = self.position(index).and_then(|at| self.slots.get(at));
         slot.map(|slot| slot.total)
@@ -234,7 +234,7 @@ impl Entries {
         self.positions.take(&Record::Purge(upto));
     }
 
-    /// Where the slot of `index` is, or would be.
+    /// The position of the slot of `index`, or the one it would have.
     fn position(&self, index: u64) -> Option<usize> {
         let first = self.first_in_memory()?;
         usize::try_from(index.checked_sub(first)?).ok()
@@ -276,13 +276,13 @@ impl Entries {
 #[derive(Debug, Default)]
 struct Cold {
     rows: VecDeque<ColdRow>,
-    /// In which file they lie, from which index on; the first begins with the first row.
+    /// The files of the rows, each with the index it begins from; the first begins with the first row.
     runs: VecDeque<(u64, Arc<File>)>,
     /// Bytes of all entries ever before the first row.
     before: u64,
 }
 
-/// Where an entry's record lies in its file.
+/// The position of an entry's record in its file.
 #[derive(Debug)]
 struct ColdRow {
     /// Bytes of all entries ever, up to and with this one.
@@ -362,7 +362,7 @@ impl Cold {
         shrink(&mut self.rows);
     }
 
-    /// Where those of `[from, to)` lie that there are.
+    /// The positions of the entries of `[from, to)` that are there.
     fn range(&self, from: u64, to: u64) -> impl Iterator<Item = Place> + use<'_> {
         let first = self.first_index().unwrap_or_default();
         let rows = self.rows.range(span(first, self.rows.len(), from, to));
@@ -378,7 +378,7 @@ impl Cold {
     }
 }
 
-/// Where the entries `[from, to)` are that there are, in a queue of `len` entries that begins with `first`.
+/// The range of the entries `[from, to)` that are there, in a queue of `len` entries that begins with `first`.
 fn span(first: u64, len: usize, from: u64, to: u64) -> Range<usize> {
     let within =
         |index: u64| usize::try_from(index.saturating_sub(first)).map_or(len, |at| at.min(len));
@@ -393,7 +393,7 @@ fn shrink<T>(queue: &mut VecDeque<T>) {
     }
 }
 
-/// What `entry` weighs in memory.
+/// Bytes that `entry` takes in memory.
 fn weight(entry: &Entry) -> usize {
     let body = match &entry.payload {
         EntryPayload::Normal(command) => command.body.len(),
@@ -452,7 +452,7 @@ mod tests {
         assert!(matches!(entries.range(7, 8)[..], [Found::OnDisk(_)]));
     }
 
-    /// Where `entries` says that its entries lie: the file's number in `files`, and the offset, which is the index.
+    /// The positions that `entries` gives: the file's number in `files`, and the offset, which is the index.
     fn places(entries: &Entries, files: &[Arc<File>], from: u64, to: u64) -> Vec<(usize, u32)> {
         let found = entries.range(from, to).into_iter();
         let places = found.filter_map(|one| match one {

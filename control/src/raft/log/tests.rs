@@ -112,8 +112,8 @@ fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore
     (dir, log)
 }
 
-/// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived.
-/// Whatever is left opens with every whole write, at every byte of a recorded log; what is cut is counted.
+/// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived. The rest
+/// opens with every whole write, at every byte of a recorded log. Bytes that are cut off are counted.
 #[tokio::test]
 async fn a_torn_tail_is_cut_and_counted_at_every_byte() {
     let whole = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_torn_tail_is_cut_and_counted_at_every_byte() {
     }
 }
 
-/// What was cut never comes back, and the log goes on behind it.
+/// Bytes that were cut off never come back, and the log goes on in their place.
 #[tokio::test]
 async fn a_log_goes_on_after_its_torn_tail() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,7 +263,7 @@ async fn a_missing_or_shorter_file_is_damage() {
     }
 }
 
-/// What an earlier process had only prepared is of no meaning.
+/// Files that an earlier process only prepared are ignored.
 #[tokio::test]
 async fn stale_files_are_ignored() {
     let dir = tempfile::tempdir().unwrap();
@@ -380,7 +380,7 @@ async fn a_full_disk_holds_writes_until_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = open(dir.path()).unwrap();
     let armed = Armed::new("log.spare", dir.path(), ENOSPC);
-    // The second file was there already; from here on there is no third.
+    // The second file was there already; from here on a third cannot be made.
     let mut index = 0;
     while *log.disk().borrow() == DiskHealth::Room {
         log.blocking_append([entry(index)]).await.unwrap();

@@ -23,7 +23,7 @@ use super::state::{Checkpoint, Entries, Place};
 use super::{DiskHealth, LogSizes, failpoint, limits};
 use crate::raft::types::{LogId, TypeConfig};
 
-/// Who waits for a request.
+/// The party that waits for a request.
 pub(super) enum Done {
     /// Raft.
     Entries(IOFlushed<TypeConfig>),
@@ -45,14 +45,14 @@ impl Done {
 pub(super) struct Request {
     /// Their encodings, one after the other.
     pub(super) bytes: Vec<u8>,
-    /// What they do besides adding entries.
+    /// The record besides entries, if any.
     pub(super) change: Option<Record>,
     /// The entries among them: position, and the place of the body in `bytes`.
     pub(super) entries: Vec<(LogId, usize, u32)>,
     pub(super) done: Done,
 }
 
-/// What the log's users and its writer share.
+/// State shared by the log's users and its writer.
 pub(super) struct Shared {
     inner: Mutex<Inner>,
     wake: Condvar,
@@ -131,13 +131,13 @@ pub(super) struct Writer {
     /// Complete segments, oldest first.
     closed: VecDeque<Closed>,
     current: Segment,
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     end: u32,
     spare: Option<Spare>,
-    /// What is on disk.
+    /// The positions on disk.
     durable: Checkpoint,
     mark: MarkFile,
-    /// Whatever must not be let go while the log can be written to.
+    /// A value that must be held as long as the log can be written to.
     _guard: Arc<dyn Debug + Send + Sync>,
 }
 
@@ -371,7 +371,7 @@ impl Writer {
         }
     }
 
-    /// Says that there is no room.
+    /// Shows that the disk is full, and logs it the first time.
     fn tell(&self, error: &io::Error) {
         let dir = self.dir.path();
         let full = DiskHealth::Full {

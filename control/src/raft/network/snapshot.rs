@@ -42,7 +42,7 @@ pub(super) struct SnapshotHeader {
     identity: Identity,
 }
 
-/// What tells one snapshot file from another.
+/// The marks that tell one snapshot file from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     /// Bytes of the file.
@@ -58,7 +58,7 @@ pub(super) struct SnapshotStart {
     offset: u64,
 }
 
-/// Why a snapshot was not sent.
+/// The reason why a snapshot was not sent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendSnapshotError {
     /// The file cannot be read.
@@ -68,7 +68,7 @@ pub(super) enum SendSnapshotError {
         #[source]
         source: io::Error,
     },
-    /// There is no stream.
+    /// The stream could not be opened.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// The stream broke off.
@@ -85,7 +85,7 @@ pub(super) enum SendSnapshotError {
     Ended,
 }
 
-/// Why a snapshot was not received.
+/// The reason why a snapshot was not received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveSnapshotError {
     /// The file cannot be written.
@@ -93,7 +93,7 @@ pub(crate) enum ReceiveSnapshotError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -117,7 +117,7 @@ pub(crate) enum ReceiveSnapshotError {
     /// Raft does not take it.
     #[error("the snapshot was not installed: {reason}")]
     Install {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }

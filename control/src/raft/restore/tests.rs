@@ -48,8 +48,7 @@ async fn start_again(dir: &TempDir) -> (Raft, Arc<Published>) {
     start(dir).await.unwrap()
 }
 
-/// What was written after the snapshot is gone, what follows the restore is kept, and a restart finds the
-/// same.
+/// A restore drops writes after the snapshot and keeps writes after the restore. A restart finds the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_takes_back_what_came_after() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,8 +99,7 @@ async fn a_restore_into_a_fresh_cluster_never_goes_back() {
     raft.shutdown().await;
 }
 
-/// A snapshot that is taken while a restore is under way holds its chunks: whoever starts from it can carry
-/// the commit out.
+/// A snapshot taken during a restore holds its chunks: a server that starts from it can carry out the commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_in_the_middle_holds_the_chunks() {
     let dir = tempfile::tempdir().unwrap();

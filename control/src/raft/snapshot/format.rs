@@ -17,9 +17,9 @@ use crate::raft::types::SnapshotMeta;
 const MAGIC: &[u8; 8] = b"MUSTSNAP";
 /// The format written, and the newest understood.
 pub(super) const FORMAT: u32 = 1;
-/// The tables of a snapshot and the newest version of each that is understood, which is the one written.
-/// In the order of the variants of [`Record`], whose number is the first byte of its encoding. A table whose
-/// rows are encoded otherwise gets a higher version, and a server that does not know it says so.
+/// The tables of a snapshot and the newest version of each that is understood, which is the one written. They
+/// are in the order of the variants of [`Record`], whose number is the first byte of its encoding. A table
+/// whose rows are encoded otherwise gets a higher version, and a server that does not know it says so.
 pub(super) const TABLES: [(&str, u32); Record::KINDS.len()] = Record::KINDS;
 /// Instead of a record's length: no record follows.
 const END: u32 = u32::MAX;
@@ -32,7 +32,7 @@ const COMPRESSION_LEVEL: i32 = 1;
 /// Bytes of the position, the membership and the tables: some dozen servers with their addresses.
 const HEAD_BYTES_MAX: u32 = 1 << 20;
 
-/// What stands before the records.
+/// The head before the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     meta: SnapshotMeta,
@@ -40,7 +40,7 @@ struct Head {
     tables: Vec<(String, u32)>,
 }
 
-/// What a snapshot holds.
+/// The contents of a snapshot.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) meta: SnapshotMeta,
@@ -49,7 +49,7 @@ pub(crate) struct Contents {
     pub(crate) restoring: Option<Restoring>,
 }
 
-/// What a snapshot is, for people.
+/// A snapshot's description for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
     /// The format of the file.
@@ -79,7 +79,7 @@ pub struct TableInfo {
     pub bytes: u64,
 }
 
-/// Why a snapshot could not be read.
+/// The reason why a snapshot could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadSnapshotError {
     /// The file cannot be read.
@@ -87,7 +87,7 @@ pub enum ReadSnapshotError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -123,7 +123,7 @@ pub enum ReadSnapshotError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
 }
@@ -250,7 +250,7 @@ pub(crate) fn read_from(
     })
 }
 
-/// What a snapshot of `size` bytes is, all of which is read and checked. Errors call it `path`.
+/// Reads and checks a whole snapshot of `size` bytes and returns its description. Errors call it `path`.
 ///
 /// # Errors
 ///

@@ -119,7 +119,7 @@ fn a_newer_format_is_refused_with_its_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever byte is wrong or missing, the file is refused and named; it never reads as another state.
+    /// A file with any wrong or missing byte is refused and named; it never reads as another state.
     #[test]
     fn no_damage_goes_unnoticed(at in 0.0..1.0_f64, bit in 0_u8..8, cut in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ fn a_reader_goes_on_though_its_file_is_replaced() {
     assert_eq!(reader.bytes(), whole.len() as u64);
 }
 
-/// What is received damaged is told to its sender, and nothing of it stays.
+/// The sender of a damaged snapshot is told, and nothing of it stays.
 #[test]
 fn a_damaged_arrival_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,7 +270,7 @@ fn entry(index: u64) -> Entry {
     RaftEntry::new_blank(log_id)
 }
 
-/// What is in `dir`: the log, and the newest snapshot that can be read.
+/// The contents of `dir`: the log, and the newest snapshot that can be read.
 fn open(dir: &Path) -> (LogStore, SnapshotStore, Option<Restored>) {
     let log = LogStore::open(&dir.join("log"), Shared::new(())).unwrap();
     let snapshots = SnapshotStore::open(&dir.join("snapshots")).unwrap();
@@ -304,8 +304,8 @@ async fn process_that_takes_and_installs() {
     println!("\ndone");
 }
 
-/// Wherever the process dies, the next one finds a whole snapshot, old or new, that the log continues: there
-/// is no hole between what was purged and what is there.
+/// A process may die at any step: the next one finds a whole snapshot, old or new. The log continues it
+/// without a gap.
 #[tokio::test]
 async fn death_at_any_step_leaves_a_whole_state() {
     let points = [

@@ -148,7 +148,7 @@ async fn data_go_from_a_node_of_one_server_to_one_of_another() {
     scene.cluster.shutdown().await;
 }
 
-/// What the node says of its failure, and a stream that it breaks off.
+/// A failure of the node reaches the asker, and so does a stream that the node breaks off.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_fails_is_told_from_one_that_has_nothing() {
     let mut scene = moved().await;

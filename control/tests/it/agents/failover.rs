@@ -88,7 +88,7 @@ async fn a_leader_change_marks_no_node_down() {
     cluster.shutdown().await;
 }
 
-/// What is silent is marked down by a leader that follows another one, after a whole period of its own.
+/// A new leader marks a silent node down after a whole period of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_leader_marks_a_silent_node_down() {
     let mut cluster = Cluster::found(3).await;

@@ -103,12 +103,12 @@ impl Cluster {
         self.servers[at].as_ref().unwrap()
     }
 
-    /// Where agents reach the servers.
+    /// The addresses of the servers for agents.
     pub(crate) fn addrs(&self) -> Vec<SocketAddr> {
         self.configs.iter().map(|config| config.quic_addr).collect()
     }
 
-    /// Which server leads.
+    /// Waits for a leader and returns its position.
     pub(crate) async fn leader(&self) -> usize {
         soon("a leader", async {
             loop {
@@ -211,7 +211,7 @@ impl Cluster {
     }
 }
 
-/// How many nodes are ready.
+/// The number of ready nodes.
 pub(crate) fn ready(state: &State) -> usize {
     let nodes = state.nodes().iter();
     nodes
@@ -219,7 +219,7 @@ pub(crate) fn ready(state: &State) -> usize {
         .count()
 }
 
-/// What light agents share.
+/// State that all light agents share.
 pub(crate) struct Herd {
     endpoint: quinn::Endpoint,
     name: String,
@@ -237,7 +237,7 @@ impl Herd {
     }
 }
 
-/// What a light agent has seen.
+/// Counters and records of one light agent.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Sessions that were registered.
@@ -248,7 +248,7 @@ pub(crate) struct Seen {
     pub(crate) sent_away: AtomicU64,
     /// The server of its newest session.
     pub(crate) server: Mutex<Option<SocketAddr>>,
-    /// Why its sessions ended, the last of them.
+    /// The reason for the end of its last session.
     pub(crate) ended: Mutex<String>,
     /// The longest time between two counted heartbeats.
     longest_silence: Mutex<Option<(Instant, Duration)>>,

@@ -194,7 +194,7 @@ async fn an_agent_is_told_where_servers_listen_for_clients() {
     cluster.shutdown().await;
 }
 
-/// What it knows already is named by its id alone.
+/// An agent that comes back gets an allocation it already knows by its id alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_comes_back_is_told_what_changed() {
     let cluster = Cluster::found(3).await;

@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// What a request is answered; the status says nothing.
+    /// Posts a request and returns the answer. The HTTP status carries no information.
     pub(super) async fn post(&self, path: &str, body: Vec<u8>) -> Fields {
         self.try_post(path, body).await.unwrap()
     }

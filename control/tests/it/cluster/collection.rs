@@ -24,7 +24,7 @@ const NODES: u32 = 8;
 const JOBS: u32 = 16;
 /// Instances of a job. All of them together are this many slices.
 const COUNT: u32 = 2_048;
-/// What runs and stays.
+/// The job that runs and stays.
 const LIVES: &str = "lives";
 /// A slice takes some milliseconds, and a machine that has much to do may let this test sleep for longer than all.
 const TRIES: u32 = 8;
@@ -178,8 +178,8 @@ async fn in_time(dies: impl AsyncFn() -> bool) {
     panic!("the collection was over each time before its leader died");
 }
 
-/// Somebody asks a follower for a collection and the leader dies. Whoever asked is told that it was not done; asked
-/// again, the next leader frees exactly what was left.
+/// A client asks a follower for a collection and the leader dies. The client gets a refusal that says the collection
+/// was not done. When it asks again, the next leader frees exactly the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
     in_time(a_leader_dies_when_asked).await;

@@ -1,4 +1,4 @@
-//! How a cluster comes to be.
+//! The forming of a cluster.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn five_servers_form_a_cluster_that_survives_two() {
     }
 }
 
-/// Whoever is first, and whoever dies meanwhile: there is one cluster of three in the end.
+/// Exactly one cluster of three forms, whichever server comes first and whichever server dies meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn deaths_while_a_cluster_forms_leave_one_cluster() {
     for round in 0..4_u64 {

@@ -1,4 +1,4 @@
-//! Who may speak Raft, and who may not.
+//! The identities that may speak Raft, and those that may not.
 
 use muster_control::server::{Server, StartServerError};
 use muster_link::endpoint;
@@ -21,7 +21,7 @@ async fn refusal(member: &Member, identity: &Identity, protocol: &[u8]) -> Strin
         Err(error) => return error.to_string(),
     };
     if let Ok((mut send, receive)) = connection.open_bi().await {
-        // An `Opening` of version 1 in no shape: whoever reads it says so.
+        // A malformed `Opening` of version 1: a server that reads it says so.
         drop(send.write_all(&[1, 0, 0, 0, 1, 0, 0]).await);
         let mut receiver = FrameReceiver::speaking(frame::SERVER, receive);
         let answer = soon("an end", receiver.recv::<Vec<u8>>()).await;

@@ -60,7 +60,7 @@ async fn every_server_says_who_leads() {
     trio.shutdown().await;
 }
 
-/// What is answered at a follower is as new as what was seen before, though somebody else leads now.
+/// An answer of a follower is at least as new as the answers before it, also after a change of leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_through_a_change_of_leader() {
     let mut trio = Trio::start().await;
@@ -147,7 +147,7 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
             refused.text
         );
     }
-    // A server that was the last to lead has it in its log: it cannot know what becomes of it.
+    // The server that was the last leader has the write in its log and cannot know whether it will be committed.
     assert!([503, 504].contains(&written.status), "{}", written.text);
     trio.shutdown().await;
 }
@@ -318,7 +318,7 @@ async fn a_removed_server_is_none_any_more() {
     trio.shutdown().await;
 }
 
-/// What was saved comes back on all servers, asked of one that does not lead; what came after is gone.
+/// A saved snapshot comes back on all servers when a server that does not lead restores it. Later writes are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_saved_anywhere_is_restored_everywhere() {
     let trio = Trio::start().await;

@@ -100,7 +100,7 @@ async fn a_registration_is_told_with_its_evaluation() {
     test.server.shutdown().await;
 }
 
-/// Whoever stops after an index and comes back with the next one sees what the other saw, once each.
+/// A client that stops after an index and resumes at the next one sees the remaining events exactly once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_on_where_it_was_left() {
     let test = servers::server().await;

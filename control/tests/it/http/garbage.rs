@@ -69,7 +69,7 @@ async fn collect(client: &Client, flag: &str, agent: &FakeAgent, freed: u64) -> 
     (answer.json(), dry_run)
 }
 
-/// What a report says was freed, by kind.
+/// The freed objects of a report, by kind.
 fn freed(report: &Value) -> Vec<(String, u64)> {
     let state = report["State"].as_array().unwrap().iter();
     let counts = state.map(|count| {
@@ -79,7 +79,7 @@ fn freed(report: &Value) -> Vec<(String, u64)> {
     counts.filter(|(_, freed)| *freed > 0).collect()
 }
 
-/// What of the state [`one_lives_one_is_over`] leaves goes: `web`, what placed, what stopped it, its deployment.
+/// The freed part of the state that [`one_lives_one_is_over`] leaves: `web`, its evaluations, and its deployment.
 fn web() -> Vec<(String, u64)> {
     let counts = [
         ("jobs", 1),
@@ -169,7 +169,7 @@ async fn a_report_names_nodes_that_are_down() {
     test.server.shutdown().await;
 }
 
-/// What a collection came to is told by the report, by events, and by metrics: the same.
+/// The report, the events, and the metrics give the same totals for a collection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collection_that_freed_something_is_an_event() {
     let test = fixture::server().await;
@@ -444,7 +444,7 @@ async fn a_purge_forgets_what_has_ended_at_once() {
     test.server.shutdown().await;
 }
 
-/// What went with the job is what its entry says: by the second request there is nothing left to count.
+/// The answer to a repeated purge comes from the job's entry: nothing is left to count by the second request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_purge_is_answered_as_the_first() {
     let test = fixture::server().await;

@@ -88,8 +88,8 @@ async fn a_plain_log_is_what_the_task_wrote() {
     test.server.shutdown().await;
 }
 
-/// A client finds its task's log by what it called it, on the answer itself; the log of a job has no such names, whatever its
-/// metadata is.
+/// The answer with a one-off task's log carries the names that its client gave. The log of a job has no such names,
+/// even if its metadata has them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_of_a_one_off_task_says_what_its_client_calls_it() {
     let test = fixture::server().await;
@@ -125,7 +125,7 @@ async fn a_log_of_a_one_off_task_says_what_its_client_calls_it() {
     test.server.shutdown().await;
 }
 
-/// What the node knows of its bytes is in the frames: where they are, when they came, what is missing.
+/// The frames carry the node's knowledge of the bytes: their place, their time, and the missing pieces.
 #[tokio::test(flavor = "multi_thread")]
 async fn pieces_of_a_log_say_where_and_when() {
     let test = fixture::server().await;

@@ -1,4 +1,4 @@
-//! What registering a job would do.
+//! The plan endpoint: the effects of registering a job.
 
 use serde_json::{Value, json};
 

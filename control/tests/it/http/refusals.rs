@@ -1,4 +1,4 @@
-//! What the API refuses, and how it says so.
+//! The refusals of the API and their texts.
 
 use serde_json::json;
 

@@ -180,7 +180,7 @@ fn counted() -> TaskStats {
     }
 }
 
-/// What is known is told under the task's place; what is not has no sample.
+/// Known values appear as samples under the task's place. Unknown values have no sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_a_node_are_told_to_prometheus() {
     let test = fixture::server().await;
@@ -285,7 +285,7 @@ async fn a_node_that_cannot_says_why() {
     test.server.shutdown().await;
 }
 
-/// What an agent reported of it is known to every server, and told without a question to the node.
+/// Every server knows the address that an agent reported and answers without a question to the node.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_a_driver_put_a_task_is_in_its_state() {
     let test = fixture::server().await;

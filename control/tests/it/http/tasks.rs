@@ -1,4 +1,4 @@
-//! One-off tasks over HTTP: their life, every refusal, what becomes of callbacks.
+//! One-off tasks over HTTP: their life, every refusal, and the delivery of callbacks.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -40,7 +40,7 @@ async fn change(client: &Client, guid: &str, verb: &str) -> u16 {
     client.put(&path, &json!({})).await.status
 }
 
-/// What a refusal says: status and Diego's type.
+/// The status, the Diego type, and the message of a refusal.
 async fn refusal(
     client: &Client,
     method: &str,
@@ -221,7 +221,7 @@ async fn a_life_with_a_callback_takes_three_entries() {
     test.server.shutdown().await;
 }
 
-/// Who waits comes first: new tasks get in line.
+/// Tasks that wait for room go first: new tasks join the queue behind them.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_somebody_waits_for_room_nobody_is_placed_before_the_queue_is_looked_at() {
     let test = fixture::server().await;

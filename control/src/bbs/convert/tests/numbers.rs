@@ -162,7 +162,7 @@ fn a_rule_has_the_numbers_of_the_field() {
     );
 }
 
-/// What is refused is seen whatever is in it.
+/// A message that is refused whenever it is present decodes with any contents.
 #[test]
 fn a_message_of_which_nothing_is_read_may_hold_anything() {
     let layer = [block(1, "name"), number(4, 2), block(7, "digest")].concat();

@@ -1,4 +1,4 @@
-//! What is not carried out is refused by name, and nothing hides anything else.
+//! Fields that Muster does not carry out are refused by name, and no fault hides another.
 
 use crate::bbs::proto::{
     Action, ActionList, CertificateProperties, LogRateLimit, Network, RunAction, TimeoutAction,
@@ -150,7 +150,7 @@ fn the_first_of_several_actions_counts() {
     assert_eq!(faults, Vec::<String>::new());
 }
 
-/// A tree without end would overflow the stack of whoever walks it.
+/// A tree without end would overflow the stack of the code that walks it.
 #[test]
 fn a_tree_that_is_too_deep_is_not_decoded() {
     let mut action = Vec::new();
