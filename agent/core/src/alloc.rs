@@ -7,8 +7,8 @@
 //! An allocation is complete or failed only when nothing of it runs: its ports and memory may be
 //! given away the moment the control plane hears it.
 //!
-//! A stop, whoever wanted it, is one for all tasks: after the group's delay the leader is stopped, then
-//! the others. Tasks that come last run after it, unless nothing of the allocation ever ran.
+//! A stop applies to all tasks, no matter what caused it. After the group's delay the leader is stopped, then the
+//! others. Tasks that come last run after it, unless nothing of the allocation ever ran.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -33,25 +33,25 @@ use crate::task::{
 pub enum Event {
     /// The control plane said what it wants.
     DesiredChanged(DesiredStatus),
-    /// Those whose place it takes have ended.
+    /// The allocations whose place it takes have ended.
     TurnCame,
     /// Something happened on the way to its directories that an operator should know.
     Told {
-        /// What.
+        /// The message.
         message: String,
     },
     /// The allocation's directories are there.
     Prepared,
     /// The allocation's directories could not be made.
     PrepareFailed {
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// Something happened to the task at this position of the group.
     Task {
         /// Its position.
         task_at: usize,
-        /// What happened.
+        /// The input for the task's runner.
         input: TaskInput,
     },
     /// The time that [`AllocRunner::poll_timeout`] named has come.
@@ -60,7 +60,7 @@ pub enum Event {
     Disconnected,
     /// The allocation holds more than its ephemeral disk.
     DiskExceeded {
-        /// Limit, use and what uses most, for people.
+        /// A text for the operator: limit, use and what uses most.
         message: String,
     },
     /// The allocation is to be stopped and everything of it removed.
@@ -80,7 +80,7 @@ pub enum Effect {
     Task {
         /// Its position.
         task_at: usize,
-        /// What to do.
+        /// The action on the task.
         effect: TaskEffect,
     },
     /// Send [`AllocRunner::report`].
@@ -92,7 +92,7 @@ pub enum Effect {
     DestroyAlloc,
 }
 
-/// What of a runner survives the agent.
+/// The part of an [`AllocRunner`] that survives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocSnapshot {
     /// Its directories are there.
@@ -110,7 +110,7 @@ pub struct AllocSnapshot {
 /// The stop of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
-    /// Why.
+    /// The cause.
     pub cause: StopCause,
     /// The group's delay lasts until then; `None` when it is over.
     pub kill_at: Option<Timestamp>,
@@ -129,7 +129,7 @@ pub enum MalformedAllocError {
         /// The position named.
         group_at: u16,
     },
-    /// What is known does not fit the job.
+    /// The tasks that are known do not fit the job.
     #[error(
         "allocation {alloc_id}: it has {found} tasks and the group named has {wanted}, or others; stop the allocation"
     )]
@@ -184,7 +184,7 @@ fn first_stage(before: &BTreeSet<AllocId>) -> Stage {
     }
 }
 
-/// What is said of an allocation that waits.
+/// The description of an allocation that waits for the end of those in `before`.
 fn waiting_for(before: &BTreeSet<AllocId>) -> String {
     let names: Vec<String> = before.iter().map(AllocId::to_string).collect();
     let names = names.join(", ");
@@ -429,7 +429,7 @@ impl AllocRunner {
         Ok(())
     }
 
-    /// What the control plane says of remote tasks. The event that comes with it is to be handled after this.
+    /// Hands the control plane's remote handles to the tasks. Call it before handling the event that comes with it.
     pub fn handle_remote(&mut self, remote: &RemoteAlloc) {
         let of = |handles: &[RemoteHandle], task: &TaskRunner| {
             let mut handles = handles.iter();
@@ -505,7 +505,7 @@ impl AllocRunner {
             .max()
     }
 
-    /// What is reported of its tasks, in the order of the group.
+    /// The reported states of its tasks, in the order of the group.
     pub fn task_states(&self) -> impl Iterator<Item = &TaskState> {
         self.tasks.iter().map(TaskRunner::state)
     }
@@ -531,7 +531,7 @@ impl AllocRunner {
         }
     }
 
-    /// What to tell the control plane.
+    /// The report to the control plane.
     #[must_use]
     pub fn report(&self) -> AllocReport {
         AllocReport {
@@ -545,7 +545,7 @@ impl AllocRunner {
         }
     }
 
-    /// Of remote tasks that run, what finds each.
+    /// The handles of remote tasks that run.
     fn remote_handles(&self) -> Vec<RemoteHandle> {
         let held = |task: &TaskRunner| {
             Some(RemoteHandle {
@@ -563,7 +563,8 @@ impl AllocRunner {
         task.is_some_and(|task| task.remote().running.is_some())
     }
 
-    /// What must survive the agent besides the snapshot, in the order of the group; empty if there is nothing.
+    /// The remote parts of its tasks, which must survive the agent besides the snapshot. In the order of the group;
+    /// empty if there is nothing.
     #[must_use]
     pub fn remote_tasks(&self) -> Vec<RemoteTask> {
         let tasks: Vec<_> = self.tasks.iter().map(|it| it.remote().clone()).collect();
@@ -578,7 +579,7 @@ impl AllocRunner {
         Some(Box::new(end.clone()))
     }
 
-    /// What must survive the agent.
+    /// The state that must survive the agent.
     #[must_use]
     pub fn snapshot(&self) -> AllocSnapshot {
         let prepared = match self.stage {

@@ -1,4 +1,4 @@
-//! What an agent stops by itself because no server was in reach for too long.
+//! Decides which allocations an agent stops by itself because no server was in reach for too long.
 //!
 //! Time is the machine's since its boot, and counts from the sending of the newest heartbeat that a
 //! leader is known to have counted, be it an earlier agent's: one that is started again and again
@@ -23,9 +23,10 @@ pub struct Contact {
     last: Timestamp,
     /// When this agent began, if `last` is an earlier one's.
     began: Option<Timestamp>,
-    /// What a server told of first since then, and when: nobody places anything on a node that is gone.
+    /// Allocations that a server named first since the last contact, with the time. Nothing is placed on a node that is
+    /// gone.
     told: BTreeMap<AllocId, Timestamp>,
-    /// What was stopped since then.
+    /// Allocations that were stopped since the last contact.
     stopped: BTreeSet<AllocId>,
 }
 
@@ -38,7 +39,7 @@ pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
 }
 
 impl Contact {
-    /// Of an agent that starts; `earlier` is the contact of the one before it in this boot.
+    /// The contact of an agent that starts; `earlier` is that of the agent before it in this boot.
     #[must_use]
     pub fn new(now: Timestamp, earlier: Option<Timestamp>) -> Self {
         Self {
@@ -134,7 +135,7 @@ mod tests {
         }))
     }
 
-    /// What a newer version of the job says counts, also for what is known of an allocation already.
+    /// The patience of a newer version of the job counts, also for an allocation that is known already.
     #[test]
     fn a_newer_patience_takes_the_place_of_the_old_one() {
         let mut desired = desired(&[Some(30), None]);

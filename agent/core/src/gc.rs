@@ -1,4 +1,4 @@
-//! Which finished allocation is destroyed next.
+//! Decides which finished allocation is destroyed next.
 //!
 //! One at a time: after each, the shell measures again, so that collection stops exactly when the
 //! thresholds are met. Nothing is deleted for its age; without pressure everything stays. Carrying
@@ -36,7 +36,7 @@ pub struct GcLimits {
 }
 
 impl GcLimits {
-    /// What there is less of than there should be.
+    /// The first limit that `space` exceeds; `None` if it exceeds none.
     #[must_use]
     pub fn exceeded(&self, space: &GcSpace) -> Option<GcReason> {
         if space.disk_percent >= self.disk_threshold {
@@ -90,7 +90,7 @@ impl Default for GcConfig {
     }
 }
 
-/// What the node's file system holds.
+/// The use of the node's file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcSpace {
     /// Percent of the disk in use.
@@ -102,14 +102,14 @@ pub struct GcSpace {
     pub deleting: bool,
 }
 
-/// What collection did and has before it.
+/// The work that collection has done, and the work that is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcState {
     /// Finished allocations that are there.
     pub finished: usize,
-    /// Those that are being destroyed.
+    /// Allocations that are being destroyed.
     pub under_way: usize,
-    /// Those that were refused and are tried again.
+    /// Allocations that were refused and are tried again.
     pub refused: usize,
     /// Allocations destroyed since the agent's start, by reason.
     pub destroyed: BTreeMap<GcReason, u64>,
@@ -139,7 +139,7 @@ pub struct Collector {
     chosen: BTreeMap<AllocId, GcReason>,
     /// Destroys under way of what the control plane has forgotten.
     removed: BTreeSet<AllocId>,
-    /// Those somebody wants to be gone.
+    /// Allocations that are to be destroyed by request.
     forced: BTreeSet<AllocId>,
     refused: BTreeMap<AllocId, Refusal>,
     destroyed: BTreeMap<GcReason, u64>,
@@ -203,8 +203,8 @@ impl Collector {
         self.refused.insert(alloc_id, Refusal { pause, until });
     }
 
-    /// The node has lost the driver of a task, which so did not let go of what it has of it. Its allocation goes all the
-    /// same.
+    /// The node has lost the driver of a task, and that driver did not release its resources. The allocation is
+    /// destroyed all the same.
     pub fn handle_abandoned(&mut self) {
         self.refusals += 1;
     }
@@ -273,8 +273,8 @@ impl Collector {
         self.refused.contains_key(&alloc_id)
     }
 
-    /// What a forced collection would take, and what it would leave, of `allocs` allocations in all; `kept` says why one
-    /// that has finished may not go.
+    /// The number of allocations that a forced collection would take, and those that would stay, by reason. `allocs` is
+    /// the number of all allocations. `kept` gives the reason why a finished one may not go.
     #[must_use]
     pub fn outlook(
         &self,
@@ -304,8 +304,9 @@ impl Collector {
         (free, stay)
     }
 
-    /// Allocations that stay for the time being, by reason, of `allocs` in all; `kept` says why one that has finished may
-    /// not go. What is being destroyed does not stay.
+    /// The number of allocations that stay for the time being, by reason. `allocs` is the number of all allocations.
+    /// `kept` gives the reason why a finished one may not go. Allocations that are being destroyed do not count as
+    /// staying.
     #[must_use]
     pub fn kept(
         &self,
@@ -325,7 +326,7 @@ impl Collector {
         stay
     }
 
-    /// What it did and has before it.
+    /// The work that it has done, and the work that is left.
     #[must_use]
     pub fn state(&self) -> GcState {
         GcState {
@@ -341,7 +342,7 @@ impl Collector {
     /// The reason to collect, if there is one.
     fn pressure(&self, allocs: usize, space: impl FnOnce() -> GcSpace) -> Option<GcReason> {
         let limits = self.config.limits;
-        // What runs while it is being removed counts until it is gone: its stop may take long.
+        // An allocation that runs while it is removed counts until it is gone: its stop may take long.
         let leaving = self.chosen.keys().chain(&self.removed);
         let leaving = leaving
             .filter(|alloc_id| self.is_leaving(**alloc_id))

@@ -58,7 +58,7 @@ impl HealthPolicy {
     }
 }
 
-/// What the tasks say at a moment.
+/// The joint condition of the tasks at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Something is not there yet.
@@ -70,12 +70,12 @@ pub enum Condition {
     },
     /// Something failed, or nothing runs any more.
     Broken,
-    /// It was asked to stop: what becomes of it says nothing.
+    /// It was asked to stop, so its end says nothing about its health.
     Leaving,
 }
 
 impl Condition {
-    /// Of the tasks of an allocation that nobody asked to stop.
+    /// The condition of the tasks of an allocation that nobody asked to stop.
     #[must_use]
     pub fn of(all: &[Sibling]) -> Self {
         let over = all.iter().all(|task| task.phase == TaskPhase::Dead);
@@ -99,12 +99,12 @@ fn is_as_wanted(task: &Sibling) -> bool {
     }
 }
 
-/// What of it survives the agent.
+/// The part of the health check that survives the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthSnapshot {
-    /// Which deployment asks.
+    /// The deployment that asks.
     pub deployment: Option<DeploymentId>,
-    /// Since when.
+    /// Start time of the judgement.
     pub since: Timestamp,
     /// The answer, once there is one.
     pub healthy: Option<bool>,
@@ -118,7 +118,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of an allocation that was just received.
+    /// The health of an allocation that was just received.
     #[must_use]
     pub fn new(desired: &DesiredAlloc, now: Timestamp) -> Self {
         let state = HealthSnapshot {
@@ -132,7 +132,7 @@ impl Health {
         }
     }
 
-    /// Of an allocation that an earlier agent ran.
+    /// The health of an allocation that an earlier agent ran.
     #[must_use]
     pub fn restore(desired: &DesiredAlloc, snapshot: HealthSnapshot, now: Timestamp) -> Self {
         let mut this = Self {
@@ -143,7 +143,7 @@ impl Health {
         this
     }
 
-    /// What is wanted changed. Another deployment asks anew; says whether one does.
+    /// The desired state changed. Another deployment starts a new judgement. Returns whether one does.
     pub fn handle_update(&mut self, desired: &DesiredAlloc, now: Timestamp) -> bool {
         self.policy = HealthPolicy::of(desired);
         let anew = self.state.deployment != desired.deployment;
@@ -183,7 +183,7 @@ impl Health {
         self.state.healthy
     }
 
-    /// What must survive the agent.
+    /// The state that must survive the agent.
     #[must_use]
     pub fn snapshot(&self) -> HealthSnapshot {
         self.state
@@ -194,7 +194,7 @@ impl Health {
         match condition {
             Condition::Leaving => None,
             Condition::Broken => Some(false),
-            // What came first counts, however late the look is.
+            // The earlier event decides, even if the check comes late.
             Condition::Running { since }
                 if since.plus(policy.min_healthy_time) <= late.min(now) =>
             {

@@ -1,4 +1,4 @@
-//! What the tasks of an allocation mean to each other: who may start, and who must stop.
+//! The order of an allocation's tasks: which may start, and which must stop.
 //!
 //! Tasks that come first run to their end, or as sidecars until the others have ended. Then the main
 //! tasks run, beside those that come after their start. What comes last runs when nothing else is left.
@@ -18,7 +18,7 @@ pub enum Role {
     Prestart,
     /// Beside the others, from before the main tasks start.
     PrestartSidecar,
-    /// What the group is for.
+    /// The main work of the group.
     Main,
     /// To its end, after the main tasks have started.
     Poststart,
@@ -83,7 +83,7 @@ pub struct Sibling {
     pub attempted: bool,
     /// Whether a process of it ran, ever.
     pub started: bool,
-    /// Since when its newest process runs; `None` if none does.
+    /// Start time of its newest process; `None` if none runs.
     pub running_since: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Which messages of the control plane are news.
+//! Decides which messages of the control plane are news.
 //!
 //! [`Desired`] merges what servers send into what the node should run. An allocation's modify index
 //! decides between two messages about it, and the index of the state a message was made from decides
@@ -22,7 +22,7 @@ pub enum Change {
     /// The control plane believes that this allocation runs here, but the agent has no record of
     /// it: adopt it if it is found, else report it as failed. Never start it a second time.
     Unremembered(Box<DesiredAlloc>),
-    /// What is wanted of a known allocation changed.
+    /// The desired state of a known allocation changed.
     Update(Box<DesiredAlloc>),
     /// The control plane has forgotten this allocation: stop and destroy it.
     Gone(AllocId),
@@ -43,7 +43,7 @@ pub struct News {
     pub complete: Option<u32>,
 }
 
-/// What a message brought.
+/// The result of merging a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// News for the node.
@@ -62,11 +62,11 @@ struct Set {
     count: Option<usize>,
 }
 
-/// What the control plane wants of this node.
+/// The allocations that the control plane wants on this node.
 #[derive(Debug, Default)]
 pub struct Desired {
     known: BTreeMap<AllocId, DesiredAlloc>,
-    /// Those of them that may not run for ever without a server: few, and asked for after each event.
+    /// The known allocations that may not run for ever without a server: few, and asked for after each event.
     dependent: BTreeSet<AllocId>,
     /// Everything that was wanted up to here is known.
     index: LogIndex,
@@ -78,7 +78,7 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// What an earlier agent knew.
+    /// Restores the set that an earlier agent knew.
     #[must_use]
     pub fn restore(known: impl IntoIterator<Item = DesiredAlloc>) -> Self {
         let mut this = Self::default();
@@ -174,7 +174,7 @@ impl Desired {
         self.known.contains_key(&alloc_id) || self.tombstones.contains_key(&alloc_id)
     }
 
-    /// What is known of an allocation.
+    /// The desired state of an allocation, if it is known.
     #[must_use]
     pub fn get(&self, alloc_id: AllocId) -> Option<&DesiredAlloc> {
         self.known.get(&alloc_id)
@@ -185,7 +185,7 @@ impl Desired {
         self.known.values()
     }
 
-    /// Those that may not run for ever without a server.
+    /// The allocations that may not run for ever without a server.
     pub(crate) fn dependent(&self) -> impl Iterator<Item = &DesiredAlloc> {
         let ids = self.dependent.iter();
         ids.filter_map(|alloc_id| self.known.get(alloc_id))

@@ -25,11 +25,11 @@ pub const DEFAULT_RULE: &str = "default";
 pub const PRIVATE_PORT_RULE: &str = "built-in/private-port";
 /// The name by which a packet is told that met no policy at all.
 pub const NO_POLICY_RULE: &str = "built-in/no-policy";
-/// What stands before the name of a rule that is the node's.
+/// Prefix of the names of the node's own rules.
 const NODE: &str = "node/";
-/// What stands before the name of a rule that is the cluster's.
+/// Prefix of the names of the cluster's rules.
 const CLUSTER: &str = "cluster/";
-/// What stands before the name of a rule that is nobody's to lift.
+/// Prefix of the names of rules that nobody can lift.
 const BUILT_IN: &str = "built-in/";
 
 /// Intervals of one policy: as many as one prefix may have, and a fourth of what a whole node may have.
@@ -56,9 +56,9 @@ pub struct Compiled {
 /// Both directions of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TaskPolicies {
-    /// What it receives.
+    /// The policy for packets that it receives.
     pub ingress: Compiled,
-    /// What it sends.
+    /// The policy for packets that it sends.
     pub egress: Compiled,
     /// How fast it may receive.
     pub ingress_rate: Option<BitRate>,
@@ -66,10 +66,10 @@ pub struct TaskPolicies {
     pub egress_rate: Option<BitRate>,
 }
 
-/// What a node adds to every task's policy.
+/// The rules that a node adds to every task's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicy {
-    /// Rules behind the job's, and what becomes of what no job speaks of.
+    /// Rules behind the job's, and the default for packets that no rule of the job matches.
     pub policy: NetworkPolicy,
     /// The same for all nodes of the cluster, behind this node's own.
     pub cluster: NetworkPolicy,
@@ -116,7 +116,7 @@ pub fn compile(
     })
 }
 
-/// What no job can lift.
+/// The rules that no job can lift.
 fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
     let deny = |name: String, peers: Vec<IpNet>, protocol, ports| PolicyRule {
         name,

@@ -1,4 +1,4 @@
-//! Which server the agent tries next, and when.
+//! Decides which server the agent tries next, and when.
 //!
 //! Every server known is tried in turn, beginning with an order of the node's own, so that the nodes of a
 //! cluster spread over its servers. A server that fails is left alone for a pause that grows; the others
@@ -15,19 +15,19 @@ use muster_domain::id::{NodeId, Timestamp};
 
 use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_MAX};
 
-/// What is remembered of one server's failures.
+/// The record of one server's failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Trouble {
     /// In a row.
     failures: u32,
-    /// Not to be tried before.
+    /// Time of the next attempt, at the earliest.
     until: Timestamp,
 }
 
 /// The servers to choose from.
 #[derive(Debug)]
 pub struct Servers<A> {
-    /// Named by the operator; used as long as no server has told of others, and after all of those.
+    /// Named by the operator. Used as long as no server has named others, and after all of those.
     configured: Vec<A>,
     /// Named by the control plane.
     learned: Vec<A>,
@@ -40,7 +40,7 @@ pub struct Servers<A> {
 }
 
 impl<A: Clone + Hash + Ord> Servers<A> {
-    /// Those `configured` by the operator and those `learned` in an earlier life.
+    /// The servers `configured` by the operator and those `learned` in an earlier life.
     #[must_use]
     pub fn new(node_id: NodeId, configured: Vec<A>, learned: Vec<A>) -> Self {
         let seed = u128::from_be_bytes(node_id.0) >> 64;
@@ -77,7 +77,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         true
     }
 
-    /// What the control plane named.
+    /// The servers that the control plane named.
     #[must_use]
     pub fn learned(&self) -> &[A] {
         &self.learned
@@ -99,7 +99,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         candidates
             .map(|server| {
                 let trouble = self.trouble.get(server).copied().unwrap_or_default();
-                // Who was named by the operator only may be long gone: it comes after those that work.
+                // A server that only the operator named may be long gone: it comes after those that work.
                 let gone = !self.learned.is_empty() && !self.learned.contains(server);
                 let at = trouble.until.max(self.rest).max(now);
                 (at, trouble.failures, gone, self.rank(server), server)
@@ -132,8 +132,8 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         self.put(server, failures + 1, now.plus(pause));
     }
 
-    /// A session that was served has ended: whoever else hung on that server comes as well, so the next
-    /// attempt waits for a moment of the node's own.
+    /// A session that was served has ended. Other nodes lose the same server at this moment, so the next attempt waits
+    /// for a random time.
     pub fn handle_lost(&mut self, server: &A, now: Timestamp) {
         self.handle_failure(server, now);
         let spread = self.pause_max / 4;

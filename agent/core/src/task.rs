@@ -23,7 +23,7 @@ pub use remote::RemoteTask;
 use restart::Decision;
 pub use restart::RestartTracker;
 
-/// What decides about a task, taken from its job.
+/// The settings that decide about a task, taken from its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskPolicy {
     /// Whether a task that ended well is started again.
@@ -67,7 +67,7 @@ impl TaskPolicy {
 pub enum Life {
     /// It is to be started at `at`.
     Waiting {
-        /// Not before this.
+        /// The earliest time of the start.
         at: Timestamp,
     },
     /// A start was asked for and is not answered.
@@ -78,12 +78,12 @@ pub enum Life {
     Running,
     /// Its process runs and is to end: at `kill_at` it is asked to.
     Closing {
-        /// When.
+        /// Time of the request to end.
         kill_at: Timestamp,
     },
     /// Its process runs and was asked to end; at `force_at` the agent kills it.
     Stopping {
-        /// When.
+        /// Time of the kill by the agent.
         force_at: Timestamp,
         /// Whether it was forced before.
         forced: bool,
@@ -97,12 +97,12 @@ pub enum Life {
 pub enum TaskInput {
     /// A start succeeded.
     Started {
-        /// What an operator should know, such as a limit that could not be enforced; may be empty.
+        /// A note for the operator, such as a limit that could not be enforced; may be empty.
         note: String,
     },
     /// A start failed and left nothing behind.
     StartFailed {
-        /// Why.
+        /// The cause.
         reason: String,
         /// Whether the same start may succeed later.
         retryable: bool,
@@ -119,19 +119,19 @@ pub enum TaskInput {
     },
     /// The task that was to be taken over is gone.
     NothingToTake {
-        /// What shows that.
+        /// The evidence for that.
         reason: String,
     },
     /// The agent manages the task no longer, which runs on.
     Detached {
-        /// What an operator should know; may be empty.
+        /// A note for the operator; may be empty.
         note: String,
     },
     /// Its process ended, and everything of that attempt was removed.
     Exited {
-        /// How.
+        /// The exit of the process.
         exit: Exit,
-        /// More for people, such as the limit of an out-of-memory kill; may be empty.
+        /// More for the operator, such as the limit of an out-of-memory kill; may be empty.
         detail: String,
         /// How the work of a one-off task ended; `None` of everything else.
         end: Option<Box<End>>,
@@ -142,17 +142,17 @@ pub enum TaskInput {
     NeverStarted,
     /// Its process went away with something that no start can bring back, such as a reboot.
     Lost {
-        /// What happened.
+        /// The cause.
         reason: String,
     },
     /// Its driver, or the agent on what the driver does not set, has something to tell that changes nothing.
     Told {
-        /// What.
+        /// The message.
         message: String,
     },
     /// The driver could not carry out a stop. The agent forces when the time is over.
     StopFailed {
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
@@ -169,7 +169,7 @@ pub enum TaskEffect {
     TakeOver {
         /// Counts as a start.
         attempt: u32,
-        /// What finds it.
+        /// The handle by which the driver finds it.
         handle: Vec<u8>,
     },
     /// Find its process. Answered by `Recovered` (and later `Exited`), `Exited`, `NeverStarted` or
@@ -212,7 +212,7 @@ pub enum StopCause {
 }
 
 impl StopCause {
-    /// What is told of it besides the stop itself.
+    /// The event and message that are reported besides the stop itself.
     fn told(self) -> Option<(TaskEventKind, &'static str)> {
         match self {
             // Told with what is on the disk, by the allocation.
@@ -243,10 +243,10 @@ impl StopCause {
     }
 }
 
-/// What of a runner survives the agent.
+/// The part of a [`TaskRunner`] that survives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSnapshot {
-    /// What is reported.
+    /// The reported state.
     pub state: TaskState,
     /// Where it was.
     pub life: Life,
@@ -256,7 +256,7 @@ pub struct TaskSnapshot {
     pub tracker: RestartTracker,
     /// Whether it was asked to stop, and why.
     pub stop: Option<StopCause>,
-    /// Since when its newest process runs.
+    /// Start time of its newest process.
     pub running_since: Option<Timestamp>,
     /// How the work of a one-off task ended, once it has.
     pub end: Option<Box<End>>,
@@ -357,7 +357,7 @@ impl TaskRunner {
         runner
     }
 
-    /// What an earlier agent knew of it as a remote task.
+    /// Restores what an earlier agent knew of it as a remote task.
     pub fn restore_remote(&mut self, remote: RemoteTask) {
         self.remote = remote;
     }
@@ -473,7 +473,7 @@ impl TaskRunner {
         }
     }
 
-    /// The process ended before its turn in a stop of the allocation came: the task is neither started again nor failed.
+    /// The process ended before its turn in a stop of the allocation. The task is neither started again nor failed.
     pub fn handle_end_during_stop(&mut self, cause: StopCause) {
         if self.life != Life::Dead && self.stop.is_none() {
             self.stop = Some(cause);
@@ -515,7 +515,7 @@ impl TaskRunner {
         }
     }
 
-    /// What is reported.
+    /// The reported state.
     #[must_use]
     pub fn state(&self) -> &TaskState {
         &self.state
@@ -527,7 +527,7 @@ impl TaskRunner {
         self.end.as_deref()
     }
 
-    /// What is known of it as a remote task.
+    /// The state of it as a remote task.
     #[must_use]
     pub fn remote(&self) -> &RemoteTask {
         &self.remote
@@ -558,7 +558,7 @@ impl TaskRunner {
         }
     }
 
-    /// What its siblings see of it.
+    /// The view that its siblings have of it.
     #[must_use]
     pub fn sibling(&self) -> Sibling {
         Sibling {
@@ -579,7 +579,7 @@ impl TaskRunner {
         self.changes
     }
 
-    /// What must survive the agent.
+    /// The state that must survive the agent.
     #[must_use]
     pub fn snapshot(&self) -> TaskSnapshot {
         TaskSnapshot {
@@ -728,7 +728,7 @@ impl TaskRunner {
             return;
         }
         if self.policy.once {
-            // Nobody has seen a process, which is no proof: whatever is not recorded may have run.
+            // An unrecorded process may have run: that nobody has seen one proves nothing.
             self.lost("the agent ended while it was being started", now);
             return;
         }
@@ -843,7 +843,7 @@ impl TaskRunner {
     /// The stop of a process is decided: it gets its signal now, or after the delay.
     fn close(&mut self, now: Timestamp) {
         let delay = self.policy.shutdown_delay;
-        // Whoever fills a disk is not left to it for longer.
+        // A task that fills a disk gets no delay, in which it would go on.
         if delay.is_zero() || self.is_leaving() || self.stop.is_some_and(StopCause::fails) {
             self.ask_to_stop(now);
             return;
@@ -938,7 +938,7 @@ impl TaskRunner {
         }
     }
 
-    /// What was told of its allocation's disk, if that was exceeded.
+    /// The message about its allocation's disk, if that was exceeded.
     pub(crate) fn disk_words(&self) -> Option<String> {
         let told = self.state.events.iter().rev();
         let mut told = told.filter(|event| event.kind == TaskEventKind::DiskExceeded);
@@ -960,7 +960,7 @@ impl TaskRunner {
 
     fn set_life(&mut self, life: Life) {
         match life {
-            // What is reached there is not this task any more.
+            // In these states its address does not lead to this task any more.
             Life::Waiting { .. } | Life::Dead => self.state.network = None,
             Life::Starting
             | Life::Recovering
@@ -985,12 +985,12 @@ impl TaskRunner {
 /// Why the work of a one-off task failed that was stopped before anything of it ran.
 const STOPPED_EARLY: &str = "stopped-before-running";
 
-/// What is told of a remote task that an earlier agent or another allocation had started.
+/// The message about a remote task that an earlier agent or another allocation had started.
 const TAKEN_OVER: &str =
     "taken over from the allocation before: it runs on elsewhere and was not started anew";
-/// What is told of a remote task that is to be left.
+/// The message about a remote task that is to be left.
 const LEAVING: &str = "DETACH sent: the task runs on, managed by another allocation";
-/// What is told of a remote task that was left.
+/// The message about a remote task that was left.
 const DETACHED: &str = "detached: the task runs on";
 
 /// Why the work of a one-off task failed that could not be started.
@@ -1015,7 +1015,7 @@ pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> End {
     }
 }
 
-/// How a process ended, for people.
+/// A text on how a process ended, for the operator.
 #[must_use]
 pub fn exit_message(exit: Exit, detail: &str) -> String {
     let mut text = if exit.unknown {

@@ -1,11 +1,12 @@
-//! Which allocation waits for which: one begins when those whose place it takes have ended.
+//! Decides which allocation waits for which: one begins when those whose place it takes have ended.
 //!
-//! The control plane counts what it tells to stop as gone, and gives its room, its ports, cores and devices away in
-//! the same plan. On the node a process that is asked to stop has its whole kill timeout, and the port with it. So a
-//! replacement waits for what it replaces, and whoever takes something from another for that other.
+//! The control plane counts an allocation that it tells to stop as gone. In the same plan it gives its room, ports,
+//! cores and devices away. On the node a process that is asked to stop has its whole kill timeout, and the port with
+//! it. So a replacement waits for the allocation that it replaces, and an allocation that takes something from another
+//! waits for that other.
 //!
-//! Only older allocations are waited for, so nobody waits in a circle. What has ended is the shell's to say, and
-//! [`AllocRunner`](crate::alloc::AllocRunner) keeps whoever waits from beginning.
+//! Only older allocations are waited for, so there is never a circle. The shell says which allocations have ended, and
+//! [`AllocRunner`](crate::alloc::AllocRunner) keeps a waiting allocation from beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,7 @@ fn is_in_the_way(alloc: &DesiredAlloc, other: &DesiredAlloc) -> bool {
     leaves || alloc.holding.meets(&other.holding)
 }
 
-/// Who waits, and for whom.
+/// The allocations that wait, each with those that it waits for.
 #[derive(Debug, Default)]
 pub struct Turns {
     waiting: BTreeMap<AllocId, BTreeSet<AllocId>>,

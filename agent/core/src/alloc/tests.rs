@@ -300,7 +300,7 @@ fn a_task_that_cannot_start_stops_its_siblings() {
     );
 }
 
-/// Who waits for something says so, and is as pending as before.
+/// A message on the way becomes an event of each task, and the allocation stays pending.
 #[test]
 fn what_is_told_on_the_way_is_an_event_of_each_task() {
     let desired = service(&["web", "db"]);
@@ -318,7 +318,7 @@ fn what_is_told_on_the_way_is_an_event_of_each_task() {
     assert!(!runner.is_stopping());
 }
 
-/// What it waits for to begin is given up when it is stopped.
+/// An allocation that is stopped before its directories are there is stopping at once.
 #[test]
 fn an_allocation_that_is_stopped_on_the_way_says_so() {
     for event in [
@@ -681,7 +681,7 @@ fn a_remote_task_is_stopped_once_it_is_taken_over() {
     .assert_eq(&play(runner, &desired, script));
 }
 
-/// What the control plane has forgotten is destroyed here, and the task runs on.
+/// A remote task runs on when the control plane has forgotten its allocation, which is destroyed here.
 #[test]
 fn a_forgotten_allocation_leaves_its_remote_task() {
     check(

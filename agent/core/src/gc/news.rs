@@ -1,9 +1,9 @@
 //! Reports of collections on their way to the servers: one under way, and one that waits.
 //!
-//! What ends while one is under way, no server is there or the last was told a moment ago is added to the one that
-//! waits, so they never grow. A report counts as told when it is committed. One whose session broke before that is told
-//! again as it was, so that whoever met it before knows it by its beginning. An agent that ends takes what it has not told
-//! with it.
+//! A new collection joins the waiting report while one report is under way, without a server, or soon after the last
+//! report. So the reports never grow. A report counts as told when it is committed. A report whose session broke before
+//! that is sent again unchanged, so that a server that has it already knows it by its beginning. Untold reports end
+//! with their agent.
 
 use muster_domain::id::Timestamp;
 use muster_domain::node::NodeCollected;
@@ -42,7 +42,7 @@ impl GcNews {
             .take_if(|(_, message)| message.is_some_and(|message| message <= sequence));
     }
 
-    /// What to tell in the message `sequence`, if anything.
+    /// The report to send in the message `sequence`, if any.
     pub fn poll_report(&mut self, sequence: u64, now: Timestamp) -> Option<NodeCollected> {
         if self.poll_timeout(now)? > now {
             return None;

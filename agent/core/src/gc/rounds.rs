@@ -9,7 +9,7 @@ use muster_domain::node::{GcReason, NodeCollected};
 use super::GcState;
 use crate::limits::GC_ROUND_MAX;
 
-/// What is counted since the agent's start, as it is found at one time.
+/// Counts since the agent's start, as read at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Allocations destroyed, and those that are being destroyed.
@@ -42,13 +42,14 @@ impl Seen {
 pub struct Rounds {
     open: Option<Timestamp>,
     last_began: Timestamp,
-    /// What was told. What is deleted after that belongs to the next report, so that reports add up to what was done.
+    /// The counts at the last report. Later deletions belong to the next report, so that the reports add up to all that
+    /// was done.
     told: Seen,
 }
 
 impl Rounds {
-    /// What came of the collection that is over by what is `seen`, or for which there was no more time. What stays, and
-    /// the thresholds, are the caller's to say.
+    /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in what
+    /// stays, and the thresholds.
     pub fn handle_seen(&mut self, seen: Seen, now: Timestamp) -> Option<NodeCollected> {
         let is_news = seen.is_news_after(&self.told);
         if self.open.is_none() && (seen.state.under_way > 0 || is_news) {
@@ -84,7 +85,7 @@ impl Rounds {
     }
 }
 
-/// What `now` counts more than `before`.
+/// The increase of each count from `before` to `now`.
 fn more(
     now: &BTreeMap<GcReason, u64>,
     before: &BTreeMap<GcReason, u64>,

@@ -25,7 +25,7 @@ struct Node {
     /// Destroyed, but not deleted yet.
     trash: Vec<(u8, u8)>,
     under_way: Vec<AllocId>,
-    /// What went, in order, and why.
+    /// Destroyed allocations in order, with the reason.
     gone: Vec<(AllocId, GcReason)>,
     most_under_way: usize,
 }
@@ -316,7 +316,7 @@ fn force_takes_all_that_finished_and_ends_with_them() {
     assert_eq!(node.settle(), []);
 }
 
-/// What the control plane does not know yet stays, and goes when it does.
+/// An allocation whose end the control plane does not know yet stays, and goes when it does.
 #[test]
 fn untold_ones_stay() {
     let mut node = Node::new(limits(0));
@@ -384,7 +384,7 @@ fn refused_ones_stay_when_the_pressure_is_gone() {
     assert_eq!(node.collector.poll_timeout(node.now), None);
 }
 
-/// What the control plane removes goes beside all that, and counts as gone.
+/// An allocation that the control plane removes goes beside all that, and counts as gone.
 #[test]
 fn removed_ones_take_no_place_and_are_counted_as_gone() {
     let mut node = Node::new(limits(2));
@@ -403,7 +403,7 @@ fn removed_ones_take_no_place_and_are_counted_as_gone() {
     assert_eq!(node.settle(), [(0, GcReason::Allocs)]);
 }
 
-/// A running one that is removed may take long to stop: it is no reason to wait.
+/// A removed allocation that runs may take long to stop, and others do not wait for it.
 #[test]
 fn a_removed_one_that_runs_keeps_nobody_waiting() {
     let mut node = Node::new(limits(50));

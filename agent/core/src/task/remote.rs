@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an agent knows of a remote task besides everything else; it survives the agent in a record of its own.
+/// The state of a remote task that an agent keeps besides everything else. It survives the agent in its own record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteTask {
     /// It runs already: with this handle it is taken over, not started.

@@ -11,7 +11,7 @@ pub struct RestartTracker {
     restarts: u32,
 }
 
-/// What to do with a task that ended.
+/// The decision about a task that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Start it again at `at`.

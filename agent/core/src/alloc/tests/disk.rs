@@ -1,4 +1,4 @@
-//! What an exceeded ephemeral disk means.
+//! Consequences of an exceeded ephemeral disk.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn an_exceeded_disk_fails_the_allocation_once() {
     );
 }
 
-/// Neither the group's delay nor a task's is waited for: whoever fills a disk goes on with it meanwhile.
+/// Neither the group's delay nor a task's is waited for: a task that fills a disk goes on with it meanwhile.
 #[test]
 fn no_delay_is_waited_for() {
     let mut desired = service(&["a"]);

@@ -1,11 +1,11 @@
-//! Whatever happens to an allocation: tasks run in their order, never twice, and something always goes on.
+//! Tasks run in their order, never twice, and something always goes on, in every sequence of events of an allocation.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::lifecycle::Role;
 
-/// What a task has in the world outside.
+/// The state of a task's process in the simulated world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     None,

@@ -1,4 +1,4 @@
-//! Whatever becomes of messages on their way, the node ends with what the newest state wants of it.
+//! The node ends with what the newest state wants of it, no matter what happens to messages on their way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use muster_domain::id::{AllocId, LogIndex};
 /// Allocations of the node by name: when each was changed last.
 type State = BTreeMap<u32, u64>;
 
-/// What becomes of one allocation with an entry.
+/// An entry for one allocation.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Put(u32),
@@ -69,7 +69,7 @@ fn history(entries: &[Entry]) -> Vec<State> {
     states
 }
 
-/// What a server says that has told everything of `before` and is at `now`. `known` is for a new session.
+/// The messages of a server that has told everything of `before` and is at `now`. `known` is for a new session.
 fn told(index: usize, now: &State, before: Option<&State>, known: u64) -> Vec<News> {
     let is_news = |name: &u32, at: u64| match before {
         Some(before) => before.get(name) != Some(&at),
