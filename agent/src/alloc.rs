@@ -31,7 +31,7 @@ use crate::task::{self, Inputs, TaskAt, Unrecorded};
 
 pub(crate) use self::starts::Starts;
 
-/// What comes into an allocation's inbox. Small: every inbox has room for some from the start.
+/// A message to an allocation's inbox. It is small: every inbox has room for some from the start.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// The control plane changed its mind, or the job.
@@ -57,21 +57,21 @@ impl From<Event> for Input {
 /// An allocation to run.
 #[derive(Debug)]
 pub(crate) struct AllocTask {
-    /// What every allocation shares.
+    /// The facilities that all allocations share.
     pub(crate) facilities: Arc<Facilities>,
-    /// What is wanted.
+    /// The desired state of the allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
     /// Decides.
     pub(crate) runner: AllocRunner,
-    /// What is stored of its tasks, by name.
+    /// The stored records of its tasks, by name.
     pub(crate) records: BTreeMap<String, TaskRecord>,
-    /// What it means if nothing is stored of one.
+    /// The meaning of a missing record.
     pub(crate) unrecorded: Unrecorded,
     /// It was read from the store.
     pub(crate) restored: bool,
     /// There may be something of its remote tasks in the store.
     pub(crate) has_remote_stored: bool,
-    /// What was last handed to the store, unless it is known to be on disk.
+    /// The state that was last handed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<Pending>,
     /// Starts that are under way, and of which job.
     pub(crate) starts: Starts,
@@ -130,7 +130,7 @@ impl AllocTask {
         }
     }
 
-    /// What the runner has to hear of `input`, if anything.
+    /// The event for the runner that follows from `input`, if any.
     async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Option<Event> {
         Some(match input {
             Input::RulesChanged => {
@@ -158,7 +158,7 @@ impl AllocTask {
         })
     }
 
-    /// What is wanted changed, and perhaps the job in place.
+    /// Handles a change of the desired state, and perhaps of the job in place.
     async fn desired(&mut self, desired: Box<DesiredAlloc>, inbox: &mpsc::Sender<Input>) -> Event {
         let wanted = desired.desired;
         match self.runner.handle_update(&desired, now()) {
@@ -274,7 +274,7 @@ impl AllocTask {
             }
             Effect::Report { urgent } => {
                 if self.runner.is_terminal() {
-                    // Whoever hears that it is over relies on it: no crash may have it start after all.
+                    // The control plane relies on a reported end: no crash may start the allocation after all.
                     self.stored().await;
                 }
                 self.facilities.outbox.put(self.runner.report(), urgent);
@@ -374,7 +374,7 @@ impl AllocTask {
         if self.runner.is_destroyed() {
             // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
-            // Whoever has them next stores it behind this.
+            // The next owner of the users stores them behind this write.
             self.facilities.users.release(alloc_id);
             let destroyed = node::Event::Destroyed { alloc_id };
             drop(self.facilities.node.send(destroyed).await);
@@ -539,7 +539,7 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, Stri
         .map_err(dir_failed)?
     {
         tracing::info!(alloc_id = %desired.alloc_id, %previous, "the data of the allocation that it replaces are taken over");
-        // What came over has the owners that the tasks had.
+        // The moved data still has the owners of the earlier tasks.
         data.make_alloc(desired.alloc_id, &tasks)
             .map_err(dir_failed)?;
     }
@@ -553,7 +553,7 @@ fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, Strin
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
-        // What came has the owners that the tasks had there.
+        // The migrated data still has the owners of the tasks there.
         data.make_alloc(desired.alloc_id, &tasks)
             .map_err(dir_failed)?;
     } else {

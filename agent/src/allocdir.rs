@@ -15,8 +15,8 @@
 //! link, or its log by one, would make the agent write or show files that are not the task's. Only
 //! root can enter them; a task has its FIFO open and needs no path.
 //!
-//! No other user of the machine reaches what tasks write: a program that a task marks set-user-id would run as the task's
-//! user. The directories above are therefore open to root alone. A task that sees the host's files has to pass
+//! No other user of the machine reaches what tasks write. A program that a task marks set-user-id would run as the
+//! task's user. The directories above are therefore open to root alone. A task that sees the host's files has to pass
 //! ([`DataDir::let_users_pass`]); its driver's node trusts it with more than that.
 
 use std::fs;
@@ -92,7 +92,7 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
     Ok(Some(owner))
 }
 
-/// Who a task's files belong to: the user that it names, or that it was given.
+/// The owner of a task's files: the user that the task names, or the one that it was given.
 pub(crate) fn owner_of(
     facilities: &Facilities,
     alloc_id: AllocId,
@@ -118,7 +118,7 @@ pub(crate) struct DataDir {
 /// Where one allocation lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocDirs {
-    /// What tasks see: shared and own directories.
+    /// The directories that tasks see, shared and own.
     pub(crate) alloc: PathBuf,
     /// Log files.
     pub(crate) logs: PathBuf,
@@ -254,9 +254,9 @@ impl DataDir {
         Ok(())
     }
 
-    /// Moves what `previous` kept to `heir`, whose directories are there: what is in the shared `data`, and in the
-    /// `local` directories of tasks that both have. What has come over already stays. `carry` is told of each directory before, and
-    /// of the one it goes to. Returns whether anything was moved.
+    /// Moves what `previous` kept to `heir`, whose directories are there. That is the content of the shared `data`, and
+    /// of the `local` directories of tasks that both have. Content that was moved before stays. `carry` is called with
+    /// each directory before its move, and with its destination. Returns whether anything was moved.
     pub(crate) fn inherit(
         &self,
         previous: AllocId,
@@ -385,7 +385,7 @@ fn make_private(path: &Path) -> Result<OpenDir, DirError> {
     make(path, if is_passable { PASSABLE } else { PRIVATE }, None)
 }
 
-/// [`make`], of `name` in the directory `at`, if there is one; `path` is for people.
+/// Runs [`make`] for `name` in the directory `at`, if there is one; `path` is for error messages.
 fn make_at(
     at: Option<BorrowedFd<'_>>,
     name: &Path,
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(mode(&data.alloc(other).alloc), 0o700);
     }
 
-    /// What a task can write holds neither its log nor its FIFO.
+    /// Directories that a task can write hold neither its log nor its FIFO.
     #[test]
     fn logs_are_out_of_a_tasks_reach() {
         let (_temp, data, alloc_id) = made();

@@ -6,7 +6,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs`, `group.rs` | a stem of `ebpf/programs` each, as read here |
+//! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs`, `group.rs` | one stem of `ebpf/programs` each |
 //! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
 //! | `bpf/nat.rs` | doors of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
@@ -138,7 +138,7 @@ pub enum OpenBpfError {
     OpenCgroup {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -159,7 +159,7 @@ pub enum OpenBpfError {
     OpenMap {
         /// The pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: aya::maps::MapError,
     },
@@ -168,7 +168,7 @@ pub enum OpenBpfError {
     Pins {
         /// The node's directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -190,13 +190,13 @@ pub enum WatchTaskError {
     Kernel {
         /// The task's cgroup id.
         task: CgroupId,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
 }
 
-/// What came of a load that was there before.
+/// The outcome for a load that was there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adoption {
     /// Nothing was pinned: programs and maps are fresh.
@@ -233,7 +233,7 @@ impl TaskCounters {
     }
 }
 
-/// What a task used, of all CPUs: what its history is made of.
+/// The resources that a task used on all CPUs, from which its history is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskTotals {
     /// Nanoseconds its threads ran.
@@ -268,7 +268,7 @@ impl TaskTotals {
     }
 }
 
-/// What tasks used, by their cgroups.
+/// The resources that tasks used, by their cgroups.
 pub type Totals = HashMap<CgroupId, TaskTotals, IdHash>;
 
 /// Hashes ids that the kernel gives, which nobody chooses, by one multiplication.
@@ -536,7 +536,7 @@ impl Bpf {
         let Err(source) = made else {
             return Ok(());
         };
-        // What could be made is of no use alone; the first error is the one to tell.
+        // A partial registration is useless. The first error is the one to return.
         drop(self.forget(task));
         if matches!(source.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) {
             self.count_lost_task();
@@ -606,7 +606,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said. A task that is not registered is no error.
+    /// The error of the kernel. A task that is not registered causes none.
     pub fn forget(&self, task: CgroupId) -> io::Result<()> {
         // The counters of processes first: without them no program writes the other three.
         self.exec.counters.remove(task)?;
@@ -655,12 +655,12 @@ impl Bpf {
         self.nat.programs()
     }
 
-    /// What becomes of a packet that comes in by a device, or goes out: the program's answer (`TC_ACT_…`) and the
-    /// packet as it is then. Nothing is sent.
+    /// Runs the program for packets that come in by a device, or go out. Returns the program's answer (`TC_ACT_…`) and
+    /// the packet after it. No packet is sent.
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn judge_packet(
         &self,
         inward: bool,
@@ -674,7 +674,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
         self.nat.set_door(door, address)
     }
@@ -683,7 +683,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
         self.nat.publish(key, leads_to)
     }
@@ -692,7 +692,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn remove_door(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
         self.nat.remove(door, ports)
     }
@@ -701,7 +701,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn doors(&self) -> io::Result<BTreeSet<u32>> {
         self.nat.doors()
     }
@@ -716,7 +716,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn forget_doors(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
         self.nat.forget(gone)
     }
@@ -725,7 +725,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn policy_entries(&self) -> io::Result<[(&'static str, usize); 8]> {
         self.policy.entries()
     }
@@ -734,7 +734,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said. What could not be removed is removed by the next agent.
+    /// The error of the kernel. The next agent removes policies that could not be removed.
     pub fn sweep_policies(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
         self.policy.sweep(alive)
     }
@@ -744,16 +744,17 @@ impl Bpf {
         self.policy.forget_retired();
     }
 
-    /// What each rule of a task's policies met, under earlier ones that had it too as well.
+    /// The counts of each rule of a task's policies. They include the counts under earlier policies that had the rule
+    /// too.
     ///
     /// # Errors
     ///
-    /// What the kernel said of a look-up.
+    /// The error of the kernel on a look-up.
     pub fn rule_counts(&self, task: CgroupId) -> io::Result<Vec<RuleCount>> {
         self.policy.counts(task, || self.traffic_of(task))
     }
 
-    /// What each CPU counted of a task's traffic.
+    /// The counts of each CPU of a task's traffic.
     fn traffic_of(&self, task: CgroupId) -> io::Result<Option<Vec<Traffic>>> {
         self.net.of(task, self.slots.of(task)?)
     }
@@ -771,7 +772,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of a look-up.
+    /// The error of the kernel on a look-up.
     pub fn collect(&self) -> io::Result<HashMap<CgroupId, TaskCounters>> {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
@@ -809,12 +810,12 @@ impl Bpf {
         Ok((slots, among))
     }
 
-    /// What every registered task used, up to this moment: a part of what [`Self::collect`] tells, at half its price.
-    /// `expected` is about how many there are.
+    /// The resources that every registered task used, up to this moment. This is a part of what [`Self::collect`]
+    /// returns, at half its price. `expected` is about how many there are.
     ///
     /// # Errors
     ///
-    /// What the kernel said of a look-up.
+    /// The error of the kernel on a look-up.
     pub fn collect_totals(&self, expected: usize) -> io::Result<Totals> {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
@@ -869,14 +870,14 @@ impl Bpf {
         Ok(tasks)
     }
 
-    /// What the kernel keeps of the groups of all tasks in one hierarchy, by one walk: `root` is the node's tree in it,
-    /// and `is_v2` tells which it is. Nobody makes or removes a group meanwhile.
+    /// The counters that the kernel keeps of the groups of all tasks in one hierarchy, by one walk. `root` is the
+    /// node's tree in it, and `is_v2` tells which it is. Nobody makes or removes a group meanwhile.
     ///
-    /// Of many groups some may be missing; see [`muster_ebpf_common::limits::GROUPS_MAX`].
+    /// Some groups may be missing if there are many; see [`muster_ebpf_common::limits::GROUPS_MAX`].
     ///
     /// # Errors
     ///
-    /// What the kernel said; [`io::ErrorKind::Unsupported`] where it refused the program.
+    /// The error of the kernel; [`io::ErrorKind::Unsupported`] where it refused the program.
     pub fn groups_below(&self, root: &Path, is_v2: bool) -> io::Result<GroupRows> {
         self.groups.below(root, is_v2)
     }
@@ -886,7 +887,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of a look-up.
+    /// The error of the kernel on a look-up.
     pub fn counters_of(&self, task: CgroupId) -> io::Result<Option<TaskCounters>> {
         let slot = self.slots.of(task)?;
         let Some(sched) = self.sched.of(task, slot)? else {
@@ -915,7 +916,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of the look-up.
+    /// The error of the kernel on a look-up.
     pub fn exit_of(&self, task: CgroupId) -> io::Result<Option<ExitRecord>> {
         self.exec.exit_of(task)
     }
@@ -924,7 +925,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of the look-up.
+    /// The error of the kernel on a look-up.
     pub fn main_of(&self, task: CgroupId) -> io::Result<Option<MainProcess>> {
         self.exec.main_of(task)
     }
@@ -933,7 +934,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of the look-up.
+    /// The error of the kernel on a look-up.
     pub fn oom_of(&self, task: CgroupId) -> io::Result<Option<OomRecord>> {
         self.oom.of(task)
     }
@@ -942,7 +943,7 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// What the kernel said of the look-up.
+    /// The error of the kernel on a look-up.
     pub fn lost(&self) -> io::Result<u64> {
         let mut lost = 0_u64;
         for kind in 0..Lost::COUNT {
@@ -951,7 +952,7 @@ impl Bpf {
         Ok(lost)
     }
 
-    /// What [`Bpf::open`] found.
+    /// The state that [`Bpf::open`] found.
     pub fn adoption(&self) -> Adoption {
         self.adoption
     }
@@ -969,7 +970,7 @@ impl Bpf {
     }
 }
 
-/// What identifies one load: the programs, what they are told, and where they are attached.
+/// The identity of one load: the programs, their parameters, and the cgroup they are attached to.
 fn generation(object: &[u8], layout: u32, task_level: u32, cgroup_id: CgroupId) -> u64 {
     hash([
         object,

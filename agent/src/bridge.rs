@@ -69,7 +69,7 @@ const NAME_DIGITS: usize = 12;
 ///
 /// # Errors
 ///
-/// What is wrong with it, for people.
+/// The fault of the subnet, as a text for the operator.
 pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
     let wrong = |_error| format!("`{text}` is no IPv4 subnet such as 172.26.64.0/20");
     let subnet: Ipv4Net = text.parse().map_err(wrong)?;
@@ -83,10 +83,10 @@ pub enum BridgeError {
     /// The node has no networks for allocations at all.
     #[error("this node has no network mode `bridge`: {reason}")]
     Unsupported {
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The subnet is no good.
+    /// The subnet is unusable.
     #[error("bridge: {0}")]
     Subnet(#[from] SmallSubnetError),
     /// The machine is in the subnet itself.
@@ -136,32 +136,32 @@ pub enum BridgeError {
     /// The kernel refused something.
     #[error("the allocation's network cannot be made: {what} failed")]
     Kernel {
-        /// What.
+        /// The name of the failed operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The kernel did not let go of something.
     #[error("the allocation's network cannot be removed: {what} failed")]
     Remove {
-        /// What.
+        /// The name of the failed operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The driver that has to make the namespace does not, or does not take it back.
     #[error(transparent)]
     Driver(#[from] DriverNetworkError),
-    /// What the driver made is no place for an allocation.
+    /// The path that the driver named cannot be used as a network namespace.
     #[error(
         "the driver named {path} as the allocation's network namespace, and that cannot be used: {reason}"
     )]
     NoNamespace {
-        /// What the driver named.
+        /// The path that the driver named.
         path: String,
-        /// What is wrong with it.
+        /// The fault of that path.
         reason: String,
     },
     /// None of an allocation's processes is in a network that this node made for it.
@@ -186,7 +186,7 @@ impl BridgeError {
     }
 }
 
-/// What is a node's own among the machine's networks.
+/// The parts of the machine's networks that belong to one node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeNetwork {
     /// Addresses of its allocations.
@@ -195,7 +195,7 @@ pub(crate) struct NodeNetwork {
     table: String,
     /// The handle of its programs on devices.
     handle: u32,
-    /// What tells its allocations from another node's.
+    /// The id that tells its allocations from another node's.
     node_id: NodeId,
 }
 
@@ -210,8 +210,8 @@ impl NodeNetwork {
         }
     }
 
-    /// The name of an allocation's door: 48 bits of a hash, since a device's name has no room for the id. Whoever
-    /// makes a door removes what has its name already.
+    /// The name of an allocation's door. It has 48 bits of a hash, since a device's name has no room for the id. A new
+    /// door replaces one that has its name already.
     fn door(&self, alloc_id: AllocId) -> String {
         let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
         let digits = format!("{hash:016x}");
@@ -250,12 +250,12 @@ pub(crate) struct AllocNetwork {
     pub(crate) address: IpAddr,
     /// Files of the host that its tasks see, and where.
     pub(crate) files: Vec<(PathBuf, &'static str)>,
-    /// What the allocation is called in it.
+    /// The host name of the allocation in it.
     host_name: String,
     namespace: OwnedFd,
     /// `None` if CNI plugins set it up.
     door: Option<Door>,
-    /// What the driver that made the namespace says of it.
+    /// The driver's own description, if it made the namespace.
     made_by_driver: Option<NetworkIsolation>,
 }
 
@@ -290,7 +290,7 @@ impl AllocNetwork {
         self.made_by_driver = isolation;
     }
 
-    /// The namespace as drivers are told of it, with what tasks with a root of their own find in `/etc/hosts`.
+    /// The namespace as passed to drivers, with what tasks with a root of their own find in `/etc/hosts`.
     pub(crate) fn isolation(&self) -> NetworkIsolation {
         let made = self.made_by_driver.clone();
         let mut isolation = made.unwrap_or_else(|| NetworkIsolation {
@@ -322,7 +322,7 @@ pub(crate) struct Bridge {
     /// The thread that makes them, or why there is none.
     orders: Result<mpsc::Sender<Order>, String>,
     networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
-    /// Those that the kernel did not let go of: tried again before their allocations are destroyed.
+    /// Networks that the kernel did not let go of: tried again before their allocations are destroyed.
     left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
     /// Whether this agent made anything of the machine's ready.
     used: AtomicBool,
@@ -417,8 +417,8 @@ impl Bridge {
         Err(error)
     }
 
-    /// Takes the network up that an earlier agent made for an allocation, if a process of it runs. `is_lost`: so is what
-    /// that agent had stored.
+    /// Takes over the network that an earlier agent made for an allocation, if a process of it runs. `is_lost` means
+    /// that the store of that agent is lost as well.
     pub(crate) async fn adopt(
         &self,
         facilities: &Facilities,
@@ -471,7 +471,7 @@ impl Bridge {
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
-                // What its tasks have, they keep.
+                // The tasks keep what they have.
                 tracing::error!(%alloc_id, error = crate::task::chain(&error),
                     "the network of a running allocation is not wholly set up again");
             }
@@ -637,7 +637,7 @@ pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: Cancellati
             _ = look.tick() => {}
             () = stop.cancelled() => return,
         }
-        // What an earlier agent left is swept once; after that a node without such jobs does nothing.
+        // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
         let used = !bridge.locked().is_empty();
         if first || used {
             bridge.look(&facilities).await;
@@ -646,7 +646,7 @@ pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: Cancellati
     }
 }
 
-/// What of the node an allocation's network is reached by.
+/// The parts of the node by which an allocation's network is reached.
 #[derive(Debug)]
 struct Ground<'a> {
     bpf: Result<&'a Bpf, &'a str>,
@@ -654,7 +654,7 @@ struct Ground<'a> {
     address: String,
     /// The directory for the files of names.
     names: PathBuf,
-    /// What the group's network may refer to.
+    /// The environment to which the group's network may refer.
     env: TaskEnv,
 }
 
@@ -750,7 +750,7 @@ pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
     if to == 0 { value } else { to }
 }
 
-/// What an allocation with a network of its own is called in it: as its job says, if that is a host name.
+/// The host name in an allocation with its own network: the one of its job, if that is a host name.
 pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup, env: &TaskEnv) -> String {
     let asked = group
         .network
@@ -781,7 +781,7 @@ pub(crate) fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
         path: path.to_owned(),
         reason,
     };
-    // Whatever the driver named, nobody waits for it.
+    // The open must not block, for any kind of file that the driver named.
     let namespace = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -805,7 +805,7 @@ pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
     Ok(rustix::fs::fstatfs(file)?.f_type == NSFS_MAGIC)
 }
 
-/// What the file system of namespaces calls itself (`NSFS_MAGIC` in `linux/magic.h`).
+/// The magic number of the file system of namespaces (`NSFS_MAGIC` in `linux/magic.h`).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 /// Network namespaces of an allocation's processes that are not this agent's own.

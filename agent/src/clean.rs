@@ -49,7 +49,7 @@ pub enum CleanError {
     /// The mount cannot be undone.
     #[error(transparent)]
     Unmount(#[from] UnmountBpffsError),
-    /// What is on the machine's devices and in its packet filter cannot be removed.
+    /// Devices of allocations' networks, or rules in the machine's packet filter, cannot be removed.
     #[error("what networks of allocations left on the machine cannot be removed")]
     Network(#[source] io::Error),
     /// CNI plugins do not remove what they set up.
@@ -60,7 +60,7 @@ pub enum CleanError {
     Remove {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -142,7 +142,7 @@ async fn refuse_or_kill(
             running.push((format!("{}/{}", name.alloc, name.task), cgroup));
         }
     }
-    // What plugins start stays in the drivers' group, and ends with it.
+    // Processes that plugins start stay in the drivers' group, and end with it.
     let drivers = recorded(data);
     let strays = drivers_of(tree).into_iter();
     let strays = strays.filter(|process| !drivers.contains(process));

@@ -47,7 +47,7 @@ use record::{CniRecord, RecordDir};
 use request::{Command, Request};
 use result::AddResult;
 
-/// Where plugins and configurations of CNI are.
+/// The directories of CNI plugins and configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniSettings {
     /// Directories of plugins, in the order in which they are searched.
@@ -119,7 +119,7 @@ pub(crate) struct CniNetworks {
     settings: CniSettings,
     dir: RecordDir,
     networks: Mutex<BTreeMap<AllocId, NetworkCell>>,
-    /// What is on disk.
+    /// The records on disk.
     records: Mutex<BTreeMap<AllocId, CniRecord>>,
     /// One allocation at a time has its plugins run: plugins of one network race for bridges and chains.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,

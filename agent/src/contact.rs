@@ -1,7 +1,7 @@
 //! When a leader last heard of the node, kept over the life of the agent: `contact` in the data directory.
 //!
-//! One line, written in place and not synced: the number is the machine's time since its boot and
-//! means nothing in another one, so that only the death of the agent must not lose it, and the page cache outlives that.
+//! The file has one line, written in place and not synced. Its number is the machine's time since boot and means
+//! nothing after another boot. The page cache outlives the agent, and only the agent's death must not lose the number.
 //! A write that is lost or late leaves an older contact, with which the next agent stops sooner.
 
 use std::fs::{File, OpenOptions};
@@ -65,7 +65,7 @@ pub(crate) struct KeptContact {
 }
 
 impl KeptContact {
-    /// Reads what is kept in `data_dir`. A file that cannot be used costs the next agent its memory and this one nothing.
+    /// Reads the contact kept in `data_dir`. An unusable file costs the next agent its memory, and this one nothing.
     pub(crate) fn open(data_dir: &Path, boot_id: &str) -> Self {
         let path = data_dir.join(FILE);
         let opened = OpenOptions::new()
@@ -134,7 +134,7 @@ fn line(contact: Timestamp, boot_id: &str) -> String {
     format!("{boot_id} {:020}\n", contact.0)
 }
 
-/// What a line of this boot says.
+/// Returns the time in a line that was written in this boot.
 fn parse(text: &str, boot_id: &str) -> Option<Timestamp> {
     let (boot, number) = text.strip_suffix('\n')?.split_once(' ')?;
     (boot == boot_id).then_some(())?;

@@ -49,7 +49,7 @@ pub(crate) enum SessionError {
     Connect {
         /// The server.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: quinn::ConnectError,
     },
@@ -58,7 +58,7 @@ pub(crate) enum SessionError {
     Untrusted {
         /// The server.
         addr: SocketAddr,
-        /// What to do.
+        /// The reason, with what to do.
         reason: String,
     },
     /// The server is busy with others.
@@ -72,7 +72,7 @@ pub(crate) enum SessionError {
     Lost {
         /// The server.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: quinn::ConnectionError,
     },
@@ -81,7 +81,7 @@ pub(crate) enum SessionError {
     Peer {
         /// The peer.
         addr: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: PeerError,
     },
@@ -96,7 +96,7 @@ pub(crate) enum SessionError {
     Late {
         /// The server.
         addr: SocketAddr,
-        /// How long it was waited for.
+        /// Time that was waited.
         waited: Duration,
     },
     /// No leader counts the heartbeats that this server is sent.
@@ -104,7 +104,7 @@ pub(crate) enum SessionError {
     Leaderless {
         /// The server.
         addr: SocketAddr,
-        /// How long it was waited for.
+        /// Time that was waited.
         waited: Duration,
     },
     /// The server says that another would do better.
@@ -146,16 +146,16 @@ impl SessionError {
     }
 }
 
-/// What the link needs.
+/// The parts of the agent that the link needs.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// What questions are answered from.
+    /// The facilities that answer questions.
     pub(crate) facilities: Arc<Facilities>,
     /// The agent's socket.
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
     pub(crate) servers: Servers<SocketAddr>,
-    /// What the agent shows and trusts; they name the cluster.
+    /// The certificates that the agent shows and trusts; they name the cluster.
     pub(crate) certificates: Certificates,
     /// The node's loop.
     pub(crate) node: mpsc::Sender<node::Event>,

@@ -78,7 +78,7 @@ fn share(tree: &NodeTree, held: &Held) {
     );
 }
 
-/// What nobody has of `all`, or all of it if somebody has each.
+/// Returns the cores of `all` that nobody holds, or all of them if each is held.
 fn left(held: &Held, all: &[u16]) -> Vec<u16> {
     let free = |core: &&u16| !held.values().any(|ids| ids.contains(core));
     let free: Vec<u16> = all.iter().filter(free).copied().collect();

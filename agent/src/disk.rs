@@ -5,8 +5,8 @@
 //! runner, which stops and fails it. The thread looks under quota as well, which is one system call: a process with
 //! `CAP_SYS_RESOURCE` is not held by quota.
 //!
-//! What counts is all below `<data>/alloc/<allocation>`. Logs, host volumes and what a task mounts do not: logs are
-//! bounded by their own rotation.
+//! Everything below `<data>/alloc/<allocation>` counts. Logs, host volumes and the mounts of a task do not count. Logs
+//! are bounded by their own rotation.
 
 mod carry;
 mod limits;
@@ -42,7 +42,7 @@ use crate::alloc::Input;
 use crate::facilities::now;
 use crate::sys::IoPriority;
 
-/// What the operator wants of ephemeral disks.
+/// The operator's choice for ephemeral disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskEnforcement {
     /// Limited by the file system where it can, else measured.
@@ -71,7 +71,7 @@ pub(crate) enum Means {
     Quota,
     /// By measuring, because there is no quota.
     Accounted {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// Not at all.
@@ -104,7 +104,7 @@ impl Amount {
         self.inodes = self.inodes.saturating_add(other.inodes);
     }
 
-    /// What of it is more than `other`.
+    /// Returns the part that exceeds `other`.
     fn beyond(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(other.bytes),
@@ -113,7 +113,7 @@ impl Amount {
     }
 }
 
-/// What an allocation may have on disk; 0 is no limit.
+/// The limit of an allocation's disk; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskLimit {
     /// Most bytes.
@@ -123,7 +123,7 @@ pub struct DiskLimit {
 }
 
 impl DiskLimit {
-    /// What the group's `ephemeral_disk` means.
+    /// The limit that the group's `ephemeral_disk` sets.
     pub(crate) fn of(group: &TaskGroup) -> Self {
         let bytes = u64::from(group.ephemeral_disk.size.0) << 20;
         let inodes = (bytes / BYTES_PER_INODE).max(INODES_MIN);
@@ -157,7 +157,7 @@ pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
     project::of(dir)
 }
 
-/// What the file system of `dir` charges to a project, and the limit of that.
+/// Returns the amount that the file system of `dir` charges to a project, and the limit of that project.
 ///
 /// # Errors
 ///
@@ -176,7 +176,7 @@ pub(crate) struct Disks {
 #[derive(Debug)]
 struct Shared {
     means: Means,
-    /// What all allocations are below.
+    /// The directory above those of all allocations.
     allocs: PathBuf,
     projects: Projects,
     watched: Mutex<BTreeMap<AllocId, Watched>>,
@@ -202,10 +202,10 @@ struct Watched {
     inbox: mpsc::Sender<Input>,
 }
 
-/// What one look at an allocation found.
+/// One measurement of an allocation.
 struct Look {
     used: Amount,
-    /// What is in force under quota.
+    /// The limit in force under quota.
     in_force: Option<DiskLimit>,
     by_place: BTreeMap<String, Amount>,
     too_deep: bool,
@@ -246,7 +246,7 @@ impl Disks {
         &self.shared.means
     }
 
-    /// What comes to an allocation from elsewhere may be at most this.
+    /// Returns the most that may come to an allocation from elsewhere.
     pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
         match self.shared.means {
             Means::Quota | Means::Accounted { .. } => DiskLimit::of(group),
@@ -347,7 +347,7 @@ impl Disks {
         }
     }
 
-    /// What is known of a running allocation's disk.
+    /// Returns the state of a running allocation's disk.
     pub(crate) fn stats(&self, alloc_id: AllocId) -> Option<AllocDisk> {
         let Watched {
             dir,
@@ -383,8 +383,8 @@ impl Disks {
         })
     }
 
-    /// What to say of a task that failed while its disk was full to the last block; `None` if it was not, or nothing
-    /// limits it.
+    /// Returns the message about a task that failed while its disk was full to the last block. Returns `None` if the
+    /// disk was not full, or nothing limits it.
     pub(crate) fn full(&self, alloc_id: AllocId) -> Option<String> {
         let Watched { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
         let (used, limit) = quota
@@ -400,7 +400,7 @@ impl Drop for Disks {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         {
-            // Whoever looked before has begun to wait now.
+            // A thread that looked before has begun to wait now.
             let _watched = self.shared.locked();
             self.shared.work.notify_all();
         }
@@ -582,7 +582,7 @@ impl Owed {
     }
 }
 
-/// What became of the file system.
+/// The change of the file system's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     /// It was not asked, or is no fuller.
@@ -613,7 +613,7 @@ impl Space {
     }
 }
 
-/// What of the file system of `dir` is in use; `None` if it does not say.
+/// Returns the amount in use in the file system of `dir`; `None` if it does not say.
 fn in_use(dir: &Path) -> Option<Amount> {
     let space = rustix::fs::statvfs(dir).ok()?;
     Some(Amount {
@@ -622,7 +622,7 @@ fn in_use(dir: &Path) -> Option<Amount> {
     })
 }
 
-/// Somebody writes: of those that were calm, whoever may be beyond its limit if it was him is looked at now.
+/// Handles a write: an allocation that was calm is looked at now, if the write alone could take it beyond its limit.
 fn stir(watched: &mut BTreeMap<AllocId, Watched>, growth: Growth) {
     let may_exceed = |watched: &Watched| match (growth, watched.seen) {
         (Growth::None, _) => false,
@@ -663,7 +663,7 @@ fn pause(took: Duration, calm: u32) -> Duration {
         .max(MEASURE_INTERVAL_MIN * CALM_FACTOR.pow(calm.min(CALM_MAX)))
 }
 
-/// What an operator is told.
+/// The message to the operator.
 fn exceeded(look: &Look, limit: DiskLimit) -> String {
     let mut message = format!("the ephemeral disk is exceeded: {}", Use(look.used, limit));
     if look.too_deep {
@@ -694,7 +694,7 @@ fn exceeded(look: &Look, limit: DiskLimit) -> String {
     message
 }
 
-/// What is used of a limit, for people.
+/// The use of a limit, as text.
 struct Use(Amount, DiskLimit);
 
 impl fmt::Display for Use {

@@ -1,4 +1,4 @@
-//! What of this machine the agent can use, and how to get the rest.
+//! The features of this machine that the agent can use, and how to get the rest.
 //!
 //! Looking changes nothing: nothing is mounted, loaded or created.
 
@@ -32,13 +32,13 @@ pub enum Status {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at, such as `cgroup.memory`.
+    /// The name of the check, such as `cgroup.memory`.
     pub name: String,
     /// How much of it can be had.
     pub status: Status,
-    /// What was found.
+    /// The result of the check.
     pub detail: String,
-    /// What to do; empty where nothing is to be done.
+    /// The remedy; empty where nothing is to be done.
     pub fix: String,
 }
 

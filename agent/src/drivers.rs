@@ -41,7 +41,7 @@ pub(crate) struct DriverSlot {
     pub(crate) driver: Arc<dyn TaskDriver>,
     /// Counts its lives; 0 while it does not answer.
     lives: watch::Receiver<u64>,
-    /// What one of its lives told of itself.
+    /// The facts that one of its lives told of itself.
     learned: Arc<Mutex<LearnedOf>>,
     /// It lives in this process, where an absent field is absent and not null.
     in_process: bool,
@@ -51,13 +51,13 @@ pub(crate) struct DriverSlot {
     record: Option<Arc<Path>>,
 }
 
-/// What was learned, and in which life.
+/// The facts learned, with the number of the life that told them.
 type LearnedOf = Option<(u64, Arc<Learned>)>;
 
-/// What a driver tells of itself once in a life.
+/// The facts that a driver tells of itself once in a life.
 #[derive(Debug)]
 pub(crate) struct Learned {
-    /// What it implements.
+    /// The capabilities that it implements.
     pub(crate) capabilities: Capabilities,
     schema: Schema,
 }
@@ -120,7 +120,7 @@ impl DriverSlot {
         self.starts.acquire().await.ok()
     }
 
-    /// What the driver can do; asked once in each of its lives.
+    /// Returns the capabilities of the driver, asked once in each of its lives.
     pub(crate) async fn learned(&self) -> Result<Arc<Learned>, TaskConfigError> {
         let life = *self.lives.borrow();
         let mut known = self.learned.lock().await;

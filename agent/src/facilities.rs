@@ -1,4 +1,4 @@
-//! What every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
+//! The facilities that every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -44,7 +44,7 @@ pub(crate) struct Facilities {
     pub(crate) data: DataDir,
     /// The secret with which the node registers.
     pub(crate) node_secret: NodeSecret,
-    /// What survives the agent.
+    /// The store, which survives the agent.
     pub(crate) store: Store,
     /// Reasons for which the node takes no new work.
     pub(crate) conditions: Conditions,
@@ -54,7 +54,7 @@ pub(crate) struct Facilities {
     pub(crate) tree: NodeTree,
     /// The eBPF programs, or why there are none.
     pub(crate) bpf: Result<Bpf, String>,
-    /// What the node adds to every task's network policy.
+    /// The node's additions to every task's network policy.
     pub(crate) network: NodeRules,
     /// Networks of allocations.
     pub(crate) bridge: Bridge,
@@ -70,9 +70,9 @@ pub(crate) struct Facilities {
     pub(crate) ebpf_stale_removed: AtomicU64,
     /// Which task has which cores for itself.
     pub(crate) cores: Cores,
-    /// What of the host is in roots of tasks whose drivers change into one.
+    /// The host paths in roots of tasks whose drivers change into one.
     pub(crate) chroot_env: Arc<ChrootEnv>,
-    /// What allocations may have on disk.
+    /// The disk limits of allocations.
     pub(crate) disks: Arc<Disks>,
     /// By name.
     pub(crate) drivers: Drivers,
@@ -84,7 +84,7 @@ pub(crate) struct Facilities {
     pub(crate) users: WorkloadUsers,
     /// This run of the kernel.
     pub(crate) boot_id: String,
-    /// What is registered.
+    /// The registered description of the node.
     pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
     /// How the node stands with the control plane.
     pub(crate) standing: Standing,
@@ -92,7 +92,7 @@ pub(crate) struct Facilities {
     pub(crate) outbox: Outbox,
     /// Tasks that have a process.
     pub(crate) live: LiveTasks,
-    /// What tasks used in the last minutes.
+    /// The usage of tasks in the last minutes.
     pub(crate) histories: Histories,
     /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
     pub(crate) log_readers: Semaphore,
@@ -108,13 +108,13 @@ pub(crate) struct Facilities {
     pub(crate) strict_limits: bool,
     /// A task that has a network starts although no eBPF program keeps it from anything.
     pub(crate) allow_unfenced_tasks: bool,
-    /// What was destroyed and is being deleted.
+    /// The destroyed allocations that are being deleted.
     pub(crate) trash: Arc<Trash>,
-    /// What drivers and the kernel did not let go of.
+    /// The remains that drivers and the kernel did not let go of.
     pub(crate) leftovers: Leftovers,
     /// Allocations whose directories may be moved to the trash at a time.
     pub(crate) destroys: Semaphore,
-    /// What collection did, as the node's loop last said.
+    /// The state of collection, as the node's loop last said.
     pub(crate) collection: watch::Sender<GcState>,
     /// The node's loop.
     pub(crate) node: mpsc::Sender<crate::node::Event>,
@@ -130,7 +130,7 @@ impl Facilities {
     ///
     /// # Errors
     ///
-    /// Why there is none, for people.
+    /// The reason why there is none.
     pub(crate) async fn ensure_network(
         &self,
         desired: &DesiredAlloc,
@@ -155,11 +155,11 @@ impl Facilities {
         bridged.or_else(|| self.cni.of(alloc_id))
     }
 
-    /// Removes the network of an allocation of which nothing runs. What is left stays to be removed by the next call.
+    /// Removes the network of an allocation of which nothing runs. The next call removes what is left.
     ///
     /// # Errors
     ///
-    /// What is left, for people.
+    /// A description of what is left.
     pub(crate) async fn give_network_back(&self, alloc_id: AllocId) -> Result<(), String> {
         // Before a driver takes its namespace back, in which the plugins work.
         let unplugged = self.cni.give_back(alloc_id).await;
@@ -176,7 +176,8 @@ impl Facilities {
         }
     }
 
-    /// What one walk finds of all tasks' groups; `None` where the programs cannot walk, and files have to be read.
+    /// Returns the result of one walk over all tasks' groups. Returns `None` where the programs cannot walk, and files
+    /// have to be read.
     pub(crate) fn walked(&self) -> Option<Walked> {
         let bpf = self.bpf()?;
         let walked = self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2));
@@ -186,7 +187,7 @@ impl Facilities {
 
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
-        // Whoever reads them for another node would get half of what is there.
+        // A reader that lends them to another node would get half of what is there.
         self.loans.leave(alloc_id).await;
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let disks = Arc::clone(&self.disks);
@@ -204,7 +205,7 @@ impl Facilities {
         moved
     }
 
-    /// What is registered of the node at this moment.
+    /// Returns the description of the node that is registered at this moment.
     pub(crate) fn spec(&self) -> Arc<NodeSpec> {
         Arc::clone(&self.spec.borrow())
     }

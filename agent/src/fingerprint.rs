@@ -1,8 +1,8 @@
-//! What this machine has: the `NodeSpec` that is registered.
+//! The description of this machine: the `NodeSpec` that is registered.
 //!
-//! One file an aspect; each adds attributes, and some an amount. Attribute names are Nomad's where
-//! Nomad has one, else they begin with `muster.`, `cgroup.`, `ebpf.` or `io_uring`. What cannot be
-//! found is absent, never a made-up value.
+//! Each aspect has one file; each adds attributes, and some an amount. Attribute names are Nomad's where Nomad has one;
+//! else they begin with `muster.`, `cgroup.`, `ebpf.` or `io_uring`. A fact that cannot be found is absent, never a
+//! made-up value.
 
 mod cpu;
 mod host;
@@ -27,7 +27,7 @@ pub(crate) use topology::topology;
 pub(crate) struct Facts {
     /// By name.
     pub(crate) attributes: BTreeMap<String, String>,
-    /// What there is in all.
+    /// The total amount of the machine.
     pub(crate) total: Amount,
     /// Cores.
     pub(crate) cores: u32,

@@ -28,11 +28,11 @@ pub fn spread(dir: &Path) {
 ///
 /// # Errors
 ///
-/// What could not be written.
+/// The error of a write.
 ///
 /// # Panics
 ///
-/// If what was asked for is not what became of it.
+/// If the result is not what was asked for.
 pub async fn finished(
     data_dir: &Path,
     allocs: &[DesiredAlloc],

@@ -25,7 +25,7 @@ use crate::store::Write;
 use crate::task::chain;
 use crate::trash::Trash;
 
-/// What is left of a start of a task because its driver or the kernel did not let go of it.
+/// The remains of a start of a task that its driver or the kernel did not let go of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leftover {
     /// The driver.
@@ -48,7 +48,7 @@ pub(crate) struct Leftovers {
 }
 
 impl Leftovers {
-    /// What an earlier agent left.
+    /// Begins with the leftovers of an earlier agent.
     pub(crate) fn new(known: BTreeMap<AllocId, BTreeMap<String, Leftover>>) -> Self {
         Self {
             known: Mutex::new(known),
@@ -254,7 +254,7 @@ pub(crate) async fn release_kernel(
     forgotten.map_err(counters).and(removed.map_err(group))
 }
 
-/// Destroys an allocation of which nothing runs. Tries until it succeeds; the node is told of each failure.
+/// Destroys an allocation of which nothing runs. Tries until it succeeds, and reports each failure to the node.
 pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
     while !(let_go(facilities, alloc_id).await && discard(facilities, alloc_id).await) {
@@ -295,7 +295,7 @@ async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
         .is_ok()
 }
 
-/// What a forced collection did, or would do.
+/// The result of a forced collection, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Allocations that were destroyed.
@@ -379,13 +379,13 @@ impl Asks {
                 freed: ask.freed,
                 ..outlook()
             };
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _told = ask.done.send(collected);
         }
     }
 }
 
-/// What a forced collection would do; `kept` says why one that has finished may not go.
+/// Returns what a forced collection would do. `kept` says why an allocation that has finished may not go.
 pub(crate) fn outlook(
     collector: &Collector,
     allocs: usize,
@@ -400,7 +400,7 @@ pub(crate) fn outlook(
     }
 }
 
-/// What collection did so far, with what was deleted of it.
+/// Returns what collection did so far, with the counts of deletion.
 pub(crate) fn seen(state: GcState, trash: &Trash) -> Seen {
     let counts = trash.counts();
     Seen {

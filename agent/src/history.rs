@@ -1,12 +1,12 @@
-//! What the node's tasks used in the last minutes, for people who look at it: a point every [`HISTORY_STEP`].
+//! The usage of the node's tasks in the last minutes: a point every [`HISTORY_STEP`].
 //!
-//! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups: of their
-//! memory, quota and pressure. Where it cannot walk these are five files of each task, which are held open. Kinds of memory
-//! are a file in any case, so they are read when somebody asks and have no history. Points are kept in memory: they go with the agent, and of
-//! the time without one nothing is known.
+//! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups. The
+//! walk finds memory, quota and pressure. Where the program cannot walk, five files of each task are read, which are
+//! held open. Kinds of memory are a file in any case, so they are read on request and have no history. Points are kept
+//! in memory and go with the agent. Nothing is known of the time without an agent.
 //!
-//! A point says what was used since the look before it, whatever start of the task it was; of a task that began in
-//! between, since then. Of one that was there before the agent first looked, the first look is no point.
+//! A point says what was used since the look before it, over all starts of the task. For a task that began in between,
+//! the point counts from its beginning. The first look at a task that was there before the agent is not a point.
 
 mod series;
 
@@ -161,7 +161,7 @@ impl Histories {
     }
 }
 
-/// What was found of one task.
+/// One sample of a task.
 struct Look {
     cgroup_id: u64,
     counts: Counts,
@@ -171,7 +171,7 @@ struct Look {
     absent: Reasons,
 }
 
-/// What is found of a task that only its driver sees. Nobody knows what it used before its driver was asked.
+/// Samples a task that only its driver sees. Its use before the driver was asked is not known.
 fn told(live: &LiveTask) -> Look {
     let driver = &live.record.driver;
     let known = live.usage.known(driver, Instant::now());
@@ -198,7 +198,7 @@ fn told(live: &LiveTask) -> Look {
     }
 }
 
-/// What is told, or `why` it is not.
+/// Returns the value, or sets `why` to the reason for its absence.
 fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
     told.map_err(|reason| *why = Some(reason)).ok()
 }
@@ -218,7 +218,7 @@ fn seen(live: &LiveTask, walked: Option<&Walked>, absent: &mut Reasons) -> (Opti
     (told_or(memory(live), &mut absent.memory), waits)
 }
 
-/// What was found, and why not.
+/// Returns the waits of a task, and records the reasons for absent ones.
 fn waits_or(
     live: &LiveTask,
     found: Option<Result<Waits, CgroupFileError>>,
@@ -334,7 +334,7 @@ impl Kept {
     }
 }
 
-/// What one allocation used; `None` if nothing of it runs, and nothing did in the last minutes.
+/// Returns the usage of one allocation. Returns `None` if nothing of it runs, and nothing did in the last minutes.
 pub(crate) fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<AllocHistory> {
     let histories = &facilities.histories;
     let mut tasks: BTreeMap<String, TaskHistory> = BTreeMap::new();

@@ -17,7 +17,8 @@ pub(crate) const STORE_REOPEN_MIN: Duration = Duration::from_millis(500);
 pub(crate) const STORE_REOPEN_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at the queue of a store that is unwell, whose thread cannot sleep on the queue alone.
 pub(crate) const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// File descriptors of the agent that a task needs: two FIFOs, files of its output, its cgroups, and what its start opens.
+/// File descriptors of the agent that a task needs: two FIFOs, files of its output, its cgroups, and those that its
+/// start opens.
 pub(crate) const OPEN_FILES_PER_TASK: u64 = 16;
 /// File descriptors that no start takes: sessions, streams of logs and the store need them. Of a low limit an eighth.
 pub(crate) const OPEN_FILES_SPARED_MAX: u64 = 512;
@@ -76,8 +77,8 @@ pub(crate) const EXEC_WORDS_MAX: usize = 1;
 /// Bytes of input that went to a command before its sender is told: an eighth of the window, so that it never waits
 /// for the word.
 pub(crate) const EXEC_TAKEN_BYTES: u64 = 16 << 10;
-/// Streams a server may open at once: every reader, every session, whoever wants data, and a question that is answered. Granted by
-/// the agent alone: each one that may be open costs whoever grants it about 80 bytes.
+/// Streams that a server may open at once: readers, sessions, requests for data, and a question that is answered. The
+/// agent alone grants them: each one costs it about 80 bytes.
 pub(crate) const STREAMS_MAX: u32 = 1_024 + 64 + 64 + 256;
 /// Bytes of logs on their way to readers, together, above which each has [`LOG_WINDOW_BYTES_MIN`] only. With what
 /// a thousand readers have then, it is two thirds of what the connection may have in flight, so that the
@@ -88,8 +89,8 @@ pub(crate) const LOG_WINDOW_BYTES_MAX: u64 = 256 << 10;
 /// The same where many do not take what they asked for: 8 MB/s at 1 ms.
 pub(crate) const LOG_WINDOW_BYTES_MIN: u64 = 8 << 10;
 
-/// Entries of `chroot_env`: each is a mount for every task of a driver that changes its root, with what is mounted in it,
-/// and the kernel has room for 100 000 (`fs.mount-max`). Nomad's default has nine; a file with more is refused.
+/// Entries of `chroot_env`; a file with more is refused. Each is a mount for every task of a driver that changes its
+/// root, with the mounts inside it. The kernel has room for 100 000 (`fs.mount-max`), and Nomad's default has nine.
 pub(crate) const CHROOT_ENTRIES_MAX: usize = 64;
 /// Mounts that are taken off one place, one after the other: agents that died while they made a root leave one each.
 pub(crate) const ROOT_MOUNTS_MAX: u32 = 64;
@@ -110,9 +111,9 @@ pub(crate) const LENDING_STALL_MAX: Duration = Duration::from_mins(2);
 pub(crate) const FETCHES_MAX: usize = 16;
 /// Pieces that came and are not unpacked, of each.
 pub(crate) const FETCH_PIECES_MAX: usize = 2;
-/// Silence after which data from another node are asked for anew. Whoever sends says something each second.
+/// Silence after which data from another node are asked for anew. The sender says something each second.
 pub(crate) const FETCH_SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How often data from another node are asked for, with what broke off: with the pauses between, for about five minutes.
+/// Tries to get data from another node, continuing with what broke off: about five minutes with the pauses between.
 pub(crate) const FETCH_TRIES_MAX: u32 = 15;
 /// First pause before they are asked for again, doubled up to [`FETCH_PAUSE_MAX`].
 pub(crate) const FETCH_PAUSE_MIN: Duration = Duration::from_millis(500);
@@ -137,7 +138,7 @@ pub(crate) const REPORT_BYTES_MAX: usize = muster_wire::limits::FRAME_BYTES_MAX 
 /// Time before an agent whose store was lost removes what the control plane does not name: a server
 /// that lags behind names it a little later.
 pub(crate) const SWEEP_DELAY_AFTER_LOSS: Duration = Duration::from_secs(30);
-/// Pause between two messages to a follower of a log that is silent, and to whoever waits for a collection.
+/// Pause between two messages to a follower of a silent log, and to a caller that waits for a collection.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time a connection may take to be there. A dead server says nothing; the time to live of a node is
 /// enough for three of them.
@@ -161,8 +162,8 @@ pub(crate) const PLUGIN_START_DEADLINE: Duration = Duration::from_secs(30);
 /// Pause between two attempts to reach a driver that is starting.
 pub(crate) const DRIVER_PING_INTERVAL: Duration = Duration::from_millis(20);
 /// Tasks that the native driver is asked to start at once: four times what it starts at a time, so that it never waits.
-/// What a start needs would else be there a thousand times when a thousand tasks begin together, and the pages
-/// between which something stays would stay too.
+/// Without the limit, a thousand tasks that begin together would hold the memory of a thousand starts. The pages that
+/// hold something that stays would stay too.
 pub(crate) const NATIVE_STARTS_MAX: usize = 64;
 /// First pause before a driver that died is started again, doubled up to [`DRIVER_PAUSE_MAX`].
 pub(crate) const DRIVER_PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -174,8 +175,8 @@ pub(crate) const DRIVER_SETTLED: Duration = Duration::from_mins(1);
 /// ([`HISTORY_STEP`]), so that each point has words of its own. Half would cost drivers that ask a daemon for each
 /// task twice as much.
 pub(crate) const DRIVER_USAGE_INTERVAL: Duration = Duration::from_secs(5);
-/// Characters of a driver's reason why it tells nothing of a task: the reason stands with each value that is absent.
-/// What is beyond is left out.
+/// Characters of a driver's reason why it tells nothing of a task. The reason stands with each value that is absent.
+/// The rest of a longer reason is left out.
 pub(crate) const DRIVER_REASON_CHARS_MAX: usize = 200;
 /// How long a driver's words about a task are told: it may be late twice.
 pub(crate) const DRIVER_USAGE_KEPT: Duration = Duration::from_secs(15);
@@ -197,11 +198,11 @@ pub(crate) const TASK_PIDS_MAX: u64 = 4096;
 /// Over which the kernel sums up how long tasks stand still, before it tells of it. Of 2 s it keeps account without a
 /// thread of its own, and a shorter time is a hiccup.
 pub(crate) const PRESSURE_WINDOW: Duration = Duration::from_secs(2);
-/// Between two looks at all tasks for the same want: a look is two files of 10 µs each a task, 0.2 % of a processor with
-/// 5 000 tasks.
+/// Pause between two looks at all tasks for the same want. A look is two files of 10 µs each a task: 0.2 % of a
+/// processor with 5 000 tasks.
 pub(crate) const PRESSURE_PAUSE: Duration = Duration::from_secs(50);
-/// Between two looks whether tasks have limits for every disk: a disk that comes is without them for so long at most. A look
-/// is a file of some 10 µs for each task with rates of disks, 0.3 % of a processor with 5 000 of them.
+/// Pause between two looks whether tasks have limits for every disk. A new disk is without them for so long at most. A
+/// look is a file of some 10 µs for each task with rates of disks: 0.3 % of a processor with 5 000 of them.
 pub(crate) const DISKS_LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// Between two events about the same want of a task: it keeps ten events, and other news are to be among them.
 pub(crate) const PRESSURE_TOLD_PAUSE: Duration = Duration::from_hours(1);
@@ -238,27 +239,26 @@ pub(crate) const FINGERPRINT_INTERVAL: Duration = Duration::from_mins(1);
 /// (`XATTR_SIZE_MAX`). A start with a larger record is kept in the store alone.
 pub(crate) const TASK_NOTE_BYTES_MAX: usize = 65_536;
 
-/// Verdicts on packets that are kept for whoever asks: of a task that is refused all the time, half a minute.
+/// Verdicts on packets that are kept for readers: half a minute of a task that is refused all the time.
 pub(crate) const VERDICTS_KEPT: usize = 8_192;
 /// Allocations of which the number of the newest verdict is known: those of the kept ones, and as many others, so that
 /// these are looked for once in so many.
 pub(crate) const VERDICT_ALLOCS_MAX: usize = 2 * VERDICTS_KEPT;
-/// Verdicts in one answer. Whoever follows asks every second, when one rule of one task tells at most 200 on two
-/// CPUs.
+/// Verdicts in one answer. A follower asks every second, when one rule of one task tells at most 200 on two CPUs.
 pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;
 /// How long after its start an agent looks once more for policies of tasks that an earlier one had.
 pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
 
-/// Bytes of what a driver says of a network that it made: a path and a few notes, as much as of a remote task's handle. It
-/// stands in the store and goes to the driver with each task.
+/// Bytes of a driver's description of a network that it made: a path and a few notes, as much as of a remote task's
+/// handle. It stands in the store and goes to the driver with each task.
 pub(crate) const DRIVER_NETWORK_BYTES_MAX: usize = 8 << 10;
 /// Networks of allocations that wait for the one thread that makes them; who comes beyond waits for room. A
 /// network takes about a millisecond.
 pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;
 /// Addresses that are tried for one allocation while other agents of the machine have them.
 pub(crate) const BRIDGE_TRIES_MAX: usize = 4_096;
-/// Network namespaces whose settings are written through one proc file system: the last of them waits for some 50 µs, and a
-/// new one is not made all the time.
+/// Network namespaces whose settings are written through one proc file system. The last of them waits for some 50 µs,
+/// and a new one is not made all the time.
 pub(crate) const BRIDGE_SETTINGS_MAX: usize = 64;
 /// Time between two looks for devices of the machine that came since.
 pub(crate) const BRIDGE_LOOK_INTERVAL: Duration = Duration::from_secs(30);
@@ -287,17 +287,18 @@ pub(crate) const CNI_PLUGIN_DEADLINE: Duration = Duration::from_secs(30);
 /// Time in which a CNI plugin says its version.
 pub(crate) const CNI_VERSION_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Time from one look at what all tasks use to the next: a point of their histories. A look costs about 1 µs a task,
-/// and some 4 µs for the walk over groups (11 where files are read); half would not hurt much, but a drawing of the last minutes has no room for twice as many points.
+/// Time from one look at the usage of all tasks to the next: a point of their histories. A look costs about 1 µs a
+/// task, and some 4 µs for the walk over groups (11 where files are read). Half of it would not hurt much, but a
+/// drawing of the last minutes has no room for twice as many points.
 pub(crate) const HISTORY_STEP: Duration = Duration::from_secs(10);
 /// For how long a point is kept, and what is known of a task after its end.
 pub(crate) const HISTORY_KEPT: Duration = Duration::from_mins(10);
-/// What a point takes: twelve values that are counted, half of them in 32 bits, memory, its end and its length.
+/// Bytes of a point: twelve values that are counted, half of them in 32 bits, memory, its end and its length.
 pub(crate) const HISTORY_POINT_BYTES: usize = 96;
 /// Points kept of a task, of [`HISTORY_POINT_BYTES`] each.
 pub(crate) const HISTORY_POINTS_MAX: usize = 60;
-/// Tasks whose histories are kept, those that ended in the last minutes included: 24 MB if all have all their points. Who
-/// ended first makes room; a task beyond has no history and its absence says so.
+/// Tasks whose histories are kept, including those that ended in the last minutes: 24 MB if all have all their points.
+/// The task that ended first makes room. A task beyond has no history, and its absence says so.
 pub(crate) const HISTORY_TASKS_MAX: usize = 4_096;
 /// Places that tasks which ended give back at the end of a look, for those that begin before the next.
 pub(crate) const HISTORY_TASKS_SPARE: usize = HISTORY_TASKS_MAX / 8;

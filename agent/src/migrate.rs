@@ -5,9 +5,9 @@
 //!              unpack ◄─────────────────── pieces ◄────────────── pack
 //! ```
 //!
-//! What lies in those directories was written by tasks. [`pack`] reads it and [`unpack`] writes it by directory
-//! descriptors, one name at a time and no link followed. It is unpacked beside the directories that it is for
-//! ([`arrival`]) and moved there once it is whole, so that tasks find all of it or nothing.
+//! Tasks wrote the content of those directories, so it is not trusted. [`pack`] reads it and [`unpack`] writes it by
+//! directory descriptors, one name at a time and no link followed. It is unpacked beside the directories that it is for
+//! ([`arrival`]) and moved there once it is whole. Tasks thus find all of it or nothing.
 //!
 //! The data are brought if they can be: an allocation that does not get them begins without, and its tasks' events say
 //! why.

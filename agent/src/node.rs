@@ -181,7 +181,7 @@ impl Agent {
         self.node_id
     }
 
-    /// What is registered of the node; changes with its fingerprint.
+    /// Returns the description of the node that is registered; it changes with its fingerprint.
     pub fn spec(&self) -> watch::Receiver<Arc<NodeSpec>> {
         self.facilities.spec.clone()
     }
@@ -197,14 +197,14 @@ impl Agent {
         self.facilities.standing.lease()
     }
 
-    /// Destroys everything that has finished by now, and returns when it is and its space is free, which may be long
-    /// after if a driver is slow or files are many; with `dry_run` nothing is done and the answer says what would be. `None` if the agent
-    /// stops meanwhile.
+    /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
+    /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
+    /// be. Returns `None` if the agent stops meanwhile.
     pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::Collected> {
         crate::gc::collect_now(&self.facilities, dry_run).await
     }
 
-    /// What collection did and has before it.
+    /// Returns the state of collection: what it did and has before it.
     pub fn collection(&self) -> watch::Receiver<GcState> {
         self.facilities.collection.subscribe()
     }
@@ -248,7 +248,7 @@ impl Agent {
 /// Closes log loop and store, so that nothing of the agent is left when `shutdown` returns.
 async fn close(facilities: Arc<Facilities>) {
     let deadline = Instant::now() + SHUTDOWN_GRACE;
-    // Whoever still holds it is a task that was dropped, and lets go at its next step.
+    // A holder that is left is a task that was dropped, and lets go at its next step.
     while Arc::strong_count(&facilities) > 1 && Instant::now() < deadline {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }

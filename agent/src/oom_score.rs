@@ -1,11 +1,11 @@
 //! Whom the kernel kills for memory: anybody rather than the agent.
 //!
-//! A child inherits the value of its parent. Drivers are given [`DEFAULT`] when they are placed, before they are asked to
-//! start anything, and so are their tasks.
+//! A child inherits the value of its parent. Drivers are given [`DEFAULT`] when they are placed, before they are asked
+//! to start anything, and so are their tasks.
 
 use std::io;
 
-/// What a process has that nobody cared for.
+/// The value of a process for which nobody set one.
 pub(crate) const DEFAULT: i16 = 0;
 
 /// Sets it for this process, and says so where that is not possible: the agent runs without it.

@@ -26,8 +26,8 @@ use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
 /// A task, whatever start of it.
 type Key = (AllocId, String);
 
-/// What tasks may want, with the part of the time, in percent, from which on it is told. Any waiting for memory means
-/// that its limit is too small; for disks and processors tasks wait in the best of times.
+/// The wants of tasks, each with the share of time, in percent, from which on it is told. Any waiting for memory means
+/// that its limit is too small. Tasks wait for disks and processors in the best of times.
 const WANTS: [(Want, u32); 3] = [(Want::Cpu, 80), (Want::Io, 50), (Want::Memory, 10)];
 
 /// Tells of each want of the node's tasks until the agent stops.
@@ -97,7 +97,7 @@ fn stalls(facilities: &Facilities, want: Want) -> BTreeMap<Key, Duration> {
     .collect()
 }
 
-/// Who stood still for `least` between two looks, and for how long.
+/// Returns the tasks that stood still for `least` between two looks, and for how long.
 fn stuck(
     before: &BTreeMap<Key, Duration>,
     after: &BTreeMap<Key, Duration>,

@@ -27,7 +27,7 @@ impl ProcessId {
         (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
     }
 
-    /// What `path` records.
+    /// Reads the record at `path`.
     pub(crate) fn load(path: &Path) -> Option<Self> {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }

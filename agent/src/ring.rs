@@ -5,14 +5,14 @@
 //! changes. Bytes are then moved by `splice(2)` from FIFO to file in this thread, many at a time:
 //! `pace` lets a busy FIFO fill before it is drained again.
 //!
-//! Why bytes are not read into a buffer and written from there: whoever is killed between the two
-//! has taken bytes from the FIFO that are in no file. `splice` takes exactly those that it wrote,
-//! in one system call that SIGKILL cannot part, so a killed agent neither loses nor repeats a byte,
-//! a full disk leaves them where they are, and a thousand idle streams need no buffers. The
-//! io_uring operation of that name is not used: it runs on worker threads, fifty times as dear.
-//! A file system that cannot take a splice is written by read and write, and the stream says so.
+//! Bytes are not read into a buffer and written from there. A process that is killed between the two has taken bytes
+//! from the FIFO that are in no file. `splice` takes exactly the bytes that it wrote, in one system call that SIGKILL
+//! cannot part. A killed agent thus neither loses nor repeats a byte, and a full disk leaves the bytes where they are.
+//! A thousand idle streams need no buffers. The io_uring operation of that name is not used: it runs on worker threads
+//! and costs fifty times as much. A file system that cannot take a splice is written by read and write, and the stream
+//! says so.
 //!
-//! What is deliberately absent: reading logs, FIFOs, rotation (`logs`).
+//! Absent on purpose: reading logs, FIFOs, rotation (`logs`).
 
 mod bucket;
 mod limits;
@@ -32,8 +32,8 @@ use crate::logs::{Fifo, OpenLogDirError, OpenLogError, RotateLimits};
 use crate::ring::limits::{COMMANDS_MAX, STARTS_MAX};
 use crate::ring::worker::Command;
 
-/// What a stream does with bytes that cannot be written, because the disk is full, or may not, because they are
-/// more than its rate.
+/// The treatment of bytes that cannot be written because the disk is full, or may not because they exceed the stream's
+/// rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
     /// Leaves them in the FIFO and tries again, so that the task blocks once that is full.
@@ -53,7 +53,7 @@ pub enum Transfer {
     Copy,
 }
 
-/// What waits for FIFOs to become readable.
+/// The mechanism that waits for FIFOs to become readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// io_uring, through tokio-uring.
@@ -74,7 +74,7 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Which engine is wanted.
+/// The choice of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring where the kernel allows it, else epoll.
@@ -87,7 +87,7 @@ pub enum EngineChoice {
 /// How to run the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingConfig {
-    /// Which engine is wanted.
+    /// The wanted engine.
     pub engine: EngineChoice,
     /// How bytes are moved.
     pub transfer: Transfer,
@@ -125,26 +125,26 @@ pub struct StreamSpec {
     pub dir: PathBuf,
     /// The stream's name, as `web.stdout`: files are `<name>.N`.
     pub name: String,
-    /// How much is kept.
+    /// The limits of what is kept.
     pub limits: RotateLimits,
-    /// What to do when the disk is full.
+    /// The treatment of bytes when the disk is full.
     pub on_full: OnFull,
-    /// How much is taken in a second; `None` for as much as comes.
+    /// The rate of taking bytes; `None` for as much as comes.
     pub rate: Option<RateLimit>,
     /// Nothing was ever written of it, as far as is known: files are not looked for before its first byte.
     pub begins: bool,
 }
 
-/// How much of a stream is taken in a second.
+/// The rate at which bytes of a stream are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// Bytes in a second, at least 1. As much may come at once after a pause of a second.
     pub bytes_per_second: u64,
-    /// What becomes of more. What still waits in the FIFO when the stream is detached is taken in any case.
+    /// The treatment of bytes beyond the rate. Bytes in the FIFO when the stream is detached are taken in any case.
     pub on_limit: OnFull,
 }
 
-/// What a stream did since it was attached.
+/// The counts of a stream since it was attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamStats {
     /// Bytes written to files.
@@ -159,13 +159,13 @@ pub struct StreamStats {
     pub offset: u64,
     /// System calls that moved bytes: `bytes / drains` is the batch.
     pub drains: u64,
-    /// Why the last try to write failed; `None` when it did not.
+    /// The reason why the last try to write failed; `None` when it did not.
     pub blocked: Option<String>,
     /// How bytes are moved.
     pub transfer: Transfer,
 }
 
-/// What a stream did in all, and what it left behind.
+/// The totals of a stream, and the bytes that it left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetachReport {
     /// The last numbers.
@@ -202,7 +202,7 @@ pub enum AttachError {
     Wait {
         /// The stream's name.
         name: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
@@ -278,7 +278,7 @@ impl LogRing {
         })
     }
 
-    /// What waits for FIFOs.
+    /// Returns the engine that waits for FIFOs.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -313,7 +313,7 @@ impl LogRing {
         .ok_or(StreamError::Unknown)
     }
 
-    /// What a stream did so far.
+    /// Returns the counts of a stream so far.
     ///
     /// # Errors
     ///

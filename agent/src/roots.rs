@@ -5,12 +5,12 @@
 //! <data>/roots/<allocation>/alloc    a link to what the group shares
 //! ```
 //!
-//! Nothing is copied: a root is a mount of the task's directory with mounts on it, and taking that one off takes all of
+//! Nothing is copied: a root is a mount of the task's directory with mounts on it. Taking that one off takes all of
 //! them off, whatever the task renamed meanwhile. Roots lie beside allocations' directories and never in them, so that
-//! whoever deletes, measures or sends those meets no mount. They are in the agent's mount namespace, which the
-//! plugins that it starts share. None of these mounts belongs to a peer group of the host's: what happens on them happens nowhere
-//! else. A root is there from before its task starts until that has ended; one that a crash left goes before the
-//! next start, with the allocation, or with `muster agent clean`.
+//! deleting, measuring or sending those meets no mount. They are in the agent's mount namespace, which the plugins that
+//! it starts share. None of these mounts belongs to a peer group of the host's, so changes to them stay local. A root
+//! is there from before its task starts until that has ended. A root that a crash left goes before the next start, with
+//! the allocation, or with `muster agent clean`.
 //!
 //! Absent: `/dev`, `/proc` and what the job mounts, which the driver makes, as under Nomad.
 
@@ -90,21 +90,21 @@ fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E)
     }
 }
 
-/// A root, as its driver is told of it.
+/// A root, as described to its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     /// In place of the allocation's directory.
     pub(crate) alloc_dir: PathBuf,
     /// The root itself.
     pub(crate) task_dir: PathBuf,
-    /// What `chroot_env` names and this machine has not.
+    /// The entries of `chroot_env` that this machine does not have.
     pub(crate) absent: Vec<PathBuf>,
 }
 
-/// What roots are made of.
+/// The parts that roots are made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Means<'a> {
-    /// What of the host is shown.
+    /// The host paths that are shown.
     pub(crate) env: &'a ChrootEnv,
     /// The agent's data directory.
     pub(crate) data: &'a Path,
@@ -138,8 +138,8 @@ pub(crate) fn build(
     })
 }
 
-/// Whether the process `pid` finds at `root` what the agent mounted there. One that ended meanwhile is told of by the
-/// start itself.
+/// Checks that the process `pid` finds at `root` what the agent mounted there. The start itself reports a process that
+/// ended meanwhile.
 fn seen_by(pid: u32, root: &Path) -> Result<(), RootError> {
     let its = PathBuf::from(format!("/proc/{pid}/root"));
     if !its.exists() {
@@ -198,7 +198,7 @@ fn mount_all(
     Ok(root)
 }
 
-/// What the host has at `path`, and whether it is a directory; `None` if there is nothing.
+/// Opens the host's entry at `path`, and says whether it is a directory; `None` if there is nothing.
 fn source(path: &Path, data: &Path) -> Result<Option<(OwnedFd, bool)>, RootError> {
     let source = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),

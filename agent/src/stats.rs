@@ -1,8 +1,8 @@
-//! What the node and its tasks use.
+//! The usage of the node and its tasks.
 //!
-//! One batch of eBPF look-ups for all tasks, one walk of an eBPF program over their cgroups, and of each the one file that
-//! tells kinds of memory. The files of a cgroup tell the rest of it where the program cannot walk, and where one
-//! allocation is asked for. `/proc` is read for the machine and for the agent itself, never for a task.
+//! One batch of eBPF look-ups serves all tasks, and one walk of an eBPF program serves their cgroups. Each cgroup adds
+//! the one file that tells kinds of memory. The files of a cgroup tell the rest where the program cannot walk, and
+//! where one allocation is asked for. `/proc` is read for the machine and for the agent itself, never for a task.
 
 mod values;
 
@@ -33,11 +33,11 @@ pub(crate) const NO_PRESSURE: &str =
 /// Why eBPF tells nothing of a task.
 pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
 
-/// What the node uses, with every task of it.
+/// Returns the usage of the node, with every task of it.
 ///
 /// # Errors
 ///
-/// Why nobody knows.
+/// The reason why the usage is not known.
 pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, String> {
     aside(facilities, None, |facilities, running| {
         let memory = meminfo();
@@ -110,11 +110,11 @@ fn collection(facilities: &Facilities) -> NodeCollection {
     }
 }
 
-/// What one allocation uses; `None` if none of its tasks runs.
+/// Returns the usage of one allocation; `None` if none of its tasks runs.
 ///
 /// # Errors
 ///
-/// Why nobody knows.
+/// The reason why the usage is not known.
 pub(crate) async fn alloc(
     facilities: &Arc<Facilities>,
     alloc_id: AllocId,
@@ -125,7 +125,7 @@ pub(crate) async fn alloc(
     all.map(|mut all| all.pop())
 }
 
-/// What tasks use: as far as they were `walked` by that, or else by their files.
+/// Returns the usage of tasks, from `walked` as far as it has them, or else from their files.
 fn allocs(
     facilities: &Facilities,
     running: Vec<Running>,
@@ -252,7 +252,7 @@ pub(crate) fn only_told_by(driver: &str) -> String {
 ///
 /// # Errors
 ///
-/// Why they tell nothing.
+/// The reason why they tell nothing.
 fn add_cgroup(
     stats: &mut TaskStats,
     live: &LiveTask,
@@ -477,7 +477,7 @@ mod tests {
         );
     }
 
-    /// What is counted in the kernel means the same to those who read it.
+    /// The buckets counted in the kernel are the same as those of the messages.
     #[test]
     fn buckets_of_programs_and_of_messages_are_the_same() {
         assert_eq!(bpf::BUCKETS, Histogram::BUCKETS);

@@ -1,10 +1,9 @@
-//! What of the node survives the agent: `agent.redb` in the data directory.
+//! The node's state that survives the agent: `agent.redb` in the data directory.
 //!
-//! One thread writes; a transaction takes whatever waits for it, so that a hundred tasks that start
-//! together share one `fsync`. Records are read once, when the store is opened. A database that
-//! cannot be read is set aside as `agent.redb.corrupt-<n>` and a new one begun: the agent then
-//! adopts what it finds running by the names of cgroups. The node's id is kept in a file of its own
-//! as well, because those names depend on it.
+//! One thread writes. A transaction takes every write that waits, so that a hundred tasks that start together share one
+//! `fsync`. Records are read once, when the store is opened. A database that cannot be read is set aside as
+//! `agent.redb.corrupt-<n>`, and a new one is begun. The agent then adopts what it finds running by the names of
+//! cgroups. The node's id is also kept in a file of its own, because those names depend on it.
 
 mod convert;
 mod lock;
@@ -52,10 +51,10 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
-/// What agents know of remote tasks, by allocation. Only allocations that have any are in it, and a database without it
-/// has none.
+/// The remote tasks that agents know, by allocation. Only allocations that have any are in it. A database without this
+/// table has none.
 const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote");
-/// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
+/// The remains that drivers and the kernel did not let go of, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 /// Networks that drivers made, by allocation. A database without it has none.
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
@@ -66,10 +65,10 @@ const META_SERVERS: &str = "servers";
 const META_APIS: &str = "apis";
 const META_CLUSTER_POLICY: &str = "cluster-policy";
 
-/// What is recorded of a task's newest start.
+/// The record of a task's newest start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TaskRecord {
-    /// Which start this is.
+    /// The number of this start.
     pub(crate) attempt: u32,
     /// The driver.
     pub(crate) driver: String,
@@ -85,25 +84,25 @@ pub(crate) struct TaskRecord {
     pub(crate) ended: Option<Ended>,
 }
 
-/// What is recorded of the end of a task.
+/// The record of the end of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ended {
     /// How its process ended.
     pub(crate) exit: Exit,
-    /// More about that, for people.
+    /// Details of the end, as text.
     pub(crate) detail: String,
     /// How the work of a one-off task ended.
     pub(crate) end: Option<Box<End>>,
 }
 
-/// What was found in the store.
+/// The content of the store.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     /// Allocations by id.
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
-    /// What drivers and the kernel did not let go of, by allocation and the driver's name for the task.
+    /// The remains that drivers and the kernel did not let go of, by allocation and the driver's name for the task.
     pub(crate) leftovers: BTreeMap<AllocId, BTreeMap<String, Leftover>>,
     /// Remote tasks of allocations that have any, in the order of the group.
     pub(crate) remote: BTreeMap<AllocId, Vec<RemoteTask>>,
@@ -142,7 +141,7 @@ pub enum OpenStoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
@@ -157,7 +156,7 @@ pub enum OpenStoreError {
     NodeId {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the id.
         #[source]
         source: muster_domain::id::ParseIdError,
     },

@@ -15,7 +15,7 @@ const WHO_THREAD: libc::c_int = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum IoPriority {
-    /// What goes with its niceness: class none.
+    /// The class that follows from the process's niceness: none.
     Default = 0,
     /// Only what nobody else wants.
     Idle = 3 << 13,
@@ -74,7 +74,7 @@ struct Dqblk {
     valid: u32,
 }
 
-/// What the kernel has of a project; 0 is no limit.
+/// The kernel's numbers of a project; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProjectQuota {
     /// Most bytes.
@@ -132,7 +132,7 @@ pub(crate) fn projects_are_limited(dir: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(u16::from_ne_bytes([state[2], state[3]]) & PROJECTS_ENFORCED != 0)
 }
 
-/// What the file system of `dir` has of a project. xfs keeps nothing of one that was never used.
+/// Returns the numbers that the file system of `dir` has of a project. xfs keeps nothing of one that was never used.
 pub(crate) fn project_quota(dir: BorrowedFd<'_>, project: u32) -> io::Result<ProjectQuota> {
     let mut found = Dqblk::default();
     match quotactl(dir, GET_QUOTA, project, (&raw mut found).cast()) {

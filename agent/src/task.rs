@@ -45,7 +45,7 @@ pub(crate) use recover::{Unrecorded, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
 
-/// Which task.
+/// The place of a task in its allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskAt {
     /// Its allocation.
@@ -140,7 +140,7 @@ impl Inputs {
 pub(crate) struct LiveTask {
     /// Its driver.
     pub(crate) slot: DriverSlot,
-    /// What is stored of it.
+    /// The stored record of the task.
     pub(crate) record: TaskRecord,
     /// Its cgroups; `None` if they were gone when it was looked for.
     pub(crate) cgroup: Option<TaskCgroup>,
@@ -150,7 +150,7 @@ pub(crate) struct LiveTask {
     pub(crate) elsewhere: Option<Vec<u8>>,
     /// It is not to be managed here any more.
     pub(crate) leaving: CancellationToken,
-    /// What its driver says that it uses.
+    /// The usage that its driver tells.
     pub(crate) usage: DriverUsage,
     /// How far it gets without a network policy, where this node can enforce none.
     pub(crate) reach: TaskReach,
@@ -194,12 +194,13 @@ impl LiveTask {
         cgroup.is_some_and(|cgroup| cgroup.is_populated().unwrap_or(true))
     }
 
-    /// Has whoever waits for its end leave it instead.
+    /// Makes the waiter for its end leave it instead.
     pub(crate) fn leave(&self) {
         self.leaving.cancel();
     }
 
-    /// Kills everything in its cgroup; of a task that is elsewhere, what its driver reaches. Returns why it may still run.
+    /// Kills everything in its cgroup, or for a task that is elsewhere what its driver reaches. Returns why it may
+    /// still run.
     pub(crate) async fn force(&self) -> Option<String> {
         let cgroup = self.cgroup.as_ref().filter(|_| self.is_here());
         let Some(cgroup) = cgroup else {
@@ -220,7 +221,7 @@ impl LiveTask {
     }
 }
 
-/// What no task ignores.
+/// The signal that no task can ignore.
 const FORCE_SIGNAL: &str = "SIGKILL";
 
 /// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
@@ -233,7 +234,7 @@ pub(crate) async fn run(
     inputs: Inputs,
 ) {
     let begun = {
-        // A driver that is not there is told of by the start itself.
+        // The start itself reports a driver that is not there.
         let slot = facilities.drivers.named(&task.task().driver);
         let _room = match slot {
             Some(slot) => slot.room().await,

@@ -35,15 +35,15 @@ pub(crate) struct TaskEnv {
 /// Where a task finds its directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// What all tasks of the group share.
+    /// The directory that all tasks of the group share.
     shared: PathBuf,
     /// Its own.
     local: PathBuf,
     /// Its secrets.
     secrets: PathBuf,
-    /// What it may forget.
+    /// Its temporary files.
     tmp: PathBuf,
-    /// What a relative destination of a mount begins at.
+    /// The directory at which a relative destination of a mount begins.
     pub(crate) root: PathBuf,
 }
 
@@ -73,7 +73,7 @@ impl Places {
 }
 
 impl TaskEnv {
-    /// What the network of a whole allocation may refer to: the node, and whose instance it is.
+    /// The environment for the network of a whole allocation: facts of the node and of the job's instance.
     pub(crate) fn of_alloc(desired: &DesiredAlloc, spec: &NodeSpec) -> Self {
         let job = &desired.job.spec;
         let group = desired.group().map_or("", |group| &group.name);
@@ -119,7 +119,7 @@ impl TaskEnv {
             .iter()
             .map(|(name, value)| (name.clone(), env.interpolate(value)))
             .collect();
-        // What the job says wins over everything but the allocation's own facts.
+        // Variables of the job win over everything but the allocation's own facts.
         for (name, value) in own {
             if !clean_name(&name).starts_with("NOMAD_") {
                 env.vars.insert(name, value);
@@ -317,7 +317,8 @@ fn add_ports(vars: &mut BTreeMap<String, String>, at: &TaskAt, address: &str, ow
     }
 }
 
-/// A port of a task's own network: under its label for the task, under the name of its task and its label for the others.
+/// A port of a task's own network: under its label for the task, under the name of its task and its label for the
+/// others.
 fn add_task_port(
     vars: &mut BTreeMap<String, String>,
     port: &AllocatedPort,

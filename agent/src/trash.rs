@@ -1,10 +1,9 @@
-//! The trash: what was destroyed waits here for its deletion, which nobody waits for.
+//! The trash: destroyed directories wait here for their deletion, which nobody waits for.
 //!
-//! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any
-//! point leaves entries that the next agent finds, and memory holds a bounded number of names. A few
-//! threads of the lowest priority delete ([`delete`]), of the usual one while somebody waits for it, and give way to what
-//! starts ([`way`]). An entry
-//! that cannot be deleted is told, counted and tried again after a pause, while the others go on.
+//! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any point leaves
+//! entries that the next agent finds. Memory holds a bounded number of names. A few threads of the lowest priority
+//! delete ([`delete`]), of the usual one while somebody waits for it. They wait while any task is starting ([`way`]).
+//! An entry that cannot be deleted is told, counted and tried again after a pause, while the others go on.
 //!
 //! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
 
@@ -43,10 +42,10 @@ use self::way::Way;
 
 /// Name of the trash of a directory that is on another file system than the first trash.
 const BESIDE: &str = ".trash";
-/// What `statfs(2)` calls ext2, ext3 and ext4.
+/// The magic number of ext2, ext3 and ext4 in `statfs(2)`.
 const EXT4_MAGIC: i64 = 0xEF53;
 
-/// What the trash holds and did.
+/// The contents of the trash and its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrashState {
     /// Entries known to wait; more may be in the trash when it is [`TrashState::unread`].
@@ -59,7 +58,7 @@ pub struct TrashState {
     pub refused: Vec<(String, String)>,
     /// Entries deleted since the start.
     pub entries: u64,
-    /// What was deleted since the start.
+    /// Everything deleted since the start.
     pub deleted: Deleted,
     /// Deletions that failed since the start.
     pub failures: u64,
@@ -67,10 +66,10 @@ pub struct TrashState {
     pub busy: Duration,
 }
 
-/// What a trash did since the start, in short.
+/// The counts of a trash since the start, in short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrashCounts {
-    /// What was deleted.
+    /// Everything deleted.
     pub(crate) deleted: Deleted,
     /// Deletions that failed.
     pub(crate) failures: u64,
@@ -224,7 +223,7 @@ impl Trash {
     ///
     /// # Errors
     ///
-    /// What the kernel said; `dir` is where it was.
+    /// The error of the kernel; `dir` is where it was.
     pub fn discard(&self, dir: &Path, name: &str) -> io::Result<()> {
         let first = self.shared.root(0);
         let moved = match rename(dir, &first, name) {
@@ -255,14 +254,15 @@ impl Trash {
         }
     }
 
-    /// Somebody waits for what is deleted now and next: until all that can be deleted is, the threads have the priority of
-    /// everybody else, and give way to what starts alone. On a busy machine they would hardly ever run otherwise.
+    /// Has the threads hurry, as somebody waits for the deletions of now and next. Until all that can be deleted is,
+    /// they have the priority of other threads and wait for starts alone. On a busy machine they would hardly ever run
+    /// otherwise.
     pub fn hurry(&self) {
         self.shared.haste().set(true);
     }
 
-    /// Something starts: until what this gives is dropped, deletion waits before each file, for as long as a start takes
-    /// and no longer.
+    /// Announces a start. Until the returned value is dropped, deletion waits before each file, for as long as a start
+    /// takes and no longer.
     #[must_use]
     pub fn start_of(&self) -> Start {
         self.shared.way.take();
@@ -282,7 +282,7 @@ impl Trash {
         self.shared.work.notify_all();
     }
 
-    /// What it holds and did.
+    /// The contents of the trash and its counts.
     #[must_use]
     pub fn state(&self) -> TrashState {
         let queue = self.shared.locked();
@@ -304,7 +304,7 @@ impl Trash {
         }
     }
 
-    /// What it did, without looking at each entry.
+    /// The counts of the trash, without a look at each entry.
     pub(crate) fn counts(&self) -> TrashCounts {
         let queue = self.shared.locked();
         TrashCounts {
@@ -339,7 +339,7 @@ impl Trash {
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         {
-            // Whoever looked before has begun to wait now.
+            // A thread that looked before has begun to wait by now.
             let _queue = self.shared.locked();
             self.shared.work.notify_all();
         }

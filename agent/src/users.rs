@@ -1,9 +1,9 @@
 //! Users of tasks that name none and whose driver runs tasks as users that no database knows.
 //!
-//! Each such task has a number of its own, user and group in one, from a range that the operator keeps free of others. It has
-//! it from its first start until its allocation is destroyed, so that what it wrote is nobody else's meanwhile. Who has which is
-//! stored before a task is started; a task that runs although the store was lost says it itself, by the configuration in its handle.
-//! Two agents on one machine need ranges of their own.
+//! Each such task has a number of its own, user and group in one. The number is from a range that the operator keeps
+//! free of others. The task has it from its first start until its allocation is destroyed, so that its files are nobody
+//! else's meanwhile. The holders of numbers are stored before a task is started. A task that runs although the store
+//! was lost has its number in the configuration of its handle. Two agents on one machine need ranges of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -96,7 +96,7 @@ struct Held {
 }
 
 impl WorkloadUsers {
-    /// What tasks of earlier agents have, which may be outside of the range.
+    /// Creates the table with the numbers that tasks of earlier agents have, which may be outside of the range.
     pub(crate) fn new(range: UserRange, by_task: BTreeMap<AllocId, BTreeMap<String, u32>>) -> Self {
         let taken: BTreeSet<u32> = by_task
             .values()
@@ -184,7 +184,7 @@ impl Held {
     }
 }
 
-/// What a driver is told for `user`.
+/// The name that a driver gets as `user`.
 pub(crate) fn name_of(number: u32) -> String {
     format!("{NAME_PREFIX}{number}")
 }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(users.take(SECOND, "a"), Ok(10));
     }
 
-    /// Whoever died last may have files that are still looked at.
+    /// A number that was given back last is given last: its task may have files that are still looked at.
     #[test]
     fn a_number_that_was_given_back_rests() {
         let users = fresh();

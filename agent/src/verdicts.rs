@@ -1,4 +1,4 @@
-//! The newest verdicts on packets of the node's tasks, for whoever asks.
+//! The newest verdicts on packets of the node's tasks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use crate::bpf::{Direction, ToldVerdict};
 use crate::facilities::{Facilities, now};
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 
-/// The newest verdicts of all tasks, each with its number among those of its allocation: whoever reads too slowly sees by
-/// the numbers how many he missed.
+/// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
+/// by the numbers how many it missed.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictLog {
     kept: Mutex<Kept>,
@@ -44,8 +44,8 @@ impl VerdictLog {
         }
     }
 
-    /// Those of an allocation after number `after`: the newest of them, oldest first; and the number of its newest. A
-    /// number that is yet to come is an earlier agent's: all are new to whoever has it.
+    /// The newest verdicts of an allocation after number `after`, oldest first, and the number of its newest. A number
+    /// higher than the newest came from an earlier agent: then all verdicts are new.
     fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
         let kept = self.locked();
         let last = kept.newest.get(&alloc_id).copied().unwrap_or(0);
@@ -149,7 +149,7 @@ fn wall_time(at_ns: u64) -> Timestamp {
     Timestamp(now().0.saturating_sub(monotonic.saturating_sub(at_ns)))
 }
 
-/// What the rules of an allocation's tasks met, and its verdicts after number `after`.
+/// The counts of the rules of an allocation's tasks, and its verdicts after number `after`.
 pub(crate) fn alloc(
     facilities: &Facilities,
     alloc_id: AllocId,
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(numbers(9), (vec![1, 2, 3], 3), "an earlier agent's number");
     }
 
-    /// Whatever others are told meanwhile.
+    /// A slow reader sees by the numbers how many verdicts it missed, even if other allocations have many meanwhile.
     #[test]
     fn a_slow_reader_sees_by_the_numbers_what_he_missed() {
         let log = VerdictLog::default();

@@ -48,7 +48,7 @@ pub(crate) enum VolumeError {
     },
 }
 
-/// What the driver is to show in the task, of what the node `offers`.
+/// The mounts that the driver shows in the task, out of the volumes that the node `offers`.
 pub(crate) fn mounts(
     group: &TaskGroup,
     task: &Task,

@@ -36,7 +36,7 @@ pub enum EnsureBpffsError {
     MakeDirectory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -45,9 +45,9 @@ pub enum EnsureBpffsError {
         "mount a bpffs at {path}: is it allowed here, and does the kernel have CONFIG_BPF_SYSCALL?"
     )]
     Mount {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: nix::Error,
     },
@@ -59,9 +59,9 @@ pub enum UnmountBpffsError {
     /// The kernel did not unmount it.
     #[error("unmount the bpffs at {path}: a process still uses a file in it")]
     Unmount {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: nix::Error,
     },
@@ -70,7 +70,7 @@ pub enum UnmountBpffsError {
     RemoveDirectory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },

@@ -42,16 +42,16 @@ pub enum ReadTypesError {
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
     /// The data is not what the format says.
     #[error("the kernel's types are malformed at byte {at}: {what}")]
     Malformed {
-        /// Where.
+        /// The offset, in bytes.
         at: usize,
-        /// What was expected there.
+        /// The expected content.
         what: &'static str,
     },
     /// The kernel has no such structure.

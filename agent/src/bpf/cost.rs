@@ -1,4 +1,4 @@
-//! What the node's programs cost, as the kernel itself measures it.
+//! The cost of the node's programs, as the kernel itself measures it.
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsRawFd as _, time::Duration};
 
@@ -9,7 +9,7 @@ use aya::{
 
 use crate::bpf::{empty, load};
 
-/// What one program cost while it was measured.
+/// The cost of one program while it was measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
     /// Its name.
@@ -36,7 +36,7 @@ pub enum MeasureCostError {
         "what eBPF programs cost cannot be measured: run this as root with CAP_SYS_ADMIN, on Linux 5.8 or newer"
     )]
     Enable(#[source] io::Error),
-    /// What it measured could not be read.
+    /// The measured values could not be read.
     #[error("what the kernel measured of eBPF programs cannot be read")]
     Read(#[source] io::Error),
 }
@@ -90,7 +90,7 @@ fn measure_each(time: Duration) -> Result<BTreeMap<u32, ProgramCost>, MeasureCos
 fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
     let mut totals = BTreeMap::new();
     for program in loaded_programs() {
-        // One that went away while the list was made is no error.
+        // A program that went away while the list was made causes no error.
         let Ok(program) = program else { continue };
         let Some(name) = our_name(&program) else {
             continue;
@@ -114,7 +114,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     load::pin_names().chain(empty::NAMES)
 }
 
-/// What the kernel keeps of a program's name (`BPF_OBJ_NAME_LEN`, an end included).
+/// The part of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, an end included).
 fn kept(name: &str) -> &str {
     name.get(..15).unwrap_or(name)
 }
@@ -147,7 +147,7 @@ mod tests {
         tests::node::{CHILD_VAR, Node, poll},
     };
 
-    /// What the kernel says of the program that the agent runs itself.
+    /// The kernel's `fdinfo` of the program that the agent runs itself.
     fn fdinfo(bpf: &Bpf) -> String {
         let fd = bpf.charge_running.as_raw_fd();
         fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap()

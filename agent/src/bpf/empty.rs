@@ -93,7 +93,7 @@ impl EmptyPrograms {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn attach(cgroup: &Path) -> io::Result<Self> {
         let cgroup = File::open(cgroup)?;
         let switch = load(AT_TRACEPOINT, Self::SWITCH, 0)?;
@@ -105,12 +105,12 @@ impl EmptyPrograms {
         Ok(Self { _links: links })
     }
 
-    /// Attaches the one at packets, which lets everything pass, to this cgroup alone and in the way that puts one in the
-    /// place of its ancestors', as who would be rid of theirs might try. It goes with the cgroup.
+    /// Attaches the one at packets, which lets everything pass, to this cgroup alone. It takes the place of the
+    /// programs of the cgroup's ancestors, as a task that wants to avoid them might try. It goes with the cgroup.
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn attach_over(cgroup: &Path) -> io::Result<()> {
         let cgroup = File::open(cgroup)?;
         let packet = load(AT_PACKETS, Self::PACKET, 1)?;

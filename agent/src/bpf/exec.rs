@@ -16,7 +16,7 @@ pub struct ExitRecord {
     pub pid: u32,
     /// When the process was started, in nanoseconds since boot.
     pub start_boottime_ns: u64,
-    /// What `wait` reports for it.
+    /// The status that `wait` reports for it.
     pub wait_status: i32,
     /// When it ended, in nanoseconds since boot.
     pub at_boottime_ns: u64,

@@ -1,4 +1,4 @@
-//! What the kernel keeps of all tasks' groups, by one walk over each hierarchy.
+//! The counters that the kernel keeps of all tasks' groups, by one walk over each hierarchy.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use crate::bpf::{
     map::{PinnedMap, open_pinned, walk_cgroups},
 };
 
-/// What was found of tasks' groups in one hierarchy, by their ids in it.
+/// The rows of tasks' groups in one hierarchy, by their ids in it.
 pub type GroupRows = HashMap<CgroupId, GroupRow, IdHash>;
 
 /// The maps of the stem `group`, and its program.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) rows: PinnedMap<u32, GroupRow>,
-    /// Where the walk is. Who walks has it.
+    /// The position of the walk. A walk holds the lock.
     pub(super) walk: Mutex<PinnedMap<u32, GroupWalk>>,
     /// `None` where the kernel refused it.
     pub(super) program: Option<OwnedFd>,

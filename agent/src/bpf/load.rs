@@ -22,8 +22,8 @@ use thiserror::Error;
 
 use crate::bpf::{limits::VERIFIER_LOG_LINES_MAX, nat};
 
-/// Programs on tracepoints, and which. The kernel keeps the first fifteen bytes of a program's name, by which they are told
-/// apart when it is asked what they cost.
+/// Programs on tracepoints, each with its tracepoint. The kernel keeps the first fifteen bytes of a program's name. By
+/// them the programs are told apart when their cost is measured.
 const TRACEPOINTS: [(&str, &str); 5] = [
     ("sched_switch", "sched_switch"),
     ("process_fork", "sched_process_fork"),
@@ -36,7 +36,7 @@ const TRACEPOINTS: [(&str, &str); 5] = [
 #[derive(Clone, Copy)]
 struct Part {
     program: &'static str,
-    /// What it counts, by name.
+    /// The name of the part that it counts.
     part: &'static str,
     /// Whether this kernel keeps what it reads.
     can: fn(&Facts) -> bool,
@@ -99,11 +99,11 @@ pub(super) const CHARGE_RUNNING: &str = "charge_running";
 /// The program that walks over groups when the agent asks.
 pub(super) const WALK_GROUPS: &str = "walk_groups";
 
-/// What [`Absent`] calls waiting for a CPU.
+/// The name of waiting for a CPU in [`Absent`].
 pub(super) const RUN_DELAY: &str = "run_delay";
 
-/// What this load cannot count, and why. The reasons are kept beside the programs, as links that lead nowhere, for
-/// the agents that adopt them.
+/// The parts that this load cannot count, each with the reason. The reasons are kept beside the programs, as links that
+/// lead nowhere, for the agents that adopt them.
 pub(super) type Absent = BTreeMap<&'static str, String>;
 
 /// Why the programs could not be loaded.
@@ -128,7 +128,7 @@ pub enum LoadProgramsError {
     Refused {
         /// The program.
         program: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
         /// The end of the verifier's log.
         log: String,
@@ -138,7 +138,7 @@ pub enum LoadProgramsError {
     Attach {
         /// The program.
         program: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: ProgramError,
     },
@@ -147,7 +147,7 @@ pub enum LoadProgramsError {
     NoLink {
         /// The program.
         program: &'static str,
-        /// What aya said.
+        /// The error of aya.
         #[source]
         source: LinkError,
     },
@@ -156,9 +156,9 @@ pub enum LoadProgramsError {
     Pin {
         /// The program.
         program: &'static str,
-        /// Where.
+        /// The path of the pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: PinError,
     },
@@ -167,7 +167,7 @@ pub enum LoadProgramsError {
     KeepReason {
         /// The link.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -176,7 +176,7 @@ pub enum LoadProgramsError {
     MakeDirectory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -255,12 +255,12 @@ fn pin_classifier(
     pin_at(name, programs, |path| program.pin(path))
 }
 
-/// What the load in `programs` cannot count.
+/// The parts that the load in `programs` cannot count.
 pub(super) fn absent(programs: &Path) -> Absent {
     let parts = PARTS.iter().map(|part| (part.program, part.part));
     let parts = parts.chain([(RUN_DELAY, RUN_DELAY)]);
     let reasons = parts.filter_map(|(pin, part)| {
-        // A pin is no link, and then nothing is absent.
+        // A pin is not a link, and then nothing is absent.
         let reason = fs::read_link(programs.join(pin)).ok()?;
         Some((part, reason.to_string_lossy().into_owned()))
     });
@@ -282,7 +282,7 @@ fn load_part(
         attach_tracepoint(ebpf, program, program, btf).map_err(|error| {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             let text = error.to_string();
-            // What the verifier said is for whoever builds programs.
+            // The verifier's log is left out: it helps only those who build programs.
             let first = text.lines().next().unwrap_or_default();
             source.map_or_else(|| first.to_owned(), |source| format!("{first}: {source}"))
         })

@@ -35,7 +35,7 @@ const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_ITER_CREATE: libc::c_long = 33;
 
-/// What a program of iterators is attached as (`BPF_TRACE_ITER`).
+/// The attach type of a program of iterators (`BPF_TRACE_ITER`).
 const TRACE_ITER: u32 = 28;
 /// A group and all below it, each before those below it (`BPF_CGROUP_ITER_DESCENDANTS_PRE`).
 const DESCENDANTS_FIRST: u32 = 2;
@@ -479,7 +479,8 @@ pub(super) fn walk_cgroups(program: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io:
     io::copy(&mut iterator, &mut io::sink()).map(drop)
 }
 
-/// What a program on devices does with `packet` on `device`, and what the packet is then. Nothing is sent.
+/// Runs a program on devices with `packet` on `device`. Returns the program's answer and the packet after it. No packet
+/// is sent.
 pub(super) fn run_on_packet(
     program: BorrowedFd<'_>,
     packet: &[u8],

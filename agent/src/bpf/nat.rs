@@ -49,7 +49,7 @@ impl Nat {
         self.programs.clone()
     }
 
-    /// What the program for packets that come in or go out by `device` does with one.
+    /// Runs the program for packets that come in or go out by `device` on one packet.
     pub(super) fn judge(
         &self,
         inward: bool,

@@ -17,7 +17,7 @@ pub(super) struct Net {
 }
 
 impl Net {
-    /// What each CPU keeps of the task's traffic; `None` if it is not registered.
+    /// The counters of each CPU of the task's traffic; `None` if it is not registered.
     pub(super) fn of(&self, task: CgroupId, slot: Option<u32>) -> io::Result<Option<Vec<Traffic>>> {
         let Some(slot) = slot else {
             return self.counters.lookup(task);

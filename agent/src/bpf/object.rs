@@ -70,7 +70,7 @@ pub enum FindObjectError {
     /// The path of this program could not be read.
     #[error("no eBPF object: cannot learn where this program is: {source}")]
     NoProgram {
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The file could not be read.
@@ -78,7 +78,7 @@ pub enum FindObjectError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The path names something else than a regular file.

@@ -26,7 +26,7 @@ pub(super) struct Oom {
 }
 
 impl Oom {
-    /// What is known of `task`; `None` if the kernel killed none of its processes for memory.
+    /// The record of `task`; `None` if the kernel killed none of its processes for memory.
     pub(super) fn of(&self, task: CgroupId) -> io::Result<Option<OomRecord>> {
         let entries = self.entries.lookup(task)?;
         Ok(entries

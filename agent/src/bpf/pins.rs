@@ -1,4 +1,4 @@
-//! What is pinned, and where.
+//! The pins of the node, and their places.
 //!
 //! ```text
 //! <pin dir>/maps-<layout>/<MAP>                 one set, adopted by every load of the programs
@@ -72,7 +72,7 @@ impl Pins {
 ///
 /// # Errors
 ///
-/// What the kernel says of a pin that cannot be removed; `pin_dir` that is not there is no error.
+/// The error of the kernel for a pin that cannot be removed. A `pin_dir` that is not there causes none.
 pub fn remove_pins(pin_dir: &Path) -> io::Result<()> {
     absent_is_fine(fs::remove_dir_all(pin_dir))
 }

@@ -4,9 +4,10 @@
 //! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
 //! can still be reading it: one that read the fence before it was changed may look addresses up after.
 //!
-//! What rules counted goes on under the task's next policies, and under the next agent (`kept.rs`).
+//! Counts of rules go on under the task's next policies, and under the next agent (`kept.rs`).
 //!
-//! One change comes after the other. Readers wait for none, but of the counts of the task whose policies change (`counts.rs`).
+//! Changes come one after the other. A reader waits for none, except for the counts of the task whose policies change
+//! (`counts.rs`).
 
 mod counts;
 mod kept;
@@ -79,7 +80,7 @@ pub(super) struct Policy {
     kept: Kept,
     /// At [`CHANGES`], how often the policies of a task were changed.
     active: PinnedMap<u32, u64>,
-    /// Whoever changes a policy holds it all the while.
+    /// A change of a policy holds this lock from its beginning to its end.
     loaded: Mutex<Loaded>,
     /// Taken after the other, and for moments.
     known: Mutex<Known>,
@@ -88,7 +89,7 @@ pub(super) struct Policy {
 /// See [`Policy::active`].
 const CHANGES: u32 = 1;
 
-/// What is in the maps.
+/// The content of the maps.
 #[derive(Debug, Default)]
 struct Loaded {
     /// The number that was given last.
@@ -99,11 +100,11 @@ struct Loaded {
     /// Policies that nobody has, which programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, Entry)>,
     room: Room,
-    /// Of the agent before, as far as this one has not taken it over.
+    /// The state of the agent before, as far as this one has not taken it over.
     earlier: Earlier,
 }
 
-/// What readers ask for.
+/// The state that readers use.
 #[derive(Debug, Default)]
 struct Known {
     tasks: BTreeMap<CgroupId, Arc<Fenced>>,
@@ -137,7 +138,7 @@ impl Rules {
     }
 }
 
-/// What a task has: its policies, ingress and egress, and the rest.
+/// The policies of a task, ingress and egress, and the rest of its fence.
 #[derive(Debug)]
 struct Fenced {
     numbers: [u32; 2],
@@ -287,7 +288,7 @@ impl Policy {
             .set_ports(task, ports_before, ports)
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| {
-                // What is met from here on until the fence is another may be forgotten.
+                // Counts from here until the fence is changed may be lost.
                 let changed = changed.as_ref();
                 floor = changed.map(|past| self.floor(task, past, &traffic));
                 self.set_fence(task, fence)
@@ -331,7 +332,7 @@ impl Policy {
         let before = first(self.rates.lookup(task)?).unwrap_or_default();
         let price = |rates: Rates| [rates.ingress.ps_per_byte, rates.egress.ps_per_byte];
         if price(before) == price(rates) {
-            // What is not paid for stays so.
+            // Unchanged rates stay as they are, with what is not paid for yet.
             return Ok(());
         }
         self.rates.set_all(task, rates)
@@ -546,7 +547,7 @@ impl Policy {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the task has, and whether that is being changed.
+    /// The fence of the task, and whether that is being changed.
     fn fenced(&self, task: CgroupId) -> (Option<Arc<Fenced>>, bool) {
         let known = self.known();
         let fenced = known.tasks.get(&task).map(Arc::clone);
@@ -621,9 +622,9 @@ fn sweep_leaves<K: Plain>(
     Ok(())
 }
 
-/// In the order in which prefixes of a policy are removed: a program that still reads it finds an address in the narrowest
-/// prefix as long as there is one, and then nothing, which refuses. Were the narrow ones removed first, it would find
-/// what holds for addresses around.
+/// Sorts prefixes of a policy in the order in which they are removed, the widest first. A program that still reads the
+/// policy finds an address in the narrowest prefix as long as there is one, and then nothing, which refuses. If the
+/// narrow ones were removed first, it would find the rule for the addresses around.
 fn widest_first<T>(
     nets: impl IntoIterator<Item = T>,
     length: impl Fn(&T) -> u32,
@@ -657,7 +658,7 @@ fn first<V: Copy>(values: Option<Vec<V>>) -> Option<V> {
     values.and_then(|values| values.first().copied())
 }
 
-/// Which intervals are free: first fit.
+/// The free intervals: first fit.
 #[derive(Debug)]
 struct Room {
     /// Free ranges: first and length.

@@ -27,8 +27,8 @@ pub(super) struct Slots {
     book: Mutex<Book>,
 }
 
-/// Whose slots are, as far as this agent gave them or found them given. To read the map of them instead would be one more
-/// look-up of every task in each collection.
+/// The owners of slots, as far as this agent gave them or found them given. Reading the map of them instead would cost
+/// one more look-up for every task in each collection.
 pub(super) type Given = HashMap<CgroupId, u32, IdHash>;
 
 impl Slots {
@@ -113,13 +113,13 @@ pub(super) fn among<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
     slots.max().map_or(0, |last| *last as usize + 1)
 }
 
-/// Who has which slot.
+/// The owners of the slots, and the slots without an owner.
 #[derive(Debug)]
 struct Book {
     given: Given,
-    /// Those that nobody has.
+    /// Slots without an owner.
     free: BTreeSet<u32>,
-    /// Those of nobody in which programs may still be counting, and since when.
+    /// Slots without an owner in which programs may still be counting, each with the time of its release.
     retired: VecDeque<(Instant, u32)>,
 }
 

@@ -28,7 +28,7 @@ pub struct ToldVerdict {
     pub at_ns: u64,
     /// The task.
     pub task: CgroupId,
-    /// Which way it went.
+    /// The direction of the packet.
     pub direction: Direction,
     /// The rule that decided.
     pub rule: String,
@@ -82,7 +82,7 @@ impl Verdicts {
     ///
     /// # Errors
     ///
-    /// What the kernel said of the wait.
+    /// The error of the kernel on the wait.
     pub async fn next(&mut self, bpf: &Bpf, mut each: impl FnMut(ToldVerdict)) -> io::Result<()> {
         let mut ready = self.ring.readable_mut().await?;
         while let Some(item) = ready.get_inner_mut().0.next() {

@@ -1,4 +1,4 @@
-//! What programs of an allocation with a network of its own read of names: `/etc/hosts`, `/etc/resolv.conf`.
+//! The files in which programs of an allocation with its own network look up names: `/etc/hosts`, `/etc/resolv.conf`.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::task_env::TaskEnv;
 
 /// Where systemd's resolver says whom it asks, for those that cannot ask it.
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
-/// What the machine asks.
+/// The configuration of the machine's own resolver.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Bytes of a configuration that is believed.
 const CONFIG_BYTES_MAX: u64 = 64 * 1_024;
@@ -72,7 +72,7 @@ fn resolv_conf() -> Option<String> {
     Some(behind.unwrap_or(reachable))
 }
 
-/// What a group says, in the words of drivers, with references filled in from `env`.
+/// The group's DNS settings as drivers take them, with references filled in from `env`.
 pub(crate) fn told(dns: &DnsConfig, env: &TaskEnv) -> Dns {
     let DnsConfig {
         servers,

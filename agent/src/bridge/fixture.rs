@@ -20,7 +20,7 @@ use super::workshop::{self, Made, Order, door_mac, inside_mac};
 use super::{DEFAULT_SUBNET, NodeNetwork};
 use crate::bpf::{Bpf, BpfConfig};
 
-/// What measurements say went wrong.
+/// The error of a measurement.
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// The machine's port that leads to the first network; the next to the next.
@@ -49,7 +49,7 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn open(config: &BpfConfig) -> Result<Self, Failed> {
         let bpf = Bpf::open(config)?;
         let node_id = muster_domain::id::NodeId(*uuid::Uuid::new_v4().as_bytes());
@@ -74,7 +74,7 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn make(&mut self) -> Result<(), Failed> {
         let number = self.made.len();
         let (done, made) = oneshot::channel();
@@ -114,7 +114,7 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn make_bare(&mut self) -> Result<(), Failed> {
         let number = u32::try_from(self.bare.len())?;
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 27, 0, 2)) + number);
@@ -164,7 +164,7 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn remove_bare(&mut self) -> Result<(), Failed> {
         for bare in self.bare.drain(..) {
             self.netlink.remove_device(bare.door)?;
@@ -214,7 +214,7 @@ impl Networks {
     ///
     /// # Errors
     ///
-    /// What the kernel said.
+    /// The error of the kernel.
     pub fn forget(&self, task: u64) -> Result<(), Failed> {
         Ok(self.bpf.forget(task)?)
     }

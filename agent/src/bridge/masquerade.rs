@@ -24,7 +24,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 use super::failing;
 
-/// What names of doors begin with.
+/// Prefix of the names of doors.
 pub(super) const DOOR_PREFIX: &str = "mu-";
 /// Ports that what goes out comes from: above those that the scheduler gives away by itself (20000 to 32000),
 /// so that an answer is not taken for a call of a published port.

@@ -50,7 +50,7 @@ pub(crate) struct Netlink {
 pub(super) struct Device {
     pub(super) index: u32,
     pub(super) name: String,
-    /// What whoever made it wrote to it; empty if nothing.
+    /// The text that its maker wrote to it; empty if there is none.
     pub(super) alias: String,
     pub(super) is_ethernet: bool,
     pub(super) is_up: bool,

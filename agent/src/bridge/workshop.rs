@@ -1,7 +1,7 @@
 //! The thread that makes networks: it enters namespaces, which no other thread of the agent does.
 //!
-//! What is half made goes away with its namespace, and the namespace with whoever has it open: a crash of
-//! the agent leaves nothing that no process is in.
+//! A network that is half made goes away with its namespace, and the namespace with the process that has it open. So a
+//! crash of the agent leaves nothing that no process is in.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -41,7 +41,7 @@ pub(super) struct Made {
     pub(super) namespace: OwnedFd,
 }
 
-/// What the thread is asked for.
+/// A request to the thread.
 #[derive(Debug)]
 pub(super) enum Order {
     /// A network for the allocation whose door has this name: in the namespace that somebody else made, or else in one
@@ -115,7 +115,7 @@ struct Machine {
 impl Workshop {
     fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
         while let Some(order) = inbox.blocking_recv() {
-            // Whoever asked may have stopped waiting; what was made for him goes away with the answer.
+            // The requester may have stopped waiting; then the result goes away with the answer.
             match order {
                 Order::Make {
                     name,
@@ -215,7 +215,7 @@ impl Workshop {
             alias,
         };
         let kernel = BridgeError::kernel;
-        // What a start that was broken off left, whose namespace is not gone yet.
+        // A start that was broken off may have left a door whose namespace is not gone yet.
         if let Ok(Some(old)) = machine.netlink.device(name) {
             if old.alias != alias {
                 let name = name.to_owned();
@@ -433,8 +433,8 @@ impl Machine {
 
     /// Back to the machine's namespace.
     fn come_back(&self) {
-        // The namespace is open and was this thread's: there is no reason for which this could fail, and in
-        // another one the thread would do harm.
+        // The namespace is open and was this thread's, so this cannot fail. In another namespace the thread would do
+        // harm.
         setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET)
             .expect("the thread may enter the namespace it came from");
     }
@@ -493,7 +493,8 @@ fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
     inside.add_default_route(device, gateway)
 }
 
-/// Detaches the programs with `handle` from the machine's devices and removes the rule in `table`. Says whether there was one.
+/// Detaches the programs with `handle` from the machine's devices and removes the rule in `table`. Returns whether
+/// there was one.
 pub(super) fn undo(table: &str, handle: u32) -> io::Result<bool> {
     let removed = masquerade::remove(table)?;
     let mut netlink = Netlink::open()?;

@@ -12,7 +12,7 @@ pub enum CgroupFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -21,9 +21,9 @@ pub enum CgroupFileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The value.
         value: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -32,9 +32,9 @@ pub enum CgroupFileError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What it reads.
+        /// The text that it reads.
         text: String,
-        /// What it should.
+        /// The expected format.
         expected: &'static str,
     },
 }

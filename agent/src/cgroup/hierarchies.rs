@@ -1,4 +1,4 @@
-//! Which hierarchies this host has, and where in each of them this process is.
+//! The hierarchies of this host, and the place of this process in each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -95,7 +95,7 @@ pub enum ControllerMode {
 }
 
 impl ControllerMode {
-    /// As in attributes: `v2`, `v1`, `absent`.
+    /// The name in attributes: `v2`, `v1`, `absent`.
     pub fn name(self) -> &'static str {
         match self {
             Self::V2 => "v2",
@@ -105,7 +105,7 @@ impl ControllerMode {
     }
 }
 
-/// What kind of cgroup host this is.
+/// The kind of cgroup host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupMode {
     /// v2 alone.
@@ -117,7 +117,7 @@ pub enum CgroupMode {
 }
 
 impl CgroupMode {
-    /// As in attributes: `v2`, `hybrid`, `v1`.
+    /// The name in attributes: `v2`, `hybrid`, `v1`.
     pub fn name(self) -> &'static str {
         match self {
             Self::V2 => "v2",
@@ -135,7 +135,7 @@ pub enum ProbeCgroupError {
     Read {
         /// The file.
         path: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -229,7 +229,7 @@ impl Hierarchies {
         this
     }
 
-    /// What kind of host this is.
+    /// The kind of this host.
     pub fn mode(&self) -> CgroupMode {
         match (&self.v2, self.v1.is_empty()) {
             (Some(_), true) => CgroupMode::V2,
@@ -253,7 +253,8 @@ impl Hierarchies {
         }
     }
 
-    /// Why what tasks have reserved of memory (`memory.low`) is not kept, if a group above the tree has nothing reserved.
+    /// The reason why memory reserved by tasks (`memory.low`) is not kept, if a group above the tree has nothing
+    /// reserved.
     pub fn unreserved(&self) -> Option<String> {
         let v2 = self.v2.as_ref();
         let v2 = v2.filter(|_| self.controller(Controller::Memory) == ControllerMode::V2)?;

@@ -1,11 +1,11 @@
 //! Disks: rates of each, and a share of those that are busy.
 //!
-//! A job names no disk, because it does not know its node's: each limit holds for every disk that is there when it is
-//! set, and for those that come later once `new_disks` looks. Disks that lie on others (partitions' mappings, loops) are
-//! limited like those below them.
+//! A job names no disk, because it does not know its node's. Each limit holds for every disk that is there when it is
+//! set, and for later ones once `new_disks` looks. Disks that lie on others (partitions' mappings, loops) are limited
+//! like those below them.
 //!
-//! One line of v2's `io.max` has all four limits of a disk, so it is written as a whole and not by cgroups-rs, which has
-//! a write for each. What v1 does otherwise is in [`v1`].
+//! One line of v2's `io.max` has all four limits of a disk. So it is written as a whole, and not by cgroups-rs, which
+//! has a write for each. [`v1`] describes how v1 differs.
 
 mod v1;
 
@@ -27,7 +27,8 @@ const MAX: &str = "io.max";
 /// The weight of a group that nobody configured.
 const WEIGHT_DEFAULT: u16 = 100;
 
-/// The file of the weight for whoever divides a disk's time (`io.cost`, `bfq`), with the highest weight it takes.
+/// The files of the weight for schedulers that divide a disk's time (`io.cost`, `bfq`), each with the highest weight it
+/// takes.
 const WEIGHTS: [(&str, u16); 2] = [
     ("io.weight", IoLimits::WEIGHT_MAX),
     ("io.bfq.weight", 1_000),
@@ -58,7 +59,7 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     set_weight(&setter, v2, u32::from(weight))
 }
 
-/// Writes the weight for whoever divides a disk's time, where it is another.
+/// Writes the weight for schedulers that divide a disk's time, where it differs.
 fn set_weight(setter: &Setter<'_>, v2: bool, weight: u32) -> Result<(), ApplyLimitError> {
     for (name, max) in weights(v2) {
         let wanted = weight.clamp(1, u32::from(*max));
@@ -161,13 +162,14 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
     }
 }
 
-/// What of `io` is kept for a part of what the task does alone, for whoever asked for it.
+/// The warning about limits in `io` that hold for only a part of the task's writes.
 pub(crate) fn kept_in_part(v2: bool, io: &IoLimits) -> Option<&'static str> {
     let writes = io.write_rate.is_some() || io.write_ops.is_some();
     (!v2 && writes).then_some(v1::NOT_ALL_WRITES)
 }
 
-/// What of `io` this kernel does not hold for the group `dir` with its version, `None` where there is none.
+/// The part of `io` that this kernel cannot hold. `group` is the group's directory, and whether it is v2's; `None`
+/// where there is none.
 pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Unenforced> {
     if io.is_none() {
         return None;
@@ -232,7 +234,7 @@ fn line(io: &IoLimits) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// What `text` has behind `disk`.
+/// The rest of the line of `disk` in `text`.
 fn of_disk<'a>(text: &'a str, disk: &str) -> Option<&'a str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(name, _)| *name == disk).map(|(_, rest)| rest)

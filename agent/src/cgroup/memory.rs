@@ -12,7 +12,7 @@ use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
 use crate::cgroup::{Controller, Unenforced, oom};
 
-/// What memory is used for.
+/// The file with the kinds of memory use.
 const STAT: &str = "memory.stat";
 
 /// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
@@ -263,7 +263,7 @@ pub(crate) fn current_name(v2: bool) -> &'static str {
     }
 }
 
-/// What the group at `at` uses. No file is read twice.
+/// The memory use of the group at `at`. No file is read twice.
 pub(crate) fn stats<D: Fn(At) -> PathBuf>(
     files: &mut Reader<'_, D>,
     at: At,
@@ -275,8 +275,8 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
     }
 }
 
-/// What the memory of the group at `at` is used for, as one file tells it: the other values are missing. v2 has swap in a
-/// file of its own, v1 the kernel's memory.
+/// The kinds of memory use of the group at `at`, as one file has them; the other values are missing. v2 has swap in its
+/// own file, and v1 the kernel's memory.
 pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
     files: &mut Reader<'_, D>,
     at: At,

@@ -1,4 +1,4 @@
-//! What the agent writes on a task's group itself: its record of the start.
+//! The note that the agent writes on a task's group itself: its record of the start.
 //!
 //! An extended attribute of the group's directory in the v2 hierarchy lives as long as the group and
 //! never longer than the boot, and no task can read or write it (`trusted.` is root's in the initial

@@ -1,6 +1,6 @@
-//! Whether the kernel killed for want of memory.
+//! Counts of processes that the kernel killed because memory ran out.
 //!
-//! Files held open would read ENODEV once the group is removed: whoever removes it takes the count first.
+//! Files held open would read ENODEV once the group is removed, so the count is taken before the removal.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub struct OomCount {
     pub limit_bytes: Option<u64>,
 }
 
-/// What the group `dir` counts.
+/// The counts of the group `dir`.
 pub(crate) fn count(dir: &Path, v2: bool) -> Result<OomCount, CgroupFileError> {
     let (events, limit) = if v2 {
         ("memory.events", "memory.max")

@@ -1,4 +1,4 @@
-//! Pressure: how long a task's processes stood still for want of something (the kernel's
+//! Pressure: how long a task's processes stood still because something was short (the kernel's
 //! `Documentation/accounting/psi.rst`).
 //!
 //! The v2 hierarchy keeps it for each group, whatever its controllers are bound to.
@@ -16,7 +16,7 @@ use crate::cgroup::{NodeTree, TaskCgroup, file};
 /// The files that [`stats`] reads.
 pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
-/// What the v2 group says; `None` where this kernel keeps no pressure.
+/// The pressure of the v2 group; `None` where this kernel keeps none.
 pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<PressureStats> {
     // A kernel with pressure switched off may have the files, and refuse to read them.
     let mut of = |name| parse(files.read(None, name).ok()?);
@@ -28,7 +28,7 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<P
     })
 }
 
-/// What a task may have to wait for.
+/// The resource that a task may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     /// Processor time.
@@ -49,7 +49,7 @@ impl Want {
         }
     }
 
-    /// What may be done, for people; begins with what parts it from what was said.
+    /// Advice for the operator. It begins with the separator from the text before it.
     pub(crate) fn help(self) -> &'static str {
         match self {
             Self::Cpu => ": give it more `cpu`, or take `cpu_hard_limit` away",
@@ -72,7 +72,7 @@ impl NodeTree {
     ///
     /// # Errors
     ///
-    /// What the kernel said, such as that it keeps no pressure.
+    /// The error of the kernel, such as that it keeps no pressure.
     pub(crate) fn pressure_trigger(
         &self,
         want: Want,

@@ -18,7 +18,7 @@ pub enum RemoveCgroupError {
     Busy {
         /// The group.
         dir: PathBuf,
-        /// Who is in it or below.
+        /// The processes in it or below.
         pids: Vec<u32>,
     },
     /// A file could not be read.
@@ -29,7 +29,7 @@ pub enum RemoveCgroupError {
     Remove {
         /// The group.
         dir: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },

@@ -1,17 +1,18 @@
-//! What all tasks together leave to the machine, and what drivers have among them.
+//! The share of the machine that all tasks together leave free, and the share of drivers.
 //!
 //! Placement keeps the sum of what tasks ask for below the node's resources less its reservations, and each task below
-//! its own limit; tasks that may have more than they ask for (`memory_max`) could take the rest. The tree's limit keeps
-//! it: who goes beyond is killed among the tasks, and not the agent or whoever else the kernel finds. CPU needs no such
-//! limit: the tree as a whole weighs as much as the agent's group beside it. Processes and threads do: each task has its own
-//! limit, but the sum of those may be more than the kernel has numbers, and then nobody on the machine starts anything.
+//! its own limit. Tasks that may have more than they ask for (`memory_max`) could take the rest. The tree's limit
+//! prevents that: the kernel then kills among the tasks, and neither the agent nor another process of the machine. CPU
+//! needs no such limit: the tree as a whole weighs as much as the agent's group beside it. Processes and threads need
+//! one: each task has its own limit, but the sum of those may exceed the kernel's numbers. Then nothing on the machine
+//! could start.
 
 use crate::cgroup::limits::{PIDS_KEPT_MAX, PIDS_KEPT_PART};
 use crate::cgroup::resources::ApplyLimitError;
 use crate::cgroup::{Controller, NodeTree, cpu, memory, pids};
 
-/// What drivers weigh among allocations, in MHz: they start and end tasks, and take little. A thousand tasks of 100 MHz
-/// leave them a tenth of the processors.
+/// The weight of drivers among allocations, in MHz: they start and end tasks, and take little. A thousand tasks of 100
+/// MHz leave them a tenth of the processors.
 const DRIVERS_MHZ: u64 = 10_000;
 
 impl NodeTree {
@@ -42,7 +43,7 @@ fn kernel_pids() -> u64 {
         text.trim().parse::<u64>().ok()
     };
     let most = ["pid_max", "threads-max"].into_iter().filter_map(number);
-    // What a kernel without these files is compiled for.
+    // The compiled-in default of a kernel without these files.
     most.min().unwrap_or(32_768)
 }
 

@@ -1,4 +1,4 @@
-//! What a task may use, and what is said when it cannot be enforced.
+//! The resources that a task may use, and the messages about limits that cannot be enforced.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ pub struct Limits {
     /// CPU in MHz: a share under contention, not a ceiling. 1 000 MHz weigh as much as a group
     /// that nobody configured.
     pub cpu_mhz: u32,
-    /// The most CPU time a second, in cores: 1.5 is one and a half. `None` is no ceiling.
+    /// The most CPU time a second, in cores: 1.5 is one and a half. `None` means no ceiling.
     pub cpu_cores_max: Option<f64>,
     /// The cores it runs on, sorted; empty is any.
     pub cores: Vec<u16>,
-    /// The most memory, in bytes; the task is killed above it. `None` is no limit.
+    /// The most memory, in bytes; the task is killed above it. `None` means no limit.
     pub memory_max_bytes: Option<u64>,
     /// Memory that is reclaimed last, in bytes.
     pub memory_low_bytes: Option<u64>,
@@ -53,9 +53,9 @@ impl Default for Limits {
 /// A limit that nobody enforces on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unenforced {
-    /// Whose it would be.
+    /// The controller that would enforce it.
     pub controller: Controller,
-    /// What cannot be had, why, and what helps.
+    /// A text for the operator: what cannot be had, why, and what helps.
     pub reason: String,
 }
 
@@ -64,9 +64,9 @@ pub struct Unenforced {
 pub struct Drift {
     /// The file that holds it.
     pub file: PathBuf,
-    /// What it read.
+    /// The value before.
     pub found: String,
-    /// What it reads since.
+    /// The value since.
     pub set: String,
 }
 
@@ -84,20 +84,20 @@ pub enum ApplyLimitError {
     /// The kernel refused the value.
     #[error("set {controller} limit: {file} to {wanted}")]
     Set {
-        /// Whose limit.
+        /// The controller of the limit.
         controller: Controller,
         /// The file.
         file: PathBuf,
         /// The value.
         wanted: String,
-        /// What cgroups-rs or the kernel said.
+        /// The error of cgroups-rs or of the kernel.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The kernel took the value and made another of it.
     #[error("{controller} limit does not hold: {file} was set to {wanted} and reads {got}")]
     ReadBack {
-        /// Whose limit.
+        /// The controller of the limit.
         controller: Controller,
         /// The file.
         file: PathBuf,
@@ -109,9 +109,9 @@ pub enum ApplyLimitError {
     /// The value could not be read back.
     #[error("read a {controller} limit back")]
     Read {
-        /// Whose limit.
+        /// The controller of the limit.
         controller: Controller,
-        /// What failed.
+        /// The cause.
         #[source]
         source: CgroupFileError,
     },
@@ -173,7 +173,7 @@ impl Setter<'_> {
         self.dir.join(file).exists()
     }
 
-    /// What `file` says, if it is there.
+    /// The content of `file`, if it is there.
     pub(crate) fn text(&self, file: &str) -> Result<Option<String>, ApplyLimitError> {
         let Self { controller, dir } = *self;
         file::read_if_any(dir, file).map_err(|source| ApplyLimitError::Read { controller, source })

@@ -11,7 +11,7 @@ pub struct CpuStats {
     pub system_us: Option<u64>,
     /// Quota periods that had work.
     pub periods: Option<u64>,
-    /// Those of them in which the quota ran out.
+    /// Periods in which the quota ran out.
     pub throttled_periods: Option<u64>,
     /// Time that processes had to wait for the next period, in microseconds.
     pub throttled_us: Option<u64>,
@@ -20,7 +20,7 @@ pub struct CpuStats {
 /// Memory of the group and all below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// What counts against the limit.
+    /// Memory that counts against the limit.
     pub current_bytes: u64,
     /// The most it ever was.
     pub peak_bytes: Option<u64>,
@@ -30,11 +30,11 @@ pub struct MemoryStats {
     pub rss_bytes: Option<u64>,
     /// Page cache, [`shmem_bytes`](Self::shmem_bytes) included.
     pub cache_bytes: Option<u64>,
-    /// Of the page cache what no disk has: tmpfs and memory that processes share.
+    /// The part of the page cache that no disk has: tmpfs and memory that processes share.
     pub shmem_bytes: Option<u64>,
     /// Swap.
     pub swap_bytes: Option<u64>,
-    /// What the kernel needs for the group: stacks, tables of pages, socket buffers. Linux 5.18, or v1.
+    /// Memory that the kernel needs for the group: stacks, tables of pages, socket buffers. Needs Linux 5.18, or v1.
     pub kernel_bytes: Option<u64>,
     /// Page faults that went to disk.
     pub major_faults: Option<u64>,
@@ -43,11 +43,11 @@ pub struct MemoryStats {
     /// Times the group was about to go above its limit, and memory had to be found in it. v1 has a file for it that
     /// reads 0 in groups whose processes were killed at the limit (seen on Linux 6.18).
     pub max_events: Option<u64>,
-    /// Processes that were killed for want of memory, all groups below included.
+    /// Processes that were killed because memory ran out, all groups below included.
     pub oom_kills: u64,
 }
 
-/// How long processes stood still for want of one thing, in microseconds.
+/// How long processes stood still because one thing was short, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// At least one of them.
@@ -56,14 +56,14 @@ pub struct Pressure {
     pub full_us: Option<u64>,
 }
 
-/// How long processes stood still for want of what.
+/// How long processes stood still, by the thing that was short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStats {
-    /// Of a CPU.
+    /// Waits for a CPU.
     pub cpu: Pressure,
-    /// Of memory.
+    /// Waits for memory.
     pub memory: Pressure,
-    /// Of what is read from disk, or written to it.
+    /// Waits for reads from disk, or writes to it.
     pub io: Pressure,
 }
 
@@ -76,7 +76,7 @@ pub struct Waits {
     pub pressure: Option<PressureStats>,
 }
 
-/// What a task uses; a part is `None` where this host has no controller for it.
+/// The resources that a task uses; a part is `None` where this host has no controller for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStats {
     /// CPU time.

@@ -62,15 +62,15 @@ pub struct TaskCgroup {
     has_cpuset: bool,
     /// The ids of its groups in v1, once somebody asked.
     v1_ids: OnceLock<Box<[(Controller, u64)]>>,
-    /// What is read again and again.
+    /// Files that are read again and again, held open.
     files: HeldFiles,
-    /// What was last asked for its disks; held while it is written.
+    /// The last requested limits of its disks; locked during a write.
     io: Mutex<IoLimits>,
-    /// What this task misses beyond what every task of the node does.
+    /// Limits that this task misses beyond those that every task of the node does.
     unenforced: Vec<Unenforced>,
 }
 
-/// What a walk found of one task.
+/// The rows of one task that a walk found.
 struct Rows<'a> {
     v2: &'a GroupRow,
     cpu: Option<&'a GroupRow>,
@@ -95,7 +95,7 @@ pub enum CreateTaskCgroupError {
     Occupied {
         /// The group.
         dir: PathBuf,
-        /// Who is in it.
+        /// The processes in it.
         pids: Vec<u32>,
     },
     /// An empty group of that name could not be removed.
@@ -103,7 +103,7 @@ pub enum CreateTaskCgroupError {
     Stale {
         /// The group.
         dir: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -123,7 +123,7 @@ pub enum FreezeError {
     Request {
         /// The group.
         dir: PathBuf,
-        /// What cgroups-rs or the kernel said.
+        /// The error of cgroups-rs or of the kernel.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -236,14 +236,14 @@ impl TaskCgroup {
         })
     }
 
-    /// What of `limits` this task's groups cannot hold, where another task's could.
+    /// The part of `limits` that this task's groups cannot hold, where another task's could.
     pub(crate) fn missing(&self, limits: &Limits) -> Option<Unenforced> {
         let group = self.io_group();
         let group = group.as_ref().map(|group| (&*group.dir, group.v2));
         disks::missing(group, &limits.io)
     }
 
-    /// What of `io` is kept for a part of what the task does alone.
+    /// The warning about limits in `io` that hold for only a part of the task's writes.
     pub(crate) fn kept_in_part(&self, io: &IoLimits) -> Option<&'static str> {
         disks::kept_in_part(self.io_group()?.v2, io)
     }
@@ -298,7 +298,7 @@ impl TaskCgroup {
     ///
     /// # Errors
     ///
-    /// What the kernel said, or that it is too large.
+    /// The error of the kernel, or that the note is too large.
     pub fn set_note(&self, note: &[u8]) -> io::Result<()> {
         note::write(&self.dir, note)
     }
@@ -307,7 +307,7 @@ impl TaskCgroup {
     ///
     /// # Errors
     ///
-    /// What the kernel said. A group without a note is no error.
+    /// The error of the kernel. A group without a note causes none.
     pub fn note(&self) -> io::Result<Option<Vec<u8>>> {
         note::read(&self.dir)
     }
@@ -376,7 +376,7 @@ impl TaskCgroup {
         Ok(changed.collect())
     }
 
-    /// What the files read that [`Self::apply`] sets, without those that this kernel lacks.
+    /// The contents of the files that [`Self::apply`] sets, without those that this kernel lacks.
     fn limit_files(&self) -> Result<BTreeMap<PathBuf, String>, ApplyLimitError> {
         let mut texts = BTreeMap::new();
         let groups = self.groups().into_iter().map(|(controller, group)| {
@@ -424,7 +424,7 @@ impl TaskCgroup {
         }
     }
 
-    /// Whose groups these are.
+    /// The name of the task.
     pub fn name(&self) -> &TaskName {
         &self.name
     }
@@ -462,8 +462,8 @@ impl TaskCgroup {
         kill::procs(&self.dir)
     }
 
-    /// What it uses, as far as this host counts. The files are held open from the first call on, until nobody has called
-    /// for a while ([`Self::waits_now`] sees to that), as far as there are descriptors for them.
+    /// The resources that it uses, as far as this host counts. The files are held open from the first call on, as far
+    /// as there are descriptors for them. [`Self::waits_now`] closes them after a while without calls.
     ///
     /// # Errors
     ///
@@ -679,7 +679,7 @@ impl TaskCgroup {
         }
     }
 
-    /// What `cgroup.events` says of `key`, 0 where there is no such line.
+    /// The value of `key` in `cgroup.events`, 0 where it has no such line.
     fn now(&self, key: &str) -> Result<u64, CgroupFileError> {
         let events = file::read(&self.dir, "cgroup.events")?;
         Ok(file::keyed(&events, key).unwrap_or(0))
@@ -740,8 +740,8 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// Removes the allocation's groups if they are empty; else they weigh what is left in them. The tree reserves no more
-    /// for what is gone.
+    /// Removes the allocation's groups if they are empty; else sets their weight by what is left in them. The tree
+    /// reserves nothing more for the part that is gone.
     fn release_alloc(&self) {
         let mut left = false;
         for dir in self.alloc_dirs() {

@@ -581,7 +581,7 @@ fn busy_loop_is_throttled_and_counted() {
     );
     let stalled = || task.stats().unwrap().pressure;
     if Path::new("/proc/pressure/cpu").exists() {
-        // The kernel adds a group's pressure up every two seconds, also for whoever reads it.
+        // The kernel adds a group's pressure up every two seconds, even when it is read in between.
         until("the group is said to have waited", || {
             stalled().unwrap().cpu.some_us > 0
         });
@@ -590,7 +590,7 @@ fn busy_loop_is_throttled_and_counted() {
     }
 }
 
-/// One left the session, one stopped itself, all are frozen: none gets away.
+/// A kill reaches a process that left the session, one that stopped itself, and those in a frozen group.
 #[tokio::test]
 async fn kill_reaches_every_descendant() {
     let Some(fixture) = Fixture::new() else {
@@ -613,7 +613,7 @@ async fn kill_reaches_every_descendant() {
     assert_eq!(fixture.tree.tasks().unwrap(), []);
 }
 
-/// What is open of the groups of `tree`, by descriptor.
+/// The open files of the groups of `tree`, by descriptor.
 fn open_files(tree: &NodeTree) -> Vec<(String, std::path::PathBuf)> {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let open = open.filter_map(|entry| {

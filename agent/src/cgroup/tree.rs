@@ -43,7 +43,7 @@ pub(crate) struct Bound {
     pub(crate) v2: bool,
 }
 
-/// What an agent stores of its tree, for the agent after it.
+/// The data that an agent stores of its tree, for the agent after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTreeRecord {
     name: String,
@@ -83,7 +83,7 @@ pub enum NodeTreeError {
     Make {
         /// The group.
         dir: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -197,7 +197,7 @@ impl NodeTree {
         match tree.roots().into_iter().find(|root| !root.is_dir()) {
             Some(dir) => Err(NodeTreeError::Gone { dir: dir.into() }),
             None => {
-                // Whoever removes empty groups may have taken the drivers' own, which holds nothing then.
+                // The removal of empty groups may have taken the drivers' own, which holds nothing then.
                 for root in tree.roots() {
                     make(&root.join(DRIVERS))?;
                 }
@@ -206,7 +206,7 @@ impl NodeTree {
         }
     }
 
-    /// What to store for [`Self::open`].
+    /// The record to store for [`Self::open`].
     pub fn record(&self) -> &NodeTreeRecord {
         &self.record
     }
@@ -232,7 +232,7 @@ impl NodeTree {
         &self.unenforced
     }
 
-    /// The tasks that have a group here, whoever made it.
+    /// The tasks that have a group here, no matter what made it.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! What one walk over a node's groups found: the same as in their files, at some twentieth of the price.
+//! The result of one walk over a node's groups: the same as in their files, at about a twentieth of the price.
 //!
-//! Kinds of memory are not among it: the kernel sums them up when somebody reads the file. Pressure is as the kernel last
-//! summed it up, which is two seconds ago at most.
+//! Kinds of memory are not part of it: the kernel sums them up when the file is read. Pressure is as the kernel last
+//! summed it up, which is at most two seconds ago.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use crate::cgroup::held::At;
 use crate::cgroup::memory;
 use crate::cgroup::stats::{CpuStats, MemoryStats, Pressure, PressureStats};
 
-/// What was found of all tasks.
+/// The rows of all tasks.
 #[derive(Debug, Default)]
 pub struct Walked {
     /// By root: controllers of v1 may share one.
@@ -33,7 +33,7 @@ impl NodeTree {
     ///
     /// # Errors
     ///
-    /// What `below` said.
+    /// The error of `below`.
     pub fn walk(
         &self,
         mut below: impl FnMut(&Path, bool) -> io::Result<GroupRows>,
@@ -64,7 +64,7 @@ impl Walked {
         self.rows.get(*self.places.get(&at)?)?.get(&id)
     }
 
-    /// What the row says of memory that is controlled at `at`, with `kinds`, which a file tells.
+    /// The memory use in the row, for memory controlled at `at`. `kinds` comes from a file.
     pub(crate) fn memory(&self, row: &GroupRow, at: At, kinds: MemoryStats) -> Option<MemoryStats> {
         if row.has & HAS_MEMORY == 0 {
             return None;

@@ -74,7 +74,7 @@ impl NetworkList {
     ///
     /// # Errors
     ///
-    /// What is wrong, for people.
+    /// A description of the fault.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let value: Value =
             serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
@@ -171,7 +171,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphanumeric()) && name.bytes().all(plain)
 }
 
-/// What is in a directory of configurations.
+/// The content of a directory of configurations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NetworkDir {
     /// Networks with the text of their files, sorted by file.

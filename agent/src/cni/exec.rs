@@ -24,7 +24,7 @@ pub(crate) struct PluginError {
     pub(super) reason: PluginFault,
 }
 
-/// What went wrong with a plugin.
+/// A failure of a plugin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PluginFault {
     #[error(
@@ -53,7 +53,7 @@ impl PluginError {
         }
     }
 
-    /// What a plugin printed is not a result.
+    /// Makes the fault of a plugin whose output is not a result.
     pub(super) fn nonsense(plugin: &str, reason: String, printed: &[u8]) -> Self {
         let words = words(printed);
         Self::new(plugin, PluginFault::Nonsense { reason, words })
@@ -80,7 +80,7 @@ pub(super) struct Call<'a> {
     pub(super) deadline: Duration,
 }
 
-/// What a plugin printed.
+/// The output of a plugin.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) status: ExitStatus,

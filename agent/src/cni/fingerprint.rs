@@ -13,7 +13,7 @@ use super::request::is_executable;
 use super::{CniSettings, blocking, config, locked};
 use crate::limits::{CNI_PROGRAMS_MAX, CNI_VERSION_DEADLINE};
 
-/// What is known of a program: what it is told by, and its version if it said one.
+/// The facts known of a program: what tells it from another file, and its version if it said one.
 type Known = (SystemTime, u64, Option<String>);
 
 /// Versions of plugins, asked for again when their programs change.

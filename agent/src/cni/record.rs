@@ -27,7 +27,7 @@ pub(super) struct CniRecord {
     pub(super) config: String,
     /// The variable `CNI_ARGS`.
     pub(super) args: String,
-    /// What plugins with capabilities are given.
+    /// Values passed to plugins with capabilities.
     pub(super) runtime: BTreeMap<String, Value>,
     /// The namespace of a driver; `None` if the agent made one.
     pub(super) driver_namespace: Option<String>,

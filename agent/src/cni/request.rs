@@ -1,4 +1,4 @@
-//! What plugins are given: environment and configuration.
+//! The input of plugins: environment and configuration.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +22,7 @@ const PORT_MAPPINGS: &str = "portMappings";
 /// Capability of plugins that set up a resolver.
 const DNS: &str = "dns";
 
-/// What plugins are asked for.
+/// The operation that a plugin is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Add,

@@ -38,7 +38,7 @@ struct Dns {
     options: Option<Vec<String>>,
 }
 
-/// What a plugin prints. Plugins of older specifications print `null` for what is empty.
+/// The output of a plugin. Plugins of older specifications print `null` for empty fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Printed {
@@ -49,11 +49,11 @@ struct Printed {
 }
 
 impl AddResult {
-    /// Reads what a plugin printed.
+    /// Reads the output of a plugin.
     ///
     /// # Errors
     ///
-    /// What is wrong, for people.
+    /// A description of the fault.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let printed = Printed::deserialize(&value).map_err(|error| error.to_string())?;
@@ -141,7 +141,7 @@ impl Ip {
 mod tests {
     use super::*;
 
-    /// What Debian's `bridge` with `host-local` prints, shortened.
+    /// The output of Debian's `bridge` with `host-local`, shortened.
     const BRIDGE: &str = r#"{"cniVersion":"1.0.0","interfaces":[{"name":"mst0","mac":"e2:64:4d:df:4a:4a"},
         {"name":"veth1","mac":"46:ad:c9:d2:8e:79"},{"name":"eth0","mac":"96:cc:6c:5c:8b:c0","sandbox":"/run/x"}],
         "ips":[{"interface":1,"address":"10.9.9.9/24"},{"interface":2,"address":"fd00::2/64"},

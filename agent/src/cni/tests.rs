@@ -366,7 +366,7 @@ async fn what_is_missing_is_named() {
     assert!(!networks.has(alloc_id()));
 }
 
-/// What DEL does not remove stays recorded, and the next call goes on.
+/// A network that DEL fails to remove stays recorded, and the next call continues.
 #[tokio::test]
 async fn a_failed_removal_is_repeated() {
     if !is_root("a_failed_removal_is_repeated") {

@@ -24,7 +24,7 @@ use crate::limits::{
 };
 use crate::task::chain;
 
-/// What a signal's number is added to in an exit code, as shells do.
+/// The number added to a signal's number in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;
 
 /// The exit code of a command whose end was not seen: no program can have it.
@@ -85,7 +85,7 @@ fn refusal(error: &TaskError, driver: &str) -> String {
     }
 }
 
-/// What is on its way in both directions.
+/// The data in flight in both directions.
 struct Windows {
     input: Window,
     output: Window,

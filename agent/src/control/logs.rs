@@ -138,7 +138,7 @@ async fn send(
     }
 }
 
-/// What is on its way to a reader and not yet taken.
+/// The data sent to a reader and not yet taken.
 struct Window<'a> {
     taken: FrameReceiver,
     /// [`LogPiece::cost`] of what was sent and not taken.
@@ -168,7 +168,7 @@ impl Window<'_> {
         self.all_owed.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whoever says that it took more than it was sent has taken all of it.
+    /// Counts bytes that the reader took. A reader that claims more than it was sent has taken all of it.
     fn take(&mut self, bytes: u64) {
         let taken = bytes.min(self.owed);
         self.owed -= taken;

@@ -187,7 +187,7 @@ async fn signal_tasks(
     NodeReply::Signaled { tasks: signaled }
 }
 
-/// What a collection of everything that is over came to. Meanwhile whoever asked hears that the node is alive.
+/// Collects everything that is over and returns the result. The caller hears meanwhile that the node is alive.
 async fn collect(
     facilities: &Facilities,
     dry_run: bool,

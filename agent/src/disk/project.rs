@@ -61,7 +61,7 @@ impl Projects {
     }
 }
 
-/// What is charged for `dir`, and its limit; `None` if it has no project of ours.
+/// Returns the amount charged for `dir` and its limit; `None` if it has no project of the agent.
 pub(crate) fn usage(dir: &Path) -> io::Result<Option<(Amount, DiskLimit)>> {
     of(dir)?.map(|project| quota(dir, project)).transpose()
 }
@@ -79,7 +79,7 @@ pub(crate) fn carry(tree: OwnedFd, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// What the file system of `dir` has of a project: what is charged, and its limit.
+/// Returns the amount that the file system of `dir` charges to a project, and its limit.
 pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)> {
     let sys::ProjectQuota {
         bytes_max,

@@ -284,7 +284,7 @@ fn a_runner_hears_of_too_many_inodes() {
     assert!(message.contains("of 4096 inodes"), "{message}");
 }
 
-/// What was enough is too little after an update, and the other way round nobody is told.
+/// A limit lowered by an update below the measured use is reported at once.
 #[test]
 fn a_changed_limit_counts_at_once() {
     let temp = tempfile::tempdir().unwrap();

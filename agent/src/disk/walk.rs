@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::Amount;
 use super::limits::{DEPTH_MAX, READ_BYTES};
 
-/// What was found in a tree.
+/// The measurement of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
     /// All of it, with its root.
@@ -35,7 +35,7 @@ struct Pending {
     parent: Rc<OwnedFd>,
     name: CString,
     depth: u32,
-    /// What its content is counted for; empty above the second level.
+    /// The place that its content is counted for; empty above the second level.
     place: String,
 }
 

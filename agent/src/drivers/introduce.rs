@@ -1,5 +1,5 @@
-//! What is said between host and driver at the beginning of each life of a driver: who it is, what
-//! it can be told, and what it is told.
+//! The exchange between host and driver at the beginning of each life of a driver. The driver says who it is and what
+//! it can be told, and the host tells it that.
 
 use muster_driver::{ConfigFault, DriverError, PluginInfo, Schema, SchemaError, TaskDriver};
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub(crate) enum IntroduceError {
     ApiVersion {
         /// Its name.
         name: String,
-        /// What it speaks.
+        /// The versions that it speaks.
         offered: String,
     },
     /// The configuration of the agent does not fit it.

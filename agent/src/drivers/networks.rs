@@ -27,11 +27,11 @@ pub(crate) struct DriverNetwork {
     pub(crate) driver: String,
     /// The host's name in it.
     pub(crate) hostname: String,
-    /// What was made; `None` while that is not known.
+    /// The network that was made; `None` while that is not known.
     pub(crate) made: Option<MadeNetwork>,
 }
 
-/// What a driver says of a network that it made.
+/// The description that a driver gives of a network that it made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MadeNetwork {
     /// File that stands for the namespace.
@@ -62,7 +62,7 @@ pub enum DriverNetworkError {
     Ask {
         /// The driver.
         driver: String,
-        /// What it said.
+        /// The reason given by the driver.
         reason: String,
     },
     /// It does not make one.
@@ -70,28 +70,28 @@ pub enum DriverNetworkError {
     Create {
         /// The driver.
         driver: String,
-        /// What it said.
+        /// The driver's error.
         #[source]
         source: DriverError,
     },
-    /// What it made is not for the tasks of one allocation.
+    /// The driver made a network that is not for the tasks of one allocation.
     #[error(
         "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"
     )]
     Mode {
         /// The driver.
         driver: String,
-        /// What it made.
+        /// The mode of the network.
         mode: NetworkMode,
     },
-    /// What it says of it is more than is kept.
+    /// The driver's description of the network is larger than the limit.
     #[error(
         "driver `{driver}` says {bytes} bytes of the network that it made, and {DRIVER_NETWORK_BYTES_MAX} are kept"
     )]
     TooLarge {
         /// The driver.
         driver: String,
-        /// How many bytes.
+        /// Size of the description, in bytes.
         bytes: usize,
     },
     /// It does not take one back.
@@ -99,7 +99,7 @@ pub enum DriverNetworkError {
     Destroy {
         /// The driver.
         driver: String,
-        /// What it said.
+        /// The driver's error.
         #[source]
         source: DriverError,
     },
@@ -112,7 +112,7 @@ pub(crate) struct DriverNetworks {
 }
 
 impl DriverNetworks {
-    /// What an earlier agent had made.
+    /// Begins with the networks that an earlier agent knew.
     pub(crate) fn new(known: BTreeMap<AllocId, DriverNetwork>) -> Self {
         Self {
             known: Mutex::new(known),
@@ -124,7 +124,7 @@ impl DriverNetworks {
         self.locked().contains_key(&alloc_id)
     }
 
-    /// What was made for an allocation.
+    /// Returns the network made for an allocation.
     pub(crate) fn of(&self, alloc_id: AllocId) -> Option<NetworkIsolation> {
         let known = self.locked();
         let made = known.get(&alloc_id)?.made.clone();
@@ -243,7 +243,7 @@ async fn maker<'a>(
     let mut maker: Option<(&str, &DriverSlot)> = None;
     for task in &group.tasks {
         let driver = task.driver.as_str();
-        // One that is not there is told of by the start of its task.
+        // The start of its task reports a driver that is not there.
         let Some(slot) = facilities.drivers.named(driver) else {
             continue;
         };

@@ -1,10 +1,9 @@
 //! Drivers from a directory of plugins: executables that speak Nomad's plugin protocol.
 //!
-//! Each is started once and lives on when the agent ends: `<data>/drivers/<file name>.plugin.json`
-//! records its process and its socket, and the next agent takes it up from there. One that dies is
-//! started again, with a pause that grows while it dies young; whoever waits for it recovers the
-//! tasks into it. It runs in the drivers' cgroup, where its tasks stay unless it moves them: limits
-//! of such tasks are the driver's business.
+//! Each is started once and lives on when the agent ends: `<data>/drivers/<file name>.plugin.json` records its process
+//! and its socket, and the next agent takes it up from there. One that dies is started again, with a pause that grows
+//! while it dies young. The runners that wait for it recover their tasks into it. It runs in the drivers' cgroup, where
+//! its tasks stay unless it moves them: limits of such tasks are the driver's business.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,13 +33,13 @@ use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::process::ProcessId;
 use crate::task::chain;
 
-/// What files of plugins are usually called before the driver's name.
+/// The usual prefixes of a plugin's file, before the driver's name.
 const PREFIXES: [&str; 2] = ["nomad-driver-", "muster-driver-"];
 
-/// What ends the name of a record.
+/// The suffix of a record's name.
 const RECORD_SUFFIX: &str = ".plugin.json";
 
-/// What an operator says about one driver.
+/// The operator's settings of one driver.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PluginSettings {
     /// Arguments of its executable.
@@ -57,7 +56,7 @@ pub enum PluginError {
     Dir {
         /// The directory.
         dir: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -69,7 +68,7 @@ pub enum PluginError {
     Config {
         /// Name of its block.
         plugin: String,
-        /// What is wrong, with `config` as the outermost name.
+        /// The faults, with `config` as the outermost name.
         faults: Vec<ConfigFault>,
     },
     /// A block is about no driver.
@@ -82,7 +81,7 @@ pub enum PluginError {
     },
 }
 
-/// What is known of a plugin's newest process.
+/// The record of a plugin's newest process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     process: ProcessId,
@@ -125,16 +124,16 @@ enum Life {
 /// Puts a process into the drivers' cgroup.
 pub(crate) type Place = Arc<dyn Fn(u32) + Send + Sync>;
 
-/// What supervising needs of the agent.
+/// The parts of the agent that supervising needs.
 #[derive(Clone)]
 pub(crate) struct Around {
-    /// What drivers are told of this node.
+    /// The facts about this node that drivers are told.
     pub(crate) host: Arc<HostInfo>,
     /// Where records, logs and sockets are.
     pub(crate) dir: PathBuf,
     /// Puts a process into its cgroup.
     pub(crate) place: Place,
-    /// What is known of the drivers.
+    /// The health of the drivers.
     pub(crate) health: watch::Sender<DriverHealth>,
     /// The agent stops.
     pub(crate) stop: CancellationToken,
@@ -216,7 +215,7 @@ fn file_name(program: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// What the driver of a file is called as far as one can tell without asking it.
+/// Returns the driver's name that the file suggests, without asking the driver.
 fn presumed_name(program: &Path) -> String {
     let name = file_name(program);
     PREFIXES
@@ -326,8 +325,8 @@ impl Plugin {
         }
     }
 
-    /// What the first life says of itself, with its driver's name. Only a wrong configuration is an
-    /// error: an operator is there to mend it.
+    /// Returns what the first life says of itself, with its driver's name. Only a wrong configuration is an error,
+    /// because an operator is there to mend it.
     async fn first_words(
         &mut self,
         life: Result<Life, String>,

@@ -1,4 +1,4 @@
-//! What drivers tell about their tasks, brought to the history of the allocation.
+//! Brings the messages of drivers about their tasks to the history of the allocation.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! What drivers say that their tasks use, of tasks that run where the agent sees nothing: in no cgroup of its own; and
-//! where they put them, if that is a network of the driver's.
+//! The usage and network addresses of tasks, as their drivers tell them. Usage is for tasks that run where the agent
+//! sees nothing, in no cgroup of its own. Addresses are for tasks in a network of the driver's.
 //!
-//! A driver tells shares of a processor, each since what it told before; here they are added up, so that whoever
-//! looks finds time that only grows. What was added is told as if it were used evenly until the driver speaks again:
-//! it comes late by [`DRIVER_USAGE_INTERVAL`], but not in leaps. Of the first words of a stream nobody knows since when
-//! they count, so they add nothing.
+//! A driver tells shares of a processor, each since what it told before. The shares are added up here, so that a reader
+//! finds time that only grows. Each addition is told as if it were used evenly until the driver speaks again. It comes
+//! late by [`DRIVER_USAGE_INTERVAL`], but not in leaps. The first message of a stream adds nothing, because its
+//! starting time is not known.
 //!
 //! Absent on purpose: usage of single processes, and MHz.
 
@@ -30,7 +30,7 @@ use crate::limits::{
 };
 use crate::task::{Inputs, LiveTask, chain};
 
-/// What the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
+/// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]
 pub(crate) struct DriverUsage {
     told: Mutex<Option<Box<Told>>>,
@@ -45,7 +45,7 @@ pub(crate) struct Known {
     pub(crate) cpu: Option<Duration>,
     pub(crate) throttled_periods: Option<u64>,
     pub(crate) throttled: Option<Duration>,
-    /// What counts against the limit; where the driver tells none, what is no cache.
+    /// The memory that counts against the limit; where the driver tells none, the memory that is not cache.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) memory_peak_bytes: Option<u64>,
     pub(crate) memory_anon_bytes: Option<u64>,
@@ -54,18 +54,18 @@ pub(crate) struct Known {
     pub(crate) memory_kernel_bytes: Option<u64>,
 }
 
-/// What was told so far.
+/// The messages received so far.
 #[derive(Debug, Default)]
 struct Told {
     /// Of all words before the newest.
     cpu_before: Duration,
-    /// What the newest added to it.
+    /// The time that the newest message added.
     cpu_added: Duration,
     /// The newest words, with no CPU time in them, and when they came.
     newest: Option<(Known, Instant)>,
     /// Whether the newest words have CPU time in them.
     has_cpu: bool,
-    /// Why the driver tells nothing.
+    /// The reason why the driver tells nothing.
     refusal: Option<Box<str>>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn is_hidden(live: &LiveTask) -> bool {
 }
 
 impl DriverUsage {
-    /// What the driver told last, or why that is not known.
+    /// Returns what the driver told last, or why that is not known.
     pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<Known, String> {
         let told = self.locked();
         let Some(told) = told.as_deref() else {
@@ -216,7 +216,7 @@ impl Told {
         self.refusal = None;
     }
 
-    /// What is known at `now`; `None` if that is too old.
+    /// Returns what is known at `now`; `None` if that is too old.
     fn at(&self, now: Instant) -> Option<Known> {
         let (known, arrived) = self.newest.as_ref()?;
         let age = now.saturating_duration_since(*arrived);
@@ -232,7 +232,7 @@ impl Told {
     }
 }
 
-/// As much of it as is kept. What is no port is left out.
+/// Returns as much of it as is kept. Invalid ports are left out.
 fn told_network(network: &NetworkOverride) -> TaskNetwork {
     let NetworkOverride {
         port_map,
@@ -250,7 +250,7 @@ fn told_network(network: &NetworkOverride) -> TaskNetwork {
     }
 }
 
-/// `span` times `share`; nothing for what is no time.
+/// Returns `span` times `share`; zero if that is not a valid time.
 fn used(span: Duration, share: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * share).unwrap_or_default()
 }
@@ -270,8 +270,8 @@ fn share(cpu: &CpuUsage) -> Option<f64> {
         .then_some(percent / 100.0)
 }
 
-/// Per cent of one core above which a driver's word is no measurement: 8 192 cores, the most that Linux is built for
-/// on x86-64 (`NR_CPUS`).
+/// Per cent of one core above which a driver's value is not believed: 8 192 cores, the most that Linux is built for on
+/// x86-64 (`NR_CPUS`).
 const PERCENT_MAX: f64 = 100.0 * 8_192.0;
 
 fn known(cpu: &CpuUsage, memory: &MemoryUsage) -> Known {

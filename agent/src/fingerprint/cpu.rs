@@ -21,7 +21,7 @@ pub(super) fn add(facts: &mut Facts) {
     }
 }
 
-/// What a core counts for: as much as any other.
+/// Returns the MHz that one core counts for; all cores count the same.
 pub(super) fn core_mhz(info: &str) -> u64 {
     max_frequency_mhz(cores(info))
         .or_else(|| info_mhz(info))

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{Facts, read};
 
-/// What a file system has and holds.
+/// The size and the use of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
     /// Bytes in all.

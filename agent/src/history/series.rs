@@ -1,4 +1,4 @@
-//! What one task used, step by step. Pure.
+//! The usage of one task, step by step. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,8 +29,8 @@ pub(super) struct Moment {
     pub(super) since_boot: Duration,
 }
 
-/// What was counted of a task since it began: CPU time and waiting in nanoseconds, bytes of networks and disks; then
-/// switches, retransmits, and microseconds of being throttled and of pressure (CPU, memory, disks).
+/// The counts of a task since it began. The order is: CPU time and waiting in nanoseconds, bytes of networks and disks,
+/// switches, retransmits, microseconds of being throttled and of pressure (CPU, memory, disks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts([u64; COUNTED]);
 
@@ -40,7 +40,7 @@ impl Counts {
     /// A task that has just begun.
     pub(super) const ZERO: Self = Self([0; COUNTED]);
 
-    /// What the programs counted, as far as this machine `has` all of them.
+    /// Takes the counts of the programs, as far as this machine `has` all of them.
     pub(super) fn new(totals: &TaskTotals, has: Parts) -> Self {
         let TaskTotals {
             cpu_ns,
@@ -92,7 +92,7 @@ impl Counts {
         counts
     }
 
-    /// What was added since `before`; absent where one of them is.
+    /// Returns the counts added since `before`; absent where one of them is.
     fn since(self, before: Self) -> Self {
         let mut added = self.0;
         for (now, before) in added.iter_mut().zip(before.0) {
@@ -126,7 +126,7 @@ pub(super) struct Parts {
     pub(super) retransmits: bool,
 }
 
-/// What was used in a span.
+/// The usage in a span.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     at: Timestamp,
@@ -144,7 +144,7 @@ const _: () = assert!(size_of::<Point>() == HISTORY_POINT_BYTES);
 pub(super) struct Series {
     /// The start that was looked at last, by its cgroup.
     cgroup_id: u64,
-    /// What had been counted of it then, and when that was.
+    /// The counts at that look.
     counts: Counts,
     looked: Moment,
     points: VecDeque<Point>,

@@ -75,7 +75,7 @@ fn a_task_that_begins_between_two_looks_is_told_from_its_begin() {
     assert_eq!(points(&kept), [(20, 4, Some(400)), (30, 10, Some(600))]);
 }
 
-/// What it used before is nobody's knowledge of when.
+/// The use of a task before the first look is not attributed to any point.
 #[test]
 fn a_task_that_was_there_before_the_agent_has_no_point_at_first() {
     let kept = kept([(10, Some(look(1, 2, 5_000))), (20, Some(look(1, 2, 5_100)))]);
@@ -234,7 +234,7 @@ fn a_task_that_ended_is_told_for_ten_minutes() {
     assert_eq!(points(&kept), []);
 }
 
-/// Who ended makes room, first the one that ended first; those that live stay, and one more has none.
+/// A task that ended makes room, the first to end first. Tasks that live stay, and one more task has no history.
 #[test]
 fn there_are_only_so_many() {
     let mut kept = Kept::default();

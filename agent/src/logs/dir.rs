@@ -22,7 +22,7 @@ pub enum OpenLogDirError {
     Make {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -31,7 +31,7 @@ pub enum OpenLogDirError {
     Open {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },

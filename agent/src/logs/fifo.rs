@@ -42,7 +42,7 @@ pub enum OpenFifoError {
     Make {
         /// The FIFO.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -51,7 +51,7 @@ pub enum OpenFifoError {
     Open {
         /// The FIFO.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -60,7 +60,7 @@ pub enum OpenFifoError {
     NotFifo {
         /// The name.
         path: PathBuf,
-        /// What is there.
+        /// The kind of file that is there.
         found: String,
     },
 }
@@ -138,7 +138,7 @@ impl Fifo {
     ///
     /// # Errors
     ///
-    /// What `FIONREAD` returns; it does not fail on a FIFO.
+    /// The error of `FIONREAD`, which does not fail on a FIFO.
     pub fn waiting(&self) -> io::Result<u64> {
         Ok(rustix::io::ioctl_fionread(&self.fd)?)
     }

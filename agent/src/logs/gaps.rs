@@ -4,11 +4,11 @@
 //! records of 16 bytes, little-endian: a position in the log file and how many bytes were dropped in that
 //! file up to there. Both ascend; so a position follows from an offset in the stream and back.
 //!
-//! A record is written *before* its bytes are thrown away, and so before any byte behind the gap. Whoever is
-//! killed between the two has announced a gap whose bytes, at most what the FIFO held, come after all or
-//! were dropped: nothing is ever missing without a word. While nothing follows a gap, its record is
-//! written over as it grows. A stream that may drop takes room for its records beforehand, because a full
-//! disk is what makes it drop. Where no record can be written, the gap begins another log file.
+//! A record is written *before* its bytes are thrown away, and so before any byte behind the gap. A process that is
+//! killed between the two has announced a gap of at most what the FIFO held. Its bytes come after all or were dropped,
+//! so nothing is ever missing without a word. While nothing follows a gap, its record is written over as it grows. A
+//! stream that may drop takes room for its records beforehand, because a full disk is what makes it drop. Where no
+//! record can be written, the gap begins another log file.
 
 use std::fs::File;
 use std::io;
@@ -217,7 +217,7 @@ pub(crate) struct Gaps {
     file: Option<File>,
 }
 
-/// What stands at an offset, counted from the begin of a log file, dropped bytes included.
+/// The content at an offset, counted from the begin of a log file, dropped bytes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Bytes, or the end.
@@ -261,7 +261,7 @@ impl Gaps {
         self.file.is_some()
     }
 
-    /// What stands at `relative`.
+    /// Returns the content at `relative`.
     pub(crate) fn place(&self, relative: u64) -> io::Result<Place> {
         let Some(file) = &self.file else {
             return find(0, relative, |_none| Err(io::ErrorKind::NotFound.into()));
@@ -301,7 +301,7 @@ impl Gaps {
     }
 }
 
-/// What stands at `relative`, with `count` gaps that ascend.
+/// Finds the content at `relative` among `count` gaps that ascend.
 fn find(count: u64, relative: u64, gap: impl Fn(u64) -> io::Result<Gap>) -> io::Result<Place> {
     // Gaps before `low` end at or before the offset, those from `high` on behind it.
     let (mut low, mut high) = (0, count);

@@ -34,7 +34,7 @@ pub struct LogFile {
     pub bytes: u64,
 }
 
-/// What stands at an offset.
+/// The content at an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chunk {
     /// Bytes the task wrote.
@@ -48,9 +48,9 @@ pub enum Chunk {
     Gap {
         /// Offset of the first of them.
         offset: u64,
-        /// How many.
+        /// Size of the gap, in bytes.
         bytes: u64,
-        /// Why.
+        /// The cause.
         cause: GapCause,
     },
 }
@@ -87,7 +87,7 @@ pub enum ReadLogError {
         dir: PathBuf,
         /// The stream's name.
         name: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -124,7 +124,7 @@ impl Open {
     }
 }
 
-/// What one look at the files gave.
+/// The result of one look at the files.
 enum Look {
     Found(Chunk),
     /// Nothing was written at or behind the offset yet.
@@ -347,7 +347,7 @@ impl LogReader {
         Ok(span)
     }
 
-    /// What comes next, at most `limit` bytes of data; `None` at the end of what is written.
+    /// Returns the next chunk, at most `limit` bytes of data; `None` at the end of what is written.
     ///
     /// # Errors
     ///
@@ -412,7 +412,7 @@ impl LogReader {
         })
     }
 
-    /// What comes next, waiting for it at most `within`; `None` when that has passed.
+    /// Returns the next chunk, waiting for it at most `within`; `None` when that has passed.
     ///
     /// # Errors
     ///

@@ -57,7 +57,7 @@ pub enum OpenLogError {
         dir: PathBuf,
         /// The stream's name.
         name: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
@@ -87,7 +87,7 @@ pub struct RotatingFile {
     now: Option<Timestamp>,
 }
 
-/// What of a stream is on disk, made sound.
+/// The state of a stream on disk, made sound.
 struct Found {
     offsets: Offsets,
     current: File,
@@ -132,8 +132,8 @@ impl RotatingFile {
         })
     }
 
-    /// Takes what is there of `<name>.N` in `dir`, to go on at its end; none being there is no error.
-    /// Nothing is held open before the next byte.
+    /// Takes what is there of `<name>.N` in `dir`, to go on at its end. The absence of files is not an error. Nothing
+    /// is held open before the next byte.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl RotatingFile {
         self.current.is_some() && !self.rotates_next()
     }
 
-    /// Where the files are, for people.
+    /// Returns the place of the files, as text.
     pub(crate) fn place(&self) -> String {
         format!("{}/{}", self.dir.display(), self.name)
     }
@@ -254,7 +254,7 @@ impl RotatingFile {
     ///
     /// # Errors
     ///
-    /// What the kernel said; calling again continues where it failed.
+    /// The error of the kernel. Another call continues where this one failed.
     pub fn room(&mut self) -> io::Result<(BorrowedFd<'_>, u64, u64)> {
         self.wake()?;
         self.note_gap();
@@ -303,11 +303,11 @@ impl RotatingFile {
         );
     }
 
-    /// Writes what fits of `bytes` and says how much that was: a short count is no error.
+    /// Writes what fits of `bytes` and says how much that was. A short count is not an error.
     ///
     /// # Errors
     ///
-    /// What the kernel said. Nothing was written then.
+    /// The error of the kernel. Nothing was written then.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (current, position, room) = self.room()?;
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
@@ -329,7 +329,7 @@ impl RotatingFile {
     ///
     /// # Errors
     ///
-    /// [`OpenLogError::Io`]: there is no file. Room that cannot be had is no error.
+    /// [`OpenLogError::Io`]: there is no file. A failure to get room is not an error.
     pub fn reserve_gaps(&mut self) -> Result<(), OpenLogError> {
         self.wake().map_err(|source| self.failed(source))?;
         self.reserves_gaps = true;

@@ -394,8 +394,8 @@ fn gap_without_a_record_begins_the_next_file() {
     assert_eq!(file.rotations(), 2);
 }
 
-/// Whatever was written when the writer was killed, the next one goes on at the same offset, and the gap is told
-/// once; with bytes behind it or without.
+/// A writer that follows a killed one goes on at the same offset, whatever was written. The gap is told once, with
+/// bytes behind it or without.
 #[test]
 fn gaps_outlive_their_writer() {
     let dir = tempfile::tempdir().unwrap();
@@ -675,7 +675,7 @@ fn first_byte_goes_behind_what_is_there() {
     }
 }
 
-/// What [`whatever_is_written`] does between two words.
+/// The action of [`whatever_is_written`] between two words.
 enum Between {
     Nothing,
     Rest,

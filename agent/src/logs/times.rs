@@ -313,7 +313,7 @@ fn find(
     Ok(taken)
 }
 
-/// What the times of one log file say about a search for a time.
+/// The answer of one log file's times to a search for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
     /// Everything in the file is older.

@@ -19,9 +19,9 @@ use crate::allocdir::{DataDir, DirError, move_in};
 
 /// Where both are. No task is called so.
 const TMP: &str = "tmp";
-/// What is on its way.
+/// The directory of data that are on their way.
 const INCOMING: &str = "tmp/incoming";
-/// What has come, whole.
+/// The directory of data that have come, whole.
 const ARRIVED: &str = "tmp/arrived";
 
 /// Whether everything that is to be brought has come.
@@ -40,7 +40,7 @@ pub(super) fn make_incoming(alloc: &Path) -> io::Result<PathBuf> {
     Ok(incoming)
 }
 
-/// What is in the directory that was unpacked into is whole.
+/// Marks the content of the incoming directory as whole.
 pub(super) fn complete(alloc: &Path) -> io::Result<()> {
     fs::rename(alloc.join(INCOMING), alloc.join(ARRIVED))
 }

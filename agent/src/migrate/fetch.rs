@@ -50,7 +50,7 @@ enum FetchError {
     /// Not at all, somebody on the way says.
     #[error("{0}")]
     Gone(String),
-    /// What came was not written.
+    /// The data that came could not be written.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
     /// There is no room to write in.
@@ -82,11 +82,11 @@ impl FetchError {
     }
 }
 
-/// Gets the data of `previous`, unless they are there. Says what came of it, for people.
+/// Gets the data of `previous`, unless they are there. Returns a description of the result.
 ///
 /// # Errors
 ///
-/// Why the allocation begins without them.
+/// The reason why the allocation begins without them.
 pub(crate) async fn fetch(
     facilities: &Facilities,
     desired: &DesiredAlloc,
@@ -168,7 +168,7 @@ async fn connection(facilities: &Facilities) -> Result<Connection, FetchError> {
     }
 }
 
-/// What comes.
+/// The next message of the stream.
 enum Step {
     Piece(DiskPiece),
     End(DiskSum),
@@ -187,7 +187,7 @@ async fn receive_all(
     let mut unpacking = tokio::task::spawn_blocking(move || unpack(&at, limit, steps, &unpacked));
     let acknowledging = async {
         acknowledge(&mut sender, taken).await;
-        // Whoever unpacks has ended, and says why.
+        // The unpacking has ended, and says why.
         std::future::pending::<()>().await;
     };
     let received = tokio::select! {
@@ -196,7 +196,7 @@ async fn receive_all(
         // It cannot go on.
         ended = &mut unpacking => return ended.map_err(FetchError::Panicked)?,
     };
-    // Whoever begins anew begins with an empty directory, so nobody may write to it any more.
+    // A new try begins with an empty directory, so nobody may write to it any more.
     let unpacked = unpacking.await.map_err(FetchError::Panicked)?;
     received.and(unpacked)
 }
@@ -216,7 +216,7 @@ async fn receive(
             Some(AgentReply::Gone { reason }) => return Err(FetchError::Gone(reason)),
             None => return Err(FetchError::Cut),
         };
-        // Whoever unpacks says itself why it does not go on.
+        // The unpacking says itself why it does not go on.
         if to_unpack.send(step).await.is_err() || is_last {
             return Ok(());
         }

@@ -22,7 +22,7 @@ use crate::task::chain;
 ///
 /// # Errors
 ///
-/// If whoever asked has gone.
+/// If the asking node has gone.
 pub(crate) async fn lend(
     facilities: &Facilities,
     request: DiskRequest,
@@ -68,7 +68,7 @@ fn may_write(facilities: &Facilities, alloc_id: AllocId) -> bool {
     facilities.outbox.is_unfinished(alloc_id) || !facilities.live.of(Some(alloc_id)).is_empty()
 }
 
-/// Hears what was unpacked until whoever asked has gone.
+/// Hears what was unpacked until the asking node has gone.
 async fn take_words(mut receiver: FrameReceiver, window: &Window) {
     while let Ok(Some(DiskTaken { bytes })) = receiver.recv().await {
         window.give(bytes);
@@ -91,7 +91,7 @@ async fn wait_for_turn(
     }
 }
 
-/// What is held as long as directories are read.
+/// The loan and the permit that are held as long as directories are read.
 type Held = (Loan, Option<OwnedSemaphorePermit>);
 
 async fn send(
@@ -106,7 +106,7 @@ async fn send(
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, pieces.recv()).await {
             Ok(Some(piece)) => {
-                // Whoever stands still keeps a place from others, and the directories from going.
+                // A receiver that stands still keeps a place from others, and the directories from going.
                 let room = window.take(piece.cost());
                 if tokio::time::timeout(LENDING_STALL_MAX, room).await.is_err() {
                     let reason = format!("nothing was unpacked for {LENDING_STALL_MAX:?}");

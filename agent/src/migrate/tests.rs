@@ -89,7 +89,7 @@ impl Scene {
         sum
     }
 
-    /// What comes of a stream of these steps in the shared place.
+    /// Returns the error of a stream of these steps in the shared place.
     fn refused(&self, steps: Vec<DiskEntry>) -> UnpackError {
         let mut entries = vec![DiskEntry::Place(DiskPlace::Shared)];
         entries.extend(steps);
@@ -462,7 +462,7 @@ fn steps_out_of_order_are_refused() {
     }
 }
 
-/// Whatever is missing at the end: nothing of it gets to where tasks find it.
+/// A stream that is cut at any point leaves nothing where tasks find it.
 #[test]
 fn a_cut_stream_is_never_whole() {
     let scene = scene();

@@ -1,8 +1,8 @@
 //! Writes what another node sent, below a directory that nobody else knows of.
 //!
-//! What is sent is not believed: a name is one part of a path or it is refused, everything is made in the descriptor of
-//! the directory that it is in, and nothing that is there is opened through a link. There are directories, files and
-//! links, nothing else, and no set-id bits. It counts against the allocation's disk, and ends where that does.
+//! The sent data are not believed. A name is one part of a path or it is refused. Everything is made in the descriptor
+//! of the directory that it is in, and no existing entry is opened through a link. There are directories, files and
+//! links, nothing else, and no set-id bits. The data count against the allocation's disk, and end where that does.
 
 use std::ffi::CString;
 use std::io;
@@ -22,7 +22,7 @@ use crate::disk::{Amount, DEPTH_MAX, DiskLimit};
 const NAME_BYTES_MAX: usize = 255;
 /// Bytes of what a link says, with its zero byte (`PATH_MAX`).
 const TARGET_BYTES_MAX: usize = 4_096;
-/// What a file takes of a disk at least, and by which it grows.
+/// The least that a file takes of a disk, and the step by which it grows, in bytes.
 const BLOCK_BYTES: u64 = 4_096;
 
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -45,9 +45,9 @@ pub(super) enum UnpackError {
     /// The disk does not take them.
     #[error("{name:?} among them cannot be written")]
     Write {
-        /// What.
+        /// The name of the entry.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

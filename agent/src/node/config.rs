@@ -1,4 +1,4 @@
-//! What an agent is told.
+//! The configuration of an agent.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::ring::RingConfig;
 use crate::roots::ChrootEnv;
 use crate::users::UserRange;
 
-/// What happens to tasks when the agent stops.
+/// The fate of tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// They run on, and the next agent on the data directory adopts them.
@@ -44,7 +44,7 @@ pub struct AgentConfig {
     pub certificates: Certificates,
     /// For people; the host's name unless set.
     pub name: String,
-    /// Where the node stands.
+    /// The datacenter of the node.
     pub datacenter: String,
     /// Free classification by the operator; may be empty.
     pub class: String,
@@ -52,7 +52,7 @@ pub struct AgentConfig {
     pub pool: String,
     /// Free key-value pairs by the operator.
     pub meta: BTreeMap<String, String>,
-    /// What is kept from tasks.
+    /// The amount that is kept from tasks.
     pub reserved: Amount,
     /// Cores that are kept from tasks, sorted.
     pub reserved_cores: Vec<u16>,
@@ -71,21 +71,21 @@ pub struct AgentConfig {
     pub driver_env: Vec<(OsString, OsString)>,
     /// Directory of driver plugins: every executable in it is one.
     pub plugin_dir: Option<PathBuf>,
-    /// What drivers are told, by name of the driver or of its file in `plugin_dir`.
+    /// The settings of drivers, by name of the driver or of its file in `plugin_dir`.
     pub plugins: BTreeMap<String, PluginSettings>,
     /// Drivers that live in the agent's process, by name.
     pub drivers: Vec<(String, Arc<dyn TaskDriver>)>,
-    /// What the node adds to every task's network policy, besides its servers.
+    /// The node's additions to every task's network policy, besides its servers.
     pub network: NodePolicy,
     /// Addresses of allocations that have a network of their own.
     pub bridge_subnet: Ipv4Net,
-    /// Where plugins and configurations of CNI are.
+    /// The directories of CNI plugins and configurations.
     pub cni: CniSettings,
-    /// What of the host is shown to tasks whose drivers change into a root of such directories.
+    /// The host paths that are shown to tasks whose drivers change into a root of such directories.
     pub chroot_env: ChrootEnv,
     /// Users for tasks that name none, where drivers run tasks as users that no database knows.
     pub users: UserRange,
-    /// What is done about allocations that write more than their ephemeral disk.
+    /// The treatment of allocations that write more than their ephemeral disk.
     pub disk: DiskEnforcement,
     /// Collection of finished allocations.
     pub gc: GcConfig,
@@ -94,14 +94,15 @@ pub struct AgentConfig {
     /// A task whose memory or number of processes cannot be limited on this machine is refused;
     /// else it runs, and an event names what is not enforced.
     pub strict_limits: bool,
-    /// Without eBPF programs no task is kept from metadata, control plane and private ports. Tasks that have a network are
-    /// refused then; with this they run, unless somebody asks for a policy, and an event says so.
+    /// Tasks that have a network run although eBPF programs are absent, with an event that says so. Without the
+    /// programs no task is kept from metadata, control plane and private ports. Such tasks are refused by default. A
+    /// task for which somebody asks for a policy is refused in any case.
     pub allow_unfenced_tasks: bool,
-    /// Tasks may speak to servers as clients do, if their policies let them. Whoever reaches a server's HTTP port may do
-    /// with the cluster what he likes.
+    /// Tasks may speak to servers as clients do, if their policies let them. A task that reaches a server's HTTP port
+    /// has full control of the cluster.
     pub allow_api_from_tasks: bool,
-    /// How much rather than this process the kernel kills others for memory, as `/proc/self/oom_score_adj` has it; `None`
-    /// leaves that as it is. Drivers and tasks do not inherit it.
+    /// The agent's own `/proc/self/oom_score_adj`, which says how much rather than this process the kernel kills others
+    /// for memory. `None` leaves it as it is. Drivers and tasks do not inherit it.
     pub oom_score_adj: Option<i16>,
 }
 
@@ -154,7 +155,7 @@ impl AgentConfig {
 ///
 /// # Errors
 ///
-/// What is wrong with it, for people.
+/// A description of the fault.
 pub fn parse_host_volume(text: &str) -> Result<(String, HostVolume), String> {
     let malformed = || format!("`{text}` is not NAME=PATH or NAME=PATH:ro with an absolute path");
     let (name, path) = text.split_once('=').ok_or_else(malformed)?;

@@ -38,14 +38,14 @@ pub(crate) enum Event {
     SessionBegan,
     /// The control plane says what it wants.
     Desired {
-        /// What.
+        /// The news from the control plane.
         news: News,
-        /// What it says of remote tasks of those allocations.
+        /// The remote tasks of those allocations, as the control plane has them.
         remote: Vec<RemoteAlloc>,
     },
-    /// What belongs to no allocation is to be removed.
+    /// Everything that belongs to no allocation is to be removed.
     SweepDue {
-        /// What was on the machine before this event.
+        /// The remains on the machine before this event.
         found: Found,
     },
     /// Destroy everything that has finished, and try at once to delete what could not be deleted.
@@ -59,17 +59,17 @@ pub(crate) enum Event {
     },
     /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
     Prepared {
-        /// Which.
+        /// The allocation.
         alloc_id: AllocId,
     },
     /// Drivers and the kernel have let go of an allocation that is to be destroyed.
     Released {
-        /// Which.
+        /// The allocation.
         alloc_id: AllocId,
     },
     /// They have not.
     Refused {
-        /// Which.
+        /// The allocation.
         alloc_id: AllocId,
     },
     /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
@@ -80,14 +80,14 @@ pub(crate) enum Event {
     RulesChanged,
     /// Nothing of an allocation runs, and nothing will.
     Finished {
-        /// Which.
+        /// The allocation.
         alloc_id: AllocId,
-        /// Since when.
+        /// The time since which that is so.
         at: Timestamp,
     },
     /// Nothing of an allocation is left.
     Destroyed {
-        /// Which.
+        /// The allocation.
         alloc_id: AllocId,
     },
     /// Stop every task; `done` is told when none runs.
@@ -106,7 +106,7 @@ struct Known {
     finished: bool,
 }
 
-/// Who runs an allocation.
+/// The runner of an allocation.
 #[derive(Debug)]
 enum Runner {
     /// Nobody, until somebody has something to say: it had finished before this agent began. A node may hold
@@ -127,7 +127,7 @@ pub(super) struct Node {
     allocs: BTreeMap<AllocId, Known>,
     jobs: Jobs,
     turns: Turns,
-    /// Who gets the data of which allocation, until it has them.
+    /// The heir that gets the data of an allocation, until it has them.
     heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
     rounds: Rounds,
@@ -278,7 +278,7 @@ impl Node {
         }
     }
 
-    /// Whom an allocation has to wait for.
+    /// Returns the allocations that an allocation has to wait for.
     fn before(&self, alloc: &DesiredAlloc) -> BTreeSet<AllocId> {
         let live = self.allocs.iter().filter(|(_, known)| !known.finished);
         turns::before(
@@ -628,7 +628,7 @@ impl Node {
         let kept = |alloc_id| kept(&self.facilities, &self.heirs, alloc_id);
         if dry_run {
             let outlook = gc::outlook(&self.collector, self.allocs.len(), kept);
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _told = done.send(outlook);
         } else {
             // For a server that does not hear, or an heir, nobody need wait.
@@ -653,7 +653,7 @@ impl Node {
         if self.allocs.values().all(|known| known.finished)
             && let Some(done) = self.stopping.take()
         {
-            // Whoever asked may have stopped waiting.
+            // The caller may have stopped waiting.
             let _told = done.send(());
         }
     }
@@ -686,8 +686,8 @@ impl Node {
     }
 }
 
-/// Tasks and directories on the machine. An allocation that begins after the look is not in it, so that whoever
-/// removes what belongs to none has to ask who is known after it, not before.
+/// Tasks and directories on the machine. An allocation that begins after the look is not in it. A caller that removes
+/// what belongs to none must therefore ask for the known allocations after the look, not before.
 #[derive(Debug)]
 pub(crate) struct Found {
     tasks: Vec<TaskName>,
@@ -778,7 +778,7 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
     }
 }
 
-/// Why an allocation that has finished may not go, whoever asks for it.
+/// The reason why an allocation that has finished may not go, even on request.
 fn kept(
     facilities: &Facilities,
     heirs: &BTreeMap<AllocId, AllocId>,

@@ -1,6 +1,6 @@
-//! What the node adds to its tasks' network policies, and what earlier agents left of them.
+//! The node's additions to its tasks' network policies, and what earlier agents left of them.
 //!
-//! Whoever changes [`NodeRules`] tells the node's loop, which puts tasks that run behind them.
+//! A caller that changes [`NodeRules`] tells the node's loop, which puts running tasks behind the new rules.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -22,8 +22,8 @@ use crate::facilities::Facilities;
 use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::store::Loaded;
 
-/// What the node adds to every task's policy at this moment. The operator's configuration stays as it is; who the
-/// servers are and what the cluster wants may change while tasks run.
+/// The node's additions to every task's policy at this moment. The operator's configuration stays as it is. The servers
+/// and the cluster's policy may change while tasks run.
 #[derive(Debug)]
 pub(crate) struct NodeRules {
     /// As configured, with the servers that the operator named.
@@ -65,7 +65,7 @@ impl NodeRules {
         self.forbid(SERVERS, sockets_of_servers(servers))
     }
 
-    /// No task connects to `apis`, where servers listen for clients, unless the operator allows it. Says whether that is
+    /// Keeps tasks from `apis`, where servers listen for clients, unless the operator allows it. Says whether that is
     /// news.
     pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
         let apis = if self.allows_apis { &[][..] } else { apis };
@@ -117,8 +117,8 @@ impl NodeRules {
         LogIndex(self.cluster_index.load(Ordering::Acquire))
     }
 
-    /// What the entry at `index` wants of all nodes of the cluster. Says whether that is news: what is older than what
-    /// is known comes from a server that is behind.
+    /// Sets the policy that the entry at `index` wants on all nodes of the cluster. Says whether that is news. An older
+    /// entry than the known one comes from a server that is behind.
     pub(crate) fn set_cluster(&self, index: LogIndex, policy: &NetworkPolicy) -> bool {
         if index <= self.cluster_index() {
             return false;
@@ -145,7 +145,7 @@ impl NodeRules {
     }
 }
 
-/// What refusals of packets to servers' sockets for agents and for each other are told by.
+/// The name in refusals of packets to servers' sockets for agents and for each other.
 const SERVERS: &str = "servers";
 /// The same of those for clients: HTTP and Diego's wire.
 const HTTP_API: &str = "http-api";

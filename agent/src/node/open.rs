@@ -48,7 +48,7 @@ use crate::trash::Trash;
 use crate::users::WorkloadUsers;
 use crate::verdicts::{self, VerdictLog};
 
-/// What was opened.
+/// The opened parts of the agent.
 pub(super) struct Opened {
     pub(super) facilities: Arc<Facilities>,
     pub(super) loaded: Loaded,
@@ -57,7 +57,7 @@ pub(super) struct Opened {
     pub(super) clients: Vec<Client>,
     /// Allocations that have a cgroup with processes.
     pub(super) found: BTreeSet<AllocId>,
-    /// Where it is kept when a leader last heard of the node.
+    /// The record of when a leader last heard of the node.
     pub(super) contact: KeptContact,
 }
 
@@ -180,8 +180,8 @@ pub(super) async fn open(
     })
 }
 
-/// What tasks may send and receive, the programs that see to it, and the networks of allocations. Tasks that run are
-/// fenced before fresh maps count.
+/// Opens the rules of what tasks may send and receive, the programs that enforce them, and the networks of allocations.
+/// Tasks that run are fenced before fresh maps count.
 fn open_network(
     config: &AgentConfig,
     data: &DataDir,
@@ -198,7 +198,8 @@ fn open_network(
     (rules, bpf, bridge)
 }
 
-/// What drivers in processes of their own need of the agent, which may have an OOM score that is not for them.
+/// Collects what drivers in processes of their own need of the agent. The agent may have an OOM score that is not for
+/// them.
 fn around(
     config: &AgentConfig,
     data: &DataDir,

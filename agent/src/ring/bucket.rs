@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ring::limits::{LIMIT_BURST, LIMIT_BYTES_MIN, LIMIT_QUANTUM};
 
-/// What may be taken.
+/// The amount that may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowance {
     /// So many bytes, at least one.
@@ -47,7 +47,7 @@ impl Bucket {
         }
     }
 
-    /// What may be taken at `now`.
+    /// Returns the amount that may be taken at `now`.
     pub(crate) fn allowance(&mut self, now: Duration) -> Allowance {
         self.save(now);
         let enough = if self.used_up { self.quantum } else { 1 };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::ring::limits::{DELAY_MAX, DELAY_MIN, IDLE_AFTER};
 
-/// What to do after a drain.
+/// The step after a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Drain again at once: the writer is fast.

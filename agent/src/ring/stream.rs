@@ -20,7 +20,7 @@ use crate::ring::pace::{Next, Pace};
 use crate::ring::readiness::Readiness;
 use crate::ring::{DetachReport, OnFull, RateLimit, StreamStats, Transfer};
 
-/// What the loop wants of a stream.
+/// The loop's order to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Drain, for as long as it is attached.
@@ -31,7 +31,7 @@ pub(crate) enum Order {
     Halt,
 }
 
-/// What the loop sees of a stream that runs.
+/// The state of a running stream that the loop sees.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) stats: RefCell<StreamStats>,
@@ -79,7 +79,7 @@ pub(crate) struct Stream {
     seen: Rc<Seen>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
     buffer: Vec<u8>,
-    /// What of it was read and not yet written.
+    /// The part of the buffer that was read and not yet written.
     held: Range<usize>,
     /// When the last bytes were taken.
     drained_at: Instant,
@@ -88,7 +88,7 @@ pub(crate) struct Stream {
     retry: Duration,
 }
 
-/// How much is taken, and since when it was too much.
+/// The rate limit of a stream, and when bytes last exceeded it.
 struct Limit {
     bucket: Bucket,
     on_limit: OnFull,
@@ -96,7 +96,7 @@ struct Limit {
     held_at: Option<Instant>,
 }
 
-/// What [`Stream::new`] is told of how bytes are taken.
+/// The rules for taking bytes, given to [`Stream::new`].
 pub(crate) struct Rules {
     pub(crate) on_full: OnFull,
     pub(crate) rate: Option<RateLimit>,
@@ -159,7 +159,7 @@ impl Stream {
         }
     }
 
-    /// What the loop sees while the stream runs.
+    /// Returns the state that the loop sees while the stream runs.
     pub(crate) fn seen(&self) -> Rc<Seen> {
         Rc::clone(&self.seen)
     }
@@ -306,7 +306,7 @@ impl Stream {
         }
     }
 
-    /// What may be taken. Counts how long bytes waited for it.
+    /// Returns the amount that may be taken. Counts how long bytes waited for it.
     fn allowed(&mut self) -> Allowance {
         let Some(limit) = &mut self.limit else {
             return Allowance::Bytes(u64::MAX);
@@ -325,7 +325,7 @@ impl Stream {
         }
     }
 
-    /// What becomes of bytes that may not be taken until `until`.
+    /// Handles bytes that may not be taken until `until`.
     fn too_much(&mut self, until: Instant) -> Drained {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         if waiting == 0 && self.held.is_empty() {
@@ -436,7 +436,7 @@ impl Stream {
                 Ok(0) => break,
                 Ok(read) => left -= read,
                 Err(Errno::INTR) => {}
-                // Whoever else reads a FIFO takes what is counted here.
+                // Another reader of the FIFO takes what is counted here.
                 Err(_) => break,
             }
         }

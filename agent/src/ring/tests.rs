@@ -192,7 +192,7 @@ async fn counter_lines_of_many_writers_arrive_once_in_order() {
     }
 }
 
-/// What makes the tests above tests of io_uring.
+/// A ring runs the engine that was asked for, so that the tests above test io_uring.
 #[test]
 fn engine_is_the_one_that_was_asked_for() {
     let auto = LogRing::start(ALL[0]).unwrap();

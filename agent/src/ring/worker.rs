@@ -21,7 +21,7 @@ use crate::ring::{
     StreamStats, Transfer,
 };
 
-/// What the loop can be asked. An answer nobody waits for any more is dropped.
+/// A request to the loop. An answer that nobody waits for any more is dropped.
 #[derive(Debug)]
 pub(crate) enum Command {
     Attach {
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Sweep { answer: oneshot::Sender<()> },
 }
 
-/// What [`run`] says once: the engine, or why there is none.
+/// The one message of [`run`] at its start: the engine, or why there is none.
 pub(crate) type Started = Result<Engine, Option<io::Error>>;
 
 /// The thread's whole life.

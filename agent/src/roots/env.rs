@@ -1,12 +1,12 @@
-//! What of the host is shown in roots: the agent's `chroot_env`, by Nomad's name and with its default.
+//! The host paths shown in roots: the agent's `chroot_env`, by Nomad's name and with its default.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use crate::limits::CHROOT_ENTRIES_MAX;
 
-/// What Nomad shows unless told otherwise (the documentation of its `exec` driver, "Chroot"); what a machine does not
-/// have is left out.
+/// The paths that Nomad shows by default (the documentation of its `exec` driver, "Chroot"). Paths that a machine does
+/// not have are left out.
 const DEFAULT: [&str; 9] = [
     "/bin",
     "/etc",
@@ -19,7 +19,7 @@ const DEFAULT: [&str; 9] = [
     "/usr",
 ];
 
-/// What a root has of the task's own or the driver's.
+/// The places in a root that belong to the task or the driver.
 const TAKEN: [&str; 7] = ["alloc", "dev", "local", "proc", "secrets", "sys", "tmp"];
 
 /// Why something cannot be shown; each begins with what it is about.
@@ -46,7 +46,7 @@ pub enum ChrootEnvError {
     Overlap {
         /// As it was given.
         place: String,
-        /// What is there already.
+        /// The place that is there already.
         other: String,
     },
     /// More mounts for each task than is sensible.

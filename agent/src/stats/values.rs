@@ -6,7 +6,7 @@ use muster_wire::rpc::TaskStats;
 
 use crate::cgroup::Controller;
 
-/// What tells a value.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// Files of this controller's group.

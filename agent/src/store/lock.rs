@@ -52,7 +52,7 @@ pub enum LockDataDirError {
     Held {
         /// The directory.
         path: PathBuf,
-        /// Who.
+        /// The process id of that agent.
         pid: String,
     },
     /// The directory cannot be used.
@@ -60,7 +60,7 @@ pub enum LockDataDirError {
     Io {
         /// The directory or file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },

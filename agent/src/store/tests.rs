@@ -221,7 +221,7 @@ fn records_of_users_keep_their_bytes() {
     expect_test::expect_file!["../../testdata/store-users-1.txt"].assert_eq(&text);
 }
 
-/// What was written, for comparison.
+/// Returns the written content, for comparison.
 fn contents(loaded: &Loaded) -> String {
     let Loaded {
         allocs,
@@ -461,9 +461,9 @@ async fn a_database_of_format_2_is_converted() {
     }
 }
 
-/// Jobs of format 3 have no network policies, those of format 4 none with rates, those of format 5 logs without; ends
-/// of format 6 know less of what was used; tasks of format 7 have fewer limits, and those of format 8 no networks of their
-/// drivers'.
+/// Jobs of format 3 have no network policies, those of format 4 none with rates, and those of format 5 have logs
+/// without. Ends of format 6 know less of the usage. Tasks of format 7 have fewer limits, and those of format 8 no
+/// networks of their drivers.
 #[tokio::test]
 async fn databases_of_formats_3_to_8_are_converted() {
     for format in 3..=8 {

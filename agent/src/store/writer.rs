@@ -36,7 +36,7 @@ pub(crate) const CONDITION: &str = "store";
 /// One change of the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
-    /// What the control plane wants of an allocation.
+    /// The control plane's wish for an allocation.
     Desired(Box<DesiredAlloc>),
     /// Where an allocation's runner is.
     Snapshot(AllocId, Box<AllocSnapshot>),
@@ -44,7 +44,7 @@ pub(crate) enum Write {
     Remote(AllocId, Vec<RemoteTask>),
     /// A start of a task.
     Task(AllocId, String, Box<TaskRecord>),
-    /// What its driver or the kernel did not let go of.
+    /// The remains of a task that its driver or the kernel did not let go of.
     Leftover(AllocId, Box<Leftover>),
     /// It did, of the start that the driver calls so.
     LeftoverGone(AllocId, String),
@@ -141,8 +141,8 @@ impl Pending {
     }
 }
 
-/// A record that a write changes: its allocation, its table, its name. The removal of an allocation comes before what is
-/// written of it later.
+/// The key of a record that a write changes: its allocation, its table, its name. The removal of an allocation comes
+/// before what is written of it later.
 type Key = (Option<AllocId>, u8, String);
 
 fn key(write: &Write) -> Key {

@@ -40,13 +40,13 @@ const NULL_DEVICE: &str = "/dev/null";
 /// kernel did not let go of is told in the log.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
-    /// Why, for people.
+    /// The reason, as text.
     pub(crate) reason: String,
-    /// What to do next.
+    /// The next step.
     pub(crate) next: Next,
 }
 
-/// What a failed start is followed by.
+/// The step after a failed start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The same start may succeed later.
@@ -438,7 +438,7 @@ async fn write_payload(
     }
 }
 
-/// What the driver can do, once it answers.
+/// Returns the capabilities of the driver, once it answers.
 pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<Learned>, StartFailure> {
     ready(slot).await?;
     let learned = slot.learned().await;
@@ -601,8 +601,8 @@ fn task_config(
     })
 }
 
-/// How the task's driver isolates file systems. The native one is told of the host's paths, and shows them where the
-/// level that the task asks for has them. One whose tasks cannot run here has none.
+/// Returns how the task's driver isolates file systems. The native driver is given the host's paths, and shows them
+/// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
 pub(super) async fn fs_isolation(
     slot: &DriverSlot,
     task: &TaskAt,
@@ -636,8 +636,8 @@ pub(super) async fn let_users_pass(
     opened.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
-/// Whom the group's tasks ask for addresses, for drivers that write that into a root of their own. The native one is
-/// given the file ([`names`]).
+/// Returns the DNS settings of the group's tasks, for drivers that write them into a root of their own. The native
+/// driver is given the file ([`names`]).
 fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
     if task.driver == native::NAME {
         return None;
@@ -732,7 +732,7 @@ fn task_resources(task: &TaskAt, address: &str, node: &NodeResources) -> TaskRes
     }
 }
 
-/// What part of the node's processors `mhz` are, and how long it may run on them in each period if it is held to them.
+/// Returns the part of the node's processors that `mhz` are, and the quota in each period if the task is limited to it.
 /// The task's group is known later.
 fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
     let period = u64::from(node.cores.max(1)) * u64::from(PERIOD_US);
@@ -750,7 +750,7 @@ fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
     }
 }
 
-/// The driver's name for a start: the same whoever asks.
+/// Returns the driver's name for a start, which is the same for every caller.
 pub(super) fn task_id(task: &TaskAt, attempt: u32) -> String {
     format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
 }

@@ -1,8 +1,8 @@
 //! The end of a task: learns how it ended, and removes everything of that start.
 //!
-//! Who knows how it ended: the driver that was its parent; if that died, the eBPF exit ledger; if
-//! neither watched, nobody, and the report says so. What is known is stored before anything is
-//! removed, so that an agent that dies in between reports the same.
+//! The driver that was its parent knows how it ended; if that died, the eBPF exit ledger does. If neither watched,
+//! nobody knows, and the report says so. The known end is stored before anything is removed, so that an agent that dies
+//! in between reports the same.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::store::{Ended, TaskRecord};
 
-/// Who knows that the task runs.
+/// The parties that know that the task runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// Nobody yet: whether it runs is for the driver to say, and then this is what an operator should know of it.
@@ -264,7 +264,7 @@ fn seen_by_driver(result: ExitResult) -> Seen {
     }
 }
 
-/// What the kernel recorded of a task whose end its driver did not see.
+/// Returns the kernel's record of a task whose end its driver did not see.
 async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Seen {
     Seen {
         exit: exit_in_ledger(facilities, live).await,
@@ -302,7 +302,7 @@ async fn exit_in_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
     }
 }
 
-/// What `wait(2)` reports: the low seven bits are a signal, else the second byte is the code.
+/// Decodes the status of `wait(2)`: the low seven bits are a signal, else the second byte is the code.
 fn from_wait_status(status: i32) -> Exit {
     let signal = status & 0x7f;
     let code = if signal == 0 { (status >> 8) & 0xff } else { 0 };
@@ -313,11 +313,11 @@ fn from_wait_status(status: i32) -> Exit {
     }
 }
 
-/// What memory had to do with the end of a task.
+/// The part of memory in the end of a task.
 struct Memory {
     /// The end, as memory has it.
     exit: Exit,
-    /// More about that, for people.
+    /// Details of the end, as text.
     detail: String,
     /// It ended for want of memory.
     oom: Option<Oom>,

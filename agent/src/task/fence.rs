@@ -16,11 +16,12 @@ use crate::facilities::Facilities;
 use crate::store::Loaded;
 use crate::{bridge, cni};
 
-/// Puts the task with the cgroup `cgroup_id`, which gets as far as `reach` without one, behind its policy. Answers with what an operator should know.
+/// Puts the task with the cgroup `cgroup_id` behind its policy. `reach` says how far the task gets without one. Answers
+/// with what an operator should know.
 ///
 /// # Errors
 ///
-/// Why it has no policy and must not start: what the job or the node asks for cannot be enforced.
+/// The reason why it has no policy and must not start: what the job or the node asks for cannot be enforced.
 pub(crate) fn fence(
     facilities: &Facilities,
     task: &TaskAt,
@@ -84,13 +85,13 @@ pub(crate) fn fence_recorded(
         let fenced = fence_with(bpf, &task, rules, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
         if let Err(reason) = fenced.and(watched.map_err(|error| chain(&error))) {
-            // Whoever finds the task tries again, and has its history tell.
+            // The runner that finds the task tries again, and has its history tell.
             tracing::error!(%alloc_id, task = name, reason, "a running task is not in the fresh eBPF maps yet");
         }
     }
 }
 
-/// What becomes of a task on a node without eBPF programs, and why there are none.
+/// Decides about a task on a node without eBPF programs; `reason` says why there are none.
 fn unfenced(
     facilities: &Facilities,
     task: &TaskAt,

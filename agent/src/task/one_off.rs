@@ -17,7 +17,7 @@ use crate::cgroup::{OomCount, TaskCgroup};
 const DRIVER_DIED: &str =
     "the driver was started again while the task ran, and its end was not seen";
 
-/// What a driver says of a process in a task that was out of memory. Diego's.
+/// The mark of a process that was out of memory, in a failure reason. The text is Diego's.
 const OUT_OF_MEMORY: &str = " (out of memory)";
 
 /// How a task was seen to end.
@@ -85,7 +85,7 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
     }
 }
 
-/// What is known of an out-of-memory kill.
+/// Returns the known facts of an out-of-memory kill.
 pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_bytes: u64) -> Oom {
     let counted = count.unwrap_or_default();
     Oom {
@@ -95,7 +95,8 @@ pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_byt
     }
 }
 
-/// What a task used, as far as the eBPF programs and its cgroup counted; of CPU time the programs' count is the finer.
+/// Returns the usage of a task, as far as the eBPF programs and its cgroup counted. For CPU time the programs' count is
+/// the finer.
 pub(super) fn usage(
     bpf: Option<&Bpf>,
     cgroup: Option<&TaskCgroup>,

@@ -22,7 +22,7 @@ use crate::task::begin::{
     RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
 };
 
-/// What the absence of a record means when no process is found either.
+/// The meaning of an absent record when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unrecorded {
     /// The allocation's own record says that the start was about to be made.
@@ -38,7 +38,7 @@ pub(crate) enum Unrecorded {
     NeverHere,
 }
 
-/// What was found.
+/// The result of a search.
 pub(super) enum Found {
     /// Something to be ended or watched, and what an operator should know of it.
     Live(Box<LiveTask>, Vec<String>),
@@ -175,7 +175,7 @@ fn missing(unrecorded: Unrecorded) -> TaskInput {
     }
 }
 
-/// What the driver runs. A driver that cannot say runs nothing that could be found.
+/// Returns the tasks that the driver runs. A driver that cannot say runs nothing that could be found.
 async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
     loop {
         slot.ready().await;
@@ -258,7 +258,7 @@ async fn let_pass_again(
     }
 }
 
-/// How far a task that runs gets without a policy. Where its driver does not say, the worst is told of.
+/// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
 async fn reach(facilities: &Facilities, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
     // On the heap: hardly any node has to ask.
     let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
@@ -287,7 +287,7 @@ fn watch_again(facilities: &Facilities, cgroup: Option<&TaskCgroup>) -> Option<S
     }
 }
 
-/// Sets the limits of a task that runs again, whoever changed them meanwhile, and says what an operator should know
+/// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
 /// of that.
 pub(super) fn repair_limits(
     facilities: &Facilities,

@@ -1,7 +1,7 @@
 //! Tasks that run on another system: their handles go to other agents, and come from them.
 //!
-//! What is given away is the handle without what differs from node to node: whoever takes the task over puts its own
-//! there, so the driver knows the task by a name of the new allocation.
+//! A handle is given away without the parts that differ from node to node. The agent that takes the task over puts its
+//! own parts there, so the driver knows the task by a name of the new allocation.
 
 use std::time::Duration;
 

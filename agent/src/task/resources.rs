@@ -1,4 +1,4 @@
-//! What a task's cgroup is to limit, from what its job asks for and what its node is.
+//! The limits of a task's cgroup, from the resources of its job and of its node.
 
 use muster_domain::job::Task;
 use muster_domain::node::NodeResources;
@@ -58,7 +58,7 @@ pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
     }
 }
 
-/// What is told of `field` where nobody would keep it: the driver has no task in the agent's cgroup.
+/// The error for `field` where nobody would keep it: the driver has no task in the agent's cgroup.
 pub(super) fn unkept(field: &str, driver: &str) -> String {
     format!(
         "`{field}` is kept by the agent, and the driver `{driver}` does not put tasks into the agent's cgroups: say in \

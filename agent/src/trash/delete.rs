@@ -1,9 +1,9 @@
 //! Deletes one tree: by directory descriptors, without recursion, without following anything.
 //!
-//! Every name is looked up beneath an open directory of the tree, through neither link nor mount, so nothing outside can be reached, whatever is swapped meanwhile. Directories deeper than
-//! [`DEPTH_MAX`] are moved up into the trash, where they are entries of their own: descriptors stay few,
-//! and a crash leaves nothing that the next look at the trash does not find. Mounts are detached;
-//! immutable and append-only flags are taken away.
+//! Every name is looked up beneath an open directory of the tree, through neither link nor mount. So nothing outside
+//! can be reached, even if names are swapped meanwhile. Directories deeper than [`DEPTH_MAX`] are moved up into the
+//! trash, where they are entries of their own. So descriptors stay few, and a crash leaves nothing that the next look
+//! at the trash does not find. Mounts are detached. Immutable and append-only flags are taken away.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -24,7 +24,7 @@ use super::limits::{
 };
 use super::way::{Turn, Way};
 
-/// What was deleted.
+/// Counts of one deletion or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
     /// Files, links, FIFOs, sockets, devices.
@@ -40,7 +40,7 @@ pub struct Deleted {
 }
 
 impl Deleted {
-    /// Names of whatever kind: an inode each, but for files that have several.
+    /// Names of any kind: an inode each, except for files that have several.
     pub fn inodes(&self) -> u64 {
         self.files + self.dirs
     }
@@ -61,7 +61,7 @@ impl Deleted {
     }
 }
 
-/// Why something is left. What could be deleted is deleted.
+/// The reason why something is left. Everything that could be deleted is deleted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeleteError {
     /// The agent stops; the next one goes on.
@@ -74,7 +74,7 @@ pub enum DeleteError {
     Mounted {
         /// Where, as far as it fits.
         at: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Errno,
     },
@@ -93,7 +93,7 @@ pub enum DeleteError {
         at: String,
         /// The step.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: Errno,
     },
@@ -109,7 +109,7 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> Failure {
     move |errno| Failure { what, errno }
 }
 
-/// What a failure to detach is called.
+/// The name of the step that detaches a mount.
 const DETACH: &str = "detach";
 
 /// A directory on the way down.
@@ -145,7 +145,7 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Deletes `name` in `root`, whatever it is. What is deeper than [`DEPTH_MAX`] is in `root` afterwards.
+    /// Deletes `name` in `root`, of any kind. Directories deeper than [`DEPTH_MAX`] are in `root` afterwards.
     pub(super) fn delete(
         &mut self,
         root: BorrowedFd<'_>,
@@ -203,8 +203,8 @@ impl<'a> Deleter<'a> {
         first.map_or(Ok(()), Err)
     }
 
-    /// Removes a directory that has nothing in it, as most of an allocation's: to find that out by reading it costs five
-    /// calls. Whatever is in the way shows when it is opened.
+    /// Removes a directory that has nothing in it, as most of an allocation's: to find that out by reading it costs
+    /// five calls. Any obstacle shows when the directory is opened.
     fn is_removed_empty(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> bool {
         let removed = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).is_ok();
         self.deleted.dirs += u64::from(removed);
@@ -321,7 +321,7 @@ impl<'a> Deleter<'a> {
         };
         let parent = stack.last().map_or(root, |frame| frame.fd.as_fd());
         if !top.stuck.is_empty() {
-            // Told already; whatever is above cannot be removed either.
+            // Told already; the directory above cannot be removed either.
             if let Some(above) = stack.last_mut() {
                 above.stuck.insert(top.name);
             }
@@ -405,7 +405,7 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Takes a mount off `name`: whoever uses it keeps it, the tree is free of it.
+    /// Takes a mount off `name`: processes that use it keep it, the tree is free of it.
     fn detach(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Failure> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         rustix::mount::unmount(path_of(parent, name), flags).map_err(failed(DETACH))?;
@@ -430,7 +430,7 @@ fn path_of(parent: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name)
 }
 
-/// Takes away what keeps `name` in its directory. What cannot be done shows when it is tried again.
+/// Takes away the flags that keep `name` in its directory. A failure shows when the deletion is tried again.
 pub(super) fn clear_flags(parent: BorrowedFd<'_>, name: &CStr) {
     clear_flags_of(parent);
     let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {

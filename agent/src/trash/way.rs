@@ -1,10 +1,10 @@
-//! Who goes first: a deletion waits while something starts, and not for ever.
+//! Precedence of starts over deletions: a deletion waits while any task is starting, but not for ever.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many start something now, and whoever waits for them.
+/// The number of starts under way, and the threads that wait for their end.
 #[derive(Debug)]
 pub(super) struct Way {
     /// How long a deletion waits at most.
@@ -39,9 +39,9 @@ impl Way {
         }
     }
 
-    /// Whoever waits looks again.
+    /// Has every waiting thread look again.
     pub(super) fn wake(&self) {
-        // Whoever looked before has begun to wait now.
+        // A thread that looked before has begun to wait by now.
         let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.free.notify_all();
     }
@@ -64,8 +64,8 @@ impl<'a> Turn<'a> {
         Self { way, until: None }
     }
 
-    /// Waits while something starts. Whoever has waited for as long as one may need goes on for as long: starts without an
-    /// end must not keep the disk full.
+    /// Blocks while any task is starting, for at most `given_max`. A thread that has waited that long goes on for as
+    /// long: starts without an end must not keep the disk full.
     pub(super) fn give_way(&mut self, stop: &AtomicBool) {
         if self.way.is_free() {
             return;

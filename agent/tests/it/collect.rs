@@ -82,7 +82,7 @@ async fn a_forced_collection_ends_when_its_space_is_free() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// A driver says nothing when it is asked to destroy a task: whoever waits hears that the node is alive.
+/// A client that waits for a collection hears that the node is alive, even if a driver is silent about a destroy.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_waits_for_a_collection_hears_of_the_node() {
     if !privileged("whoever_waits_for_a_collection_hears_of_the_node") {
@@ -141,7 +141,7 @@ async fn exactly_the_maximum_stays() {
     });
     drop(done.await.unwrap());
 
-    // The newest stay, and forced collection says of each what becomes of it.
+    // The newest stay, and forced collection says of each whether it is freed or kept.
     for (at, alloc_id) in allocs.iter().enumerate() {
         assert_eq!(machine.alloc_dir(*alloc_id).exists(), at >= 15, "{at}");
     }
@@ -234,8 +234,8 @@ async fn the_server_is_told_what_a_collection_came_to() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// What a driver did not destroy is known to the next agent, and what the server forgets goes when the
-/// driver lets go of it.
+/// The next agent knows a task that a driver did not destroy. An allocation that the server forgets goes without the
+/// driver, and the refusal is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_outlives_the_agent() {
     if !privileged("what_was_refused_outlives_the_agent") {
@@ -395,7 +395,7 @@ async fn a_new_allocation_waits_for_no_collection() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// What nobody knows is removed one after the other while allocations begin: they are not taken for unknown.
+/// Allocations that begin while unknown ones are removed one after the other are not taken for unknown.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_begins_during_the_sweep_stays() {
     const STRAYS: u8 = 100;
@@ -613,8 +613,8 @@ fn is_named_below(dir: &Path, name: &str) -> bool {
     })
 }
 
-/// What eBPF programs know of a task goes with its allocation: counters, its main process, how it ended, its policy. So do its
-/// FIFOs, mounts and logs, whatever they are called.
+/// A collected allocation leaves nothing in the eBPF programs: neither counters, its main process, how it ended, nor
+/// its policy. Its FIFOs, mounts and logs go as well, under any name.
 #[tokio::test(flavor = "multi_thread")]
 async fn neither_programs_nor_files_know_of_a_collected_allocation() {
     let name = "neither_programs_nor_files_know_of_a_collected_allocation";

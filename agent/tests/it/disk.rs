@@ -270,7 +270,7 @@ async fn an_update_changes_the_quota_of_a_running_task() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// Who owns a file could give it to another project, or have a directory's files belong to none.
+/// A task cannot give its files to another project, nor have a directory's files belong to none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_cannot_leave_its_project() {
     let Some(place) = Place::quota("a_task_cannot_leave_its_project") else {
@@ -409,7 +409,7 @@ async fn a_one_off_task_that_exceeds_its_disk_says_so() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// What a replacement gets of the one before counts against its own disk: four of ten MiB are left of it.
+/// Data that a replacement gets from its predecessor count against its own disk: four of ten MiB are left of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_goes_with_what_a_replacement_gets() {
     let Some(place) = Place::quota("quota_goes_with_what_a_replacement_gets") else {

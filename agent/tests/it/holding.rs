@@ -1,4 +1,4 @@
-//! What an allocation has of its node for itself: cores and host volumes.
+//! Resources of a node that an allocation has for itself: cores and host volumes.
 
 use muster_agent::node::Agent;
 use muster_domain::alloc::ClientStatus;

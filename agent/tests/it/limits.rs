@@ -1,4 +1,4 @@
-//! What a job asks of its tasks' cgroups, and what becomes of it where nobody can keep it.
+//! Limits that a job asks of its tasks' cgroups, also on nodes where nobody can keep them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::support::{
     skipped, start_ticks,
 };
 
-/// What the task of an allocation uses.
+/// The statistics of an allocation's task.
 pub(crate) async fn stats(server: &FakeServer, alloc_id: AllocId) -> TaskStats {
     let request = NodeRequest::AllocStats { alloc_id };
     let replies = server.ask(request, |replies| !replies.is_empty()).await;
@@ -141,8 +141,8 @@ async fn resized(server: &FakeServer, alloc_id: AllocId, from: u32, to: u32) {
         .await;
 }
 
-/// The job asks for more CPU and memory, and then for less CPU, while its task runs: the same process has as much, and the
-/// next agent finds that it has.
+/// The job asks for more CPU and memory, and then for less CPU, while its task runs. The same process has as much, and
+/// the next agent finds that it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_changes_its_size_where_it_is() {
     let name = "a_task_changes_its_size_where_it_is";
@@ -328,7 +328,7 @@ impl Drop for Loop {
     }
 }
 
-/// What the kernel says of the disk of a task, in whichever version the controller is.
+/// The kernel's counts of a task's disk, in either version of the controller.
 struct OfDisk {
     /// The task's group.
     dir: PathBuf,
@@ -388,7 +388,7 @@ impl OfDisk {
     }
 }
 
-/// What the agent stored of its tree.
+/// The agent's stored record of its tree.
 fn tree_record(machine: &Machine) -> serde_json::Value {
     let record = std::fs::read(machine.data().join("cgroup-tree.json")).unwrap();
     serde_json::from_slice(&record).unwrap()
@@ -492,8 +492,8 @@ async fn a_disk_that_comes_later_is_limited() {
     agent.end().await;
 }
 
-/// A mebibyte in a second, within a tenth over five seconds, of writes that pass the cache; whoever asked for it is told
-/// that the others are not held. In v2 the guest's tests show it.
+/// Writes that pass the cache keep to a mebibyte a second, within a tenth over five seconds. An event of the task says
+/// that other writes are not held. In v2 the guest's tests show it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_rate_holds_in_v1() {
     let name = "a_disk_rate_holds_in_v1";

@@ -383,7 +383,7 @@ async fn data_on_their_way_are_not_collected() {
     agent.end().await;
 }
 
-/// What a forced collection would do and what it does is the same while somebody reads.
+/// A dry run of a forced collection and the collection itself agree while a reader has an allocation's data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_leaves_what_is_lent() {
     if !privileged("a_dry_run_leaves_what_is_lent") {
@@ -417,7 +417,7 @@ async fn a_dry_run_leaves_what_is_lent() {
     agent.end().await;
 }
 
-/// What a forced collection frees, and what stays with the reason.
+/// The count of allocations that a forced collection frees, and the reasons of those that stay, with their counts.
 async fn collected(server: &FakeServer, dry_run: bool) -> (u64, Vec<(String, u64)>) {
     let replies = server.ask(NodeRequest::CollectGarbage { dry_run }, |_| false);
     match replies.await.pop() {

@@ -128,7 +128,7 @@ async fn is_refused(name: &str, change: impl FnOnce(&mut JobSpec), reason: &str)
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// Whoever asks for no network, or for one of the group's, does not get the machine's from a driver that has no other.
+/// A job that asks for no network, or for one of the group's, does not get the machine's from a driver without others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
     let none = |spec: &mut JobSpec| {
@@ -234,7 +234,7 @@ async fn shares_that_a_driver_tells_become_time() {
     agent.shutdown(Leave::StopTasks).await;
 }
 
-/// What a driver with images is told: paths of the host would lead nowhere in them.
+/// A driver with images is given places inside the image: paths of the host would lead nowhere in them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_of_an_image_is_told_of_places_in_its_own_root() {
     if !privileged("a_task_of_an_image_is_told_of_places_in_its_own_root") {
@@ -366,7 +366,8 @@ async fn limits_that_no_cgroup_would_keep_fail_the_start() {
     );
 }
 
-/// The job says so, or the driver: nothing is made for the output, also by the next agent, and whoever asks is told why.
+/// A task without logs, by its job or by its driver, has nothing made for its output, also by the next agent. A reader
+/// of its log is told why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_output_nobody_takes_has_no_log() {
     if !privileged("a_task_whose_output_nobody_takes_has_no_log") {

@@ -126,7 +126,7 @@ async fn a_one_off_task_reports_its_result() {
     agent.end().await;
 }
 
-/// What its client calls its log is with the task itself, under the names that any job's metadata has.
+/// The names that a client gives its log are in the task's environment, as any job's metadata is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_one_off_task_knows_what_its_log_is_called() {
     if !privileged("a_one_off_task_knows_what_its_log_is_called") {
@@ -313,8 +313,8 @@ async fn a_lost_store_is_no_second_start() {
     agent.kill();
 }
 
-/// The store is as it was. One task is told of as if it ran, though the node never heard of it; of another there is the
-/// directory, and no more.
+/// The store is as it was. One task is reported as if it ran, though the node never heard of it. Of another there is
+/// only the directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_without_a_record_ends_with_what_is_known() {
     if !privileged("a_task_without_a_record_ends_with_what_is_known") {

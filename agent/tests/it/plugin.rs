@@ -537,7 +537,7 @@ impl WithPlugins {
     }
 }
 
-/// Nobody is in the network any more, not even whoever held it.
+/// Waits until no process is in the network any more, not even the one that held it.
 async fn is_given_back(network: &str) {
     let what = format!("the end of {network}");
     eventually(&what, async || {
@@ -577,7 +577,7 @@ async fn a_driver_makes_the_networks_of_its_tasks() {
     second.shutdown(Leave::StopTasks).await;
 }
 
-/// Who made it is asked again.
+/// A driver keeps its network when the agent's store is lost: the agent asks the driver again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_store_loses_no_network_of_a_driver() {
     const NAME: &str = "a_lost_store_loses_no_network_of_a_driver";
@@ -607,8 +607,8 @@ async fn a_lost_store_loses_no_network_of_a_driver() {
     second.shutdown(Leave::StopTasks).await;
 }
 
-/// A driver that runs its tasks in a root of the host's directories sees them there, through the death of the agent; when
-/// the task has ended, nothing is mounted any more.
+/// A driver that runs its tasks in a root of the host's directories sees them there, through the death of the agent.
+/// When the task has ended, nothing is mounted any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
     let Some(with) = WithPlugins::new("a_driver_that_changes_its_root_finds_the_host_in_it") else {

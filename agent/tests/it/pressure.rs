@@ -14,7 +14,7 @@ use crate::support::{FakeServer, Machine, batch, eventually, make_ext4, mount, p
 
 /// Allocations that fill the file system, one after the other.
 const ALLOCS: u32 = 12;
-/// What is to be in use at most, in percent.
+/// The highest share in use, in percent.
 const THRESHOLD: u8 = 50;
 
 /// A file system mounted at the agent's data directory.
@@ -190,7 +190,7 @@ async fn inodes_on_ext4() {
     }
 }
 
-/// Nothing happens on the node while another process fills its file system: 30 percent are the allocations', 25 its own.
+/// The node is idle while another process fills its file system: 30 percent are the allocations', 25 its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_fill_is_found_by_the_interval() {
     let test = "what_others_fill_is_found_by_the_interval";

@@ -65,7 +65,7 @@ fn task_of(entry: &str, name: u32, peer: SocketAddr) -> AllocBuilder {
     })
 }
 
-/// What came of the task's datagrams, one word for each change.
+/// The outcomes of the task's datagrams, one word for each change.
 async fn words(server: &FakeServer, alloc_id: AllocId, count: usize) -> Vec<String> {
     eventually("another word of the task", async || {
         let log = server.log(alloc_id, LogStream::Stdout).await;
@@ -123,8 +123,8 @@ async fn a_server_that_comes_is_out_of_reach_at_once() {
     agent.end().await;
 }
 
-/// What an earlier agent pinned is gone, as after an upgrade that changes the maps: the next one fences and counts the
-/// task that runs as it did before.
+/// An agent that finds none of its predecessor's pins, as after an upgrade that changes the maps, fences and counts a
+/// running task as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_the_programs_do_not_know_is_fenced_and_counted_again() {
     let name = "a_task_that_the_programs_do_not_know_is_fenced_and_counted_again";
@@ -229,7 +229,7 @@ fn datagrams(name: &str, action: PolicyAction) -> PolicyRule {
     }
 }
 
-/// What the entry at `index` says: no datagrams are sent.
+/// A policy at `index` that lets no datagrams be sent.
 fn no_datagrams(index: u64) -> ToAgent {
     let policy = NetworkPolicy {
         egress: DirectionPolicy {
@@ -390,7 +390,7 @@ async fn a_policy_that_cannot_be_loaded_takes_the_place_of_none() {
     .await;
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
 
-    // What the cluster wants is told of in the same way.
+    // The cluster's policy is reported in the same way.
     server.place(fenced(&before, closed())).await;
     let policy = Box::new(too_much());
     let index = LogIndex(1_000);
@@ -435,7 +435,8 @@ fn without_programs(test: &str, machine: &Machine) -> bool {
     true
 }
 
-/// Whatever a task without a network asks for, it has nothing that could be kept from anybody.
+/// Without programs, a task in an allocation's or the host's network is refused unless it runs raw or the node allows
+/// it. A task without a network starts, as it has nothing that could be kept from anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
     let name = "no_task_with_a_network_starts_where_no_program_is_loaded";
@@ -524,7 +525,8 @@ async fn agent_with_mocks(
     Agent::start(config).await.unwrap()
 }
 
-/// What a driver says of its tasks counts as it does for ours; one that says nothing may have tasks that get far.
+/// A driver's own statement about its tasks counts as the native driver's does. Tasks of a driver that says nothing may
+/// get far.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_driver_may_say_that_its_tasks_need_no_program() {
     let name = "any_driver_may_say_that_its_tasks_need_no_program";
@@ -613,7 +615,7 @@ fn caller_entry() {
     loop {
         let word = match TcpStream::connect_timeout(&peer, Duration::from_millis(500)) {
             Ok(_) => "passes".to_owned(),
-            // What may be a listener of the allocation's own is left to the packets.
+            // A connection to a possible listener of the allocation's own is left to the packets.
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 "PermissionDenied".to_owned()
             }
@@ -640,7 +642,7 @@ fn caller(name: u32, peer: SocketAddr) -> AllocBuilder {
     })
 }
 
-/// At whatever address of loopback it is called, if it is one of this machine. A node may allow it.
+/// Tasks do not reach the port of a server's clients at any loopback address of this machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_do_not_reach_where_servers_listen_for_clients() {
     if !privileged("tasks_do_not_reach_where_servers_listen_for_clients") {

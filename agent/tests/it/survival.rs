@@ -23,7 +23,7 @@ fn task_count() -> u32 {
     if long() { 100 } else { 20 }
 }
 
-/// Who dies in a round.
+/// The process that dies in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Agent,
@@ -119,7 +119,8 @@ async fn many_tasks_survive_deaths_of_agent_and_driver() {
         for task in &running {
             assert_eq!(server.pid(task.alloc_id).await, task.pid, "{victim:?}");
         }
-        // Of an unoptimized agent beside other tests, so that it is told and not judged: `muster-perf` holds `adopted_100`.
+        // The time of an unoptimized agent beside other tests: it is told and not judged. `muster-perf` holds
+        // `adopted_100`.
         eprintln!(
             "{victim:?}: all {} answered for {:?} after",
             running.len(),
@@ -251,8 +252,8 @@ async fn a_lost_store_and_a_dead_driver_lose_no_task() {
     agent.end().await;
 }
 
-/// What a crash of the machine, a full disk or a bad sector leaves of the store, from nothing to all but a byte: it is set
-/// aside, and every task is found by its cgroup, whether its driver lives or not.
+/// A store cut at any length, as by a crash of the machine, a full disk or a bad sector, is set aside. Every task is
+/// found by its cgroup, whether its driver lives or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_cut_anywhere_costs_no_task() {
     if !privileged("a_store_that_is_cut_anywhere_costs_no_task") {
@@ -314,11 +315,11 @@ async fn a_store_that_is_cut_anywhere_costs_no_task() {
     drop(agent);
 }
 
-/// What is left of a store of so many bytes.
+/// The size that is left of a store of so many bytes.
 type Left = fn(u64) -> u64;
 
-/// How much is left of a store, and whether that cannot be read: nothing, parts of its header, of its first page and of
-/// records, and nearly all. What was cut of the later half may have been room that is not used yet.
+/// The size that is left of a store, and whether that cannot be read. The cuts leave nothing, parts of its header, of
+/// its first page and of records, and nearly all. A cut in the later half may take only room that is not used yet.
 const CUTS: &[(Left, bool)] = &[
     (|_| 0, true),
     (|_| 1, true),

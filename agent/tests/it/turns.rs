@@ -119,7 +119,8 @@ async fn a_replacement_waits_across_a_restart_of_the_agent() {
     agent.end().await;
 }
 
-/// What the tasks kept goes over, what they threw away or hid does not; a link in the place of a directory stays.
+/// A replacement gets the data that the tasks kept, and neither temporary nor secret files. A link in the place of a
+/// directory stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_gets_the_data_of_what_it_replaces() {
     if !privileged("a_replacement_gets_the_data_of_what_it_replaces") {

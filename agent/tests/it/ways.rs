@@ -1,8 +1,8 @@
 //! The ways out of a task: each is tried from inside, in every mode of its network and at every level of isolation,
 //! with a policy that allows everything and with one that allows nothing, and compared with `testdata/ways-out.md`.
 //!
-//! What became of a way is decided by who is outside (`machine`), not by what the task was told (`tried`). Policies
-//! in detail are asked in `tests/vm/ways.rs` and `tests/vm/policy.rs`.
+//! The outcome of a way is decided by the other end outside (`machine`), not by the words of the task (`tried`).
+//! `tests/vm/ways.rs` and `tests/vm/policy.rs` test policies in detail.
 
 mod inward;
 mod machine;
@@ -23,7 +23,7 @@ use self::machine::{Outside, with_machine};
 use self::tried::{API, PORT, PROGRAM, Reach, SERVER, VARIABLE, WAYS, Way};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, skipped};
 
-/// What every way comes to, for people and for this test.
+/// The verdict on every way, to read and to test against.
 const TABLE: &str = include_str!("../../testdata/ways-out.md");
 
 /// A level of isolation in a network mode.
@@ -60,10 +60,10 @@ const REFUSED: [(&str, NetworkMode, &str); 3] = [
 /// The attribute of a node on which contained tasks reach no abstract sockets of the host.
 const SCOPE: &str = "driver.native.isolation.abstract_sockets";
 
-/// What a task was told of each way.
+/// The words of a task, by way.
 type Words = BTreeMap<String, String>;
 
-/// What became of one way under one policy.
+/// The outcome of one way under one policy.
 #[derive(Debug)]
 struct Outcome {
     word: String,
@@ -145,7 +145,7 @@ fn config(machine: &Machine, server: &FakeServer) -> AgentConfig {
     config
 }
 
-/// What the driver is told, so that this program runs `entry` at this level.
+/// The driver's configuration with which this program runs `entry` at this level.
 fn native(level: &str, entry: &str) -> serde_json::Value {
     let this = std::env::current_exe().unwrap();
     let raw = level == "raw";
@@ -199,7 +199,7 @@ async fn failed(server: &FakeServer, alloc: AllocBuilder) -> TaskState {
     server.status(alloc_id, ClientStatus::Failed).await
 }
 
-/// What became of each way, in their order.
+/// The outcome of each way, in their order.
 async fn outcomes(server: &FakeServer, alloc: AllocBuilder, outside: &Outside) -> Vec<Outcome> {
     let alloc_id = server.place(alloc.build()).await;
     let ended = |_: &TaskState, status: ClientStatus| {
@@ -252,7 +252,7 @@ fn verdict(open: &Outcome, closed: &Outcome) -> String {
     }
 }
 
-/// What a kernel says of what it does not have.
+/// Whether the kernel lacks the feature that the way needs.
 fn is_lacking(outcome: &Outcome) -> bool {
     let lacking = [
         "EAFNOSUPPORT",

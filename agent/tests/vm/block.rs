@@ -1,4 +1,4 @@
-//! What a task writes to a disk and reads of it.
+//! Counts of a task's writes to a disk and reads from it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -85,8 +85,8 @@ fn what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says() {
     assert!(counted <= ticks.mul_f64(1.1), "{counted:?} of {ticks:?}");
 }
 
-/// Has requests carry the cgroup of a task, as in an agent's tree: else they carry the nearest one above it whose disks, and
-/// whose memory that is written later, the kernel counts.
+/// Has requests carry the cgroup of a task, as in an agent's tree. Else they carry the nearest one above it whose
+/// disks, and whose memory that is written later, the kernel counts.
 fn carry_tasks(node: &Node) {
     let dir = &node.cgroup_dir;
     let there = fs::read_to_string(dir.join("cgroup.controllers")).unwrap();

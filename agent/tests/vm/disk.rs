@@ -13,18 +13,19 @@ use crate::support::skipped;
 pub(crate) struct Disk {
     device: String,
     number: String,
-    /// What is behind a loop device.
+    /// The file behind a loop device.
     file: Option<tempfile::NamedTempFile>,
 }
 
 /// The guest's slow disk: it does a request at a time, each in 5 ms (`xtask/src/vm/init.sh`).
 const SLOW: &str = "nullb0";
 
-/// What makes bfq go by weights and by nothing it guesses, in this order.
+/// The settings by which bfq goes by weights and by nothing it guesses, in this order.
 ///
-/// It sees requests only as far as there are tags, which for a disk that does one at a time are two: whoever waits for a tag
-/// weighs nothing. Then no time is kept free for a reader that may come back, no reader is favoured for being new, and a turn
-/// is never longer than sixteen requests of 4 KiB, whatever speed was measured (`Documentation/block/bfq-iosched.rst`).
+/// bfq sees requests only as far as there are tags, which for a disk that does one at a time are two. A process that
+/// waits for a tag weighs nothing. With these settings no time is kept free for a reader that may come back, and no
+/// reader is favoured for being new. A turn is never longer than sixteen requests of 4 KiB, at any measured speed
+/// (`Documentation/block/bfq-iosched.rst`).
 const BY_WEIGHT_ALONE: [(&str, &str); 5] = [
     ("scheduler", "bfq"),
     ("nr_requests", "128"),

@@ -1,4 +1,4 @@
-//! What a walk over groups finds is what their files tell.
+//! A walk over groups finds the same as their files tell.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -34,7 +34,7 @@ impl Programs {
         Some((tree, Self { bpf, config, dir }))
     }
 
-    /// What a walk finds of the task; CPU time is not in it.
+    /// The statistics of the task that a walk finds; CPU time is not in them.
     fn walked(&self, tree: &NodeTree, task: &TaskCgroup) -> Option<TaskStats> {
         let walked = tree.walk(|root, is_v2| self.bpf.groups_below(root, is_v2));
         task.stats_in(&walked.unwrap()).unwrap()
@@ -47,7 +47,7 @@ impl Programs {
     }
 }
 
-/// What files tell, without what a walk does not find.
+/// The statistics that the files tell, without those that a walk does not find.
 fn by_files(task: &TaskCgroup) -> TaskStats {
     let stats = task.stats().unwrap();
     let cpu = stats.cpu.map(|cpu| CpuStats {

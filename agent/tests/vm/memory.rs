@@ -1,4 +1,4 @@
-//! What is told of a task's memory is what the task used of each kind.
+//! The memory reported of a task is the memory that the task used of each kind.
 #![expect(
     unsafe_code,
     reason = "pages that are mapped and not read are what faults"
@@ -18,12 +18,12 @@ use crate::disk::Disk;
 use crate::support::{limits, remove, shell, tree, until};
 
 const MIB: usize = 1 << 20;
-/// What the task has of each kind: no two the same, so that none is taken for another.
+/// Bytes of each kind that the task has: no two the same, so that none is taken for another.
 const ANONYMOUS: usize = 24 * MIB;
 const SHARED: usize = 12 * MIB;
 const CACHED: usize = 6 * MIB;
 const PAGE: usize = 4_096;
-/// What the process has besides, of either kind.
+/// Further bytes that the process may have, of either kind.
 const REST: usize = 3 * MIB;
 /// Tells the process the disk that it reads, and the file that it makes when all is in memory.
 const ORDER_VAR: &str = "MUSTER_TEST_MEMORY";
@@ -102,7 +102,7 @@ fn fault(disk: &Path) {
         )
     };
     assert_ne!(mapped, libc::MAP_FAILED);
-    // SAFETY: the range is the mapping. What is read in no order is not read ahead.
+    // SAFETY: the range is the mapping. Pages read in random order are not read ahead.
     let advised = unsafe { libc::madvise(mapped, CACHED, libc::MADV_RANDOM) };
     assert_eq!(advised, 0);
     for place in (0..CACHED).step_by(PAGE) {

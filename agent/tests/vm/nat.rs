@@ -1,4 +1,4 @@
-//! What the programs on devices make of packets; whole networks are in `cli/tests/e2e/bridge.rs`.
+//! Effects of the programs on devices upon packets; whole networks are in `cli/tests/e2e/bridge.rs`.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

@@ -234,7 +234,7 @@ impl Drop for Node {
     }
 }
 
-/// What `probe` finds, tried until the deadline.
+/// The value that `probe` finds, tried until the deadline.
 pub(crate) fn poll<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -257,7 +257,7 @@ pub(crate) fn assert_close(counted: Duration, kernel: Duration, slack: Duration)
     );
 }
 
-/// What this machine lacks.
+/// The first requirement of the tests that this machine lacks.
 fn missing() -> Option<&'static str> {
     if Bpf::object().is_err() {
         Some("no eBPF object; run: cargo xtask build-ebpf")
@@ -286,7 +286,7 @@ fn own_cgroup() -> (PathBuf, PathBuf) {
     (mount, PathBuf::from(own))
 }
 
-/// What the processes in the tree do. Not a test: it is named on their command line.
+/// Runs the orders of the processes in the tree. Not a test: it is named on their command line.
 #[test]
 #[ignore = "run by the other tests as their child process"]
 #[expect(clippy::disallowed_methods, reason = "the exit code is what is tested")]
@@ -349,7 +349,7 @@ fn write(path: &Path) {
     let mut options = fs::OpenOptions::new();
     options.write(true);
     if path.exists() {
-        // A disk: what is cached of it is written for whoever wrote to it first, which may be long ago.
+        // A disk: its cached pages are charged to their first writer, which may be long gone.
         options.custom_flags(libc::O_DIRECT);
     } else {
         options.create(true);
@@ -580,7 +580,7 @@ fn flood(to: &str) {
     let socket = socket_towards(&to);
     tell_port(to.port());
     loop {
-        // One that is thrown away is no error of the sender's.
+        // A datagram that is thrown away does not count as an error of the sender.
         drop(socket.send_to(&[0; 1_000], to));
     }
 }
@@ -594,7 +594,7 @@ fn hear(at: &str) {
     }
 }
 
-/// Says at which port it listens and greets whoever comes.
+/// Says at which port it listens and greets every client.
 fn serve_tcp(listener: TcpListener) {
     say_port(&listener);
     for stream in listener.incoming() {

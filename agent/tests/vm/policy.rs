@@ -71,7 +71,7 @@ pub(crate) fn fence(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
     bpf.fence(node.task(), policies, &BTreeSet::new()).unwrap();
 }
 
-/// What the task's process made of `order`: `ok`, or the error's number.
+/// The outcome of `order` in the task's process: `ok`, or the error's number.
 pub(crate) fn outcome(node: &mut Node, order: &str) -> String {
     node.start(order);
     ended(node)
@@ -229,7 +229,7 @@ fn a_new_policy_holds_for_a_connection_that_is_open() {
 
     fence(&node, &bpf, &policies(closed(), open()));
 
-    // What was on its way arrives; then the stream is silent although the task goes on writing.
+    // Packets that were on their way arrive; then the stream is silent although the task goes on writing.
     let refused = || {
         let counts = bpf.rule_counts(node.task()).unwrap();
         let denied = counts.iter().find(|it| it.rule == "default" && !it.allows);
@@ -239,7 +239,7 @@ fn a_new_policy_holds_for_a_connection_that_is_open() {
     node.kill();
 }
 
-/// What is kept with a socket is of one connection.
+/// A verdict kept with a socket is of one connection.
 #[test]
 fn a_socket_that_connects_elsewhere_is_judged_anew() {
     let Some(mut node) = Node::set_up("a_socket_that_connects_elsewhere_is_judged_anew") else {
@@ -394,8 +394,8 @@ fn counts_of_a_rule_outlive_a_change_of_policy() {
     assert!(count().0 < before.0);
 }
 
-/// Nobody tells the first agent that it ends. The second one's policy has the rule in another place, and the third has to
-/// know what both counted.
+/// The first agent is not told that it ends. The second one's policy has the rule in another place, and the third has
+/// to know the counts of both.
 #[test]
 fn the_next_agent_counts_on() {
     let Some(mut node) = Node::set_up("the_next_agent_counts_on") else {
@@ -440,7 +440,8 @@ fn the_next_agent_counts_on() {
     assert_eq!(of_rules(), [0; 3]);
 }
 
-/// The rules of such a policy are too many to be looked up one by one. Those that met something are the first and the last.
+/// The rules of such a policy are too many to be looked up one by one. Only the first and the last of them met
+/// something.
 #[test]
 fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
     const RULES: u32 = 10_000;
@@ -521,7 +522,7 @@ fn large_policies_may_change_faster_than_their_room_comes_back() {
     }
 }
 
-/// Programs of the tree's root run for all below it, whatever somebody further in attaches to be rid of them.
+/// Programs of the tree's root run for all below it, even if a task attaches others further in.
 #[test]
 fn a_program_of_the_tasks_own_does_not_take_our_place() {
     let name = "a_program_of_the_tasks_own_does_not_take_our_place";

@@ -17,9 +17,9 @@ use crate::policy::{fence, open, policies};
 
 /// A mebibyte takes a second.
 const RATE: u64 = 8 << 20;
-/// What passes without waiting: a quarter of a second's worth, and packets that were on their way.
+/// Bytes that pass without waiting: a quarter of a second's worth, and packets that were on their way.
 const BURST: u64 = (1 << 18) + (3 << 16);
-/// What is sent.
+/// Bytes that are sent.
 const BYTES: u64 = 1 << 20;
 
 fn limited() -> DirectionPolicy {
@@ -191,7 +191,7 @@ impl Flood {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                // Whatever becomes of one is counted, not told.
+                // The fate of each datagram is counted, not told.
                 drop(socket.send_to(&[0; 1_000], (Ipv4Addr::LOCALHOST, port)));
             }
         });
@@ -211,7 +211,7 @@ impl Drop for Flood {
     }
 }
 
-/// What stays within an allocation costs nobody's network anything.
+/// Traffic within an allocation is under no rate, as it costs nobody's network anything.
 #[test]
 fn traffic_within_the_allocation_has_no_rate() {
     let Some(mut node) = Node::set_up("traffic_within_the_allocation_has_no_rate") else {

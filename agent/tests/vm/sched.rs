@@ -79,7 +79,7 @@ fn waiting_for_a_cpu_is_counted_each_time() {
     assert!(above_half_a_millisecond > 0, "{sched:?}");
 }
 
-/// What a CPU knows of a cgroup does not outlast that a task is registered, or forgotten.
+/// A CPU's cached knowledge of a cgroup ends when a task is registered or forgotten.
 #[test]
 fn a_task_is_counted_from_when_it_is_registered() {
     let Some(mut node) = Node::set_up("a_task_is_counted_from_when_it_is_registered") else {
@@ -132,7 +132,7 @@ fn tasks_without_a_slot_are_counted_too() {
 /// `SLOTS_MAX` of `muster-ebpf-common`.
 const SLOTS: u32 = 1_024;
 
-/// What a history is made of is part of everything that is counted.
+/// The totals of which a history is made equal the counters of each task.
 #[test]
 fn totals_are_the_counters_of_each_task() {
     let Some(mut node) = Node::set_up("totals_are_the_counters_of_each_task") else {

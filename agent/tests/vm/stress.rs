@@ -68,8 +68,8 @@ pub(crate) async fn shared_by_weight(name: &str, burn: &str) {
     }
 }
 
-/// A weight of 50 against one of 150 on a busy disk, within 5 % over 3 000 requests of 5 ms. Twelve readers each: while some get no
-/// processor, others wait for the disk, so that both have requests at all times.
+/// A weight of 50 against one of 150 on a busy disk, within 5 % over 3 000 requests of 5 ms. Each has twelve readers:
+/// while some get no processor, others wait for the disk, so that both have requests at all times.
 #[tokio::test]
 async fn a_disk_is_shared_by_weight() {
     let name = "a_disk_is_shared_by_weight";
@@ -172,7 +172,8 @@ async fn a_fork_bomb_takes_no_process_of_its_neighbours() {
     the_bomb_is_kept("a_fork_bomb_takes_no_process_of_its_neighbours", bomb).await;
 }
 
-/// What forks as fast as it can never has more than its limit, its neighbour can still fork, and it is killed.
+/// A process that forks as fast as it can never has more than its limit. Its neighbour can still fork, and it is
+/// killed.
 pub(crate) async fn the_bomb_is_kept(name: &str, order: &str) {
     let Some(tree) = tree(name, &[Controller::Pids, Controller::Cpu]) else {
         return;

@@ -1,5 +1,5 @@
-//! The ways out that do not go through an ordinary `connect` or `send`, from a process that is root in the
-//! task's cgroup: each ends at the wall. What no program of this kind can stop is said beside it.
+//! The ways out that do not go through an ordinary `connect` or `send`, from a process that is root in the task's
+//! cgroup. Each ends at the wall. Ways that no program of this kind can stop are named beside it.
 //!
 //! Not here, because no policy stops them: packet sockets, which isolation does (no `NET_RAW`, no `AF_PACKET` in
 //! `contained`: `driver-native/tests/isolation`), and sockets that a process outside hands in.
@@ -21,7 +21,7 @@ use crate::policy::{closed, direction, ended, fence, open, policies, rule};
 /// An address that nobody has.
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// What a process in the task does. Not a test: it is named on its command line.
+/// Takes a way out in a process of the task. Not a test: it is named on its command line.
 #[test]
 #[ignore = "run by the other test as its child process"]
 fn child() {
@@ -30,7 +30,7 @@ fn child() {
     }
 }
 
-/// What came of a way out.
+/// The outcome of a way out.
 fn outcome(node: &mut Node, way: &str, port: u16) -> String {
     node.start_as("ways::child", &format!("{way} {port}"));
     ended(node)
@@ -243,7 +243,7 @@ fn every_way_out_ends_at_the_wall() {
         assert_eq!(outcome(&mut node, "io-uring", 80), "EPERM");
     }
 
-    // What shows no port is not let out by a rule for ports, nor by one for UDP.
+    // A packet that shows no port is not let out by a rule for ports, nor by one for UDP.
     let datagrams = |port| rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     for rule in [datagrams(port), datagrams(0)] {
         fence(
@@ -277,7 +277,7 @@ fn every_way_out_ends_at_the_wall() {
     received(&heard6);
 }
 
-/// What the kernel of whom it is for would take for neighbour discovery passes, and nothing that only looks like it.
+/// Packets that the receiver's kernel would take for neighbour discovery pass; packets that only look like it do not.
 #[test]
 fn only_neighbours_are_found_past_the_policy() {
     let Some(mut node) = Node::set_up("only_neighbours_are_found_past_the_policy") else {

@@ -1,8 +1,8 @@
-//! What the rules of a task met, as read, and what of it goes on under its next policies.
+//! The counts of a task's rules, as read, and the part of them that goes on under its next policies.
 //!
-//! A reader keeps nobody waiting who changes a policy: it reads, and reads again if the task's policies were changed
-//! meanwhile. The programs make an entry when a rule is first met, so of a large policy few rules have one: it is found by
-//! going through the map in batches, and a small one's by look-ups.
+//! A reader does not keep a change of a policy waiting. It reads, and reads again if the task's policies were changed
+//! meanwhile. The programs make an entry when a rule is first met, so of a large policy few rules have one. These
+//! entries are found by going through the map in batches, and those of a small policy by look-ups.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,10 +26,10 @@ const READ_AGAIN_MAX: usize = 3;
 /// Both, in the order in which a task's policies are kept.
 const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
-/// What one rule of a task has counted.
+/// The counts of one rule of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCount {
-    /// Which policy it is of.
+    /// The direction of its policy.
     pub direction: Direction,
     /// Its name.
     pub rule: String,
@@ -44,14 +44,14 @@ pub struct RuleCount {
 /// Packets and bytes.
 pub(super) type Sum = (u64, u64);
 
-/// What rules of a task met under its earlier policies, by direction and hash of the name. None is here that its
-/// present policies do not have.
+/// Counts of a task's rules under its earlier policies, by direction and hash of the name. Only rules that its present
+/// policies have are here.
 pub(super) type Carried = BTreeMap<(u8, u64), Sum>;
 
-/// What rules' own counters say, by policy and number.
+/// The rules' own counters, by policy and number.
 type Own = HashMap<(u32, u32), Sum>;
 
-/// What rules met, by direction and number.
+/// Counts of rules, by direction and number.
 pub(super) type Counted = HashMap<(u8, u32), Sum>;
 
 /// The policies of a task by number and by the hashes of their rules' names, ingress and egress, and what was
@@ -64,9 +64,9 @@ pub(super) struct Past<'a> {
 }
 
 impl Policy {
-    /// What the rules of `task` have counted, those of the same name in its earlier policies included; those that met
-    /// nothing are left out. `traffic` looks up what each CPU keeps of the task's traffic: counts of the rules met last
-    /// are there.
+    /// The counts of the rules of `task`, including those of the same name in its earlier policies. Rules that met
+    /// nothing are left out. `traffic` looks up the traffic counters of each CPU, which hold the counts of the rules
+    /// met last.
     pub(in crate::bpf) fn counts(
         &self,
         task: CgroupId,
@@ -86,7 +86,7 @@ impl Policy {
                 return Ok(counts);
             }
         }
-        // Whoever changes them comes first, and then nobody changes them.
+        // A running change ends first, and then the lock keeps others away.
         let _no_change = self.locked();
         match self.fenced(task) {
             (Some(fenced), _) => self.counts_of(task, &fenced, &traffic),
@@ -154,8 +154,8 @@ impl Policy {
         })
     }
 
-    /// What rules of `after` met under the policies `before`, which no packet meets any more, and earlier. It is never
-    /// less than `floor`, which was read of them before.
+    /// The counts of the rules of `after` under the policies `before` and earlier ones. No packet meets `before` any
+    /// more. A count is never less than in `floor`, which was read before.
     pub(super) fn carry(
         &self,
         task: CgroupId,
@@ -200,8 +200,8 @@ impl Policy {
         }
     }
 
-    /// The keys that there may be of a task and a policy with so many rules: all of a small one, of a large one those that
-    /// there are.
+    /// The keys that may exist for a task and a policy with so many rules. For a small policy these are all possible
+    /// keys, for a large one only those in the map.
     fn entries_of(&self, task: CgroupId, policy: u32, rules: usize) -> io::Result<Vec<RuleKey>> {
         if rules <= RULES_LOOKED_UP_MAX {
             let key = |rule| RuleKey { task, policy, rule };
@@ -216,7 +216,7 @@ impl Policy {
         Ok(keys)
     }
 
-    /// What each rule of the task's policies `past` met.
+    /// The counts of each rule of the task's policies `past`.
     fn counted(
         &self,
         task: CgroupId,
@@ -283,7 +283,7 @@ fn merged(numbers: [u32; 2], own: &Own, met: &[[MetRule; 2]]) -> Counted {
     counted
 }
 
-/// What rules of each name met, earlier too.
+/// Sums of the counts of rules by name, earlier ones included.
 fn by_name(past: &Past<'_>, counted: &Counted) -> Carried {
     let mut sums = past.carried.clone();
     for (direction, names) in DIRECTIONS.into_iter().zip(past.names) {
@@ -304,7 +304,7 @@ fn met_now(
     Ok(traffic.iter().map(|each| each.met).collect())
 }
 
-/// What a rule's name is known by.
+/// The hash by which a rule's name is known.
 pub(super) fn name_hash(name: &str) -> u64 {
     hash([name.as_bytes()])
 }

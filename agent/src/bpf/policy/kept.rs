@@ -1,4 +1,5 @@
-//! What the next agent needs to count on: rules' names, and what was carried over to them. The programs read neither.
+//! The data that the next agent needs to count on: rules' names, and the counts carried over to them. The programs read
+//! neither.
 //!
 //! Where it cannot be written, counts begin anew with the next agent, and nothing else comes of it. A task's counts are
 //! short of what its rules met before, too, if the agent is killed in the middle of a change of its policies.
@@ -25,7 +26,7 @@ pub(super) struct Kept {
     carried: PinnedMap<CarriedKey, CarriedCounters>,
 }
 
-/// What an earlier agent left of tasks that have no policies of this one yet.
+/// The data that an earlier agent left of tasks that have no policies of this one yet.
 #[derive(Debug, Default)]
 pub(super) struct Earlier {
     /// Hashes of rules' names by policy; 0 where there is none.
@@ -34,7 +35,7 @@ pub(super) struct Earlier {
 }
 
 impl Earlier {
-    /// What the task had whose policies have these numbers.
+    /// The past of the task whose policies have these numbers.
     pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> Past<'_> {
         static NOTHING: Carried = Carried::new();
         Past {

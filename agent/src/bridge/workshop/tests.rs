@@ -1,4 +1,5 @@
-//! Networks whose making fails, or is broken off, at each of its steps. Whole networks are in `cli/tests/e2e/bridge.rs`.
+//! Networks whose making fails, or is broken off, at each of its steps. `cli/tests/e2e/bridge.rs` covers whole
+//! networks.
 
 use crate::task_env::TaskEnv;
 use std::os::unix::fs::MetadataExt as _;
@@ -147,8 +148,8 @@ fn desired() -> DesiredAlloc {
     }
 }
 
-/// Each step after the kernel's part fails once: the door and the published ports, the files of names. Twice over, so that
-/// addresses run out if any is kept.
+/// Each step after the kernel's part fails once: the door and the published ports, the files of names. All of it runs
+/// twice, so that addresses run out if any is kept.
 #[test]
 fn a_network_that_cannot_be_opened_leaves_nothing() {
     on_a_machine(
@@ -218,7 +219,7 @@ fn maker_entry() {
     workshop(&bpf.unwrap()).make(DOOR, ALIAS, None).unwrap();
 }
 
-/// What a dead agent leaves behind is what `muster agent clean` and the next agent remove.
+/// The parts of a network that a dead agent leaves are removed by `muster agent clean` and by the next agent.
 #[test]
 fn an_agent_that_dies_at_any_step_leaves_no_network() {
     on_a_machine(

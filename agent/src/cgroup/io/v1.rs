@@ -1,10 +1,10 @@
 //! v1's part, `blkio`: a file for each of the four rates, and the weight of the scheduler bfq.
 //!
-//! It knows who reads, and who writes past the cache or waits for what is written (`O_DIRECT`, `O_SYNC`, `fsync`). What
-//! the kernel writes of the cache later is nobody's there, and no rate holds it
-//! (`Documentation/admin-guide/cgroup-v1/blkio-controller.rst`). Rates hold for each group by itself: what a task does in
-//! a group that it makes below its own is not counted with it, so whoever may write to this hierarchy is not limited.
-//! The weights of CFQ (`blkio.weight`) ended with it in Linux 5.0, before anything that Muster runs on.
+//! It knows the group of a read, and of a write that passes the cache or is waited for (`O_DIRECT`, `O_SYNC`, `fsync`).
+//! A write from the cache that the kernel makes later belongs to no group, and no rate holds it
+//! (`Documentation/admin-guide/cgroup-v1/blkio-controller.rst`). Rates hold for each group by itself. A group that a
+//! task makes below its own is not counted with it. So a task that may write to this hierarchy is not limited. The
+//! weights of CFQ (`blkio.weight`) ended with it in Linux 5.0, before anything that Muster runs on.
 
 use cgroups_rs::fs::blkio::BlkIoController;
 use cgroups_rs::fs::error::Result as SetResult;
@@ -17,10 +17,10 @@ use crate::cgroup::resources::{ApplyLimitError, Setter};
 /// One of the files of rates: a kernel has all or none.
 pub(super) const RATE: &str = "blkio.throttle.read_bps_device";
 
-/// As those of v2.
+/// The files of weights, as those of v2.
 pub(super) const WEIGHTS: [(&str, u16); 1] = [("blkio.bfq.weight", 1_000)];
 
-/// What [`super::apply`] sets here.
+/// The files that [`super::apply`] sets here.
 pub(super) const FILES: [&str; 5] = [
     RATE,
     "blkio.throttle.write_bps_device",
@@ -29,7 +29,7 @@ pub(super) const FILES: [&str; 5] = [
     WEIGHTS[0].0,
 ];
 
-/// What a limit of writes is worth.
+/// The warning about limits of writes.
 pub(super) const NOT_ALL_WRITES: &str = "the task's limits of writes hold for those that pass the cache or are waited for (O_DIRECT, O_SYNC, fsync) alone: \
      blkio is bound to cgroup v1, which does not know whose the cached pages are that the kernel writes later; boot with \
      cgroup_no_v1=blkio to have all writes limited";
@@ -58,7 +58,7 @@ fn rates(io: &IoLimits) -> [Option<u64>; 4] {
     ]
 }
 
-/// Those of `disks` for which the v1 group lacks a rate.
+/// The disks among `disks` for which the v1 group lacks a rate.
 pub(super) fn unlimited(
     setter: &Setter<'_>,
     io: &IoLimits,

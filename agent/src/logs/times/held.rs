@@ -54,7 +54,7 @@ pub(super) fn put(file: FileId, number: u64, after: u64, record: Record) -> usiz
     held.records.len()
 }
 
-/// What is held of a file, for its writer to write. It is told to readers until [`forget`].
+/// Returns the times held of a file, for its writer to write. Readers are told them until [`forget`].
 pub(super) fn of(file: FileId) -> Option<Held> {
     locked().get(&file).cloned()
 }

@@ -109,7 +109,7 @@ fn a_full_file_is_thinned_and_grows_no_more() {
     assert_eq!(names, 1);
 }
 
-/// What a reader of this process finds at `offset`, in milliseconds.
+/// Returns the time that a reader of this process finds at `offset`, in milliseconds.
 fn told(dir: &Path, offset: u64) -> Option<u64> {
     let dir = LogDir::open(dir).unwrap();
     let taken = taken(&dir, "web.stdout", 3, 0, offset);

@@ -23,7 +23,7 @@ const ROUNDS: u32 = 5;
 /// Lines of each writer in a round.
 const ROUND_LINES: u32 = 200;
 
-/// What a child drains.
+/// The streams that a child drains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     One,
@@ -90,7 +90,7 @@ pub(in crate::ring) fn before_a_discard() {
     }
 }
 
-/// What the child runs: drains until it is killed.
+/// The body of the child: drains until it is killed.
 #[tokio::test]
 #[ignore = "the child process of the tests below"]
 async fn drains_until_killed() {

@@ -68,7 +68,7 @@ fn places(dir: &Path) -> Vec<Place> {
 /// Lines of each writer where there is no room: more than its FIFO holds, in three files of 4 001 bytes.
 const MORE_LINES: u32 = 500;
 
-/// What a thousand of them take on the disk is some 20 MiB, of which each file has its pages for itself.
+/// The size of the disk. A thousand streams take some 20 MiB of it, because each file has its pages for itself.
 const DISK_KIB: u32 = 48 << 10;
 
 /// Streams to a disk that is full but for what `rooms` keep free, and their tasks.

@@ -175,7 +175,7 @@ async fn files_that_cannot_be_made_hold_the_bytes_back() {
     }
 }
 
-/// What could not be told when it was dropped is told before the next byte.
+/// A gap that could not be told when its bytes were dropped is told before the next byte.
 #[tokio::test]
 async fn files_that_cannot_be_made_leave_a_counted_gap_where_asked() {
     let place = Place::new();

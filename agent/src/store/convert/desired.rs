@@ -1,7 +1,7 @@
-//! Desired allocations of formats 1 to 9: the jobs of the first three have no network policies, those of the fourth
-//! none with rates, the logs of the first five are taken at any rate, and no task of the first seven has a hard limit of CPU or
-//! limits of disks. No job of the first nine says what it is answered as, no task has ports of its own, no network a host
-//! name, no volume a propagation mode, and servers of names are addresses.
+//! Desired allocations of formats 1 to 9. The jobs of formats 1 to 3 have no network policies, and those of format 4
+//! none with rates. The logs of formats 1 to 5 are taken at any rate. No task of formats 1 to 7 has a hard limit of CPU
+//! or limits of disks. In formats 1 to 9 no job says what it is answered as, no task has ports of its own, and no
+//! network a host name. No volume there has a propagation mode, and servers of names are addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -116,7 +116,7 @@ impl<Group: Into<TaskGroup>> From<JobVersionWith<Group>> for JobVersion {
     }
 }
 
-/// What the job is.
+/// The specification of a job.
 #[derive(Debug, Deserialize)]
 struct JobSpecWith<Group> {
     namespace: String,
@@ -338,7 +338,7 @@ impl From<VolumeMountOf9> for VolumeMount {
     }
 }
 
-/// What a task asks for, in formats 8 and 9: what was there before comes first.
+/// The resources that a task asks for, in formats 8 and 9. The earlier fields come first.
 #[derive(Debug, Deserialize)]
 pub(in crate::store) struct TaskResourcesOf9 {
     before: TaskResourcesOf7,
@@ -361,7 +361,7 @@ impl From<TaskResourcesOf9> for TaskResources {
     }
 }
 
-/// What a task asks for, up to format 7.
+/// The resources that a task asks for, up to format 7.
 #[derive(Debug, Deserialize)]
 pub(in crate::store) struct TaskResourcesOf7 {
     cpu: CpuMhz,

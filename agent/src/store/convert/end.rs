@@ -28,14 +28,14 @@ pub(in crate::store) struct EndOf6 {
     at: Timestamp,
 }
 
-/// What it used.
+/// The usage of the task.
 #[derive(Debug, Deserialize)]
 struct UsageOf6 {
     cpu: Option<Duration>,
     memory_peak_bytes: Option<u64>,
 }
 
-/// What a format knew of the end of a one-off task.
+/// A format's knowledge of the end of a one-off task.
 trait KnownEnd {
     fn known(self) -> Option<Box<End>>;
 }
@@ -118,7 +118,7 @@ pub(in crate::store) struct TaskRecordWith<E> {
     ended: Option<EndedWith<E>>,
 }
 
-/// What is recorded of its end.
+/// The record of a task's end.
 #[derive(Debug, Deserialize)]
 struct EndedWith<E> {
     exit: Exit,

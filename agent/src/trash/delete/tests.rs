@@ -119,7 +119,7 @@ fn no_race_leads_out_of_the_trash() {
     for _ in 0..TRIES {
         fs::create_dir_all(dir.join("deep")).unwrap();
         symlink(outside.path(), &link).unwrap();
-        // What it cannot remove while that is exchanged, it removes when it is tried again.
+        // A deletion that fails while the directory is exchanged succeeds when it is tried again.
         let _perhaps = exchanging(&dir, &link, || place.delete());
         place.delete().1.unwrap();
         assert!(outside.path().join("kept").exists());
@@ -192,7 +192,8 @@ fn wide_directories_are_read_in_parts() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
-/// A million entries: names of few files, so that it is made soon. What is remembered of them stays small.
+/// A directory of a million entries goes; the memory for them stays small. They are names of few files, so that the
+/// directory is made soon.
 #[test]
 fn a_directory_of_a_million_entries_goes() {
     const FILES: usize = 20;
@@ -316,7 +317,7 @@ fn immutable_files_and_directories_go() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
-/// What is mounted in a tree is never deleted: the mount is taken off.
+/// A file system mounted in a tree is never deleted: the mount is taken off.
 #[test]
 fn mounts_are_detached_and_kept() {
     let test = "mounts_are_detached_and_kept";

@@ -92,7 +92,7 @@ fn with_driver(mut config: AgentConfig) -> AgentConfig {
     config
 }
 
-/// What one agent after another runs on. Everything of it is removed at the end.
+/// The directories and groups of one agent after another. All of them are removed at the end.
 #[derive(Debug)]
 pub(crate) struct Machine {
     dir: tempfile::TempDir,
@@ -162,7 +162,7 @@ impl Machine {
         KilledAgent { child }
     }
 
-    /// What an agent says that is started as the user nobody.
+    /// The output of an agent that is started as the user nobody.
     pub(crate) fn agent_of_nobody(&self, server: &FakeServer) -> String {
         let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
         let (uid, gid) = (nobody.uid.as_raw(), nobody.gid.as_raw());
@@ -243,7 +243,7 @@ impl Machine {
         PathBuf::from(record["v2_root"].as_str().unwrap())
     }
 
-    /// What the agent would say; for the message of a test that fails.
+    /// The agent's log, for the message of a test that fails.
     pub(crate) fn words(&self) -> String {
         fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
     }

@@ -45,9 +45,9 @@ struct State {
     mute: bool,
     /// Counts no heartbeat.
     leaderless: bool,
-    /// What it says of the cluster's servers.
+    /// The cluster's servers, as it tells agents.
     servers: Vec<SocketAddr>,
-    /// What it says of where servers listen for clients.
+    /// The addresses where servers listen for clients, as it tells agents.
     apis: Vec<SocketAddr>,
     connection: Option<Connection>,
     push: Option<mpsc::Sender<ToAgent>>,
@@ -231,7 +231,7 @@ impl FakeServer {
         connection.is_some_and(|connection| connection.close_reason().is_none())
     }
 
-    /// What the agent showed in its newest session.
+    /// The certificate that the agent showed in its newest session.
     pub(crate) fn peer_certificate(&self) -> Vec<u8> {
         let connection = self.state.lock().unwrap().connection.clone();
         let chain = connection.unwrap().peer_identity().unwrap();
@@ -254,7 +254,7 @@ impl FakeServer {
         self.state.lock().unwrap().heartbeats
     }
 
-    /// What the agent told of its collections.
+    /// The collections that the agent reported.
     pub(crate) fn collected(&self) -> Vec<NodeCollected> {
         self.state.lock().unwrap().collected.clone()
     }
@@ -293,7 +293,7 @@ impl FakeServer {
             let task = report.task_states.first()?.clone();
             wanted(&task, report.client_status).then_some(task)
         });
-        // What was reported last says more than a deadline that passed.
+        // The last report says more than a deadline that passed.
         tokio::select! {
             task = found => task,
             () = tokio::time::sleep(super::DEADLINE.mul_f64(0.9)) => {
@@ -331,7 +331,7 @@ impl FakeServer {
         .await
     }
 
-    /// Asks the node, and leaves the answer to whoever holds the stream.
+    /// Asks the node, and leaves the answer to the caller, who holds the stream.
     pub(crate) async fn open(&self, request: &NodeRequest) -> (FrameSender, FrameReceiver) {
         let connection = self.state.lock().unwrap().connection.clone().unwrap();
         let (send, receive) = connection.open_bi().await.unwrap();
@@ -340,7 +340,7 @@ impl FakeServer {
         (sender, receiver)
     }
 
-    /// What the agent asks next on a stream of its own.
+    /// The next request that the agent makes on a stream of its own.
     pub(crate) async fn question(&self) -> (AgentRequest, FrameSender, FrameReceiver) {
         eventually("a question", async || {
             let connection = self.state.lock().unwrap().connection.clone()?;
@@ -377,7 +377,7 @@ impl FakeServer {
             .pid
     }
 
-    /// What the task uses, once `wanted` likes it.
+    /// The statistics of the task, once `wanted` accepts them.
     pub(crate) async fn usage(
         &self,
         alloc_id: AllocId,
@@ -427,7 +427,7 @@ impl FakeServer {
     }
 }
 
-/// What is not pushed is sent when a session begins.
+/// Pushes `message` if there is a session. Everything that is not pushed is sent when a session begins.
 async fn send(push: Option<mpsc::Sender<ToAgent>>, message: ToAgent) {
     if let Some(push) = push {
         drop(push.send(message).await);

@@ -1,4 +1,4 @@
-//! What plugins say, as it comes into the agent's log.
+//! Messages of plugins, as they come into the agent's log.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, Once, PoisonError};
@@ -28,7 +28,7 @@ pub(crate) fn listen() {
     LISTENS.call_once(|| tracing::subscriber::set_global_default(Listener).unwrap());
 }
 
-/// What was said since the first [`listen`] with `part` among its fields.
+/// The messages since the first [`listen`] with `part` among their fields.
 pub(crate) fn said(part: &str) -> Vec<Words> {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let with_part = said.iter().filter(|words| words.fields.contains(part));

@@ -1,6 +1,6 @@
-//! The ways into a task: each is tried from outside the machine, from the machine, from another allocation and from one of
-//! another agent of the machine, in every mode of the task's network and at every level of its isolation, while its policy
-//! lets everything in and then nothing, and compared with `testdata/ways-in.md`.
+//! The ways into a task, each compared with `testdata/ways-in.md`. Each is tried from outside the machine, from the
+//! machine, from another allocation and from one of another agent of the machine. It is tried in every mode of the
+//! task's network and at every level of its isolation. The task's policy lets everything in and then nothing.
 //!
 //! The task is the same under both policies, which the cluster changes while it runs. Sockets that were made elsewhere
 //! and messages to a raw socket are in `tests/vm/ways.rs`.
@@ -26,7 +26,7 @@ use super::machine::{CLIENT, CLIENT6, MACHINE, MACHINE6, Outside, ip, with_machi
 use super::{PLACES, Place, Words, config, native, row};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
 
-/// What every way comes to, for people and for this test.
+/// The verdict on every way, to read and to test against.
 const TABLE: &str = include_str!("../../../testdata/ways-in.md");
 
 /// Set in tasks: what to call. The task that is called has nothing in it.
@@ -37,7 +37,7 @@ const MARK: &str = "in:";
 const DECLARED: u16 = 7_100;
 const PRIVATE: u16 = 7_101;
 const OUTSIDE: u16 = 7_003;
-/// Who is not answered for so long is not answered. Answers take microseconds.
+/// A way without an answer for so long counts as unanswered. Answers take microseconds.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Longer than a frame, so that it comes in two.
 const LONG: usize = 2_000;
@@ -144,7 +144,7 @@ const WAYS: &[Way] = &[
     way("answer to it over IPv6", Caller::Alloc, Kind::Udp, BEYOND6, OUTSIDE),
 ];
 
-/// One way, for whoever takes it.
+/// One way, for the caller that takes it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Call {
     name: String,
@@ -167,7 +167,7 @@ fn every_way_in_has_the_verdict_of_the_table() {
         let other_agent = Agent::start(config(&other_machine, &other_server));
         let other_agent = other_agent.await.unwrap();
         let servers = [&server, &other_server];
-        // Refusals are not saved on, and whoever is outside knows the way to allocations' own addresses.
+        // Refusals must not be rate-limited, and the host outside needs a route to allocations' own addresses.
         for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
             std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap();
         }
@@ -286,7 +286,7 @@ async fn ready(server: &FakeServer, alloc_id: AllocId) -> IpAddr {
     .await
 }
 
-/// What comes of each way at this moment.
+/// The outcome of each way at this moment.
 async fn words(
     servers: [&FakeServer; 2],
     outside: &Outside,
@@ -322,7 +322,7 @@ async fn words(
     words
 }
 
-/// What a task says that calls.
+/// The words of a task that takes the ways.
 async fn told(server: &FakeServer, alloc: AllocBuilder) -> Words {
     let alloc_id = server.place(alloc.build()).await;
     let ended = |_: &TaskState, status: ClientStatus| {
@@ -377,7 +377,7 @@ fn word(outcome: io::Result<()>) -> String {
     }
 }
 
-/// What comes of a connection that was made before.
+/// The outcome of a connection that was made before.
 fn held_word(held: &mut io::Result<TcpStream>) -> String {
     match held {
         Ok(stream) => word(exchange(stream)),
@@ -426,7 +426,7 @@ fn echo(to: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Answers whatever comes at `port`, for as long as this process lives.
+/// Answers every connection and datagram at `port`, for as long as this process lives.
 fn serve(port: u16) {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
     let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();

@@ -30,7 +30,7 @@ pub(super) const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2);
 /// Longest silence of the wire before its listener looks whether it is wanted any more.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Who is outside.
+/// The host outside of the machine.
 #[derive(Debug)]
 pub(super) struct Outside {
     seen: Arc<Mutex<BTreeSet<IpAddr>>>,
@@ -58,7 +58,7 @@ impl Outside {
         self.seen.lock().unwrap().clear();
     }
 
-    /// Addresses that something arrived for. What was sent before is among it.
+    /// Addresses that something arrived for, including everything sent before the call.
     pub(super) fn seen(&self) -> BTreeSet<IpAddr> {
         self.reached(Ipv4Addr::new(10, 9, 2, 2).into());
         let mut seen = self.seen.lock().unwrap().clone();
@@ -74,7 +74,7 @@ impl Outside {
         seen
     }
 
-    /// What a task in a network of this mode has to know; `driver` is where the driver listens.
+    /// The facts that a task in a network of this mode needs; `driver` is where the driver listens.
     pub(super) fn reach(&self, mode: &NetworkMode, driver: &Path) -> Reach {
         let in_host = *mode == NetworkMode::Host;
         let cgroup = own_cgroup();
@@ -146,7 +146,7 @@ pub(super) fn with_machine<F: Future<Output = ()>>(
     }
 }
 
-/// Somebody outside, who hands a connection and a socket to whoever asks.
+/// Starts the host outside, which hands a connection and a socket to every process that asks.
 fn outside(
     seen: &Arc<Mutex<BTreeSet<IpAddr>>>,
     listener: &TcpListener,
@@ -180,7 +180,7 @@ fn outside(
         accepted,
         _inheritable: inheritable,
     };
-    // Who lives at these addresses is known from here on.
+    // The hosts at these addresses are known from here on.
     outside.reached(Ipv4Addr::new(10, 9, 2, 3).into());
     outside.reached(Ipv6Addr::new(0xfd09, 0, 0, 2, 0, 0, 0, 1).into());
     outside

@@ -1,8 +1,8 @@
-//! What a task tries, and the words for what it was told.
+//! The ways that a task tries, and the words for their outcomes.
 //!
-//! A way is a line in [`WAYS`], a function, and a row in `testdata/ways-out.md`. Each has an address of its own that
-//! it leads to, so that who is outside knows which one was found. A word is the step at which it ended and the
-//! error's name; a step that only a wall of isolation refuses is named for that wall.
+//! A way is a line in [`WAYS`], a function, and a row in `testdata/ways-out.md`. Each leads to an address of its own,
+//! so that the host outside knows which one was found. A word is the step at which the way ended and the error's name.
+//! A step that only a wall of isolation refuses is named for that wall.
 
 use std::fs;
 use std::io::{self, IoSliceMut, Write as _};
@@ -41,7 +41,7 @@ pub(super) const API: &str = "TCP to a server's API";
 /// Longest wait for an answer; nobody waits who is refused.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a task has to know of the machine.
+/// The facts of the machine that a task needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Reach {
     /// The number of the device that leads out.
@@ -121,8 +121,8 @@ const LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2)
 const BROADCAST: IpAddr = IpAddr::V4(Ipv4Addr::BROADCAST);
 const ALL_HOSTS: IpAddr = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1));
 
-/// All ways, in the order of the table. What a task has before it opens anything is first, what changes the task itself
-/// is last.
+/// All ways, in the order of the table. A way that a task has before it opens anything is first. A way that changes the
+/// task itself is last.
 pub(super) const WAYS: &[Way] = &[
     v4("socket that was open before", inherited),
     v4("TCP", |to, _| tcp(to, PORT)),
@@ -245,7 +245,7 @@ fn tcp(to: IpAddr, port: u16) -> Attempt {
     arrived(socket.connect_timeout(&address(to, port), PATIENCE))
 }
 
-/// Who is refused by the other side was heard there.
+/// Counts a refusal by the other side as an arrival.
 fn arrived(connected: io::Result<()>) -> Attempt {
     match at("send", connected) {
         Err(word) if word == "send ECONNREFUSED" => Ok(()),
@@ -274,7 +274,7 @@ enum Ring {
 }
 
 fn through_ring(to: IpAddr, what: Ring) -> Attempt {
-    // What starts a runtime on a ring cannot say that there is none.
+    // A library that starts a runtime on a ring cannot say that there is none.
     at("seccomp", io_uring::IoUring::new(2))?;
     let to = SocketAddr::from((to, PORT));
     let done = tokio_uring::start(async {
@@ -361,7 +361,7 @@ fn frame(to: IpAddr, reach: &Reach) -> Attempt {
 fn passed(reach: &Reach) -> Result<[OwnedFd; 2], String> {
     let address = UnixAddr::from_abstract_name(&reach.name).unwrap();
     let stream = UnixStream::connect_addr(&address);
-    // In another namespace nobody is there; Landlock refuses whoever is.
+    // In another namespace nobody listens; in the same one Landlock refuses the listener.
     let wall = match &stream {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => "scope",
         _ => "namespace",
@@ -492,7 +492,7 @@ fn family(domain: Domain, kind: Type) -> Attempt {
     Err("out".to_owned())
 }
 
-/// Whoever gets through would be the agent to the driver.
+/// A task that gets through would be the agent to the driver.
 fn driver(reach: &Reach) -> Attempt {
     at("namespace", UnixStream::connect(&reach.driver))?;
     Err("out".to_owned())
