@@ -1,10 +1,10 @@
-//! What a task reads from block devices and writes to them.
+//! Counters of the bytes that a task reads from block devices and writes to them.
 
 use core::ops::AddAssign;
 
 use crate::{CgroupId, Plain, histogram::Histogram};
 
-/// What one CPU counted for one task.
+/// The counters of one CPU for one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockCounters {
@@ -53,7 +53,7 @@ pub struct Flight {
 // SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for Flight {}
 
-/// What a request does, by its flags (`enum req_op` in the kernel's `blk_types.h`).
+/// The kind of a request, by its flags (`enum req_op` in the kernel's `blk_types.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It reads.

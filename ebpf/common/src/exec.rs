@@ -4,7 +4,7 @@ use core::ops::AddAssign;
 
 use crate::Plain;
 
-/// What one CPU counted for one task. Threads are not counted.
+/// The counters of one CPU for one task. Threads are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExecCounters {
@@ -80,7 +80,7 @@ pub struct ExitEntry {
     pub process: ProcessName,
     /// When it ended, in nanoseconds since boot.
     pub at_boottime_ns: u64,
-    /// What `wait` reports for it.
+    /// The status that `wait` reports for it.
     pub wait_status: i32,
     /// Zero; makes the size a multiple of eight.
     pub reserved: u32,
@@ -93,8 +93,8 @@ unsafe impl Plain for ExitEntry {}
 /// and `group_exit_code` is its status.
 const SIGNAL_GROUP_EXIT: u32 = 4;
 
-/// What `wait` reports for a process: the group's code if the process ended as a whole, else what
-/// its first thread ended with.
+/// Returns the status that `wait` reports for a process.
+/// It is the group's code if the process ended as a whole, else the exit code of its first thread.
 #[must_use]
 #[inline]
 pub const fn wait_status(signal_flags: u32, group_exit_code: i32, leader_exit_code: i32) -> i32 {

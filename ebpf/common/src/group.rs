@@ -1,4 +1,4 @@
-//! What the kernel keeps of a control group, as one walk over a tree of groups finds it.
+//! The kernel's counters of a control group, as one walk over a tree of groups finds them.
 
 use crate::Plain;
 
@@ -36,7 +36,7 @@ pub struct GroupWalk {
 pub struct GroupRow {
     /// The group's id in its hierarchy: the inode number of its directory.
     pub group: u64,
-    /// What is known: [`HAS_MEMORY`] and the others.
+    /// The known fields: [`HAS_MEMORY`] and the others.
     pub has: u64,
     /// Pages that count against the limit.
     pub memory_pages: u64,

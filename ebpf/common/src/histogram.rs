@@ -67,7 +67,7 @@ pub const fn bucket(time_ns: u64) -> usize {
     ((bits + rest) & 31) as usize
 }
 
-/// What every time in `bucket` is below, in nanoseconds; `None` for the last.
+/// Returns the upper bound of every time in `bucket`, in nanoseconds; `None` for the last.
 #[must_use]
 pub const fn bound_ns(bucket: usize) -> Option<u64> {
     if bucket + 1 < BUCKETS {

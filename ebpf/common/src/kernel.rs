@@ -6,7 +6,7 @@
 
 use crate::Plain;
 
-/// What the programs are told when they are loaded. Offsets are in bytes.
+/// Facts that the programs receive when they are loaded. Offsets are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Facts {

@@ -43,7 +43,7 @@ pub mod sched;
 /// The number of the maps' layout.
 pub const LAYOUT: u32 = 8;
 
-/// What stands for a slot where a task has none.
+/// The value in place of a slot where a task has none.
 pub const NO_SLOT: u64 = u64::MAX;
 
 /// The v2 cgroup id of a task's cgroup (its kernfs inode number): the key of every map of tasks.
@@ -61,7 +61,7 @@ unsafe impl Plain for u32 {}
 // SAFETY: a primitive integer has neither padding nor invalid values.
 unsafe impl Plain for u64 {}
 
-/// What could not be recorded; the index into the map `LOST`.
+/// The kinds of lost records; the index into the map `LOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Lost {

@@ -73,7 +73,7 @@ pub const NAMES_MAX: u32 = LEAVES_MAX;
 
 /// Rules of all tasks that counted under earlier policies, for the next agent: as many as count under present ones.
 ///
-/// What finds no room is forgotten with the agent.
+/// The maximum number of carried rules. A rule that finds no room is forgotten with the agent.
 pub const CARRIED_MAX: u32 = RULES_MAX;
 
 /// Bytes of verdicts that wait for the agent. What finds no room is counted as

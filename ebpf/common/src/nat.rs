@@ -68,7 +68,7 @@ pub struct PassageKey {
     pub pad: [u8; 3],
 }
 
-/// What the client of an exchange knows.
+/// The client's side of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Passage {

@@ -4,7 +4,7 @@ use core::ops::AddAssign;
 
 use crate::{CgroupId, Plain};
 
-/// What one CPU counted for one task.
+/// The counters of one CPU for one task.
 ///
 /// Bytes are those of IP packets, header included. A packet that the card cuts up or put together
 /// (segmentation offload) counts as many packets as it has segments; its bytes hold one header.
@@ -67,7 +67,7 @@ impl AddAssign for NetCounters {
 // SAFETY: eleven words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for NetCounters {}
 
-/// What one CPU keeps of one task's traffic.
+/// The state that one CPU keeps of one task's traffic.
 ///
 /// Nearly all packets meet the rule that the one before met, so its count is kept here, where the packet is counted
 /// anyway, and is added to the rule's own counters when a packet meets another.
@@ -110,7 +110,7 @@ unsafe impl Plain for Traffic {}
 pub struct NetSlot {
     /// Whose it is; 0 if nobody's.
     pub task: CgroupId,
-    /// What one CPU keeps of its traffic.
+    /// The counters of one CPU for its traffic.
     pub traffic: Traffic,
 }
 
@@ -129,7 +129,7 @@ unsafe impl Plain for NetSlot {}
 /// The number of TCP in a socket's protocol (`IPPROTO_TCP`). Other kinds of sockets share the states.
 pub const PROTOCOL_TCP: u16 = 6;
 
-/// What a TCP connection has become (`enum` in the kernel's `tcp_states.h`).
+/// The state of a TCP connection (`enum` in the kernel's `tcp_states.h`).
 pub mod tcp_state {
     /// Both sides have agreed.
     pub const ESTABLISHED: i32 = 1;

@@ -5,7 +5,7 @@ use crate::{Plain, exec::ProcessName};
 /// Bytes of a thread's name in the kernel, its end of zeros included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
 
-/// What is known of the processes of one task that the kernel killed for want of memory.
+/// Facts about the processes of one task that the kernel killed for want of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct OomEntry {
@@ -21,7 +21,7 @@ pub struct OomEntry {
     pub name: [u8; NAME_LEN],
 }
 
-/// What the kernel chose within this time of one another it killed together.
+/// The longest time between processes that the kernel chose and killed together.
 ///
 /// It chooses one process for its memory, and then, where the whole group is to be killed, each of the others, which
 /// end in any order.

@@ -1,4 +1,4 @@
-//! What a task may send and receive, compiled for the packet path.
+//! The packets that a task may send and receive, compiled for the packet path.
 //!
 //! A policy is for one direction. Its rules are gone by the time a packet comes: for each prefix of
 //! addresses that a rule names there is a [`Leaf`], found by longest match, and it leads to sorted
@@ -41,7 +41,7 @@ impl Class {
     pub const COUNT: u32 = 5;
 }
 
-/// What intervals are made of: class and detail as one number.
+/// Returns a point of the intervals: class and detail as one number.
 #[must_use]
 #[inline]
 pub const fn key(class: Class, detail: u16) -> u32 {
@@ -58,7 +58,7 @@ pub const fn icmp_detail(kind: u8, code: u8) -> u16 {
     (kind as u16) << 8 | code as u16
 }
 
-/// What becomes of a packet, and by which rule.
+/// The decision about a packet, and the rule that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Verdict(pub u32);
@@ -164,15 +164,15 @@ impl Fence {
     }
 }
 
-/// Whatever the task receives is allowed.
+/// All traffic that the task receives is allowed.
 pub const INGRESS_OPEN: u64 = 1;
-/// Whatever the task sends is allowed.
+/// All traffic that the task sends is allowed.
 pub const EGRESS_OPEN: u64 = 2;
 /// The task's allocation has a network of its own: from outside only declared ports are reached.
 pub const BEHIND_DOOR: u64 = 4;
-/// What the task receives has a rate.
+/// The traffic that the task receives has a rate.
 pub const INGRESS_LIMITED: u64 = 8;
-/// What the task sends has a rate.
+/// The traffic that the task sends has a rate.
 pub const EGRESS_LIMITED: u64 = 16;
 
 /// The part of a trie's key after the length of the prefix, IPv4.
@@ -314,7 +314,7 @@ pub struct PortKey {
     pub port: u64,
 }
 
-/// What counts are kept by.
+/// The key of a rule's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct RuleKey {
@@ -336,19 +336,19 @@ pub struct NameKey {
     pub rule: u32,
 }
 
-/// What is carried over to a rule of the next policy by.
+/// The key of counters that are carried over to a rule of the next policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct CarriedKey {
     /// The task.
     pub task: CgroupId,
-    /// What the rule's name is known by.
+    /// The key of the rule's name.
     pub name: u64,
     /// The [`Direction`] of its policy.
     pub direction: u64,
 }
 
-/// What a rule of one task counted under earlier policies.
+/// The counters of a rule of one task under earlier policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CarriedCounters {
@@ -358,7 +358,7 @@ pub struct CarriedCounters {
     pub bytes: u64,
 }
 
-/// What one CPU counted for one rule of one task.
+/// The counters of one CPU for one rule of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RuleCounters {
@@ -422,7 +422,7 @@ pub const FLOW_NS: u64 = 120_000_000_000;
 /// How old a flow's time may get before it is written again.
 pub const FLOW_RENEW_NS: u64 = 1_000_000_000;
 
-/// What is kept with a socket.
+/// The state that is kept with a socket.
 ///
 /// Of a TCP connection that came about, the verdict is the same for each packet until a task's policies change: it is
 /// kept for as long as the agent has not counted another change of them.
@@ -481,8 +481,8 @@ impl KeptDatagram {
 
 /// How long a verdict on datagrams is kept: 0.1 to 1 s, as the kernel's clock ticks 1 000 to 100 times a second.
 ///
-/// What is not judged anew does not show in the table of flows that it is alive, whose times are a second old at most
-/// ([`FLOW_RENEW_NS`]) and matter after two minutes.
+/// A flow that is not judged anew does not show in the table of flows that it is alive.
+/// The times there are a second old at most ([`FLOW_RENEW_NS`]) and matter after two minutes.
 pub const KEPT_TICKS: u64 = 100;
 
 /// By what a socket that was looked up is known again.
@@ -545,9 +545,9 @@ pub mod socket {
     pub const CHECKED: u32 = 2;
     /// Both ends are the same allocation's.
     pub const OWN: u32 = 4;
-    /// What the task receives has a rate.
+    /// The traffic that the task receives has a rate.
     pub const INGRESS_LIMITED: u32 = 8;
-    /// What the task sends has a rate.
+    /// The traffic that the task sends has a rate.
     pub const EGRESS_LIMITED: u32 = 16;
 }
 

@@ -19,7 +19,7 @@ pub const CONGESTED_NS: u64 = BURST_NS / 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Bucket {
-    /// What a byte costs, in picoseconds; 0 is no limit.
+    /// The cost of a byte, in picoseconds; 0 is no limit.
     pub ps_per_byte: u64,
     /// When all is paid for, in nanoseconds of the monotonic clock.
     pub paid_ns: u64,
@@ -35,7 +35,7 @@ pub struct Rates {
     pub egress: Bucket,
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// It passes.
@@ -63,7 +63,7 @@ impl Bucket {
         }
     }
 
-    /// What `bytes` cost, in nanoseconds.
+    /// Returns the cost of `bytes`, in nanoseconds.
     #[must_use]
     #[inline]
     pub const fn cost_ns(ps_per_byte: u64, bytes: u32) -> u64 {
@@ -71,7 +71,7 @@ impl Bucket {
         ps_per_byte.wrapping_mul(bytes as u64) / 1_000
     }
 
-    /// What becomes of a packet at `now_ns` if all is paid for at `paid_ns`.
+    /// Returns the decision about a packet at `now_ns` if all is paid for at `paid_ns`.
     #[must_use]
     #[inline]
     pub const fn pace(paid_ns: u64, now_ns: u64) -> Pace {

@@ -11,7 +11,7 @@ use core::ops::AddAssign;
 
 use crate::{CgroupId, Plain, histogram::Histogram};
 
-/// What one CPU counted for one task.
+/// The counters of one CPU for one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SchedCounters {
@@ -49,7 +49,7 @@ unsafe impl Plain for SchedCounters {}
 pub struct SchedSlot {
     /// Whose it is; 0 if nobody's.
     pub task: CgroupId,
-    /// What one CPU counted for it.
+    /// The counters of one CPU for it.
     pub counters: SchedCounters,
 }
 
@@ -65,7 +65,7 @@ impl AddAssign for SchedSlot {
 // SAFETY: a word and 28 words of 64 bits, `repr(C)`, nothing between them.
 unsafe impl Plain for SchedSlot {}
 
-/// What one CPU knows of a cgroup whose threads it ran: the task that it belongs to.
+/// The cached fact of one CPU about a cgroup whose threads it ran: the task that it belongs to.
 ///
 /// To find that out takes more than half the time that a switch may cost, so it is kept until the agent registers or
 /// forgets a task. Ids of cgroups are given once in the life of a machine.
@@ -82,7 +82,7 @@ pub struct Seen {
     pub slot: u64,
 }
 
-/// What one CPU is doing.
+/// The current work of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CpuState {
@@ -99,7 +99,7 @@ unsafe impl Plain for CpuState {}
 /// Bits of a sum of waiting that are remembered: 73 minutes, and no wait is as long.
 const WAITED_BITS: u32 = 42;
 
-/// What is remembered of a thread: its id, below 2^22 (`PID_MAX_LIMIT`), and the low bits of how long it has
+/// Returns the mark of a thread: its id, below 2^22 (`PID_MAX_LIMIT`), and the low bits of how long it has
 /// waited in all. One word, so that two CPUs cannot mix two threads.
 #[must_use]
 #[inline]

@@ -1,4 +1,4 @@
-//! What tasks read from block devices and write to them.
+//! Counts the bytes that tasks read from block devices and write to them.
 //!
 //! Where the `io` controller is in v2, a request carries the cgroup that it is for, also if the kernel writes it later.
 //! Elsewhere it counts for the task whose thread gives it to the device: what the kernel writes later is nobody's.

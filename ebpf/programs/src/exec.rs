@@ -43,7 +43,7 @@ static EXITS: HashMap<CgroupId, ExitEntry> = HashMap::pinned(TASKS_MAX, 0);
 #[map]
 static ENDING: LruHashMap<ProcessName, u64> = LruHashMap::pinned(ENDING_MAX, 0);
 
-/// What was counted last, by [`Event`].
+/// The name that was counted last, by [`Event`].
 #[map]
 static COUNTED: PerCpuArray<EventName> = PerCpuArray::pinned(Event::COUNT, 0);
 

@@ -1,4 +1,4 @@
-//! What the kernel keeps of each task's group: one walk over a tree of groups, which the agent asks for.
+//! Reads the kernel's counters of each task's group: one walk over a tree of groups, which the agent asks for.
 //!
 //! Files would tell the same, at some microseconds each. A walk has the kernel's lock of groups, so it reads a few words
 //! of each task's group and nothing of those that are deeper but their out-of-memory kills, which v1 keeps apart.
@@ -16,7 +16,7 @@ use muster_ebpf_common::{
 
 use crate::kernel::{KernelPtr, fact};
 
-/// What the walk found, from the first row on.
+/// The rows that the walk found, from the first on.
 #[map]
 static GROUPS: Array<GroupRow> = Array::pinned(GROUPS_MAX, 0);
 
@@ -24,7 +24,7 @@ static GROUPS: Array<GroupRow> = Array::pinned(GROUPS_MAX, 0);
 #[map]
 static WALK: Array<GroupWalk> = Array::pinned(1, 0);
 
-/// What the kernel tells of each step (`struct bpf_iter__cgroup`).
+/// The kernel's context of each step (`struct bpf_iter__cgroup`).
 #[repr(C)]
 struct Step {
     meta: *const u8,

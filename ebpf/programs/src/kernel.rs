@@ -1,4 +1,4 @@
-//! What all programs share: facts about the kernel, the switch between loads, the count of losses.
+//! Shared parts of all programs: facts about the kernel, the switch between loads, the count of losses.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -69,7 +69,7 @@ static ACTIVE: Array<u64> = Array::pinned(3, 0);
 #[map]
 static SLOTS: HashMap<CgroupId, u64> = HashMap::pinned(SLOTS_MAX, BPF_F_NO_PREALLOC);
 
-/// What could not be recorded, by [`Lost`].
+/// The count of records that were lost, by [`Lost`].
 #[map]
 static LOST: PerCpuArray<u64> = PerCpuArray::pinned(Lost::COUNT, 0);
 

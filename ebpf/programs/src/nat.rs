@@ -82,7 +82,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// What is at `network`: a whole packet, or what an ICMP error quotes of one.
+    /// Reads the packet at `network`: a whole one, or the quote in an ICMP error.
     #[inline(always)]
     fn read(skb: *mut __sk_buff, network: u32) -> Option<Self> {
         let header: [u8; HEADER as usize] = load(skb, network)?;
@@ -278,7 +278,7 @@ fn enter(
     set_port(skb, ends, 2, ends.destination_port, published.port)
 }
 
-/// What becomes of a packet that cannot be led on.
+/// Counts and drops a packet that cannot be led on.
 #[inline(always)]
 fn thrown_away() -> i32 {
     count_lost(Lost::Passage);

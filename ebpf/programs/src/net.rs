@@ -29,7 +29,7 @@ static NET: PerCpuHashMap<CgroupId, Traffic> = PerCpuHashMap::pinned(TASKS_MAX, 
 #[map]
 static NET_SLOTS: PerCpuArray<NetSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 
-/// What a `cgroup_skb` program returns to let a packet through.
+/// The return value of a `cgroup_skb` program that lets a packet through.
 const PASS: i32 = 1;
 
 /// Judges and counts a packet to a task.
@@ -77,7 +77,7 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
     end as i32
 }
 
-/// What the kernel is told of a packet. The second bit is for who sends: slow down.
+/// The verdict on a packet for the kernel. The second bit tells the sender to slow down.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum End {
@@ -109,7 +109,7 @@ fn traffic_at(slot: u64, task: CgroupId) -> Option<*mut Traffic> {
     (slot.task == task).then_some(&raw mut slot.traffic)
 }
 
-/// What becomes of a packet that was judged.
+/// Returns the verdict on a packet that was judged.
 #[inline(always)]
 fn end(judged: Judged, task: CgroupId, direction: Direction, skb: *mut __sk_buff) -> End {
     match judged {

@@ -1,4 +1,4 @@
-//! What a task may send and receive: the wall, at every packet, and good manners, at `connect`.
+//! Decides which packets a task may send and receive. Packet programs judge each packet; others act at `connect`.
 //!
 //! The packet programs decide. A connection belongs to the policy of the direction in which it was
 //! begun, whichever way a packet of it goes, and is looked at anew with each packet, so that a new
@@ -75,20 +75,20 @@ static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALL
 static RULES: PerCpuHashMap<RuleKey, RuleCounters> =
     PerCpuHashMap::pinned(RULES_MAX, BPF_F_NO_PREALLOC);
 
-/// What rules' names are known by: for the next agent, and read by no program.
+/// The keys of rules' names: for the next agent, and read by no program.
 #[map]
 static NAMES: HashMap<NameKey, u64> = HashMap::pinned(NAMES_MAX, BPF_F_NO_PREALLOC);
 
-/// What rules counted under earlier policies: for the next agent, too.
+/// The counters of rules under earlier policies: for the next agent, too.
 #[map]
 static CARRIED: HashMap<CarriedKey, CarriedCounters> =
     HashMap::pinned(CARRIED_MAX, BPF_F_NO_PREALLOC);
 
-/// What the agent is told.
+/// The verdicts for the agent.
 #[map]
 static VERDICTS: RingBuf = RingBuf::pinned(VERDICTS_BYTES, 0);
 
-/// What is known of a socket. It goes away with the socket.
+/// The state of a socket. It goes away with the socket.
 #[btf_map]
 static SOCKETS: SkStorage<SocketState> = SkStorage::new();
 
@@ -98,7 +98,7 @@ const LOOPBACK: u32 = 1;
 /// `SOCK_STREAM`.
 const STREAM: u32 = 1;
 
-/// What is at the other end of an exchange that stays on this machine.
+/// The other end of an exchange that stays on this machine.
 enum Peer {
     /// A process of the same allocation.
     Own,
@@ -123,10 +123,10 @@ impl Peer {
     }
 }
 
-/// What is known of a packet before it is looked at: it is like those before.
+/// Facts about a packet before it is looked at: it is like those before.
 #[derive(Clone, Copy)]
 pub(crate) struct Settled<'a> {
-    /// What is kept with its socket.
+    /// The state of its socket.
     pub(crate) state: &'a SocketState,
     /// The direction of the policy that lets it pass.
     begun: u32,
@@ -136,8 +136,8 @@ pub(crate) struct Settled<'a> {
     limited: bool,
 }
 
-/// What is kept with the packet's socket of those before it, if it was let pass since policies changed last: of a
-/// connection that came about, or of datagrams to and from the same place.
+/// Returns the state that earlier packets left with the packet's socket, if they passed since policies last changed.
+/// It is of a connection that came about, or of datagrams to and from the same place.
 #[inline(always)]
 pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<Settled<'a>> {
     // SAFETY: the context is valid for the run of the program.
@@ -260,7 +260,7 @@ pub(crate) fn count_settled(settled: Settled<'_>, met: &mut [MetRule; 2], bytes:
     true
 }
 
-/// What becomes of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy)]
 pub(crate) enum Judged {
     /// It is refused.
@@ -285,7 +285,7 @@ impl Judged {
         }
     }
 
-    /// What becomes of a settled packet.
+    /// Returns the decision about a settled packet.
     #[inline(always)]
     pub(crate) fn settled(settled: Settled<'_>) -> Self {
         if settled.rule == NO_RULE {
@@ -568,7 +568,7 @@ unsafe fn exchange(place: *mut u64, word: u64) -> u64 {
     word
 }
 
-/// What the packet's policy says of `key`. Nothing there means no.
+/// Returns the verdict of the packet's policy on `key`. A missing entry means no.
 #[inline(always)]
 fn decide(packet: &Packet, key: u32) -> Verdict {
     let remote = u128::from_be_bytes(packet.event.remote);
@@ -785,7 +785,7 @@ fn is_of(socket: *mut bpf_sock, protocol: u8) -> bool {
     unsafe { (*socket).protocol == u32::from(protocol) }
 }
 
-/// What is kept with a socket; null if that is nothing and `make` is false.
+/// Returns the state of a socket; null if it has none and `make` is false.
 #[inline(always)]
 fn socket_state(socket: *mut bpf_sock, make: bool) -> *mut SocketState {
     let flags = if make {
@@ -799,7 +799,7 @@ fn socket_state(socket: *mut bpf_sock, make: bool) -> *mut SocketState {
         .cast::<SocketState>()
 }
 
-/// Who is at the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
+/// Returns the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
 #[inline(always)]
 fn peer(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
     // SAFETY: both are alive.

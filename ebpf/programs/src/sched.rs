@@ -32,11 +32,11 @@ static SCHED_SLOTS: PerCpuArray<SchedSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 #[map]
 static SEEN: PerCpuArray<Seen> = PerCpuArray::pinned(SEEN_MAX, 0);
 
-/// Since when the running thread is charged.
+/// The time from which the running thread is charged.
 #[map]
 static CPUS: PerCpuArray<CpuState> = PerCpuArray::pinned(1, 0);
 
-/// What each thread of a task had waited when it left its CPU last, by the low bits of its id.
+/// The wait of each thread of a task when it last left its CPU, by the low bits of its id.
 #[map]
 static WAITED: Array<u64> = Array::pinned(WAITS, 0);
 
@@ -168,7 +168,7 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
     (slot.task == seen.task).then_some(&raw mut slot.counters)
 }
 
-/// What there is to know of the current thread's cgroup.
+/// Returns the facts about the current thread's cgroup.
 #[inline(always)]
 fn look(cgroup: CgroupId, registrations: u64) -> Seen {
     let task = current_task().unwrap_or(0);

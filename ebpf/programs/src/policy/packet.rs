@@ -137,7 +137,7 @@ impl Packet {
         };
     }
 
-    /// What a policy of `direction` is asked of the exchange that this packet belongs to.
+    /// Returns the key for a policy of `direction` about the exchange of this packet.
     #[inline(always)]
     pub(crate) fn key(&self, direction: Direction) -> u32 {
         let detail = match self.class {
@@ -151,7 +151,7 @@ impl Packet {
         key(self.class, detail)
     }
 
-    /// What the other direction's policy was asked of the request that this echo answers.
+    /// Returns the key for the other direction's policy about the request that this echo answers.
     #[inline(always)]
     pub(crate) fn request_key(&self, direction: Direction) -> u32 {
         match self.class {

@@ -15,7 +15,7 @@ use muster_ebpf_common::{
 #[map]
 static RATES: HashMap<CgroupId, Rates> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// What becomes of a packet of so many bytes, for which the task pays if it passes.
+/// Returns the decision about a packet of `bytes` bytes, for which the task pays if it passes.
 #[inline(always)]
 pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> Pace {
     let Some(rates) = RATES.get_ptr_mut(task) else {
