@@ -196,7 +196,7 @@ fn status(client: &Client, json: bool, name: &str, history: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// What is known, or why it is not.
+/// The value of `answer`, or the reason why there is none.
 fn told<'a, T>(answer: Result<&'a T, &'a String>) -> (Option<&'a T>, Option<&'a str>) {
     match answer {
         Ok(value) => (Some(value), None),

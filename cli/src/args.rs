@@ -40,12 +40,12 @@ pub struct Args {
     /// Print JSON instead of tables.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// A command of `muster`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a cluster in one process: one server and one agent, without configuration.
@@ -64,37 +64,37 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Run, show and stop jobs.
     Job {
-        /// What to do.
+        /// The command on jobs.
         #[command(subcommand)]
         command: JobCommand,
     },
     /// Show, promote, pause and fail deployments.
     Deployment {
-        /// What to do.
+        /// The command on deployments.
         #[command(subcommand)]
         command: DeploymentCommand,
     },
     /// Show and stop allocations, print their output, run commands in them.
     Alloc {
-        /// What to do.
+        /// The command on allocations.
         #[command(subcommand)]
         command: AllocCommand,
     },
     /// Run, list, cancel and resolve one-off tasks.
     Task {
-        /// What to do.
+        /// The command on one-off tasks.
         #[command(subcommand)]
         command: TaskCommand,
     },
     /// Show and drain nodes.
     Node {
-        /// What to do.
+        /// The command on nodes.
         #[command(subcommand)]
         command: NodeCommand,
     },
     /// Show evaluations: the decisions of the scheduler.
     Eval {
-        /// What to do.
+        /// The command on evaluations.
         #[command(subcommand)]
         command: EvalCommand,
     },
@@ -114,13 +114,13 @@ pub enum Command {
     Events(EventsArgs),
     /// Manage servers: Raft, scheduler, snapshots, certificates, checks.
     Operator {
-        /// What to do.
+        /// The command for operators.
         #[command(subcommand)]
         command: OperatorCommand,
     },
     /// Manage the cluster as a whole.
     System {
-        /// What to do.
+        /// The command on the whole system.
         #[command(subcommand)]
         command: SystemCommand,
     },

@@ -53,7 +53,7 @@ pub struct Indexed<T> {
     pub index: u64,
 }
 
-/// What becomes of a try.
+/// The failure of one try.
 #[derive(Debug)]
 enum Try {
     /// No server is there. All servers said so: no use in waiting.
@@ -153,7 +153,7 @@ impl Client {
         Ok(Indexed { value, index })
     }
 
-    /// The answer to `GET path`, whatever its status code: some answer a question with it.
+    /// The answer to `GET path`, with any status code: some answer a question with it.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Client {
         })?;
         let status = response.status().as_u16();
         let bytes = self.bytes(response)?;
-        // What is no such answer is the reason why there is none.
+        // A body that cannot be read as the answer is the reason why there is none.
         let answer = serde_json::from_slice(&bytes).ok();
         answer.ok_or_else(|| refusal(path, status, String::from_utf8_lossy(&bytes).trim()))
     }
@@ -272,8 +272,8 @@ impl Client {
         Err(refusal(path, status, text.trim()))
     }
 
-    /// The answer to `PUT path` with a body that is read from `file`. It is sent once: whoever uploads
-    /// something large looks at the answer before trying again.
+    /// The answer to `PUT path` with a body that is read from `file`. It is sent once: a user who uploads something
+    /// large looks at the answer before trying again.
     ///
     /// # Errors
     ///
@@ -441,7 +441,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// What tells one write from another, however often it is sent.
+/// A new key that tells one write from another, however often it is sent.
 fn key() -> String {
     uuid::Uuid::new_v4().to_string()
 }

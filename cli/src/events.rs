@@ -38,7 +38,7 @@ pub struct EventsArgs {
 
 /// How a stream ended.
 enum End {
-    /// Whoever read our output has had enough.
+    /// The reader of our output has closed it.
     Enough,
     /// The server broke off.
     Lost(String),

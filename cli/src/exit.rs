@@ -63,9 +63,9 @@ impl From<Exit> for ExitCode {
 pub struct CliError {
     /// How the process ends.
     pub exit: Exit,
-    /// What, where and why.
+    /// The fault, its place and its cause.
     pub message: String,
-    /// What to do.
+    /// Advice on how to go on.
     pub help: Option<String>,
 }
 
@@ -117,5 +117,5 @@ impl From<std::io::Error> for CliError {
     }
 }
 
-/// What a command returns.
+/// The result of a command.
 pub type CliResult = Result<Exit, CliError>;

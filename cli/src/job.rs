@@ -77,7 +77,7 @@ pub enum JobCommand {
     Revert(RevertArgs),
     /// Tag versions of a job, so that they are kept.
     Tag {
-        /// What to do.
+        /// The command on tags.
         #[command(subcommand)]
         command: TagCommand,
     },
@@ -105,7 +105,7 @@ pub enum JobCommand {
     Dispatch(DispatchArgs),
     /// Manage periodic jobs.
     Periodic {
-        /// What to do.
+        /// The command on periodic jobs.
         #[command(subcommand)]
         command: PeriodicCommand,
     },
@@ -151,7 +151,7 @@ pub struct ValueArgs {
 impl ValueArgs {
     /// With what the environment says.
     pub(crate) fn inputs(&self) -> muster_jobspec::Inputs {
-        // A name or value that is no text can be no variable.
+        // A name or value that is not valid Unicode cannot be a variable.
         let env = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         });

@@ -1,8 +1,8 @@
-//! What tasks wrote: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
+//! Output of tasks: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
 //!
-//! A [`feed`](feed::Feed) is one output of one task, and goes on where it broke off. [`merge`] puts what
-//! several have kept in the order of time, [`follow()`] prints what they say from then on. Memory is bounded: a
-//! feed holds one frame and one unfinished line, and what waits for a slow terminal is counted in frames.
+//! A [`feed`](feed::Feed) is one output of one task, and goes on where it broke off. [`merge`] puts the kept output of
+//! several feeds in the order of time. [`follow()`] prints their output from then on. Memory is bounded: a feed holds
+//! one frame and one unfinished line. Output that waits for a slow terminal is counted in frames.
 
 mod feed;
 mod follow;
@@ -84,14 +84,14 @@ pub(crate) struct Source {
     pub(crate) task: String,
     /// `stdout` or `stderr`.
     pub(crate) stream: &'static str,
-    /// What stands before each of its lines; nothing if it is empty.
+    /// The text before each of its lines; empty for none.
     pub(crate) label: String,
     /// Whether its task may still write, as far as the servers know.
     pub(crate) runs: bool,
 }
 
 impl Source {
-    /// Who it is, for a person.
+    /// The name of the output, for a person.
     fn words(&self) -> String {
         let alloc = output::short_id(&self.alloc_id);
         format!(
@@ -148,8 +148,8 @@ pub(crate) fn print_one(
 /// Where each of several logs ended; `None` for one that has nothing.
 pub(crate) type Ends = Vec<(Source, Option<u64>)>;
 
-/// Prints what `sources` have kept, in the order of time, and says where each of them ended, which for whoever follows is
-/// where a line begins; `None` if whoever reads our output has had enough.
+/// Prints the kept output of `sources` in the order of time, and returns where each of them ended. If they are
+/// followed, that is where a line begins. `None` if the reader of our output has closed it.
 pub(crate) fn print_kept(
     client: &Client,
     sources: Vec<Source>,
@@ -187,7 +187,7 @@ pub(crate) fn print_kept(
                     output::say(&note);
                 }
                 Some(Item::Note(note)) => output::say(&note),
-                // Whoever follows has the last line whole.
+                // A follower prints the last line whole.
                 None if args.follow && sources[number].runs => {}
                 None => lines[number].finish(&mut text),
             }
@@ -205,7 +205,7 @@ pub(crate) fn print_kept(
     Ok(Some(ends))
 }
 
-/// Whether whoever reads our output has had enough.
+/// Whether the reader of our output has closed it.
 fn enough(written: std::io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(false),

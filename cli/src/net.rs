@@ -123,7 +123,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
                 // Its node is away for the moment.
                 Err(_) => continue,
             };
-            // What came before anybody followed is missed by nobody.
+            // Verdicts from before the first look are not reported as missing.
             if before.is_some()
                 && let Some(note) = gap(&alloc, &network, after)
             {
@@ -149,7 +149,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
     }
 }
 
-/// What is missing between the verdicts up to `after` and those that follow, for people; `None` if nothing is.
+/// A sentence about verdicts missing after number `after`; `None` if there is no gap.
 fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<String> {
     let id = output::short_id(&alloc.id);
     let missed = network.missed;

@@ -219,8 +219,7 @@ fn show_allocs(allocs: &[AllocListStub]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What collection of finished allocations did and has before it: a line, and one for each thing that is in
-/// its way.
+/// The past and coming collection of finished allocations: a line, and one for each thing that is in its way.
 fn collection(collection: &Collection) -> String {
     let destroyed: u64 = collection.destroyed.values().sum();
     let reasons: Vec<String> = collection

@@ -18,31 +18,31 @@ use crate::exit::CliResult;
 pub enum OperatorCommand {
     /// Show and change the servers of the cluster.
     Raft {
-        /// What to do.
+        /// The command on the servers.
         #[command(subcommand)]
         command: raft::RaftCommand,
     },
     /// Show and set the cluster's network policy.
     Network {
-        /// What to do.
+        /// The command on the network policy.
         #[command(subcommand)]
         command: network::NetworkCommand,
     },
     /// Show and change settings of the scheduler.
     Scheduler {
-        /// What to do.
+        /// The command on the scheduler's settings.
         #[command(subcommand)]
         command: scheduler::SchedulerCommand,
     },
     /// Save, restore and inspect snapshots of the state.
     Snapshot {
-        /// What to do.
+        /// The command on snapshots.
         #[command(subcommand)]
         command: snapshot::SnapshotCommand,
     },
     /// Make certificates of servers, agents and operators. Asks no server.
     Tls {
-        /// What to make.
+        /// The command on certificates.
         #[command(subcommand)]
         command: tls::TlsCommand,
     },

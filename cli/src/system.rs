@@ -56,7 +56,7 @@ pub fn run(client: &Client, json: bool, command: &SystemCommand) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// What was freed and kept, a line a kind and a line a node.
+/// The freed and kept objects: a line for each kind and for each node.
 fn shown(report: &GcReport) -> String {
     let (freed, kept) = if report.dry_run {
         ("would be freed", "would be kept")

@@ -74,7 +74,7 @@ pub struct DesireArgs {
 /// Arguments of `muster task run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// What to do.
+    /// The task and its options.
     #[command(flatten)]
     pub desire: DesireArgs,
     /// How long to wait for the end of the task, in seconds.

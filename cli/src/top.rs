@@ -24,10 +24,10 @@ use tree::{Amount, Level, Line, Sort};
 /// Nodes that are asked at a time. One takes some milliseconds, and a slow one holds a place only; twice as many
 /// would be more than a server has to do with one page.
 const NODES_AT_ONCE: usize = 16;
-/// Who takes longer to answer is named: as long as a page stays by itself.
+/// A node that takes longer to answer is named. A page stays this long by itself.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What is shown of tasks besides processor and memory.
+/// The columns of tasks besides processor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum View {
     /// The most used columns.
@@ -115,7 +115,7 @@ struct Row {
     stalled_memory_percent: Option<f64>,
     /// The same of disks.
     stalled_io_percent: Option<f64>,
-    /// TCP connections that came about, whoever asked for them.
+    /// TCP connections that were made, in either direction.
     connections_per_s: Option<f64>,
     /// TCP segments that were sent again.
     retransmits_per_s: Option<f64>,
@@ -124,7 +124,7 @@ struct Row {
     counters: TaskCounters,
 }
 
-/// What a node said of one task.
+/// A node's answer about one task.
 struct Told {
     node: String,
     at: Instant,
@@ -195,7 +195,7 @@ fn ask(client: &Client, node: &NodeListStub) -> Answer {
     (stats, Instant::now(), begun.elapsed())
 }
 
-/// What `look` says of each of `items`, of at most [`NODES_AT_ONCE`] at a time.
+/// The results of `look` for each of `items`, of at most [`NODES_AT_ONCE`] at a time.
 fn at_once<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -1,4 +1,4 @@
-//! What a task uses, as people read it. What cannot be had is `–`, never zero, and the reason follows once.
+//! Usage of a task, as people read it. A value that cannot be had is `–`, never zero, and the reason follows once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -88,7 +88,7 @@ fn escape_character(args: &ExecArgs, tty: bool) -> Result<Option<u8>, CliError> 
     }
 }
 
-/// What is to be done.
+/// The session to hold.
 struct Session<'a> {
     path: &'a str,
     takes_input: bool,
@@ -195,7 +195,7 @@ fn type_in(takes_input: bool) -> mpsc::Receiver<Vec<u8>> {
     pieces
 }
 
-/// What a command wrote to which output.
+/// A command's bytes on one of its outputs.
 enum Printed {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
@@ -312,6 +312,6 @@ fn exit(result: ExitResult) -> Exit {
     if let Some(note) = result.note {
         crate::output::say(&format!("muster: {note}"));
     }
-    // Codes are a byte on every Linux; whatever another driver says is no success.
+    // Codes are a byte on every Linux; any greater code of another driver counts as a failure.
     Exit::Command(u8::try_from(result.exit_code).unwrap_or(u8::MAX))
 }

@@ -1,4 +1,4 @@
-//! What an allocation's tasks used in the last minutes: a table for each, with rates within each span.
+//! Usage of an allocation's tasks in the last minutes: a table for each, with rates within each span.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

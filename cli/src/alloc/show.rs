@@ -87,7 +87,7 @@ pub(crate) fn health(status: Option<&DeploymentStatus>) -> String {
     format!("{canary}{health}")
 }
 
-/// What it has to do with its deployment and with other allocations.
+/// The lines about an allocation's deployment and about related allocations.
 fn relations(alloc: &Allocation) -> Vec<String> {
     let mut lines = Vec::new();
     let health = health(alloc.deployment_status.as_ref());

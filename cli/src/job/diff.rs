@@ -1,14 +1,14 @@
-//! What differs between two versions of a job, as text in Nomad's shape.
+//! The differences between two versions of a job, as text in Nomad's shape.
 //!
-//! `+` came, `-` went, `+/-` changed; what stayed is shown only beside what changed. Texts are quoted, so that
-//! no control character of a job file reaches the terminal.
+//! `+` marks an addition, `-` a removal, `+/-` a change. Unchanged fields are shown only beside changed ones. Texts are
+//! quoted, so that no control character of a job file reaches the terminal.
 
 use muster_wire::api::diff::{DiffType, FieldDiff, GroupDiff, JobDiff, ObjectDiff, TaskDiff};
 
 /// Columns by which a block is further in than the one around it.
 const STEP: usize = 2;
 
-/// The whole difference. What came or went as a whole is not listed line by line, unless `verbose`.
+/// The whole difference. A block that came or went as a whole is not listed line by line, unless `verbose`.
 pub(super) fn text(diff: &JobDiff, verbose: bool) -> String {
     let mut page = Page { lines: Vec::new() };
     let longest = longest(&diff.fields, &diff.objects);

@@ -59,7 +59,7 @@ pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
     if !args.logs.follow {
         return Ok(Exit::Done);
     }
-    // What is over has said everything.
+    // An allocation that is over writes no more.
     let over = over(&allocs);
     let begun = ends
         .into_iter()
@@ -88,7 +88,7 @@ fn over(allocs: &[AllocListStub]) -> Vec<String> {
     over.map(|alloc| alloc.id.clone()).collect()
 }
 
-/// What of the job is asked for.
+/// The allocations and outputs of a job that the user asks for.
 struct Wanted {
     /// The path of the job.
     job: String,

@@ -67,7 +67,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     let deployment = if short == 0 && (running.started > 0 || running.failed == 0) {
         end_of_deployment(client, &id, answer.job_modify_index, deadline)?
     } else {
-        // What waits for room, or failed wherever it was tried, would keep us until the progress deadline.
+        // Instances that wait for room, or failed wherever they were tried, would keep us until the progress deadline.
         None
     };
     if json {
@@ -83,7 +83,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
         }))?;
     }
     if let Some(deployment) = deployment {
-        // An instance that failed and was replaced in time is no failure.
+        // An instance that failed and was replaced in time does not count as a failure.
         return Ok(deployment::ended(&deployment));
     }
     if running.failed > 0 {
@@ -270,7 +270,7 @@ fn idle_reason(client: &Client, id: &str, job_type: &str) -> Result<String, CliE
     Ok("the job wants no instance".to_owned())
 }
 
-/// What a wait for instances ended with.
+/// The result of a wait for instances.
 #[derive(Debug, Default)]
 struct Running {
     allocs: Vec<AllocListStub>,

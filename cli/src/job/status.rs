@@ -1,4 +1,4 @@
-//! What became of jobs. The reason stands beside what went wrong.
+//! The status of jobs, with the reason beside each failure.
 
 use muster_wire::api::alloc::{AllocListStub, Metric};
 use muster_wire::api::eval::Evaluation;

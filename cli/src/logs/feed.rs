@@ -21,18 +21,18 @@ const BEGIN_WAIT: Duration = Duration::from_secs(15);
 /// Pause between two tries.
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a log has next.
+/// The next part of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
-    /// What the task wrote.
+    /// Output of the task.
     Bytes {
         /// When the agent took it, in nanoseconds since the epoch.
         at: Option<u64>,
         data: Vec<u8>,
     },
-    /// For people: what is missing here. A line that was begun ends.
+    /// A sentence that says which output is missing here. A line that was begun ends.
     Missing(String),
-    /// For people: what happened. The log goes on where it was.
+    /// A sentence about an event. The log goes on where it was.
     Note(String),
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Feed<'a> {
     ended: bool,
 }
 
-/// What one look at the stream gave.
+/// The result of one look at the stream.
 enum Look {
     Item(Item),
     Again,
@@ -98,11 +98,11 @@ impl<'a> Feed<'a> {
         (self.source, self.position)
     }
 
-    /// What comes next; `None` at the end.
+    /// The next item; `None` at the end.
     ///
     /// # Errors
     ///
-    /// There is no such log, or it could not be found again in time.
+    /// [`CliError`]: there is no such log, or it could not be found again in time.
     pub(super) fn next(&mut self) -> Result<Option<Item>, CliError> {
         while !self.ended {
             match self.look()? {
@@ -146,7 +146,7 @@ impl<'a> Feed<'a> {
                 self.frames = Some(Deserializer::from_reader(stream).into_iter());
                 Ok(Look::Again)
             }
-            // What was there and is gone was collected.
+            // A log that was there and is gone was collected.
             Err(error) if error.exit == Exit::NotFound && self.position.is_some() => Ok(Look::End),
             Err(error) if self.known && error.exit == Exit::NotFound => self.not_yet(error),
             Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Whoever follows a job was told by one server and asks another.
+    /// A log that one server told of is asked for again when another server does not know it.
     #[test]
     fn what_is_known_to_be_there_is_asked_for_again() {
         let client = server(&[ABSENT, ABSENT, LOG]);

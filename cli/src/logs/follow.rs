@@ -20,17 +20,17 @@ const QUEUE_MAX: usize = 16;
 /// A thread reads JSON and copies bytes.
 const STACK_BYTES: usize = 512 << 10;
 
-/// What threads tell.
+/// A message of a thread.
 enum Event {
     Text(Vec<u8>),
     Note(String),
     /// One of the logs is over, there.
     Ended(Source, Result<u64, CliError>),
-    /// What the job has.
+    /// The outputs of the job.
     Found(Result<Found, CliError>),
 }
 
-/// What there is to follow.
+/// The outputs to follow.
 pub(crate) struct Found {
     /// Every output that has begun.
     pub(crate) sources: Vec<Source>,
@@ -38,8 +38,8 @@ pub(crate) struct Found {
     pub(crate) complete: bool,
 }
 
-/// Follows `begun`, each from its position on, and whatever `look` finds besides. `look` runs on a thread of its
-/// own, again and again until it says that nothing will be added; it waits by itself.
+/// Follows `begun`, each from its position on, and all outputs that `look` finds besides. `look` runs on a thread of
+/// its own, again and again until it says that nothing will be added. It waits by itself.
 pub(crate) fn follow(
     client: &Client,
     begun: Ends,
@@ -193,7 +193,7 @@ fn pass_on(
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
-    // Not waited for: whoever is left when the command is over ends with the process.
+    // Not waited for: a thread that is left when the command is over ends with the process.
     Builder::new()
         .name(name.into())
         .stack_size(STACK_BYTES)

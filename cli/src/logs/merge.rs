@@ -13,7 +13,7 @@ pub(super) trait Timed {
 pub(super) trait Log {
     type Item: Timed;
 
-    /// What comes next; `None` at the end.
+    /// The next item; `None` at the end.
     fn next(&mut self) -> Result<Option<Self::Item>, CliError>;
 }
 
@@ -39,7 +39,7 @@ enum Head<T> {
 /// The number of a log and what it has next; `None` once it has ended.
 type Next<L> = (usize, Option<<L as Log>::Item>);
 
-/// Logs being merged. What does not know its time comes with what came before it in its own log.
+/// Logs being merged. An item without a time comes with the item before it in its own log.
 pub(super) struct Merge<L: Log> {
     logs: Vec<L>,
     heads: Vec<Head<L::Item>>,
@@ -58,7 +58,7 @@ impl<L: Log> Merge<L> {
         }
     }
 
-    /// What comes next of one of them; `None` when all have ended.
+    /// The next item of one of the logs; `None` when all have ended.
     pub(super) fn next(&mut self) -> Result<Option<Next<L>>, CliError> {
         for number in 0..self.logs.len() {
             if !matches!(self.heads[number], Head::Unread) {

@@ -169,7 +169,7 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
     Ok(if drained { Exit::Done } else { Exit::Failed })
 }
 
-/// What becomes of an instance on a node that is drained.
+/// The state of an instance on a node that is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Others of its group go first.
@@ -209,7 +209,7 @@ struct Wait<'a> {
     node_id: &'a str,
     ignore_system: bool,
     patience: Option<Duration>,
-    /// What was said of each instance.
+    /// The last printed state of each instance.
     states: BTreeMap<String, State>,
 }
 
@@ -275,7 +275,7 @@ impl<'a> Wait<'a> {
         for alloc in allocs.iter().filter(|alloc| self.counts(alloc)) {
             let state = State::of(alloc);
             let before = self.states.get(&alloc.id).copied();
-            // What had ended before the drain is none of its business.
+            // An instance that had ended before the drain is not reported.
             if before == Some(state) || (before.is_none() && state == State::Ended) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What is in a snapshot's file. The only part of a client command that reads what servers write, because it
+//! The contents of a snapshot's file. This is the only part of a client command that reads files of servers, because it
 //! must work when no server does.
 
 use std::fs::File;
@@ -46,7 +46,7 @@ pub(super) fn run(json: bool, path: &Path) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// What the file holds, as JSON.
+/// The contents of the file, as JSON.
 pub(super) fn shape(info: &SnapshotInfo) -> Value {
     let table = |part: &TableInfo| json!({"Name": part.name, "Version": part.version, "Rows": part.rows, "Bytes": part.bytes});
     let server = |(id, name, votes): &(u64, String, bool)| json!({"ID": id.to_string(), "Name": name, "Voter": votes});

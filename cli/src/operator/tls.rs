@@ -17,7 +17,7 @@ const DAY: Duration = Duration::from_hours(24);
 /// Longest life of a certificate: the authority's own.
 const DAYS_MAX: u64 = 3_650;
 
-/// What to make.
+/// A command of `muster operator tls`.
 #[derive(Debug, Subcommand)]
 pub enum TlsCommand {
     /// Make a cluster's certificate authority: ca.pem for all machines, and the secret ca.key.

@@ -49,7 +49,7 @@ pub struct AgentArgs {
     pub run: AgentRunArgs,
 }
 
-/// What to do instead of running the agent.
+/// A command that replaces running the agent.
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Remove everything an agent left on this machine: driver, cgroups, pinned eBPF objects, mounts.
@@ -77,7 +77,8 @@ pub struct AgentRunArgs {
     /// QUIC addresses of servers, separated by commas. [default: 127.0.0.1:4647]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub servers: Option<Vec<SocketAddr>>,
-    /// Directory with ca.pem, agent.pem and agent.key. A server makes them in `tls` of its data directory. [default: /var/lib/muster/server/tls]
+    /// Directory with ca.pem, agent.pem and agent.key. A server makes them in `tls` of its data directory. [default:
+    /// /var/lib/muster/server/tls]
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
     /// Name of the node. Default: the host name.

@@ -1,4 +1,4 @@
-//! Tasks for people.
+//! Prints one-off tasks as text.
 
 use std::time::Duration;
 
@@ -123,7 +123,7 @@ fn used(status: &TaskStatus) -> String {
     let memory = status
         .memory_peak_bytes
         .map(|bytes| format!("{} of memory", output::bytes(bytes)));
-    // What it did not use is not told; what was not counted is not known.
+    // A zero is not shown: the task did not use it. A missing count is not known.
     let some = |bytes: Option<u64>, what: &str| {
         let bytes = bytes.filter(|bytes| *bytes > 0)?;
         Some(format!("{} {what}", output::bytes(bytes)))
@@ -156,7 +156,7 @@ fn callback(task: &Task) -> String {
     }
 }
 
-/// What came of it: the result alone on standard output, everything else beside it.
+/// Prints the result of a task, alone on standard output; everything else goes to standard error.
 pub(super) fn result(task: &Task) -> Result<(), CliError> {
     let status = &task.status;
     let guid = output::clean(&status.task_guid);

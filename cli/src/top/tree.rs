@@ -55,7 +55,7 @@ pub(super) struct Amount {
     pub(super) is_partial: bool,
 }
 
-/// What is shown in a line.
+/// The amounts in one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amounts {
     pub(super) cpu_percent: Amount,

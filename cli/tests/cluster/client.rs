@@ -20,7 +20,7 @@ pub(crate) struct Http {
     address: Ipv4Addr,
 }
 
-/// What a server said.
+/// The answer of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,

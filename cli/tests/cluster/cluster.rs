@@ -84,7 +84,7 @@ pub(crate) fn http(at: usize) -> Http {
     Http::new(address(at))
 }
 
-/// Who leads, as the server at its place says.
+/// The place of the leader, according to the server at place `at`.
 pub(crate) fn leader_as_seen_by(at: usize) -> Option<usize> {
     let answer = http(at).get("/v1/operator/raft/configuration?stale")?;
     let body = answer.json();
@@ -413,7 +413,7 @@ impl Cluster {
         }) == Some(true)
     }
 
-    /// Says what the servers said, for whoever looks at a failed test.
+    /// Prints the logs of servers and agents, to look at when a test failed.
     fn tell(&self) {
         for name in SERVERS.into_iter().chain(AGENTS) {
             let log = self.whole_log(name);

@@ -1,4 +1,4 @@
-//! What clients did and saw, and whether one server alone could have answered so.
+//! The operations of clients and their answers, and whether one server alone could have answered so.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub(crate) struct Seen {
     pub(crate) index: u64,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The job was registered, at this index.
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Operation {
     /// A linearizable read.
     Read(Option<Seen>),
-    /// A registration, whatever there was.
+    /// An unconditional registration.
     Put { value: u64, outcome: Outcome },
     /// A registration if the job's index is `expected`, 0 for no job.
     Compare {
@@ -192,7 +192,7 @@ fn table(operations: &[Recorded]) -> String {
     sorted.iter().map(line).collect()
 }
 
-/// What one job may be: its value, and its index if that is known. `None`: there is no job.
+/// A possible state of one job: its value, and its index if that is known. `None`: there is no job.
 type Possible = Option<(u64, Option<u64>)>;
 
 /// The rules of one job. Its state is all that it may be: an unknown answer leaves more than one.
@@ -215,7 +215,7 @@ impl Specification for Job {
     }
 }
 
-/// What a job may be after `operation`, if it was `before`. Nothing: it cannot have been.
+/// The possible states of a job after `operation`, if it was `before`. Empty if the answer contradicts `before`.
 fn step(operation: &Operation, before: Possible) -> Vec<Possible> {
     let index_before = before.map_or(Some(0), |(_, index)| index);
     let grows = |index: u64| index_before.is_none_or(|before| before < index);

@@ -76,7 +76,7 @@ impl Network {
         }
     }
 
-    /// Whatever `from` sends to `to` is lost from here on.
+    /// Drops all packets between the server at `place` and `other` in this direction from here on.
     pub(crate) fn cut(&self, place: &str, direction: Direction, other: Ipv4Addr) {
         let (chain, end) = match direction {
             Direction::Incoming => ("in", "saddr"),

@@ -16,7 +16,7 @@ const SHORT: usize = 30;
 /// Tasks that would run for ever, on the node that is cut off.
 const LONG: usize = 3;
 
-/// What a task does: it says so on its disk, and goes on for a while.
+/// The definition of a task that writes its guid to its disk and then runs `then`.
 fn definition(guid: &str, then: &str, constraints: &Value) -> Value {
     let script = format!("echo {guid} >> /local/done; {then}");
     json!({ "task_guid": guid, "domain": "apps", "task_definition": {

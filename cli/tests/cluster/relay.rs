@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What happens to a datagram.
+/// The chances of a datagram on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
     /// It arrives this much later, at the least.
@@ -185,7 +185,7 @@ impl Air {
                     let sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
                     Arc::clone(&sockets[datagram.socket])
                 };
-                // What cannot be sent is lost, as datagrams are.
+                // A datagram that cannot be sent is lost, as datagrams are.
                 drop(socket.send_to(&datagram.bytes, datagram.to));
             }
         }

@@ -22,7 +22,7 @@ use crate::support::{Left, agent, ask, job_file, muster, server, skipped, stderr
 
 /// The machine's address on its one wire.
 const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-/// Who is at the other end.
+/// The host at the other end.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 /// Time after which nothing more comes.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -149,7 +149,7 @@ fn at<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What answers to `word`; `None` if nobody does.
+/// The server's answer to `word`; `None` if there is none.
 fn tcp(address: Ipv4Addr, port: u16, word: &str) -> Option<String> {
     let to = SocketAddr::V4(SocketAddrV4::new(address, port));
     let mut stream = TcpStream::connect_timeout(&to, SILENCE).ok()?;
@@ -304,7 +304,7 @@ fn published_ports_lead_in_and_nothing_else_does() {
     });
 }
 
-/// A server that listens at every address is reached by no task of its machine, whatever it advertises.
+/// A server that listens at every address is reached by no task of its machine, at any advertised address.
 #[test]
 fn no_task_reaches_the_api_of_a_server_on_its_machine() {
     let name = "no_task_reaches_the_api_of_a_server_on_its_machine";
@@ -380,8 +380,8 @@ fn networks_outlive_the_agent_and_end_with_their_allocations() {
     });
 }
 
-/// The agent has other addresses than the usual ones: what is its own on the machine is told by the node, whose id stands in
-/// its data directory, and by no configuration.
+/// The agent has other addresses than the usual ones. Its own things on the machine are told by the node, whose id is
+/// in its data directory, and by no configuration.
 #[test]
 fn what_a_killed_agent_left_of_networks_is_removed() {
     let name = "what_a_killed_agent_left_of_networks_is_removed";
@@ -432,7 +432,7 @@ fn what_a_killed_agent_left_of_networks_is_removed() {
     });
 }
 
-/// What an agent leaves on a machine where it had networks for allocations, by kind.
+/// Kinds of traces that an agent leaves on a machine where it had networks for allocations.
 const TRACES: [&str; 8] = [
     "cgroups",
     "doors",
@@ -444,8 +444,8 @@ const TRACES: [&str; 8] = [
     "rules",
 ];
 
-/// What is there of a node whose agent had its data in `data`. A namespace that anybody still had open would keep its end of
-/// a pair of devices, and so the door.
+/// The traces of a node whose agent had its data in `data`. A namespace that anybody still had open would keep its end
+/// of a pair of devices. So the door would stay as well.
 fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     let tree = format!("muster-{}", &node_id[..8]);
     let find = |dir: &Path, args: &[&str]| {
@@ -501,9 +501,9 @@ fn processes(tree: &str) -> String {
     found
 }
 
-/// What a task may send, in bits a second.
+/// The rate at which a task may send, in bits a second.
 const SENT: u64 = 8_000_000;
-/// What it may receive.
+/// The rate at which a task may receive, in bits a second.
 const RECEIVED: u64 = SENT / 2;
 /// Bytes of a datagram's headers, which count.
 const HEADERS: u64 = 28;
@@ -550,7 +550,7 @@ fn talkative(port: u16) -> String {
     )
 }
 
-/// What a task's counters said at a time.
+/// The counters of a task at a time.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     at_ns: u64,
@@ -579,7 +579,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / time.as_secs_f64()
 }
 
-/// Somebody at the other end of the wire who sends to a port of the machine more than its task may receive, and listens.
+/// A host at the other end of the wire that sends to a port of the machine more than its task may receive, and listens.
 struct Peer {
     stop: Arc<AtomicBool>,
     /// Bytes that came, with their headers.
@@ -605,7 +605,7 @@ impl Peer {
         let stopped = Arc::clone(&stop);
         let send = move || {
             while !stopped.load(Ordering::Relaxed) {
-                // Whatever becomes of one is counted, not told.
+                // The fate of each datagram is counted, not told.
                 drop(socket.send_to(&[0; 1_000], (MACHINE, port)));
                 std::thread::sleep(Duration::from_micros(500));
             }

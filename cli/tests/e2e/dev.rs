@@ -165,7 +165,7 @@ const WRONG: &str = r#"job "wrong" {
 }
 "#;
 
-/// What the driver itself finds wrong: in a file with lines by its line, in JSON by its name.
+/// A fault that the driver itself finds has its place: in a file with lines its line, in JSON its name.
 #[test]
 fn what_the_native_driver_finds_wrong_has_its_line() {
     if !needs_root("what_the_native_driver_finds_wrong_has_its_line") {
@@ -203,7 +203,7 @@ fn what_the_native_driver_finds_wrong_has_its_line() {
     assert!(!said.contains(".json:"), "{said}");
 }
 
-/// Its program writes to the null device, and whoever asks for the log is told why there is none.
+/// A task without logs writes to the null device, and a reader of its log is told why there is none.
 #[test]
 fn a_task_with_logs_disabled_has_none() {
     if !needs_root("a_task_with_logs_disabled_has_none") {

@@ -1,4 +1,4 @@
-//! What `muster doctor --cost` says of an agent's eBPF programs.
+//! The report of `muster doctor --cost` on an agent's eBPF programs.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -92,7 +92,7 @@ fn doctor_says_what_the_programs_of_an_agent_cost() {
         let number = |field: &str| cost[field].as_f64().unwrap_or_else(|| panic!("{cost}"));
         let (runs, nanos) = (number("Runs"), number("NanosEach"));
         assert!(runs > 0.0, "{cost}");
-        // What is shorter does nothing, and what takes a millisecond is no such program.
+        // A shorter run does nothing, and none of these programs takes a millisecond.
         assert!((5.0..1e6).contains(&nanos), "{cost}");
         let share = number("PercentOfCore") / 100.0;
         assert!(
@@ -121,7 +121,7 @@ fn doctor_says_what_the_programs_of_an_agent_cost() {
     assert!((table.all - sum).abs() <= place, "{table:?}");
 }
 
-/// What people are shown.
+/// The table that a user sees.
 #[derive(Debug)]
 struct Table {
     /// Runs a second, nanoseconds of one and percents of a core, by program.

@@ -1,5 +1,4 @@
-//! What holds while nobody is there to hold it: an agent and its driver are killed, and the task they left tries what it
-//! may not do.
+//! Limits hold without an agent: an agent and its driver are killed, and the task they left tries forbidden things.
 
 use std::fs;
 use std::net::TcpListener;
@@ -92,7 +91,7 @@ fn process(port: u16) -> Option<(u64, u32)> {
     pids.filter_map(|pid| Some((began(pid)?, pid))).min()
 }
 
-/// What the task has seen.
+/// The lines that the task wrote.
 fn seen(data: &Path) -> Vec<String> {
     let allocs = fs::read_dir(data.join("alloc")).into_iter().flatten();
     let files = allocs.filter_map(|dir| Some(dir.ok()?.path().join("alloc/data/seen")));

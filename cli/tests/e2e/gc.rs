@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::dev::dev;
 use crate::support::{ask, job_file, needs_root, skipped, stderr, stdout, until};
 
-/// A batch job of two groups. What has ended stays on servers, as results of a job that is there; its node need not
-/// keep it.
+/// A batch job of two groups. Ended instances stay on servers, as results of a job that is there; their node need not
+/// keep them.
 const HALF: &str = r#"
 job "half" {
   type = "batch"
@@ -54,8 +54,8 @@ job "nowhere" {
 }
 "#;
 
-/// A file system of its own, on which there is no pressure: a disk that is fuller than the threshold would send away
-/// what has ended before anybody asks.
+/// A file system of its own, on which there is no pressure. On a disk that is fuller than the threshold, ended
+/// allocations would be collected before anybody asks.
 struct Place(PathBuf);
 
 impl Place {
@@ -88,7 +88,7 @@ fn collect(address: &str, flag: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What became of one kind: how many are freed, and how many stay for which reason.
+/// The counts of one kind: how many are freed, and how many stay for which reason.
 fn kind(report: &Value, kind: &str) -> (u64, Vec<(String, u64)>) {
     let mut kinds = report["State"].as_array().unwrap().iter();
     freed_and_kept(kinds.find(|count| count["Kind"] == kind).unwrap())

@@ -1,4 +1,4 @@
-//! Reading logs: of a job, with their times, and on and on whatever dies meanwhile.
+//! Reading logs: of a job, with their times, and on and on through the death of any process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn follow(address: &str, dir: &Path) -> Process {
     Process::start(&mut command, &dir.join("followed"))
 }
 
-/// What a follower printed, without what is told to people among the lines.
+/// The numbers that a follower printed, without its own notes among the lines.
 fn told(follower: &Process) -> BTreeMap<String, Vec<u64>> {
     let text = follower.output();
     let kept = text
@@ -200,7 +200,7 @@ fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
     job_file(dir, &text)
 }
 
-/// What is above the rate is a gap where it is missing, is counted, and pushes nothing out; a changed rate replaces
+/// Output above the rate is a gap where it is missing, is counted, and pushes nothing out. A changed rate replaces
 /// nothing.
 #[test]
 fn output_above_its_rate_is_a_gap_that_is_told() {

@@ -108,7 +108,7 @@ impl Scene {
         })
     }
 
-    /// What replaces `former` runs.
+    /// The running allocation that replaces `former`.
     fn replacement(&self, former: &Alloc) -> Alloc {
         until("the replacement", || {
             self.running().filter(|new| new.id != former.id)
@@ -126,8 +126,8 @@ impl Scene {
     }
 }
 
-/// What the task wrote, and wrote at last, is there before the replacement begins; and the former node keeps nothing of
-/// it that it would not keep otherwise.
+/// All files of the task, also the last ones, are there before the replacement begins. The former node keeps nothing of
+/// them that it would not keep otherwise.
 #[test]
 fn data_follow_a_drained_group() {
     if !needs_root("data_follow_a_drained_group") {

@@ -251,7 +251,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
     assert!(!plan.contains("create/destroy"), "{plan}");
 }
 
-/// Whoever follows holds nothing up by not reading, and goes on with what is new when he does.
+/// A follower that does not read holds nothing up, and goes on with new refusals when it reads again.
 #[test]
 fn refusals_are_followed_with_their_rule_by_a_slow_reader_too() {
     if !needs_root("refusals_are_followed_with_their_rule_by_a_slow_reader_too") {
@@ -302,8 +302,8 @@ fn refusals_are_followed_with_their_rule_by_a_slow_reader_too() {
     following.wait().unwrap();
 }
 
-/// A job whose task sends to twenty ports in turn, each of which a rule of its own refuses: so many verdicts that a second
-/// has more than one answer.
+/// A job whose task sends to twenty ports in turn, each of which a rule of its own refuses. A second has more verdicts
+/// than one answer holds.
 fn refused_by_many(dir: &Path) -> PathBuf {
     let path = dir.join("refused.hcl");
     let rule = |at: u32| {

@@ -65,7 +65,7 @@ impl Cluster {
         let home = self.dir.join(NAMES[at]);
         let data = home.join("data");
         let join: Vec<String> = self.quic.iter().map(ToString::to_string).collect();
-        // What a former life of it said.
+        // The file is from an earlier run of the server.
         drop(std::fs::remove_file(data.join("server.json")));
         let process = Process::start(
             muster()
@@ -104,7 +104,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{error}: {} {}", stdout(&output), stderr(&output)))
     }
 
-    /// Who there is, if a server says so.
+    /// The servers of the cluster, if a server answers.
     fn configuration(&self) -> Option<Vec<Value>> {
         let output = self.ask(&["operator", "raft", "list-peers", "--json"]);
         let answer: Value = serde_json::from_str(&stdout(&output)).ok()?;

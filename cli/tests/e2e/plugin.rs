@@ -280,7 +280,7 @@ fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
     assert_eq!(line("muster_task_network_received_bytes_total"), None);
 }
 
-/// What a server answers to a request without a client of ours.
+/// The answer of a server to a request without a client of ours.
 fn fetch(address: &str, path: &str) -> String {
     use std::io::{Read as _, Write as _};
     let host = address.trim_start_matches("http://");

@@ -1,4 +1,4 @@
-//! What server, agent and driver keep is for their owner alone, whatever mask they were started with.
+//! Files of server, agent and driver are for their owner alone, under any mask that they were started with.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};

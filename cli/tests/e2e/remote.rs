@@ -51,7 +51,7 @@ fn program(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(program.unwrap()))
 }
 
-/// What is under test, in one directory.
+/// The programs under test, in one directory.
 struct Scene {
     dir: PathBuf,
     address: String,
@@ -90,7 +90,7 @@ impl Scene {
         })
     }
 
-    /// What happened on the host.
+    /// The events on the host.
     fn journal(&self) -> String {
         fs::read_to_string(self.host.with_extension("journal")).unwrap_or_default()
     }
@@ -152,7 +152,7 @@ impl Drop for Far {
     }
 }
 
-/// What the host notes when the driver is asked to take the task over for `owner`.
+/// The host's note when the driver is asked to take the task over for `owner`.
 fn recovery(owner: &Alloc) -> String {
     format!("recover for {} of 1", owner.id)
 }

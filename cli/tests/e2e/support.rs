@@ -21,7 +21,7 @@ pub(crate) fn muster() -> Command {
     command
 }
 
-/// What `muster ARGS` against `address` does.
+/// The output of `muster ARGS` against `address`.
 pub(crate) fn ask(address: &str, args: &[&str]) -> Output {
     muster()
         .args(["--address", address])
@@ -60,7 +60,7 @@ impl Process {
         }
     }
 
-    /// What it printed so far.
+    /// The output of the process so far.
     pub(crate) fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -127,8 +127,8 @@ pub(crate) fn server_with(dir: &Path, args: &[&str]) -> (Process, String) {
     (process, address)
 }
 
-/// An agent called `name`, with its data in `dir/name`, of the server in `dir`, which is at `address`; once its `driver`
-/// is healthy.
+/// Starts an agent called `name`, with its data in `dir/name`, of the server in `dir`, which is at `address`. Returns
+/// once its `driver` is healthy.
 pub(crate) fn agent(
     dir: &Path,
     address: &str,
@@ -166,7 +166,7 @@ pub(crate) fn began(pid: u32) -> Option<u64> {
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// What an agent leaves running, which its data directory knows.
+/// The processes that an agent leaves running, which its data directory knows.
 #[derive(Debug)]
 pub(crate) struct Left(pub(crate) PathBuf);
 

@@ -1,4 +1,4 @@
-//! What is typed to hang up.
+//! The escape sequence that a user types to hang up.
 
 /// Looks for the escape character at the begin of a line.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ enum Place {
     Escaped,
 }
 
-/// What becomes of what was typed.
+/// The outcome of a piece of input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     /// For the command.

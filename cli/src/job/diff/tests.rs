@@ -31,7 +31,7 @@ fn check(old: Option<&Value>, new: &Value, verbose: bool, expected: Expect) {
     expected.assert_eq(&text(&diff, verbose));
 }
 
-/// What the plan says of instances is truer than what a change means elsewhere.
+/// The plan's word on instances replaces the usual consequence of a change.
 #[test]
 fn a_change_that_replaces_nothing_says_so() {
     let mut new = job();

@@ -39,7 +39,7 @@ fn block_in(line: &str) -> Option<usize> {
     (is_alone && is_word && is_block).then_some(name + NAME.len())
 }
 
-/// What the attribute says.
+/// The host paths in the attribute, with their places in roots.
 pub(super) fn read(attribute: &Attribute) -> Result<ChrootEnv, JobFileFault> {
     let wanted = "host paths with their places in roots, such as { \"/usr\" = \"/usr\" }";
     let Value::Object(entries) = any(NAME, &attribute.value)? else {

@@ -91,7 +91,7 @@ fn absolute_dir(name: &str, attribute: &Attribute) -> Result<PathBuf, JobFileFau
 /// Largest number of allocations or destroys that may be named: more than any node holds.
 const COUNT_MAX: u64 = 1_000_000;
 
-/// What a file says; nothing in it must be there.
+/// The settings in a file, all of them optional.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct AgentFile {
     pub(super) data_dir: Option<PathBuf>,
@@ -122,7 +122,7 @@ pub(super) struct AgentFile {
     text: String,
 }
 
-/// What a file says about one driver.
+/// The settings of one driver in a file.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PluginBlock {
     pub(super) settings: PluginSettings,
@@ -161,7 +161,7 @@ impl AgentFile {
         CliError::new(Exit::Usage, error.to_string())
     }
 
-    /// What a driver said about its configuration, with the places of what it is about.
+    /// A driver's complaint about its configuration, with its places in the file.
     pub(super) fn plugin_error(&self, error: &PluginError) -> Option<CliError> {
         match error {
             PluginError::Config { plugin, faults } => self.config_faults(plugin, faults),
@@ -227,8 +227,8 @@ impl AgentFile {
         Ok(())
     }
 
-    /// What Nomad's files say in `client`, as far as it is about collection, networks of allocations and roots of tasks;
-    /// and what is done about their disks, and what is kept from tasks.
+    /// Reads `client` as in Nomad's files, as far as it is about collection, networks of allocations and roots of
+    /// tasks. It also reads the settings for disks of allocations and the resources kept from tasks.
     fn client(
         &mut self,
         structure: &Structure,
@@ -350,7 +350,7 @@ impl AgentFile {
     }
 }
 
-/// What is written in the file at `path`.
+/// The text of the file at `path`.
 pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
     let file = path.display();
     let failed = |what: String| CliError::new(Exit::Usage, format!("{file}: {what}"));
@@ -363,7 +363,7 @@ pub(super) fn text_in(path: &Path) -> Result<String, CliError> {
     std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))
 }
 
-/// What `/proc/self/oom_score_adj` may hold (`proc_pid_oom_score_adj(5)`).
+/// A value that `/proc/self/oom_score_adj` may hold (`proc_pid_oom_score_adj(5)`).
 fn oom_score(name: &str, attribute: &Attribute) -> Result<i16, JobFileFault> {
     let value = any(name, &attribute.value)?;
     let whole = value.as_f64().filter(|number| number.fract() == 0.0);

@@ -17,7 +17,7 @@ const AMOUNT_MAX: u64 = u32::MAX as u64;
 /// The highest core that may be named: more than any node has.
 const CORE_MAX: u16 = 8_191;
 
-/// What is kept from tasks.
+/// Resources that are kept from tasks.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Reserved {
     pub(super) amount: Amount,
