@@ -53,7 +53,7 @@ fn on_lines(text: &str) -> String {
     out
 }
 
-/// What is stored, or why it is refused.
+/// Returns the stored job, or the reason for its refusal.
 fn stored(body: &Value) -> Result<Value, String> {
     let read = read(body.to_string().as_bytes()).map_err(|error| match error {
         ReadJobError::Syntax(error) => error.to_string(),

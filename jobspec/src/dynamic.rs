@@ -1,4 +1,4 @@
-//! What stands in a body once its `dynamic` blocks are written out.
+//! The content of a body once its `dynamic` blocks are written out.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// What stands in it. Faults of `dynamic` blocks are added to `faults`.
+    /// Returns its content. Faults of `dynamic` blocks are added to `faults`.
     pub(crate) fn items(
         &self,
         evaluator: &Evaluator,

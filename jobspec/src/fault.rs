@@ -1,4 +1,4 @@
-//! What is wrong with a job file, where, and what to do.
+//! Faults of a job file: the problem, its place, and the remedy.
 
 use std::fmt;
 use std::io::Read as _;
@@ -15,9 +15,9 @@ use crate::syntax::SyntaxError;
 pub struct JobFileFault {
     /// Byte range in the file.
     pub span: Range<usize>,
-    /// What is wrong; names the field.
+    /// The problem; names the field.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Inputs, ReadJobFileError};
 
-/// What Nomad reads and Muster refuses by name, because it does not do it.
+/// Fields that Nomad reads and Muster refuses by name, because it does not implement them.
 const REFUSED_BY_DESIGN: [(&str, &str); 16] = [
     ("action", "commands inside tasks are for another version"),
     ("artifact", "no downloads: drivers bring their files"),
@@ -41,7 +41,7 @@ struct Tally {
     different: Vec<String>,
 }
 
-/// What became of one case.
+/// The result of one case.
 #[derive(Debug)]
 enum Verdict {
     Equal,
@@ -78,7 +78,7 @@ fn run(path: &Path) -> Option<Tally> {
     Some(tally)
 }
 
-/// What `field` names: a file beside the cases, or the text itself.
+/// Returns the content of `field`: of a file beside the cases, or the text itself.
 fn contents(field: &Value, dir: &Path) -> String {
     let field = field.as_str().expect("a name of a file, or a text");
     std::fs::read_to_string(dir.join(field)).unwrap_or_else(|_| field.to_owned())

@@ -1,9 +1,9 @@
-//! What a job file may say: one table a block.
+//! The schema of a job file: one table a block.
 //!
 //! A field is one row: its name in the file, its name in the API, and its kind. Names of Nomad that
 //! this version does not have are in `muster_wire::api::job::unsupported`, which the API reads as well.
 
-/// What a value must be.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A text.
@@ -78,7 +78,7 @@ pub(crate) struct Nested {
 /// One kind of block.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// What the label becomes; empty if there is none.
+    /// The API field of the label; empty if there is none.
     pub(crate) label: &'static [&'static str],
     pub(crate) attrs: &'static [Attr],
     pub(crate) blocks: &'static [Nested],
@@ -393,7 +393,7 @@ const SCALING: Block = Block {
     ..EMPTY
 };
 
-/// What a task's resources are scaled by. Its label is `cpu` or `mem`.
+/// The scaling of a task's resources. Its label is `cpu` or `mem`.
 const TASK_SCALING: Block = Block {
     label: &["Type"],
     attrs: &[

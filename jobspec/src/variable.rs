@@ -15,7 +15,7 @@ use crate::scope::Scope;
 use crate::syntax::{self, Block, Expression, Structure};
 use crate::value::{Type, Value};
 
-/// What the name of a variable begins with in the environment.
+/// The prefix of a variable's name in the environment.
 const ENV_PREFIX: &str = "NOMAD_VAR_";
 
 /// Values that are given beside a job file.
@@ -319,7 +319,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What is wrong with the value of the variable `name`.
+    /// Returns the fault of the value of the variable `name`.
     fn fault(&self, name: &str, scope: &Scope, evaluator: &Evaluator) -> Option<JobFileFault> {
         match evaluator.condition(self.condition, scope) {
             Ok(true) => None,
