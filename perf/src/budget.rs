@@ -1,4 +1,4 @@
-//! What is promised: `budgets.toml`, and whether results keep it.
+//! The promises in `budgets.toml`, and whether results keep them.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub(crate) struct Budget {
     pub(crate) pending: Option<String>,
 }
 
-/// What became of a promise.
+/// The outcome of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcome {

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// What every subject gets.
+/// The context of every subject.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// Fewer rounds and smaller loads.
@@ -60,7 +60,7 @@ impl Samples {
 /// The same quantity of somebody else, measured in the same run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Rival {
-    /// Who.
+    /// The name.
     pub(crate) name: String,
     /// Its values, in the order of the rounds.
     pub(crate) theirs: Samples,
@@ -166,7 +166,7 @@ impl Latencies {
 
 /// CPU time from its start on, the kernel's on our behalf included.
 ///
-/// What one thread computes is timed by its own, so that neighbours on a shared machine do not count;
+/// The computation of one thread is timed by its own clock, so that neighbours on a shared machine do not count;
 /// on an idle machine it is the time of the clock on the wall.
 #[derive(Debug)]
 pub(crate) struct CpuClock {

@@ -1,4 +1,4 @@
-//! What machine this is: printed with every result.
+//! A description of this machine: printed with every result.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::harness::{Context, quantile};
 
-/// What a number depends on besides the program.
+/// The conditions that a number depends on besides the program.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,

@@ -60,7 +60,7 @@ fn lines(results: &[(String, Metric)]) -> BTreeMap<String, Line> {
     lines
 }
 
-/// What is measured, for which jobs, on how many nodes.
+/// Splits a name into the measured quantity, the jobs, and the number of nodes.
 fn parts(name: &str) -> Option<(&str, &str, f64)> {
     let (what, rest) = name.split_once("_cost_")?;
     let (shape, nodes) = rest.split_once("_on_")?;

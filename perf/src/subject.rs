@@ -102,7 +102,7 @@ fn ran(schedstat: &Path) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(nanos.parse()?))
 }
 
-/// What a child of a subject does.
+/// Runs the child of a subject.
 pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
     // A subject that fails, or is interrupted, leaves nobody behind.
     set_parent_process_death_signal(Some(Signal::KILL))?;

@@ -191,7 +191,7 @@ impl Place {
         Ok(nanos / 1e3 / work.times as f64)
     }
 
-    /// What the kernel says of the programs, and of empty ones, while the task works.
+    /// Returns the kernel's costs of the programs, and of empty ones, while the task works.
     fn costs(&self, work: Work) -> anyhow::Result<Vec<ProgramCost>> {
         let _empty = EmptyPrograms::attach(self.tree.path())?;
         let mut child = self.start(work)?;
@@ -226,7 +226,7 @@ impl Drop for Place {
     }
 }
 
-/// What is timed, with the name of its metric.
+/// Returns the timed works, each with the name of its metric.
 fn works(context: &Context) -> [(&'static str, Work); 4] {
     let of = |kind: work::Kind, times: u64| Work { kind, times };
     [
@@ -252,7 +252,7 @@ fn works(context: &Context) -> [(&'static str, Work); 4] {
 /// A program, and the name of its metric.
 type Named = (&'static str, &'static str);
 
-/// What runs while programs are measured, which ones, and the empty one beside them.
+/// The work while programs are measured, these programs, and the empty one beside them.
 type WatchedWork = (Work, &'static [Named], Named);
 
 const WATCHED_WORKS: &[WatchedWork] = &[

@@ -190,7 +190,7 @@ impl Node {
         Ok(tasks)
     }
 
-    /// What a step of the history learns of groups.
+    /// Walks the groups, as a step of the history does.
     fn walk(&self, bpf: &Bpf) -> anyhow::Result<usize> {
         let walked = self.walked(bpf)?;
         let found = self.cgroups.iter().filter_map(|task| task.now_in(&walked));
@@ -235,10 +235,10 @@ impl Node {
 /// Learns about all tasks, and says of how many.
 type Collect<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
 
-/// What is told of everything.
+/// The metric of full collections.
 const FULL: &str = "full_us_per_task";
 
-/// What is told of collections.
+/// A metric of collections, with its value.
 type Told = (&'static str, fn(&Spent) -> f64);
 
 const METRICS: [Told; 3] = [
@@ -252,7 +252,7 @@ const METRICS: [Told; 3] = [
 /// How many times oftener ours is repeated in a row: it takes that much less time.
 const RIVALS_PART: usize = 5;
 
-/// What was spent on how many tasks.
+/// The time that was spent, and the number of tasks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     wall: Duration,

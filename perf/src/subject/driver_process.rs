@@ -10,13 +10,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::child_command;
 
-/// What a child is told to be: see [`child`].
+/// The word that makes a child of this program run [`child`].
 pub(super) const CHILD: &str = "driver";
 
 /// How long the driver's process may take to answer.
 const DRIVER_WAIT: Duration = Duration::from_secs(10);
 
-/// What a child does: it is the driver's process.
+/// Runs the driver's process.
 pub(super) fn child(socket: &Path) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(muster_driver_native::serve(socket))?)

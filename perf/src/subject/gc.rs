@@ -1,17 +1,17 @@
-//! `gc`: forgetting a million allocations that have ended, and what everybody else feels of it.
+//! `gc`: forgetting a million allocations that have ended, and its cost for all other requests.
 //!
-//! One real server, or three, with their logs on disk, in a process of its own: nodes, and batch jobs of a hundred
-//! instances each that they place themselves; every instance is reported complete, and then everything is collected
-//! by force. Others go on meanwhile ([`foreground`]): a writer registers jobs of one instance, one after the other,
-//! and waits until each is placed; some nodes send heartbeats, which servers gather for [`BEATS`]. Both for a while
-//! before the collection, for the same machine without one, and all through it. The rival deletes as many rows from
+//! One real server, or three, runs in a process of its own with logs on disk. The load is nodes and batch jobs
+//! of a hundred instances each, placed by the servers. Every instance is reported complete, and then everything is
+//! collected by force. Other requests go on meanwhile ([`foreground`]). A writer registers jobs of one instance, one
+//! after the other, and waits until each is placed. Some nodes send heartbeats, which servers gather for [`BEATS`].
+//! Both run for a while before the collection, as a baseline, and all through it. The rival deletes as many rows from
 //! bare tables: a hash map, and a list for each node.
 //!
-//! One server then carries as much again of services that live on, an instance each, whose other instances were stopped: the dead
-//! go alone there, by the rule of evaluations and not with their jobs (`objects_of_living_jobs`).
+//! One server then carries as many services again, each with one live instance and others that were stopped. The
+//! stopped ones are collected alone, by the rule of evaluations and not with their jobs (`objects_of_living_jobs`).
 //!
-//! What three servers found is called `_of_three`. Their memory is of all three together, and so is the processor:
-//! each applies everything, where clusters have a machine for each.
+//! Results of three servers end in `_of_three`. Their memory and CPU time are those of all three together. Each server
+//! applies everything, where a real cluster has a machine for each.
 
 mod foreground;
 
@@ -40,7 +40,7 @@ use super::state_memory::resident;
 use crate::harness::{Context, Metric, Tally};
 use crate::subject::child_command;
 
-/// What the child of this subject is called.
+/// The name of the child process of this subject.
 pub(super) const CHILD: &str = "gc";
 
 const NODES: u32 = 1_000;
@@ -54,11 +54,11 @@ const PATIENCE: Duration = Duration::from_mins(10);
 const REPORTS: usize = 4_096;
 /// Jobs of one that run when memory is looked at, before the load and after the collection.
 const WARM: u32 = 200;
-/// How long the placement of those takes after the collection: the allocator gives pages back by and by, as threads that
-/// own them ask for others.
+/// Duration of those placements after the collection. The allocator gives pages back by and by, as threads that own
+/// them ask for others.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
-/// Before the load the servers carry and forget this part of it: a server that has done nothing yet lacks what every other
-/// has and what has a bound of its own, such as the events that it keeps for followers.
+/// One in so many jobs of the load is carried and forgotten beforehand. A server that has done nothing yet lacks what
+/// every other has. Some of that has a bound of its own, such as the events that it keeps for followers.
 const LIVED: u32 = 10;
 /// How long servers gather heartbeats.
 const BEATS: Duration = Duration::from_millis(25);
@@ -66,10 +66,10 @@ const BEATS: Duration = Duration::from_millis(25);
 const BEATS_IN_TTL: u32 = 10;
 /// Servers, and what is added to the names of what they found.
 const SIZES: [(u32, &str); 2] = [(1, ""), (3, "_of_three")];
-/// What it is compared with.
+/// The name of the rival.
 const RIVAL: &str = "the same deletions from bare tables";
 
-/// How fast what is dead of living jobs goes.
+/// Name of the rate at which stopped allocations of living jobs are collected.
 const OF_LIVING_JOBS: &str = "objects_of_living_jobs";
 
 /// The subject.
@@ -179,8 +179,8 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     collected.tell(took, &mut found)?;
     tell(&busy, None, &mut found);
     tell(&idle, Some("idle"), &mut found);
-    // What was placed beside the collection is no part of what it leaves: it is collected too, and what is compared
-    // has the same nodes and as many jobs.
+    // The jobs placed beside the collection do not count as its remains, so they are collected too. The comparison has
+    // the same nodes and as many jobs.
     complete(&control, Which::All).await?;
     client.put("/v1/system/gc", "{}").await?;
     place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
@@ -238,7 +238,7 @@ async fn beside_living_jobs(control: &Control, jobs: u32, found: &mut Found) -> 
     Ok(())
 }
 
-/// What others felt, meanwhile or, as a rival, without a collection.
+/// Adds the latencies of other requests: during the collection, or, as a rival, without one.
 fn tell(felt: &Felt, rival: Option<&str>, found: &mut Found) {
     let Felt {
         placements,
@@ -261,7 +261,7 @@ fn tell(felt: &Felt, rival: Option<&str>, found: &mut Found) {
     }
 }
 
-/// What collections came to since the server began.
+/// Totals of all collections since the server's start.
 struct Collected {
     objects: f64,
     slices: f64,
@@ -427,11 +427,11 @@ async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
     place_one(control, "lived", WARM, GIVEN_BACK / WARM).await
 }
 
-/// Of which instances nodes say that they have ended.
+/// The instances that nodes report as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     All,
-    /// Those that were told to stop.
+    /// The instances that are to stop.
     Stopped,
 }
 
@@ -464,7 +464,7 @@ async fn complete(control: &Control, which: Which) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a node says whose instances have completed.
+/// The reports of a node whose instances have completed.
 fn completed(state: &State, node_id: &NodeId, which: Which) -> Vec<AllocReport> {
     let lives = |alloc: &AllocView<'_>| {
         !alloc.client_status().is_terminal() && (which == Which::All || alloc.server_terminal())

@@ -1,15 +1,15 @@
 //! `log_throughput`: the agent's log loop draining 1, 64 and 1 000 FIFOs into rotated files.
 //!
-//! A child process holds the FIFOs as tasks do, open read-write, and writes numbered lines of 128 bytes,
-//! 4 KiB at a time, as fast as they are taken; so this process's CPU time is the reader's alone.
-//! `paced_1000` is the common case: 1 000 FIFOs with 100 lines/s each, one line a write; the writing process also
-//! sees how long lines take to be in their files ([`delay`]). Its first second is not counted, for anybody: tasks write for
-//! hours, and in it each stream finds its pace and makes its files.
+//! A child process holds the FIFOs as tasks do, open read-write, and writes numbered lines of 128 bytes. It writes 4
+//! KiB at a time, as fast as they are taken; so this process's CPU time is the reader's alone. `paced_1000` is the
+//! common case: 1 000 FIFOs with 100 lines/s each, one line a write. The writing process also measures how long lines
+//! take to be in their files ([`delay`]). The first second counts for no contender: tasks write for hours, and in it
+//! each stream finds its pace and makes its files.
 //!
-//! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices
-//! ([`bare`]), and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses is seen.
-//! Files that were counted are emptied and stay until the end: on ext4 new ones are made slowly, some 100 µs each, for seconds after
-//! thousands were removed, and whoever comes next would be charged for it.
+//! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices ([`bare`]),
+//! and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses lines
+//! is seen. Files that were counted are emptied and stay until the end. After thousands were removed, ext4 makes new
+//! ones slowly for seconds, some 100 µs each. The next contender would be charged for that.
 
 mod bare;
 mod cat;
@@ -43,7 +43,7 @@ const CAT: &str = "a cat for each";
 /// The directory of logs, beside that of FIFOs.
 const LOGS: &str = "logs";
 
-/// What is kept of a stream: the default of a task.
+/// Limits of the rotated files of a stream: the default of a task.
 const LIMITS: RotateLimits = RotateLimits {
     max_files: 10,
     max_file_bytes: 10 << 20,
@@ -107,7 +107,7 @@ fn round(
     Ok([ours, epoll, bare, splice, cat].map(|drained| drained.dir))
 }
 
-/// What draining a load took.
+/// The result of draining a load: time, CPU time, lost lines.
 struct Drained {
     wall: Duration,
     cpu: Duration,
@@ -150,7 +150,7 @@ impl Drained {
     }
 }
 
-/// What this process spends on a load.
+/// Clocks of the wall time and of the CPU time that this process spends on a load.
 struct Clocks {
     begun: Instant,
     clock: CpuClock,
@@ -170,13 +170,13 @@ impl Clocks {
         })
     }
 
-    /// What was spent up to here does not count.
+    /// Starts both clocks anew.
     fn restart(&mut self) -> anyhow::Result<()> {
         *self = Self::start()?;
         Ok(())
     }
 
-    /// What is spent after the first call does not count.
+    /// Stops both clocks at the first call; later calls change nothing.
     fn stop(&mut self) -> anyhow::Result<()> {
         if !self.stopped {
             (self.wall, self.cpu) = (self.begun.elapsed(), self.clock.elapsed()?);
@@ -250,7 +250,7 @@ impl Place {
         let mut spent = Clocks::start()?;
         let delay = writer.run(|| spent.restart())?;
         if delay.is_some() {
-            // All is in the files by now: what detaching takes is no part of a stream's steady state.
+            // All lines are in the files by now. Detaching is not part of a stream's steady state.
             spent.stop()?;
         }
         let detached = streams

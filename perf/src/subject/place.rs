@@ -16,8 +16,9 @@
 //! 3. Jobs of one, each with its own cpu and memory, over 128 connections.
 //! 4. When all of them run: 1 000 jobs of 1 000 over 16 connections.
 //!
-//! Run it alone: beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run or
-//! makes it mean nothing. And not with a real-time policy (`chrt`): its threads wait up to 100 ms for each other.
+//! Run it alone. Beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run
+//! or makes it mean nothing. Do not run it with a real-time policy (`chrt`) either: its threads wait up to 100 ms for
+//! each other.
 //!
 //! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
 
@@ -46,7 +47,7 @@ use crate::subject::child_command;
 
 pub(super) use agents::child;
 
-/// What the child of this subject is called.
+/// The name of the child process of this subject.
 pub(super) const CHILD: &str = "place";
 
 /// Simulated nodes.
@@ -102,12 +103,12 @@ struct Round<'a> {
 pub(super) struct Nodes(Child);
 
 impl Nodes {
-    /// So many nodes of `server`.
+    /// Starts so many nodes of `server`.
     pub(super) fn start(server: &Server, count: u32) -> anyhow::Result<Self> {
         Self::of(server, &server.info().data_dir.join("tls"), count)
     }
 
-    /// The same, with the certificate in `tls`.
+    /// Starts so many nodes of `server`, with the certificate in `tls`.
     pub(super) fn of(server: &Server, tls: &Path, count: u32) -> anyhow::Result<Self> {
         let (addr, count) = (server.info().quic_addr.to_string(), count.to_string());
         let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
@@ -250,7 +251,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// What became of a load that did not get through.
+    /// The state of a load that did not get through, as text for an error.
     fn progress(&self, wanted: usize) -> String {
         let state = self.control().state();
         format!(
@@ -327,7 +328,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// What two entries cost at least.
+    /// The least cost of two entries: twice an append with `fdatasync`.
     fn two_appends(&self, times: u32) -> anyhow::Result<Latencies> {
         let mut file = File::create(self.dir.join("floor"))?;
         let mut latencies = Latencies::new()?;
@@ -344,7 +345,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// What became of a load.
+/// The result of a load: counts, times, CPU time.
 struct Placed {
     placements: f64,
     jobs: f64,

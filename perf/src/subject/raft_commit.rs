@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// What a round of writes came to.
+/// The result of a round of writes: count, wall time, latencies.
 pub(super) struct Timed {
     writes: u64,
     wall: Duration,

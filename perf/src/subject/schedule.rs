@@ -47,7 +47,7 @@ impl Shape {
         Self { jobs, count }
     }
 
-    /// What an instance of job `number` asks for: cpu and memory.
+    /// The CPU and memory that an instance of job `number` asks for.
     fn ask(self, number: u32) -> (u32, u32) {
         match self.count {
             // The primes make 8 633 pairs.
@@ -77,14 +77,14 @@ const NODES_QUICK: [u32; 3] = [100, 1_000, 10_000];
 /// The largest fleet that the rival scans.
 const SCANNED_MAX: u32 = 10_000;
 
-/// What an instance asks for; about that much for jobs of one.
+/// The CPU that an instance asks for, in MHz; jobs of one ask for about that much.
 const CPU_MHZ: u32 = 50;
 const MEMORY_MB: u32 = 64;
-/// What the fixture's group asks for besides.
+/// The disk that the fixture's group asks for, in MiB.
 const DISK_MB: u32 = 10;
 /// Values of the attribute that instances are spread over.
 const RACKS: u32 = 25;
-/// What an instance asks for on a full cluster, and those that fill it. Every node has a whole number of it.
+/// The CPU of an instance on a full cluster, and of those that fill it, in MHz. Every node has a whole number of it.
 const LARGE_MHZ: u32 = 4_000;
 /// A case that takes longer is measured once, cold.
 const SLOW: Duration = Duration::from_secs(3);
@@ -93,7 +93,7 @@ const SLOW: Duration = Duration::from_secs(3);
 const SCAN: &str = "scan of all nodes a placement";
 const SMALLEST: &str = "the same on 100 nodes";
 
-/// What is asked of places besides room.
+/// The kind of demand on nodes besides room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flavour {
     Pack,
@@ -170,7 +170,7 @@ struct Case {
 }
 
 impl Case {
-    /// What its metrics are called between the word and the fleet; the same on every fleet.
+    /// The part of the names of its metrics between the word and the fleet; the same on every fleet.
     fn shape(self) -> String {
         match (self.flavour, self.shape.count) {
             (Flavour::Preempt, 1) => "ones".to_owned(),
@@ -250,7 +250,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 const RATE: &str = "placements/s";
 const COST: &str = "ns/placement";
 
-/// What planning a placement cost last, in nanoseconds: by shape, flavour and fleet.
+/// The last cost of planning a placement, in nanoseconds: by shape, flavour and fleet.
 type Costs = BTreeMap<(String, &'static str, u32), f64>;
 
 /// One round of one case.
@@ -339,7 +339,7 @@ fn rival(
     Ok(())
 }
 
-/// What became of the jobs of a shape.
+/// The result of planning and committing the jobs of a shape.
 struct Committed {
     state: State,
     placements: f64,
@@ -348,7 +348,7 @@ struct Committed {
 }
 
 impl Committed {
-    /// What planning a placement cost, in nanoseconds.
+    /// The cost of planning a placement, in nanoseconds.
     fn nanos(&self) -> f64 {
         self.plan.as_secs_f64() * 1e9 / self.placements
     }

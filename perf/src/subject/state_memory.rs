@@ -28,7 +28,7 @@ use muster_wire::codec;
 use crate::harness::{Context, CpuClock, Metric, Tally};
 use crate::subject::child_command;
 
-/// What the child of this subject is called.
+/// The name of the child process of this subject.
 pub(super) const CHILD: &str = "state_memory";
 
 /// Nodes, and instances of each job: one on each node.
@@ -92,7 +92,7 @@ pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Builder {
     state: State,
-    /// What readers hold.
+    /// The copy that readers hold.
     published: State,
     nodes: Vec<NodeId>,
     evals: Vec<EvalId>,
@@ -297,7 +297,7 @@ impl Builder {
     }
 }
 
-/// What an agent says of an allocation that it has started.
+/// The report of an agent about an allocation that it has started.
 fn report(alloc_id: AllocId) -> AllocReport {
     let after = |micros| NOW.plus(Duration::from_micros(micros));
     let mut task = TaskState::pending("main");

@@ -1,11 +1,11 @@
 //! `task_fleet`: a thousand tasks and more on one machine, through the whole agent.
 //!
-//! A real server in this process, and an agent in a process of its own that starts the native driver's
-//! process, as `muster server` and `muster agent` are. A user's request (`PUT /v1/jobs`, Nomad's JSON)
-//! asks for one job of so many instances of `/bin/sleep infinity`, contained unless the name of a metric
-//! says raw, with FIFOs, log files, directories, cgroups and a record in the agent's store each. Every
-//! number of tasks begins with processes of its own, which run and end [`EARLIER`] tasks before anything is measured: an
-//! agent that has run none yet lacks what every other has.
+//! A real server runs in this process. An agent runs in a process of its own and starts the native driver's process, as
+//! `muster server` and `muster agent` do. A user's request (`PUT /v1/jobs`, Nomad's JSON) asks for one job of so many
+//! instances of `/bin/sleep infinity`. They are contained unless the name of a metric says raw. Each has FIFOs, log
+//! files, directories, cgroups and a record in the agent's store. Every number of tasks begins with processes of its
+//! own, which run and end [`EARLIER`] tasks before anything is measured. An agent that has run none yet lacks what
+//! every other has.
 //!
 //! An agent has some files open for each task. Where the hard limit of open files is too low for as many
 //! tasks, there are more agents, each with a driver and a job of its own: what stands once for every agent
@@ -13,10 +13,9 @@
 //!
 //! - `started`: from before the request until the server has heard that all of them run.
 //! - `stopped`: from before the request that stops the job until it has heard that all have ended.
-//! - `kib_per_task`: proportional set size of agent and driver, whatever they hold without tasks
-//!   included, divided by the tasks; `kib_more_per_task` is what has come to it since there were none,
-//!   `kib_left` what is left of that when all have ended under the next agent. The server is no part of it: it
-//!   runs elsewhere.
+//! - `kib_per_task`: proportional set size of agent and driver, divided by the tasks; their memory without tasks is
+//!   included. `kib_more_per_task` is the growth since there were none. `kib_left` is the part of that growth that is
+//!   left when all have ended under the next agent. The server is left out: it runs elsewhere.
 //! - `idle_percent`: CPU time of agent and driver while nothing happens, heartbeats included.
 //! - `adopted`: from the start of the next agent, after the first was killed, until the server has heard that it has
 //!   taken over all of them. The driver was killed with it, which in the real program lives on: the next one has to
@@ -84,11 +83,11 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// What is asked for: a job for each node.
+/// The requested tasks: a job for each node.
 struct Load {
     level: &'static str,
     count: u32,
-    /// Behind the names of metrics.
+    /// The ending of the names of metrics.
     suffix: String,
     jobs: Vec<JobKey>,
 }
@@ -352,7 +351,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// What became of a load that did not get through.
+    /// The state of a load that did not get through, as text for an error.
     fn progress(&self) -> String {
         let state = self.server.control().state();
         let mut counts = std::collections::BTreeMap::<String, u32>::new();

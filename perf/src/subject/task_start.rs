@@ -1,10 +1,10 @@
 //! `task_start`: the whole life of a task that ends at once, one after the other.
 //!
-//! A *cycle* is: make the task's cgroup, `start_task`, `wait_task`, `destroy_task`, remove the cgroup.
-//! `start` is from before `start_task` to the first instruction of the task's program, which reads the same
-//! clock ([`program`]). Measured for each level of isolation, with the native driver in this process and
-//! through the plugin protocol in a process of its own as in production; for raw tasks also in this process
-//! with 1 GiB touched, where whoever forks copies page tables for tens of milliseconds.
+//! A *cycle* is: make the task's cgroup, `start_task`, `wait_task`, `destroy_task`, remove the cgroup. `start` is from
+//! before `start_task` to the first instruction of the task's program, which reads the same clock ([`program`]). Each
+//! level of isolation is measured with the native driver in this process, and through the plugin protocol in a process
+//! of its own as in production. Raw tasks are also measured in this process with 1 GiB touched, where a fork copies
+//! page tables for tens of milliseconds.
 //!
 //! The rivals run the same program: the bare system calls with a cgroup ([`bare`]), `posix_spawn`
 //! without one, and with 1 GiB also a plain fork; for contained and strict tasks the bare system calls with
@@ -52,7 +52,7 @@ const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 const LEAN_SANDBOX: &str = "the same with /proc as the only mount";
 const RUNTIMES: [&str; 2] = ["crun", "runc"];
 
-/// What a big agent holds.
+/// Memory that a big agent holds.
 const BALLAST_BYTES: usize = 1 << 30;
 
 /// The subject.
@@ -284,7 +284,7 @@ impl Place {
         Ok((full, self.sandbox.lean(&[&program], self.words.file())?))
     }
 
-    /// The same with bare system calls.
+    /// Runs and times `script` by bare system calls.
     fn bare(&self, script: &Script, starts: u32, timed: &mut Timed) -> anyhow::Result<()> {
         for number in 0..starts {
             let begun = clock::now();

@@ -1,24 +1,25 @@
 //! `tasks` and `tasks_real`: one-off tasks from being desired to being deleted, end to end.
 //!
-//! One real server in this process, its log on this disk with `fdatasync`, and 200 simulated nodes in a child process, the
-//! ones of `place`: each reports a task running as soon as it has it, and completed 200 ms later. Clients desire
-//! tasks over 128 keep-alive connections, and when all are completed they claim and delete each over the same. In each
-//! round, on a new server:
+//! One real server runs in this process, its log on this disk with `fdatasync`. A child process has 200 simulated
+//! nodes, the ones of `place`. Each node reports a task running as soon as it has it, and completed 200 ms later.
+//! Clients desire tasks over 128 keep-alive connections; when all are completed they claim and delete each over the
+//! same. In each round, on a new server:
 //!
 //! 1. 200 tasks, one after the other, over one connection: from the request until the state says that the task is
 //!    running, which it is when a node is given it (`running`), and until its process started by the clock of its node
 //!    (`started`).
-//! 2. Some, one after the other: what the log grows by from desire to deletion, all entries of the server counted. Three
-//!    ways of the end: a client claims and then deletes, two requests (`entries_alone`); a client deletes and claims by
-//!    that (`entries_alone_at_once`); a callback is delivered (`entries_alone_callback`). A task here ends 200 ms after its
-//!    node has it; one that runs for longer than the server waits to write that it runs costs one entry more.
+//! 2. Some, one after the other: the growth of the log from desire to deletion, all entries of the server counted.
+//!    There are three ways of the end. In `entries_alone` a client claims and then deletes, two requests. In
+//!    `entries_alone_at_once` a client deletes and claims by that. In `entries_alone_callback` a callback is delivered.
+//!    A task here ends 200 ms after its node has it. One that runs for longer than the server waits to write that it
+//!    runs costs one entry more.
 //! 3. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
 //!    this process has been called.
-//! 4. Many at once: the rate from the first request to the last deletion (two requests for each task's end), and what
-//!    the log grows by. Then the same with tasks that are claimed and deleted by one request (`_at_once`), and with
-//!    three servers in this process, which share the clients' connections; the nodes are at one.
+//! 4. Many at once: the rate from the first request to the last deletion (two requests for each task's end), and the
+//!    growth of the log. The same follows with tasks that are claimed and deleted by one request (`_at_once`). Last
+//!    come three servers in this process, which share the clients' connections; the nodes are at one.
 //!
-//! Before the rounds, on a server of its own: tasks that find no room, what the queue takes of memory, and how long one
+//! Before the rounds, on a server of its own: tasks that find no room, the memory of the queue, and the time that one
 //! more takes to be desired beside it.
 //!
 //! `tasks_real`, with `_real` behind the names: 1 and 4 with one server and one node that is real, with agent and
@@ -449,13 +450,13 @@ async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyho
 enum End {
     /// Claimed and deleted by a client, one request after the other.
     Claimed,
-    /// The same by one request.
+    /// Claimed and deleted by a client with one request.
     AtOnce,
-    /// By its callback.
+    /// Resolved by its callback.
     Callback,
 }
 
-/// What clients do with tasks.
+/// The requests of clients about tasks.
 #[derive(Clone, Copy)]
 enum Step {
     Desire,

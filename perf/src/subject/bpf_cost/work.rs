@@ -1,4 +1,4 @@
-//! What the task does: two threads of a process, that hand bytes to each other.
+//! The work of the task: two threads of a process that hand bytes to each other.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, bail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// What a child is told to be: see [`child`].
+/// The argument that makes a child the worker: see [`child`].
 pub(crate) const CHILD: &str = "bpf-work";
 
 /// Bytes of a write in a stream.

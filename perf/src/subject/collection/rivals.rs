@@ -9,16 +9,17 @@ use anyhow::{Context as _, ensure};
 use muster_agent::cgroup::TaskCgroup;
 use rustix::process::{Resource, getrlimit};
 
-/// What there is to read of a task, in the first hierarchy that has it: CPU time, memory, its kinds, disks.
+/// The files of a task that are read: CPU time, memory, its kinds, disks. Each is read in the first hierarchy that has
+/// it.
 pub(super) const FILES: [&[&str]; 4] = [
     &["cpu.stat"],
     MEMORY,
     &["memory.stat"],
     &["io.stat", "blkio.throttle.io_service_bytes"],
 ];
-/// What counts against the limit of memory.
+/// Names of the file with the memory that counts against the limit, in v2 and in v1.
 pub(super) const MEMORY: &[&str] = &["memory.current", "memory.usage_in_bytes"];
-/// What a step of the history reads of a task.
+/// The files of a task that one step of the history reads.
 pub(super) const STEP: [&[&str]; 5] = [
     MEMORY,
     &["cpu.stat"],

@@ -1,4 +1,4 @@
-//! What others do while nothing, or a collection, goes on: jobs are placed, states are read, heartbeats are sent.
+//! Requests that go on with and without a collection: placements of jobs, reads of the state, heartbeats.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Nodes that send heartbeats, spread over the servers.
 const BEATING: usize = 6;
 
-/// Under way.
+/// The requests under way.
 pub(super) struct Foreground {
     stop: Arc<AtomicBool>,
     placing: JoinHandle<anyhow::Result<Latencies>>,
@@ -34,7 +34,7 @@ pub(super) struct Foreground {
     beating: Vec<JoinHandle<anyhow::Result<(Latencies, Beating)>>>,
 }
 
-/// What they found.
+/// The latencies of those requests.
 pub(super) struct Felt {
     pub(super) placements: Latencies,
     pub(super) reads: Latencies,

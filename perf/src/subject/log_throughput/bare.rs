@@ -13,7 +13,7 @@ use super::lines;
 
 /// Bytes of one read: what a pipe holds unless it is made larger.
 const READ_BYTES: usize = 64 * 1024;
-/// FIFOs told of by one call.
+/// The most FIFOs that one call reports as ready.
 const EVENTS_MAX: usize = 256;
 
 /// How bytes get from a FIFO to its file.
@@ -93,7 +93,7 @@ impl Rotated {
         Ok(())
     }
 
-    /// What waits in `fifo`, at most what fits into the file.
+    /// Moves the bytes that wait in `fifo`, at most as many as fit into the file.
     fn splice(&mut self, fifo: impl AsFd) -> io::Result<usize> {
         self.rotate()?;
         let flags = SpliceFlags::NONBLOCK;

@@ -1,4 +1,4 @@
-//! What a shell would do: a `cat` for each FIFO, into a file that is never rotated.
+//! The way of a shell: a `cat` for each FIFO, into a file that is never rotated.
 
 use std::fs::File;
 use std::path::Path;
@@ -26,7 +26,7 @@ struct Cat {
 }
 
 impl Cats {
-    /// Starts one for each of `count` FIFOs below `fifos`, which somebody has open for writing.
+    /// Starts one for each of `count` FIFOs below `fifos`, which are open for writing elsewhere.
     pub(super) fn start(fifos: &Path, logs: &Path, count: u64) -> anyhow::Result<Self> {
         let mut this = Self { cats: Vec::new() };
         for number in 0..count {
@@ -48,7 +48,7 @@ impl Cats {
         Ok(this)
     }
 
-    /// What they used up to here does not count.
+    /// Leaves out the CPU time that the processes used up to here.
     pub(super) fn restart(&mut self) -> anyhow::Result<()> {
         for cat in &mut self.cats {
             cat.begun = cpu(cat.child.id())?;
@@ -56,7 +56,7 @@ impl Cats {
         Ok(())
     }
 
-    /// CPU time of all of them, once they have come to the end: nobody has a FIFO open for writing any more.
+    /// CPU time of all of them, once they have come to the end: no FIFO is open for writing any more.
     pub(super) fn finish(mut self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for cat in &mut self.cats {

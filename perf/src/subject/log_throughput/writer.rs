@@ -13,7 +13,7 @@ use super::delay::Written;
 use super::lines;
 use crate::subject;
 
-/// What a child is told to be: see [`child`].
+/// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "log-writer";
 
 /// Lines in one write when it goes as fast as it can: a page.
@@ -21,7 +21,7 @@ const LINES_PER_WRITE: u64 = 32;
 /// Threads that write, each to its share of the FIFOs.
 const THREADS: usize = 4;
 
-/// What is written.
+/// The lines that are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) fifos: u64,
@@ -116,7 +116,7 @@ impl Drop for Writer {
     }
 }
 
-/// What the writing process does.
+/// Runs the writing process.
 pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let [dir, numbers @ ..] = args else {
         anyhow::bail!("no directory")

@@ -123,7 +123,7 @@ async fn session(
     }
 }
 
-/// What is to be reported.
+/// Reports that wait to be sent.
 #[derive(Default)]
 struct News {
     reports: Mutex<Vec<AllocReport>>,
@@ -206,7 +206,7 @@ async fn gathered(news: &News) {
     tokio::time::sleep(REPORT_DELAY).await;
 }
 
-/// What an agent says of an allocation that it has started.
+/// The report of an agent about an allocation that it has started.
 fn running(alloc: &DesiredAlloc) -> AllocReport {
     let now = now();
     let name = alloc.group().map_or("main", |group| &group.tasks[0].name);
@@ -238,7 +238,7 @@ fn running(alloc: &DesiredAlloc) -> AllocReport {
     }
 }
 
-/// What an agent says of a one-off task that has ended well.
+/// The report of an agent about a one-off task that has ended well.
 fn completed(alloc: &DesiredAlloc) -> AllocReport {
     let running = running(alloc);
     let now = now();

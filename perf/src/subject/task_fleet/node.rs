@@ -18,7 +18,7 @@ use tokio::runtime::Builder;
 
 use crate::subject::{CHILD_ENV, driver_process, ran};
 
-/// What a child is told to be: see [`child`].
+/// The word that makes a child of this program run [`child`].
 pub(in crate::subject) const CHILD: &str = "agent";
 
 /// An agent's process, and all that it left; ends with this.
@@ -28,7 +28,7 @@ pub(in crate::subject) struct NodeProcess {
     data_dir: tempfile::TempDir,
 }
 
-/// What processes of ours take.
+/// Resources that processes of ours take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Footprint {
     /// Proportional set size.
@@ -160,7 +160,7 @@ fn field(text: &str, name: &str) -> anyhow::Result<f64> {
     Ok(word.parse()?)
 }
 
-/// What the child does: it is the agent, until its standard input is closed.
+/// Runs the agent until its standard input is closed.
 pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let [data_dir, server, tls, name] = args else {
         anyhow::bail!("an agent is told four things");

@@ -18,7 +18,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::cgroup::Cgroup;
 
-/// What a child does, ending with its program: ready before it is born.
+/// The system calls of a child, ending with its program; prepared before the child is born.
 #[derive(Debug)]
 pub(super) struct Script {
     calls: Vec<Call>,
@@ -34,7 +34,7 @@ pub(super) struct Script {
 struct Call {
     number: i64,
     args: [u64; 5],
-    /// The result that is no failure although it is negative.
+    /// A negative result that does not count as a failure.
     tolerated: i64,
 }
 

@@ -1,4 +1,4 @@
-//! The clock that a program and whoever started it read alike.
+//! The clock that a program and its starter read alike.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ pub(super) fn now() -> Duration {
     duration(tv_sec, tv_nsec)
 }
 
-/// What the program wrote.
+/// The time that the program wrote.
 pub(super) fn read(words: &[u8]) -> anyhow::Result<Duration> {
     let word = |at: usize| {
         let bytes = words.get(at..at + 8).context("the program said nothing")?;
@@ -44,7 +44,7 @@ impl Words {
         let path = dir.join("words");
         let mode = Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, mode, 0)?;
-        // Not blocking: whoever says nothing is found out.
+        // Not blocking, so that a program that wrote nothing is an error and not a wait.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty())?.into();
         Ok(Self { path, file })
@@ -54,12 +54,12 @@ impl Words {
         &self.path
     }
 
-    /// To be somebody's standard output.
+    /// The FIFO, for use as a program's standard output.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// When the one that has just ended ran its first instruction.
+    /// The time at which the program that has just ended ran its first instruction.
     pub(super) fn next(&self) -> anyhow::Result<Duration> {
         let mut words = [0; WORDS_BYTES];
         (&self.file)

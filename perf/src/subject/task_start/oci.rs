@@ -23,7 +23,7 @@ use super::timed::Timed;
 use crate::cgroup::CgroupDir;
 use crate::subject::{child_command, is_there};
 
-/// What a child is told to be: see [`child`].
+/// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "oci";
 
 /// Where both runtimes look for cgroups.
@@ -78,7 +78,7 @@ impl Bundle {
     }
 }
 
-/// What a child of this does: runs the bundle again and again and prints what each time took.
+/// Runs the bundle `times` times in a child process and prints how long each run took.
 pub(crate) fn child(runtime: &OsStr, bundle: &Path, times: &OsStr) -> anyhow::Result<()> {
     let times: u32 = times.to_str().context("a number")?.parse()?;
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;

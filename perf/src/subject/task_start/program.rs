@@ -33,7 +33,7 @@ const BASE: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const PROGRAM_HEADER_BYTES: u16 = 56;
 
-/// What it is called.
+/// The program's file name.
 pub(super) const NAME: &str = "now";
 
 /// Bytes that it writes: seconds and nanoseconds of CLOCK_MONOTONIC.
