@@ -1,9 +1,9 @@
 //! `cargo xtask cases`: recorded decisions, given to our own code.
 //!
-//! What a file asks is known by the keys of its rows, and whoever can answer is in the unit tests of the
-//! crates, where `recorded_cases_in_named_files` reads the files that `MUSTER_CASES` names and prints a
-//! line for each (`domain/src/fixture/recorded.rs`). This command builds and runs those tests, shows what
-//! differs and adds up. Files with job files in HCL go to the test of `jobspec`.
+//! The keys of a file's rows tell its kind of question. The answers come from unit tests of the crates. There
+//! `recorded_cases_in_named_files` reads the files that `MUSTER_CASES` names and prints a line for each
+//! (`domain/src/fixture/recorded.rs`). This command builds and runs those tests, shows the differences and adds up.
+//! Files with job files in HCL go to the test of `jobspec`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,15 +18,15 @@ use serde_json::Value;
 use crate::shell;
 use crate::shell::artifact::{self, Artifact};
 
-/// Who answers, and the test by which.
+/// The crates that answer, and the test by which they do.
 const CRATES: (&[&str], &str) = (
     &["muster-control-core", "muster-wire"],
     "recorded_cases_in_named_files",
 );
-/// The same for rows with a job file in HCL.
+/// The crate and the test for rows with a job file in HCL.
 const JOB_FILES: (&str, &str) = ("muster-jobspec", "recorded_job_files");
 
-/// Which files.
+/// Options: the files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Files of recorded cases, one JSON object a line; may be gzipped
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     files: Vec<PathBuf>,
 }
 
-/// The `cases` command. The exit code is 1 if an answer differs or nobody knows a file.
+/// The `cases` command. The exit code is 1 if an answer differs or no test knows a file.
 ///
 /// # Errors
 ///
@@ -152,18 +152,18 @@ fn is_of_harness(line: &str) -> bool {
     matches!(line, "" | "ok") || line.starts_with("running ") || line.starts_with("test ")
 }
 
-/// What came of one question of a file.
+/// The result of one question of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Ran {
         passed: usize,
         failed: usize,
     },
-    /// And why.
+    /// The question was not run, for this reason.
     NotRun(String),
 }
 
-/// What came of all files.
+/// The results of all files.
 #[derive(Debug, Default)]
 struct Report {
     /// The files, and how the user named each.
@@ -205,7 +205,7 @@ impl Report {
             .insert((path.to_owned(), kind.to_owned()), answer);
     }
 
-    /// Files to which there is no answer, as the user named them.
+    /// The files without any answer, as the user named them.
     fn unknown(&self) -> impl Iterator<Item = &Path> {
         let is_answered = |path: &Path| self.answers.keys().any(|(answered, _)| answered == path);
         let files = self.files.iter();

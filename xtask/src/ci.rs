@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use crate::test::Check;
 use crate::{compiler, shell, test, tidy};
 
-/// What to leave out.
+/// Options that leave out or add steps.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Leave out the tests: `cargo xtask test` runs them

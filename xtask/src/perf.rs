@@ -2,7 +2,7 @@
 
 use crate::shell;
 
-/// What `muster-perf` takes; `cargo xtask perf --help` shows it.
+/// Arguments that go to `muster-perf`; `cargo xtask perf --help` shows them.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {

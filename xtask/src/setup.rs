@@ -1,8 +1,8 @@
 //! `cargo xtask setup`: finds what building the eBPF programs and running the tests needs, and
 //! installs what is missing from Debian's packages and crates.io.
 //!
-//! What is there is found by its files and by starting it, so a machine that is not Debian, or has
-//! something from elsewhere, is served too. A [`Scope`] leaves out what a command does not need.
+//! An installed tool is found by its files and by starting it. So a machine that is not Debian, or has tools from
+//! elsewhere, is served too. A [`Scope`] leaves out what a command does not need.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use crate::{ebpf, judges, shell, steps};
 /// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
 const BPF_LINKER_VERSION: &str = "0.13.0";
 
-/// What `setup` may do.
+/// Options of `setup`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Only name what is missing, install nothing.
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     pub(crate) yes: bool,
 }
 
-/// What the machine is prepared for.
+/// The use for which the machine is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scope {
     /// Building Muster with its eBPF programs: `cargo xtask demo`
@@ -62,7 +62,7 @@ impl Scope {
     }
 }
 
-/// What a need is for.
+/// The purpose of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Compile,
@@ -216,7 +216,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// When something is missing in the end, or with `check`; the message names what, and how to get it.
+/// When something is missing in the end, or with `check`. The message names it, and how to get it.
 pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
     let missing = missing(scope);
     if missing.is_empty() {
@@ -278,7 +278,7 @@ fn install(scope: Scope, missing: &[&Need]) -> anyhow::Result<()> {
     report(&self::missing(scope), &problems)
 }
 
-/// What is not there of what `scope` needs.
+/// The needs of `scope` that are not present.
 fn missing(scope: Scope) -> Vec<&'static Need> {
     NEEDS
         .iter()
@@ -450,7 +450,7 @@ fn is_root() -> anyhow::Result<bool> {
     Ok(uid.trim() == "0")
 }
 
-/// Asks, if somebody is there to answer.
+/// Asks for confirmation, if standard input is a terminal.
 fn confirmed() -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(true);

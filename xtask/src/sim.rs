@@ -27,7 +27,7 @@ pub(crate) fn is_program(artifact: &Artifact) -> bool {
     !artifact.is_test && artifact.target == PROGRAM
 }
 
-/// Which seeds.
+/// Options of `sim`: the seeds.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
     /// The first seed, decimal or 0x…
@@ -42,7 +42,7 @@ pub(crate) struct Options {
     /// Ten minutes of storm instead of a hundred seconds
     #[arg(long)]
     long: bool,
-    /// What else the simulator takes, such as `--bug NAME`
+    /// Further arguments for the simulator, such as `--bug NAME`
     #[arg(last = true)]
     more: Vec<String>,
 }

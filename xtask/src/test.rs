@@ -38,7 +38,7 @@ pub(crate) struct Check {
     pub(crate) run: fn() -> anyhow::Result<()>,
 }
 
-/// What to leave out.
+/// Options that leave out or add tests.
 #[derive(Debug, Default, clap::Args)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -69,7 +69,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 ///
-/// When the tests could not be started. What failed is in the exit status and the summary.
+/// When the tests could not be started. Failed tests are in the exit status and the summary.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     run_gate(options, false, &[], &[])
 }

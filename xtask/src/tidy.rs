@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
-//! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one
-//! line of code; [`layout`] those about files and their names; [`documents`] those about Markdown.
-//! They return findings and print nothing. What is broken on purpose stands, with its reason, in `xtask/tidy-exceptions.toml`
-//! ([`exceptions`]): more than the list says is an error, and so is less, so it only shrinks.
+//! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one line of code;
+//! [`layout`] those about files and their names; [`documents`] those about Markdown. They return findings and print
+//! nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
+//! them than the list says is an error, and so is less, so the list only shrinks.
 
 mod crates;
 mod documents;
@@ -28,7 +28,7 @@ pub(crate) struct Finding {
     pub(crate) line: usize,
     /// The rule's name, as in the list of exceptions.
     pub(crate) rule: &'static str,
-    /// What is wrong, and what to do.
+    /// The fault, and the remedy.
     pub(crate) message: String,
 }
 

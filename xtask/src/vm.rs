@@ -1,12 +1,11 @@
 //! `cargo xtask vm`: a command as root in a guest with its own kernel and pure cgroup v2.
 //!
-//! The limits, the OOM killer and what else a developer's machine may not let us touch are tested
-//! in a QEMU guest. Its kernel is Debian's, unpacked from the package and not installed
-//! ([`kernel`]); its file system is an archive with busybox, our binaries and the libraries they
-//! need ([`initramfs`]); [`qemu`] starts it, shows its console and returns the status that the
-//! guest reports on a second serial port.
+//! Some tests need what a developer's machine may not let us touch, such as limits and the OOM killer. They run in a
+//! QEMU guest. Its kernel is Debian's, unpacked from the package and not installed ([`kernel`]). Its file system is an
+//! archive with busybox, our binaries and the libraries they need ([`initramfs`]). [`qemu`] starts it, shows its
+//! console and returns the status that the guest reports on a second serial port.
 //!
-//! Nothing outside the target folder is written. There is no network and no disk in the guest.
+//! This command writes nothing outside the target folder. The guest has neither network nor disk.
 
 mod cpio;
 mod initramfs;
@@ -38,8 +37,8 @@ const GUEST_TESTS: [(&str, &str); 3] = [
 /// A test binary, and libtest's arguments that select some of its tests.
 type Filter = (&'static str, &'static str);
 
-/// The tests that depend on cgroup v2, on the kernel, or on mounts that a container does not allow. All others run on this
-/// machine only: an emulated one takes five to ten times as long.
+/// The tests that depend on cgroup v2, on the kernel, or on mounts that a container does not allow. All others run on
+/// this machine only: an emulated one takes five to ten times as long.
 const GUEST_FILTERS: [Filter; 2] = [
     (
         "it",
@@ -55,9 +54,9 @@ const GUEST_FILTERS: [Filter; 2] = [
     ),
 ];
 
-/// The binary that tests the eBPF programs, and those of its tests that depend on the kernel's inside: every program is
-/// loaded, attached, counts and judges. The rest of it is about cgroups. Tests of full maps and of replaced programs take
-/// longest and depend on our own code: the first kernel and this machine run them.
+/// The binary that tests the eBPF programs, and those of its tests that depend on the kernel's inside. In them every
+/// program is loaded, attached, counts and judges. Its other tests are about cgroups. Tests of full maps and of
+/// replaced programs take longest and depend on our own code: the first kernel and this machine run them.
 const EBPF_TESTS: Filter = (
     "vm",
     "adoption:: block:: exec:: group:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps \
@@ -67,7 +66,7 @@ const EBPF_TESTS: Filter = (
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
 const STATUS_DEADLINE: u8 = 124;
 
-/// What runs in the guest, and how.
+/// Options for the guest and for its command.
 #[derive(Debug, clap::Args)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -158,12 +157,12 @@ pub(crate) enum Outcome {
     Silent,
     /// The guest went away without a status: its kernel panicked, or QEMU failed.
     Vanished {
-        /// What QEMU ended with.
+        /// QEMU's exit status, as text.
         status: String,
     },
     /// This machine cannot run a guest.
     Unavailable {
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
 }
@@ -197,7 +196,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 ///
-/// When the guest's file system cannot be made. What this machine lacks is no error but
+/// An error when the guest's file system cannot be made. A machine that lacks something for a guest is not an error but
 /// [`Outcome::Unavailable`].
 pub(crate) fn guest(
     options: &Options,
@@ -381,7 +380,7 @@ fn filters(ebpf: bool, long: bool) -> &'static [Filter] {
     }
 }
 
-/// What the guest's shell runs: the command as given, or each test in turn.
+/// The script for the guest's shell: the command as given, or each test in turn.
 fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> String {
     if !command.is_empty() {
         let words: Vec<String> = command.iter().map(|word| shell::quote(word)).collect();
@@ -408,7 +407,7 @@ fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> Stri
     script
 }
 
-/// What this machine lacks for a guest, as a reason to skip.
+/// The reason why this machine cannot run a guest; `None` if it can.
 fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some(format!(

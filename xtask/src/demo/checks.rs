@@ -1,4 +1,4 @@
-//! What was promised and what was found.
+//! Checks of promises against observations.
 
 use std::fmt::Display;
 

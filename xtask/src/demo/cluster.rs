@@ -206,7 +206,7 @@ impl Cluster {
     /// Shows and runs `muster ARGS`.
     pub(crate) fn muster(&self, args: &[&str]) -> anyhow::Result<()> {
         let status = self.muster_any(args)?;
-        // A machine on which something is degraded is no reason to stop; `doctor` has said it.
+        // A degraded machine does not stop the demo; `doctor` has reported it.
         ensure!(
             status.success() || args.first() == Some(&"doctor"),
             "muster {} ended with {status}",
@@ -221,7 +221,7 @@ impl Cluster {
         Ok(self.command(args).status()?)
     }
 
-    /// What `muster ARGS` prints.
+    /// Returns the output of `muster ARGS`.
     pub(crate) fn capture(&self, args: &[&str]) -> anyhow::Result<String> {
         shell::capture(&mut self.command(args))
     }
@@ -320,7 +320,7 @@ fn end(mut child: Child, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When process `pid` started, in ticks since boot: with the id it names one process for ever.
+/// Start time of process `pid`, in ticks since boot: with the id it names one process for ever.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the name, may hold blanks and parentheses.

@@ -1,4 +1,4 @@
-//! What the kernel still has of a cluster: found without asking Muster.
+//! Remains of a cluster in the kernel, found without asking Muster.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;

@@ -1,4 +1,4 @@
-//! What cargo built: the test binaries and programs, read from its messages.
+//! Artifacts that cargo built: the test binaries and programs, read from cargo's messages.
 
 use std::io::Read as _;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The guests of `cargo xtask test`: all of their tests under one kernel, those of the eBPF programs under the others.
 //!
-//! One object has to load on every supported kernel, which only those kernels can say. The rest of what a guest tests is
-//! ours and Linux's for longer than that, so it is run once.
+//! One object has to load on every supported kernel, which only a test under each kernel shows. The other tests of a
+//! guest depend on our code and on long-lived parts of Linux, so they run once.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use super::timing::{BinaryTime, Started, Timing};
 use crate::shell::artifact::Artifact;
 use crate::vm;
 
-/// What a guest's kernel says when a processor of its machine does not come back. An emulated one may lose what
-/// another sent it; what is our programs' fault stands still again.
+/// The message of a guest's kernel about a processor that does not come back. An emulated one may lose what another
+/// sent it. A fault of our programs shows again when the guest runs again.
 const STOOD_STILL: &str = "soft lockup";
 
 /// How long a guest may say nothing. Each test says when it begins and ends; all 44 of the binary that takes longest
@@ -28,7 +28,7 @@ const DEADLINE_SECONDS: u64 = 1_800;
 /// The same for a long run, in which it runs every test.
 const LONG_DEADLINE_SECONDS: u64 = 3 * 3_600;
 
-/// What was run in a guest.
+/// A guest and the run of its tests.
 #[derive(Debug)]
 pub(super) struct Guest {
     /// The series of its kernel.
@@ -52,19 +52,19 @@ impl Guest {
         format!("T2 guest, Linux {}", self.series)
     }
 
-    /// What runs the same again.
+    /// The command that runs the same again.
     pub(super) fn command(&self) -> String {
         let part = if self.ebpf { " --ebpf" } else { "" };
         format!("{}{part}", self.command_for_one())
     }
 
-    /// What a command in such a guest begins with.
+    /// The beginning of a command for such a guest.
     pub(super) fn command_for_one(&self) -> String {
         format!("cargo xtask vm --kernel {}", self.series)
     }
 }
 
-/// What came of a guest.
+/// The outcome of one attempt with a guest.
 enum Attempt {
     Ran(Run),
     /// The report says how.
@@ -73,9 +73,8 @@ enum Attempt {
     Unavailable,
 }
 
-/// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the others;
-/// in a long run, all tests under each. The result is empty where T2 was
-/// skipped; the report says why.
+/// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the
+/// others. In a long run, all tests run under each. The result is empty where T2 was skipped; the report says why.
 pub(super) fn run(
     options: &Options,
     artifacts: &[Artifact],
@@ -292,7 +291,7 @@ fn attempt_untimed(
     output.finish(true).map(Attempt::Ran)
 }
 
-/// Runs the tests in a guest, and says whether one of its processors stood still.
+/// Runs the tests in a guest, and returns whether one of its processors locked up.
 fn boot(
     options: &Options,
     guest: &Guest,

@@ -14,7 +14,7 @@ use anyhow::Context;
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
-/// What one test binary did.
+/// The results of one test binary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct BinaryRun {
     /// As `cargo test` or the guest names it.
@@ -34,7 +34,7 @@ pub(crate) struct BinaryRun {
     pub(crate) ended: bool,
 }
 
-/// What a run of test binaries did.
+/// The results of a run of test binaries.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) binaries: Vec<BinaryRun>,
@@ -93,7 +93,7 @@ impl Run {
         failures.any(|test| is_named(test, name))
     }
 
-    /// Why the test `name` was skipped, by itself or with all of its module.
+    /// The reason why the test `name` was skipped, by itself or with all of its module.
     pub(crate) fn why_skipped(&self, name: &str) -> Option<&str> {
         let of_it = |skip: &&String| {
             let skipped = skip_name(skip);
@@ -215,7 +215,7 @@ pub(crate) fn find<'a>(artifacts: &'a [Artifact], executable: &str) -> Option<&'
         })
 }
 
-/// What to do with a line on the screen.
+/// The treatment of a line on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Shown,

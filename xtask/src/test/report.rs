@@ -1,4 +1,4 @@
-//! What was run, counted: the summary and the exit status.
+//! The counts of a run: the summary and the exit status.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::shell::artifact::Artifact;
 pub(crate) struct Skip {
     name: String,
     reason: String,
-    /// What would run it; empty when the reason says so.
+    /// The command that would run it; empty when the reason names one.
     command: String,
 }
 
@@ -44,7 +44,7 @@ impl Skip {
 struct Failure {
     name: String,
     what: String,
-    /// What repeats it.
+    /// The command that repeats it.
     command: String,
 }
 

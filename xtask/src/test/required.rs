@@ -1,8 +1,9 @@
 //! Tests that must have run: a run of everything without one of them fails, and names it.
 //!
-//! Most tests may say that they cannot run where something is missing. On these rests what Muster promises first, and
-//! a promise that is skipped every day, filtered out, or renamed away is held by nobody. A test of this machine counts
-//! wherever it ran, here or in the guest; those of guests are asked for only when there was one, and then in it.
+//! Most tests may say that they cannot run where something is missing. The tests listed here hold Muster's first
+//! promises. A promise whose test is skipped every day, filtered out, or renamed away is held by no test. A test of
+//! this machine counts wherever it ran, here or in the guest. Those of guests are asked for only when there was a
+//! guest, and then in it.
 
 use super::guest::Guest;
 use super::output::Run;
@@ -14,7 +15,7 @@ use crate::vm;
 struct Required {
     /// With as many of its modules as tell it from others.
     test: &'static str,
-    /// What nobody would know without it.
+    /// The promise that only this test holds.
     holds: &'static str,
     place: Place,
 }
@@ -325,7 +326,7 @@ impl Seen<'_> {
     }
 }
 
-/// Why none of `runs` had the test `name`; `None` if one had it. One that failed is told of as such.
+/// The reason why none of `runs` had the test `name`; `None` if one had it, also if it failed.
 fn why_missing(name: &str, runs: &[&Run]) -> Option<String> {
     if runs.iter().any(|run| run.ran(name) || run.failed(name)) {
         return None;
@@ -387,7 +388,7 @@ mod tests {
         }
     }
 
-    /// What is missing of the tests of each kernel when there are two series of them.
+    /// The tests of each kernel that are missing when there are two series of kernels.
     fn by_kernel(guests: &[Guest]) -> Vec<(String, String)> {
         let seen = Seen {
             host: &run(&["policy::holds"], &[], &[]),
@@ -408,7 +409,7 @@ mod tests {
         assert_eq!(names(&host, Some(&run(&["oom::kills"], &[], &[]))), []);
     }
 
-    /// A kernel that could not be had is one of which nobody knows whether it takes the programs.
+    /// A kernel that could not be had counts as missing: the programs may not load on it.
     #[test]
     fn each_kernel_is_asked_for_by_its_series() {
         let ran = run(&["policy::holds"], &[], &[]);

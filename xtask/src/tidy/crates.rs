@@ -15,13 +15,13 @@ use crate::shell;
 #[derive(Debug)]
 struct Row {
     name: &'static str,
-    /// Ours that it may depend on.
+    /// Crates of ours that it may depend on.
     uses: &'static [&'static str],
-    /// Others that it must not reach.
+    /// Other crates that it must not reach.
     never: &'static [&'static str],
 }
 
-/// What only the tests of a crate use beyond its row, and why.
+/// Dependencies beyond the row of a crate that only its tests use, with the reason.
 const TEST_USES: &[(&str, &str)] = &[
     // The agent's tests start the real driver as a process of its own.
     ("agent", "driver-native"),
@@ -203,7 +203,7 @@ pub(crate) fn metadata() -> anyhow::Result<Metadata> {
     serde_json::from_str(&text).context("cannot understand cargo metadata")
 }
 
-/// What breaks the table.
+/// Finds the dependencies that break the table.
 pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
     let names: BTreeMap<&str, &str> = metadata
         .packages

@@ -38,7 +38,7 @@ const MACHINE_PATHS: [&str; 3] = [
 /// The one registry that the lock file may name.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// What breaks a rule in `file`.
+/// Finds the breaches of layout rules in `file`.
 pub(crate) fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |line: usize, rule: &'static str, message: String| {

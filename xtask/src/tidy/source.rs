@@ -7,7 +7,7 @@ pub(crate) struct SourceFile {
     pub(crate) path: String,
     /// Its length in bytes.
     pub(crate) size: usize,
-    /// What is in it; empty when it is not UTF-8.
+    /// The text of the file; empty when it is not UTF-8.
     pub(crate) raw: String,
     /// Rust only: comments are blank.
     pub(crate) uncommented: String,

@@ -3,7 +3,7 @@
 use super::Finding;
 use super::source::{SourceFile, is_word};
 
-/// What a rule looks for.
+/// The pattern that a rule looks for.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     /// A text outside comments; strings count.
@@ -32,7 +32,7 @@ struct Rule {
 
 const CORES: &[&str] = &["control/core/src/", "agent/core/src/"];
 
-/// What looks a file up by its path, and follows whatever is there.
+/// Calls that look a file up by its path, and follow links on the way.
 const BY_PATH: &[Pattern] = &[
     Pattern::Word("File::create"),
     Pattern::Word("File::open"),
@@ -231,7 +231,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// What breaks a rule in `file`.
+/// Finds the breaches of text rules in `file`.
 pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();
@@ -274,7 +274,7 @@ fn check_rule(file: &SourceFile, rule: &Rule) -> Vec<Finding> {
     findings
 }
 
-/// What `pattern` found in `line`.
+/// Finds the first match of `pattern` in `line`.
 fn find(line: &str, pattern: Pattern) -> Option<&str> {
     match pattern {
         Pattern::Text(text) => line.find(text).map(|at| &line[at..at + text.len()]),

@@ -1,8 +1,8 @@
 //! The guest's kernel: Debian's package for clouds, downloaded and unpacked, never installed.
 //!
 //! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. Of the package's modules the guest
-//! gets what a file system with quota in a file needs, and a slow disk with a scheduler that knows weights. Debian's archive has kernels of several series; the newest of
-//! each is found by its name, which changes with every version.
+//! gets those for a file system with quota in a file, and for a slow disk with a scheduler that knows weights. Debian's
+//! archive has kernels of several series. The newest of each is found by its name, which changes with every version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,17 +11,17 @@ use anyhow::{Context, bail};
 
 use crate::shell;
 
-/// The series of kernels that are tested, by what their versions begin with: the oldest that Muster runs on, and Debian 13's, which
-/// Debian 12's archive has too.
+/// The series of kernels that are tested, by the beginning of their versions. They are the oldest that Muster runs on,
+/// and Debian 13's, which Debian 12's archive has too.
 pub(crate) const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// What the names of kernels' packages begin and end with.
+/// The beginning of the names of kernels' packages; the two others are their ends.
 const PREFIX: &str = "linux-image-";
 const FLAVOUR: &str = "-cloud-amd64";
 const UNSIGNED: &str = "-unsigned";
 
-/// Modules that the guest loads, below `kernel` in the package, where some have them packed; one that another needs comes
-/// before it.
+/// Modules that the guest loads, below `kernel` in the package, where some have them packed. A module that another
+/// needs comes before it.
 pub(crate) const MODULES: [&str; 8] = [
     "drivers/block/loop.ko",
     "fs/configfs/configfs.ko",
@@ -39,7 +39,7 @@ const MODULES_LIST: &str = "modules.list";
 /// A kernel that is unpacked.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// What `uname -r` says in the guest.
+    /// The output of `uname -r` in the guest.
     pub(crate) release: String,
     /// The image that QEMU boots.
     pub(crate) image: PathBuf,
@@ -128,8 +128,8 @@ fn newest_package(series: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The newest kernel of `series` for clouds among names of packages, one a line. Of one version, the package with a signed image:
-/// the other may be there first.
+/// The newest kernel of `series` for clouds among names of packages, one a line. Of one version, the package with a
+/// signed image: the other may be there first.
 fn newest(names: &str, series: &str) -> Option<String> {
     let kernels = names.lines().filter(|name| {
         let release = release_of(name);
@@ -140,7 +140,7 @@ fn newest(names: &str, series: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What `uname -r` says of the kernel in the package.
+/// The output of `uname -r` under the kernel in the package.
 fn release_of(package: &str) -> &str {
     let release = package.strip_prefix(PREFIX).unwrap_or(package);
     release.strip_suffix(UNSIGNED).unwrap_or(release)

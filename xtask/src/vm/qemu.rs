@@ -103,7 +103,7 @@ pub(crate) fn acceleration(
     })
 }
 
-/// What the answer of the probe depends on, one fact a line.
+/// The facts that the probe's answer depends on, one a line.
 fn machine() -> anyhow::Result<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .context("cannot read this machine's kernel release")?;
@@ -187,7 +187,7 @@ impl<R: Read> Read for Heard<'_, R> {
     }
 }
 
-/// Why a guest is no more.
+/// The reason why a guest ended.
 #[derive(Debug)]
 enum End {
     /// It reported the command's status.
@@ -196,7 +196,7 @@ enum End {
     Deadline,
     /// It had said nothing for too long.
     Silent,
-    /// By itself, without a status.
+    /// It ended by itself, without a status.
     Alone,
 }
 
@@ -239,7 +239,7 @@ fn status(file: &Path) -> Option<u8> {
         .ok()
 }
 
-/// The guest reads what is typed; a file or a pipe meant for somebody else is left alone.
+/// The standard input of QEMU. The guest reads a terminal; a file or a pipe is left to others.
 fn stdin() -> Stdio {
     if std::io::stdin().is_terminal() {
         Stdio::inherit()
