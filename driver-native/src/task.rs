@@ -49,8 +49,8 @@ struct DriverState {
     /// Which ids a strict task has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id_range: Option<u32>,
-    /// The group that the host named and the task was put into: such a host does not keep the placement, which is a field
-    /// of ours.
+    /// The group that the host named and the task was put into: such a host does not keep the placement, which is a
+    /// field of ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     named_cgroup: Option<NamedCgroup>,
 }
@@ -131,8 +131,8 @@ pub(crate) struct End {
 }
 
 impl NativeTask {
-    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered. The last part of the answer
-    /// is what the task's owner should know.
+    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered. The last part of the
+    /// answer is what the task's owner should know.
     ///
     /// The actions of a task that has some are begun when nothing can fail any more.
     pub(crate) fn start(

@@ -83,7 +83,7 @@ pub(crate) struct Fetched {
     pub(crate) name: Option<Name>,
 }
 
-/// Fetches what `download` names, at most `max` bytes, into a file in `dir`. Whoever drops this ends it.
+/// Fetches what `download` names, at most `max` bytes, into a file in `dir`. Dropping the future ends the transfer.
 pub(crate) async fn fetch(
     download: &Download,
     policy: &Policy,
@@ -113,7 +113,7 @@ pub(crate) async fn fetch(
     several(attempt).await
 }
 
-/// Sends a file to an `http` or `https` URL, or puts it where a `file` URL says. Whoever drops this ends it.
+/// Sends a file to an `http` or `https` URL, or puts it where a `file` URL says. Dropping the future ends the transfer.
 pub(crate) async fn send(
     to: &str,
     outgoing: &Outgoing,

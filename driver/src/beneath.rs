@@ -1,10 +1,10 @@
-//! Opening what a task, or whoever shares its directories, can change at any moment.
+//! Opens files that a task, or another process with access to its directories, can change at any moment.
 //!
 //! A name is looked up in a directory that is open, beneath it and nowhere else, in one step of the kernel's
-//! (`openat2(2)`): there is no moment between a look and an open in which somebody could put a link there. Such a
-//! way begins at a directory that is the agent's own, which is opened by its path. Agent and native driver open what tasks
-//! can reach here and nowhere else, which `cargo xtask tidy` holds them to (`task-open`, `task-path`); what the native driver
-//! knows besides, of kinds of files and of what a node allows, is in its `paths`.
+//! (`openat2(2)`): there is no moment between a look and an open in which somebody could put a link there. Such a way
+//! begins at a directory that is the agent's own, which is opened by its path. Agent and native driver open what tasks
+//! can reach here and nowhere else, which `cargo xtask tidy` holds them to (`task-open`, `task-path`); what the native
+//! driver knows besides, of kinds of files and of what a node allows, is in its `paths`.
 //!
 //! Deliberately absent: what is done with what was opened. It is used by its descriptor, never by its path again.
 
@@ -95,8 +95,8 @@ fn retried<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     open()
 }
 
-/// Such an open as a call that somebody else makes: a child between its birth and its program, which has no library. The
-/// arguments are a directory, a path with a zero byte at its end, [`Self::how`] and its length.
+/// Such an open as a call that somebody else makes: a child between its birth and its program, which has no library.
+/// The arguments are a directory, a path with a zero byte at its end, [`Self::how`] and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenCall {
     /// `struct open_how`: flags, mode, resolve.
@@ -126,8 +126,8 @@ impl OpenCall {
     }
 }
 
-/// Opens a directory beneath which nobody is followed out: one of the agent's own, or, in such a one, a task's. The last
-/// part of `path` is no link.
+/// Opens a directory beneath which nobody is followed out: one of the agent's own, or, in such a one, a task's. The
+/// last part of `path` is no link.
 ///
 /// # Errors
 ///

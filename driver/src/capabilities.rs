@@ -64,8 +64,8 @@ pub struct Capabilities {
     pub disable_log_collection: bool,
     /// It can run tasks as users that no database knows.
     pub dynamic_workload_users: bool,
-    /// It puts tasks into the cgroup that the host names, whose limits are the host's to set and to change. Beyond Nomad's
-    /// protocol.
+    /// It puts tasks into the cgroup that the host names, whose limits are the host's to set and to change. Beyond
+    /// Nomad's protocol.
     pub joins_cgroup: bool,
 }
 

@@ -451,7 +451,7 @@ pub async fn unknown_signal_is_refused(subject: &dyn Subject) {
     destroy(&*driver, &config.id).await;
 }
 
-/// There is nobody to signal; whoever has the number is somebody else.
+/// A signal to an ended task has no target; another process can have its number.
 pub async fn signal_to_an_ended_task_is_refused(subject: &dyn Subject) {
     let driver = subject.driver().await;
     let config = task(subject, "ended", subject.exits_with(0));

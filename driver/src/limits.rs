@@ -8,8 +8,8 @@ use std::time::Duration;
 /// environment, which the kernel caps far lower at `execve`, or the output of an exec.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// The first port of the loopback that a driver is told it may listen on, and the last: those that Nomad names unless told
-/// otherwise, which drivers' manuals and firewalls know, and none that tasks are given (20 000 on).
+/// The first port of the loopback that a driver is told it may listen on, and the last: those that Nomad names unless
+/// told otherwise, which drivers' manuals and firewalls know, and none that tasks are given (20 000 on).
 pub const DRIVER_PORT_MIN: u16 = 14_000;
 /// The last of the ports that begin with [`DRIVER_PORT_MIN`].
 pub const DRIVER_PORT_MAX: u16 = 14_512;
@@ -20,8 +20,8 @@ pub const DRIVER_STATE_BYTES_MAX: usize = 1 << 20;
 
 /// Calls that may be open at once on one connection; more wait in the client.
 ///
-/// With a driver that is not ours every running task has a `WaitTask` open. The default of the HTTP library, 200, would make the
-/// 201st task's start wait for ever behind the waits of the others.
+/// With a driver that is not ours every running task has a `WaitTask` open. The default of the HTTP library, 200,
+/// would make the 201st task's start wait for ever behind the waits of the others.
 pub const STREAMS_MAX: u32 = 65_536;
 
 /// Tasks whose ends were asked for and wait to be written to the driver; who asks beyond that waits for room.
@@ -89,8 +89,8 @@ pub const LOG_READ_BYTES: usize = 64 << 10;
 /// agent's log.
 pub const LOG_FILE_BYTES_MAX: u64 = 10 << 20;
 
-/// Bytes of what a plugin logged while no host ran that the next one tells; older ones are left out, and how many is told.
-/// Lines of hours of an ordinary driver; more would only push the agent's own words out of its log.
+/// Bytes of what a plugin logged while no host ran that the next one tells; older ones are left out, and how many is
+/// told. Lines of hours of an ordinary driver; more would only push the agent's own words out of its log.
 pub const LOG_BEHIND_BYTES_MAX: u64 = 1 << 20;
 
 /// Pause between two looks at a plugin's log. People read it: half costs twice the wake-ups of an

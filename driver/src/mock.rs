@@ -162,7 +162,7 @@ impl MockHost {
         Self::default()
     }
 
-    /// Tasks that run on the host, whoever manages them.
+    /// Returns the number of tasks that run on the host, under any manager.
     pub fn running(&self) -> usize {
         self.lock()
             .values()

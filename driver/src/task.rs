@@ -354,7 +354,8 @@ impl ExitResult {
         }
     }
 
-    /// The code and the signal are those of the process. A driver that reports an error without either did not see the end.
+    /// The code and the signal are those of the process. A driver that reports an error without either did not see the
+    /// end.
     pub fn exit_known(&self) -> bool {
         self.status_known && (self.err.is_none() || self.exit_code != 0 || self.signal != 0)
     }

@@ -121,8 +121,8 @@ pub trait TaskDriver: Debug + Send + Sync + 'static {
         async { Err(DriverError::unsupported("ListTasks")) }.boxed()
     }
 
-    /// How far a task of this configuration gets where nothing holds it to a network policy; nothing is started. Asked by
-    /// a host that cannot enforce any. Of a driver without an answer it takes the worst: tasks that reach what the
+    /// How far a task of this configuration gets where nothing holds it to a network policy; nothing is started. Asked
+    /// by a host that cannot enforce any. Of a driver without an answer it takes the worst: tasks that reach what the
     /// machine's network leads to, and could be held. Nomad's protocol has nothing like it.
     fn task_reach(&self, _config: TaskConfig) -> BoxFuture<'_, Result<TaskReach, DriverError>> {
         async { Err(DriverError::unsupported("TaskReach")) }.boxed()

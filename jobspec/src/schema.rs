@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// For people.
+    /// Describes the kind in messages.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::Text => "a text in quotes".to_owned(),

@@ -23,7 +23,7 @@ use crate::tls::{Identity, Role, TlsError};
 /// Between two looks at the files. Somebody who replaced a certificate waits for less than they need to look
 /// whether it worked; three `stat` calls cost microseconds.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// An end of a certificate that is nearer than this is told of at each start and change.
+/// The remaining lifetime of a certificate below which each start and change warns.
 const WARN_BEFORE: Duration = Duration::from_hours(7 * 24);
 
 /// Why certificates that were found are not used.

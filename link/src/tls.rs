@@ -24,7 +24,7 @@ pub const DOMAIN: &str = "muster";
 /// Bytes of a cluster's or a server's name: with the labels around it a name stays far below DNS's 253, and
 /// each label below its 63.
 pub const NAME_BYTES_MAX: usize = 40;
-/// How long a certificate holds unless said. A year: a certificate is renewed in an ordinary working routine,
+/// The default lifetime of a certificate. A year: a certificate is renewed in an ordinary working routine,
 /// and is reloaded without a restart.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(365 * 24);
 /// How long an authority holds.

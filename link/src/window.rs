@@ -40,7 +40,7 @@ impl Window {
         })
     }
 
-    /// `bytes` were taken. Whoever says more than there was says all of it.
+    /// `bytes` were taken. A larger number than there was counts as all of it.
     pub fn give(&self, bytes: u64) {
         let owed = (self.bytes as usize).saturating_sub(self.room.available_permits());
         self.room

@@ -51,7 +51,7 @@ pub(crate) enum Outcome {
     Unmeasured,
 }
 
-/// A promise and what became of it.
+/// A promise and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) budget: Budget,

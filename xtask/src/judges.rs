@@ -3,7 +3,7 @@
 //!
 //! - `runtimetest` is built from the source package that Debian 13 has of the OCI's runtime-tools, since no package holds
 //!   it as a program. apt fetches and checks it with a configuration of its own, so that the machine's stays as it is.
-//!   What it is built with is in Debian 12, but for the library that prints its results, which is ours
+//!   Its build needs are in Debian 12, but for the library that prints its results, which is ours
 //!   (`driver-native/tests/isolation/go`).
 //! - `procenv` is Debian's.
 //! - nginx, which is no judge but has to run under them all, is Debian's too: only its program, since the package

@@ -1,14 +1,15 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
 //! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one line of code;
-//! [`layout`] those about files and their names; [`documents`] those about Markdown. They return findings and print
-//! nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
+//! [`layout`] those about files and their names; [`prose`] those about doc comments; [`documents`] those about Markdown.
+//! They return findings and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
 mod crates;
 mod documents;
 mod exceptions;
 mod layout;
+mod prose;
 mod source;
 mod text;
 
@@ -43,6 +44,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     for file in &files {
         findings.extend(layout::check_file(file));
         findings.extend(text::check(file));
+        findings.extend(prose::check(file));
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     findings.extend(layout::check_stems(&paths));

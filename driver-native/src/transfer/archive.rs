@@ -270,7 +270,7 @@ fn broken(error: io::Error) -> UnpackError {
     }
 }
 
-/// A name for people: of any bytes, and not without end.
+/// A name for messages: of any bytes, and of limited length.
 fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 200;
     String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]).into_owned()

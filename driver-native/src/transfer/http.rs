@@ -94,7 +94,7 @@ impl HttpError {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) allow_local: bool,
-    /// Certificates of authorities, in PEM; the machine's unless said.
+    /// Certificates of authorities, in PEM; by default the machine's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 

@@ -277,7 +277,7 @@ async fn terminal_passes_the_end_of_input_on() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// With the task ends what runs in it, whoever its parent is.
+/// A command in a task ends with the task, no matter its parent.
 #[tokio::test]
 async fn end_of_the_task_ends_its_sessions() {
     let mut with_cgroup = Task::new(sleep_for_ever());

@@ -2,7 +2,8 @@
 //!
 //! A `WaitTask` that stays open for as long as its task runs costs both processes about ten kilobytes. A driver of
 //! ours says in one stream of which tasks `WaitTask` has an answer, and what it is; only what is none of its answers,
-//! an error, the host asks for. With any other driver, and when the stream breaks, each wait is a `WaitTask` of its own.
+//! an error, the host asks for. With any other driver, and when the stream breaks, each wait is a `WaitTask` of its
+//! own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

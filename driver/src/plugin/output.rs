@@ -139,9 +139,9 @@ impl Lines {
 
 /// Follows the log file of a plugin.
 ///
-/// How far it was read stands beside the file, so that a host that comes back goes on after the last whole line that its
-/// predecessor told: what the plugin said in between is told, and nothing twice. The file is emptied when it is large, which
-/// takes a host: while none runs, it grows by what the plugin writes.
+/// How far it was read stands beside the file, so that a host that comes back goes on after the last whole line that
+/// its predecessor told: what the plugin said in between is told, and nothing twice. The file is emptied when it is
+/// large, which takes a host: while none runs, it grows by what the plugin writes.
 #[derive(Debug)]
 pub struct FollowLog {
     path: PathBuf,
@@ -153,7 +153,8 @@ pub struct FollowLog {
 
 impl FollowLog {
     /// Follows `path` from where it was read to. Of a file of which nobody knows that, or of which more than
-    /// [`LOG_BEHIND_BYTES_MAX`] was not read, the end alone is told. Made before a plugin is started, it misses none of its words.
+    /// [`LOG_BEHIND_BYTES_MAX`] was not read, the end alone is told. Made before a plugin is started, it misses none
+    /// of its words.
     pub fn new(path: &Path) -> Self {
         let length = std::fs::metadata(path).map_or(0, |meta| meta.len());
         let noted = read_to(path);
@@ -172,8 +173,8 @@ impl FollowLog {
         }
     }
 
-    /// Runs until it is dropped, and tells the lines as words of `driver`. The file is emptied when it is large and was read to
-    /// its end.
+    /// Runs until it is dropped, and tells the lines as words of `driver`. The file is emptied when it is large and
+    /// was read to its end.
     pub async fn run(mut self, driver: &str) {
         loop {
             self.tell(driver);

@@ -67,8 +67,8 @@ pub const RULES_MAX: u32 = 65_536;
 
 /// Names of rules of all policies together, for the next agent.
 ///
-/// As many as prefixes: most rules name one. What finds no room counts anew with the next agent. Entries are allocated when they are
-/// made; the buckets are 2 MiB.
+/// As many as prefixes: most rules name one. What finds no room counts anew with the next agent. Entries are allocated
+/// when they are made; the buckets are 2 MiB.
 pub const NAMES_MAX: u32 = LEAVES_MAX;
 
 /// Rules of all tasks that counted under earlier policies, for the next agent: as many as count under present ones.

@@ -138,7 +138,8 @@ pub mod tcp_state {
     /// The other side asked.
     pub const SYN_RECV: i32 = 3;
 
-    /// There is no connection: TCP before and after it, and sockets of datagrams without a place of their own to send to.
+    /// There is no connection: TCP before and after it, and sockets of datagrams without a place of their own to send
+    /// to.
     pub const CLOSE: u32 = 7;
 
     const FIN_WAIT1: u32 = 4;

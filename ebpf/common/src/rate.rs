@@ -1,7 +1,7 @@
 //! How fast a task may send and receive.
 //!
-//! A bucket is a moment: when all that was let pass will have been paid for at the rate. A packet may pass while that is
-//! at most [`BURST_NS`] ahead, and moves it on by what it costs. So in any span of time a task gets its rate times
+//! A bucket is a moment: when all that was let pass will have been paid for at the rate. A packet may pass while that
+//! is at most [`BURST_NS`] ahead, and moves it on by what it costs. So in any span of time a task gets its rate times
 //! that span and a burst, however its packets come; nothing waits in a queue.
 
 use crate::Plain;

@@ -5,8 +5,8 @@
 //! thread that executes a program and takes the process over is not one either. What is recorded
 //! is what `wait` would report. A main process that left its cgroup is not recorded.
 //!
-//! Where two loads are attached, each is asked about the same event before its CPU goes on. The older may have counted it when
-//! the other becomes the one that counts, so each CPU remembers what was counted last there, for both.
+//! Where two loads are attached, each is asked about the same event before its CPU goes on. The older may have counted
+//! it when the other becomes the one that counts, so each CPU remembers what was counted last there, for both.
 
 use aya_ebpf::{
     bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST},

@@ -1,7 +1,8 @@
 //! Reads the kernel's counters of each task's group: one walk over a tree of groups, which the agent asks for.
 //!
-//! Files would tell the same, at some microseconds each. A walk has the kernel's lock of groups, so it reads a few words
-//! of each task's group and nothing of those that are deeper but their out-of-memory kills, which v1 keeps apart.
+//! Files would tell the same, at some microseconds each. A walk has the kernel's lock of groups, so it reads a few
+//! words of each task's group and nothing of those that are deeper but their out-of-memory kills, which v1 keeps
+//! apart.
 
 use core::ffi::c_void;
 

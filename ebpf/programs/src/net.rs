@@ -1,4 +1,4 @@
-//! Traffic of tasks' sockets, counted at the root of the node's tree, and what becomes of their TCP connections.
+//! Traffic of tasks' sockets, counted at the root of the node's tree, and the states of their TCP connections.
 //! `policy.rs` says what may pass.
 
 use aya_ebpf::{

@@ -1,12 +1,12 @@
 //! `bpf_cost`: what the programs that watch and fence tasks cost the tasks.
 //!
 //! Two threads of a task exchange bytes on one processor ([`work`]): through pipes, which is nothing but switches
-//! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and by
-//! a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
+//! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and
+//! by a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
 //! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well, without
-//! its two looks at the clock: empty programs are called beside ours meanwhile, at switches and at packets, and what it
-//! measures of one of those (`ns_of_measuring_…`) is taken off. Then the task sends a stream to this process, which is
-//! outside of the node's tree, fenced and with nothing loaded. At last one connection sends at a rate that the task
+//! its two looks at the clock: empty programs are called beside ours meanwhile, at switches and at packets, and what
+//! it measures of one of those (`ns_of_measuring_…`) is taken off. Then the task sends a stream to this process, which
+//! is outside of the node's tree, fenced and with nothing loaded. At last one connection sends at a rate that the task
 //! has, for as long as that takes two seconds without what a burst lets pass.
 //!
 //! Everything is in a network namespace of the measurement's own.

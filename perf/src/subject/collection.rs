@@ -1,15 +1,17 @@
 //! `collection`: what it takes to learn what every task of a node uses.
 //!
 //! 100, 1 000 and 5 000 tasks, each with groups as the agent makes them and a process that sleeps. Ours is what the
-//! agent does every ten seconds: the maps of CPU time, networks and disks, read in batches. The rivals ([`rivals`]) are the files of the tasks' groups
-//! (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`. Everybody collects some times in a row and then it is another's
-//! turn, so that one collection in each finds the caches as the others left them; what that one takes is `cold_us_per_task`.
+//! agent does every ten seconds: the maps of CPU time, networks and disks, read in batches. The rivals ([`rivals`])
+//! are the files of the tasks' groups (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`.
+//! Everybody collects some times in a row and then it is another's turn, so that one collection in each finds the
+//! caches as the others left them; what that one takes is `cold_us_per_task`.
 //!
-//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; `walk_us_per_task`, the walk over the
-//! tasks' groups that a step of the history takes besides (memory, quota, pressure), and `files_us_per_task`, the five files
-//! of each task that it reads where no program walks, kept open. `full_us_per_task` is what `muster top` asks for, against the same
-//! rivals, which learn less: everything in the maps, a walk, and of each task the file of memory's kinds, kept open.
-//! `by_files_us_per_task` is the same where no program walks: some twelve files of each task's groups.
+//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; `walk_us_per_task`,
+//! the walk over the tasks' groups that a step of the history takes besides (memory, quota, pressure), and
+//! `files_us_per_task`, the five files of each task that it reads where no program walks, kept open.
+//! `full_us_per_task` is what `muster top` asks for, against the same rivals, which learn less: everything in the
+//! maps, a walk, and of each task the file of memory's kinds, kept open. `by_files_us_per_task` is the same where no
+//! program walks: some twelve files of each task's groups.
 
 mod rivals;
 

@@ -1,9 +1,9 @@
 //! `runtimetest` of the OCI's runtime-tools: the checks of the runtime specification from inside a container.
 //!
 //! It compares what it sees with a `config.json`. Ours is written here from what the README and ARCHITECTURE.md
-//! promise, and asks for the strictest reading (`--compliance-level may`). Left out, because `runtimetest` cannot look at
-//! it: namespaces and the filter (`introspection` does), and `rootfsPropagation`, which it would try with a folder of its own in
-//! the root, which cannot be written.
+//! promise, and asks for the strictest reading (`--compliance-level may`). Left out, because `runtimetest` cannot look
+//! at it: namespaces and the filter (`introspection` does), and `rootfsPropagation`, which it would try with a folder
+//! of its own in the root, which cannot be written.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
