@@ -254,14 +254,14 @@ pub(crate) struct AllocNetwork {
     host_name: String,
     namespace: OwnedFd,
     /// `None` if CNI plugins set it up.
-    door: Option<Door>,
+    host_veth: Option<HostVeth>,
     /// The driver's own description, if it made the namespace.
     made_by_driver: Option<NetworkIsolation>,
 }
 
 /// The device that leads to an allocation, and what leads to the device.
 #[derive(Debug)]
-struct Door {
+struct HostVeth {
     index: u32,
     address: Ipv4Addr,
     ports: Vec<PublishedKey>,
@@ -280,7 +280,7 @@ impl AllocNetwork {
             files,
             host_name,
             namespace,
-            door: None,
+            host_veth: None,
             made_by_driver: None,
         }
     }
@@ -531,17 +531,17 @@ impl Bridge {
 
     /// May be repeated. The ports go first, so that nothing is led to an address that another may get.
     async fn close(&self, bpf: Option<&Bpf>, network: &AllocNetwork) -> Result<(), BridgeError> {
-        let Some(door) = &network.door else {
+        let Some(veth) = &network.host_veth else {
             return Ok(());
         };
         if let Some(bpf) = bpf {
-            bpf.remove_door(door.index, &door.ports)
+            bpf.remove_door(veth.index, &veth.ports)
                 .map_err(|source| BridgeError::remove("take its published ports back", source))?;
         }
         let (done, removed) = oneshot::channel();
         let order = Order::Remove {
-            door: door.index,
-            address: door.address,
+            door: veth.index,
+            address: veth.address,
             done,
         };
         match self.ask(order, removed).await {
@@ -677,18 +677,18 @@ fn open(
     made: Made,
 ) -> (AllocNetwork, Result<(), BridgeError>) {
     let address = made.address;
-    let mut door = Door {
+    let mut host_veth = HostVeth {
         index: made.door,
         address,
         ports: Vec::new(),
     };
-    let opened = publish(ground, desired, &mut door);
+    let opened = publish(ground, desired, &mut host_veth);
     let mut network = AllocNetwork {
         address: address.into(),
         files: Vec::new(),
         host_name: host_name(desired, group, &ground.env),
         namespace: made.namespace,
-        door: Some(door),
+        host_veth: Some(host_veth),
         made_by_driver: None,
     };
     let opened = opened.and_then(|()| {
@@ -706,7 +706,7 @@ fn open(
 fn publish(
     ground: &Ground<'_>,
     desired: &DesiredAlloc,
-    door: &mut Door,
+    door: &mut HostVeth,
 ) -> Result<(), BridgeError> {
     let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
         reason: reason.to_owned(),

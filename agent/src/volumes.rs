@@ -30,7 +30,7 @@ pub(crate) enum VolumeError {
     },
     /// It leads nowhere in the task.
     #[error(
-        "volume_mount.destination \"{asked}\": is no place in the task; name a directory below its root, without `..` and unknown references"
+        "volume_mount.destination \"{asked}\": is not a place in the task; name a directory below its root, without `..` and unknown references"
     )]
     Destination {
         /// As the job says it.

@@ -184,7 +184,7 @@ pub(crate) enum ConfigError {
     )]
     HostIsReadOnly,
     #[error(
-        "`config.hostname` {0:?} is no host name: 1 to 63 of the letters a-z, digits, and hyphens inside"
+        "`config.hostname` {0:?} is not a host name: use 1 to 63 of the letters a-z, digits, and hyphens inside"
     )]
     Hostname(String),
     #[error("`{field}`: {target:?} cannot be mounted on: {reason}")]

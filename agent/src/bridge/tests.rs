@@ -53,7 +53,7 @@ async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
     let network = AllocNetwork {
         address: Ipv4Addr::new(172, 26, 64, 2).into(),
         files: Vec::new(),
-        door: Some(Door {
+        host_veth: Some(HostVeth {
             index: 9,
             address: Ipv4Addr::new(172, 26, 64, 2),
             ports: Vec::new(),

@@ -587,7 +587,7 @@ fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fau
         server.contains("${") || server.trim().parse::<std::net::IpAddr>().is_ok()
     };
     if let Some(wrong) = servers.iter().find(|server| !is_server(server)) {
-        let reason = format!("`{wrong}` is no address such as 10.1.2.3");
+        let reason = format!("`{wrong}` is not an address such as 10.1.2.3");
         faults.push(Fault::new(format!("{at} → servers"), reason));
     }
     if let Some(wrong) = searches.iter().chain(options).find(|word| !is_word(word)) {
@@ -655,7 +655,7 @@ fn check_hostname(at: &str, mode: &NetworkMode, name: &str, faults: &mut Vec<Fau
         faults.push(Fault::new(
             at,
             format!(
-                "{} is no host name: use letters, digits, `-` and dots",
+                "{} is not a host name: use letters, digits, `-` and dots",
                 Shown(name)
             ),
         ));

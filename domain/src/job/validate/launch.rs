@@ -148,7 +148,7 @@ pub(super) fn check_mounts(at: &str, volumes: &VolumeAsks, task: &Task, faults: 
             faults.push(Fault::new(
                 format!("{at} → destination"),
                 format!(
-                    "`{}` is no place in the task: name a directory such as \"/data\" or \"local/data\", without `..`",
+                    "`{}` is not a place in the task: name a directory such as \"/data\" or \"local/data\", without `..`",
                     mount.destination
                 ),
             ));

@@ -74,11 +74,7 @@ pub const JOB: &[Row] = &[
         "Payload",
         "give the payload to the dispatch (`muster job dispatch`)",
     ),
-    warned(
-        "ui",
-        "UI",
-        "is stored; there is no web interface that shows it",
-    ),
+    warned("ui", "UI", "is stored; no web interface shows it"),
     refused("vault", "", VAULT),
     refused("vault_namespace", "VaultNamespace", VAULT),
     refused("vault_token", "VaultToken", VAULT),
@@ -127,7 +123,7 @@ pub const TASK: &[Row] = &[
     refused(
         "secret",
         "Secrets",
-        "there is no secret provider; put the secret in a file on the node and mount it with a host `volume`",
+        "Muster has no secret provider; put the secret in a file on the node and mount it with a host `volume`",
     ),
     refused("service", "Services", LATER),
     refused("template", "Templates", LATER),

@@ -99,7 +99,7 @@ fn read_rule(mut rule: Block<'_>) -> PolicyRule {
             Some(peer) => peers.push(peer),
             None => rule.fault(
                 "Peers",
-                format!("`{text}` is no address such as 10.1.2.3 and no prefix such as 10.0.0.0/8"),
+                format!("`{text}` is neither an address such as 10.1.2.3 nor a prefix such as 10.0.0.0/8"),
             ),
         }
     }
