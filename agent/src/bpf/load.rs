@@ -6,6 +6,8 @@ use std::{
     io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use aya::{
@@ -21,6 +23,12 @@ use muster_ebpf_common::kernel::Facts;
 use thiserror::Error;
 
 use crate::bpf::{limits::VERIFIER_LOG_LINES_MAX, nat};
+
+/// The most attempts to load one program. libbpf makes five; other work of the thread can interrupt more than that.
+const LOAD_ATTEMPTS_MAX: u32 = 100;
+
+/// The pause before a program that was interrupted is loaded again.
+const LOAD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Programs on tracepoints, each with its tracepoint. The kernel keeps the first fifteen bytes of a program's name. By
 /// them the programs are told apart when their cost is measured.
@@ -251,7 +259,7 @@ fn pin_classifier(
     programs: &Path,
 ) -> Result<(), LoadProgramsError> {
     let program: &mut SchedClassifier = program_mut(ebpf, name)?;
-    program.load().map_err(|error| refused(name, error))?;
+    load_program(name, || program.load())?;
     pin_at(name, programs, |path| program.pin(path))
 }
 
@@ -311,9 +319,7 @@ fn attach_tracepoint(
     btf: &Btf,
 ) -> Result<FdLink, LoadProgramsError> {
     let program: &mut BtfTracePoint = program_mut(ebpf, name)?;
-    program
-        .load(tracepoint, btf)
-        .map_err(|error| refused(name, error))?;
+    load_program(name, || program.load(tracepoint, btf))?;
     program
         .attach()
         .and_then(|id| program.take_link(id))
@@ -331,7 +337,7 @@ fn attach_packets(
     cgroup: &File,
 ) -> Result<FdLink, LoadProgramsError> {
     let program: &mut CgroupSkb = program_mut(ebpf, name)?;
-    program.load().map_err(|error| refused(name, error))?;
+    load_program(name, || program.load())?;
     // A link always lets others attach beside it, and the kernel refuses to be told so.
     let link = program
         .attach(cgroup, direction, CgroupAttachMode::Single)
@@ -345,7 +351,7 @@ fn attach_call(
     cgroup: &File,
 ) -> Result<FdLink, LoadProgramsError> {
     let program: &mut CgroupSockAddr = program_mut(ebpf, name)?;
-    program.load().map_err(|error| refused(name, error))?;
+    load_program(name, || program.load())?;
     let link = program
         .attach(cgroup, CgroupAttachMode::Single)
         .and_then(|id| program.take_link(id));
@@ -367,7 +373,7 @@ where
 fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgramsError> {
     let name = CHARGE_RUNNING;
     let program: &mut RawTracePoint = program_mut(ebpf, name)?;
-    program.load().map_err(|error| refused(name, error))?;
+    load_program(name, || program.load())?;
     pin_at(name, programs, |path| program.pin(path))
 }
 
@@ -375,10 +381,9 @@ fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgra
 fn pin_walk_groups(ebpf: &mut Ebpf, btf: &Btf, programs: &Path) -> Result<(), LoadProgramsError> {
     let name = WALK_GROUPS;
     let program: &mut Iter = program_mut(ebpf, name)?;
-    match program.load("cgroup", btf) {
+    match load_program(name, || program.load("cgroup", btf)) {
         Ok(()) => pin_at(name, programs, |path| program.pin(path)),
         Err(error) => {
-            let error = refused(name, error);
             tracing::warn!(%error, "what groups know is read from their files");
             keep_reason(programs, name, "the kernel refused it")
         }
@@ -413,6 +418,33 @@ where
         .ok_or(LoadProgramsError::Missing { program: name })
 }
 
+/// Loads a program, and loads it again when the kernel was interrupted.
+fn load_program(
+    name: &'static str,
+    load: impl FnMut() -> Result<(), ProgramError>,
+) -> Result<(), LoadProgramsError> {
+    let is_interrupted = |error: &ProgramError| match error {
+        // The verifier ends with `EAGAIN` when a signal or task work waits for the thread.
+        ProgramError::LoadError { io_error, .. } => io_error.kind() == io::ErrorKind::WouldBlock,
+        _ => false,
+    };
+    repeat_interrupted(load, is_interrupted).map_err(|error| refused(name, error))
+}
+
+/// Calls `load` until it succeeds, fails for another reason or was interrupted [`LOAD_ATTEMPTS_MAX`] times.
+fn repeat_interrupted<E>(
+    mut load: impl FnMut() -> Result<(), E>,
+    is_interrupted: impl Fn(&E) -> bool,
+) -> Result<(), E> {
+    for _ in 1..LOAD_ATTEMPTS_MAX {
+        match load() {
+            Err(error) if is_interrupted(&error) => thread::sleep(LOAD_PAUSE),
+            loaded => return loaded,
+        }
+    }
+    load()
+}
+
 fn refused(program: &'static str, error: ProgramError) -> LoadProgramsError {
     match error {
         ProgramError::LoadError {
@@ -436,6 +468,52 @@ fn tail(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn is_interrupted(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+
+    #[test]
+    fn interrupted_load_is_repeated() {
+        let mut results = vec![
+            Ok(()),
+            Err(io::ErrorKind::WouldBlock.into()),
+            Err(io::ErrorKind::WouldBlock.into()),
+        ];
+
+        let loaded = repeat_interrupted(|| results.pop().unwrap(), is_interrupted);
+
+        assert!(loaded.is_ok(), "{loaded:?}");
+        assert!(results.is_empty());
+    }
+
+    #[test]
+    fn refused_load_is_not_repeated() {
+        let mut attempts = 0;
+        let load = || {
+            attempts += 1;
+            Err(io::ErrorKind::PermissionDenied.into())
+        };
+
+        let loaded = repeat_interrupted(load, is_interrupted);
+
+        assert!(loaded.is_err());
+        assert_eq!(attempts, 1);
+    }
+
+    #[test]
+    fn load_that_is_always_interrupted_fails() {
+        let mut attempts = 0;
+        let load = || {
+            attempts += 1;
+            Err(io::ErrorKind::WouldBlock.into())
+        };
+
+        let loaded = repeat_interrupted(load, is_interrupted);
+
+        assert!(loaded.is_err());
+        assert_eq!(attempts, LOAD_ATTEMPTS_MAX);
+    }
 
     #[test]
     fn end_of_verifier_log_is_kept() {
