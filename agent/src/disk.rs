@@ -80,7 +80,7 @@ pub(crate) enum Means {
 
 impl Means {
     /// The word in attributes and statistics.
-    pub(crate) fn word(&self) -> &'static str {
+    pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Quota => "quota",
             Self::Accounted { .. } => "accounted",
@@ -368,9 +368,9 @@ impl Disks {
                 "accounted",
                 "the allocation is older than the quota of its file system".to_owned(),
             ),
-            Means::Accounted { reason } => (means.word(), reason.clone()),
-            Means::Quota => (means.word(), String::new()),
-            Means::Off => (means.word(), "disk_enforcement = \"off\"".to_owned()),
+            Means::Accounted { reason } => (means.as_str(), reason.clone()),
+            Means::Quota => (means.as_str(), String::new()),
+            Means::Off => (means.as_str(), "disk_enforcement = \"off\"".to_owned()),
         };
         Some(AllocDisk {
             enforcement: enforcement.to_owned(),

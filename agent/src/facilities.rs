@@ -107,7 +107,7 @@ pub(crate) struct Facilities {
     /// A task whose memory or number of processes cannot be limited does not start.
     pub(crate) strict_limits: bool,
     /// A task that has a network starts although no eBPF program keeps it from anything.
-    pub(crate) allow_unfenced_tasks: bool,
+    pub(crate) allow_tasks_without_network_policy: bool,
     /// The destroyed allocations that are being deleted.
     pub(crate) trash: Arc<Trash>,
     /// The remains that drivers and the kernel did not let go of.

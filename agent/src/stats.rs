@@ -95,12 +95,12 @@ fn collection(facilities: &Facilities) -> NodeCollection {
         under_way: state.under_way as u64,
         refused: state.refused as u64,
         destroyed: destroyed
-            .map(|(reason, count)| (reason.word().to_owned(), count))
+            .map(|(reason, count)| (reason.as_str().to_owned(), count))
             .collect(),
         refusals: state.refusals,
         last: state
             .last
-            .map(|(at, reason)| (at, reason.word().to_owned())),
+            .map(|(at, reason)| (at, reason.as_str().to_owned())),
         deleting: (trash.waiting + trash.deleting) as u64,
         deleted_inodes: trash.deleted.inodes(),
         deleted_bytes: trash.deleted.bytes,

@@ -123,7 +123,7 @@ fn resolve(
     Ok(Mount {
         host_path: offer.path.clone(),
         readonly,
-        propagation_mode: propagation.word().to_owned(),
+        propagation_mode: propagation.as_str().to_owned(),
         selinux_label: selinux_label.clone(),
         ..Mount::default()
     })

@@ -164,9 +164,9 @@ fn lines(events: &Events) -> String {
 }
 
 fn describe(event: &Event) -> String {
-    let row = &event.payload[event.topic.word()];
+    let row = &event.payload[event.topic.as_str()];
     let text = |field: &str| output::clean(row[field].as_str().unwrap_or_default());
-    let (name, what) = match event.topic.word() {
+    let (name, what) = match event.topic.as_str() {
         "Allocation" => (
             text("Name"),
             format!("{} on {}", text("ClientStatus"), text("NodeName")),
@@ -189,7 +189,7 @@ fn describe(event: &Event) -> String {
     format!(
         "{:>8}  {:<10}{id}  {name}  {what}  ({})\n",
         event.index,
-        event.topic.word(),
+        event.topic.as_str(),
         output::clean(&event.event_type)
     )
 }

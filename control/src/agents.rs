@@ -389,7 +389,7 @@ pub(crate) async fn admit(
         Ok(Role::Agent) => None,
         Ok(role @ (Role::Operator | Role::Server)) => Some(format!(
             "the certificate of this {} does not speak for an agent",
-            role.word()
+            role.as_str()
         )),
         Err(error) => Some(error.to_string()),
     };

@@ -84,7 +84,7 @@ impl Outcome {
     pub(crate) const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::GivenUp];
 
     /// The name of the outcome in metrics.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Taken => "taken",
             Self::Failed => "failed",

@@ -97,7 +97,7 @@ impl Freed {
     #[must_use]
     pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = GcKind::ALL.into_iter();
-        let counts = counts.map(|kind| (kind.word().to_owned(), self.count(kind)));
+        let counts = counts.map(|kind| (kind.as_str().to_owned(), self.count(kind)));
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
@@ -155,7 +155,7 @@ impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (why, count)) in self.0.iter().enumerate() {
             let between = if at == 0 { "" } else { ", " };
-            write!(f, "{between}{count} {}", why.word())?;
+            write!(f, "{between}{count} {}", why.as_str())?;
         }
         Ok(())
     }

@@ -29,9 +29,9 @@ pub enum DesiredStatus {
 }
 
 impl DesiredStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
             Self::Stop => "stop",
@@ -58,9 +58,9 @@ pub enum ClientStatus {
 }
 
 impl ClientStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Running => "running",
@@ -330,9 +330,9 @@ pub enum TaskPhase {
 }
 
 impl TaskPhase {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Running => "running",
@@ -464,7 +464,7 @@ pub enum TaskEventKind {
 impl TaskEventKind {
     /// Nomad's word.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Received => "Received",
             Self::Setup => "Task Setup",

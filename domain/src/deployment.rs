@@ -22,9 +22,9 @@ pub enum DeploymentStatus {
 }
 
 impl DeploymentStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
             Self::Paused => "paused",

@@ -44,9 +44,9 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::JobRegister => "job-register",
             Self::JobDeregister => "job-deregister",
@@ -83,9 +83,9 @@ pub enum EvalStatus {
 }
 
 impl EvalStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Blocked => "blocked",
             Self::Pending => "pending",

@@ -244,7 +244,7 @@ impl JobBuilder {
     pub fn constraint(mut self, left: &str, operand: &str, right: &str) -> Self {
         self.0.constraints.push(Constraint {
             left: left.to_owned(),
-            operand: Operand::from_word(operand).expect("the fixture names a known operand"),
+            operand: Operand::from_name(operand).expect("the fixture names a known operand"),
             right: right.to_owned(),
         });
         self

@@ -66,9 +66,9 @@ impl JobType {
     /// Every type, in the order of the documentation.
     pub const ALL: [Self; 4] = [Self::Service, Self::Batch, Self::System, Self::SysBatch];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "service",
             Self::Batch => "batch",
@@ -77,10 +77,10 @@ impl JobType {
         }
     }
 
-    /// The type that `word` names.
+    /// The type named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
     /// Whether its instances run to their end, instead of for ever.
@@ -104,7 +104,7 @@ impl JobType {
 
 impl fmt::Display for JobType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -225,9 +225,9 @@ pub enum JobStatus {
 }
 
 impl JobStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Running => "running",

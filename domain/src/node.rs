@@ -245,9 +245,9 @@ pub enum NodeStatus {
 }
 
 impl NodeStatus {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Initializing => "initializing",
             Self::Ready => "ready",
@@ -267,9 +267,9 @@ pub enum Eligibility {
 }
 
 impl Eligibility {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Eligible => "eligible",
             Self::Ineligible => "ineligible",

@@ -113,9 +113,9 @@ impl OneOffState {
         }
     }
 
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
             Self::Running => "Running",
@@ -124,18 +124,18 @@ impl OneOffState {
         }
     }
 
-    /// The state that `word` names, in any case.
+    /// The state named `name`, in any case.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
-            .find(|state| state.word().eq_ignore_ascii_case(word))
+            .find(|state| state.as_str().eq_ignore_ascii_case(name))
     }
 }
 
 impl fmt::Display for OneOffState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -164,9 +164,9 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Preparing => "preparing",

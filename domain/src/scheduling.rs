@@ -13,21 +13,21 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Binpack => "binpack",
             Self::Spread => "spread",
         }
     }
 
-    /// The algorithm that `word` names.
+    /// The algorithm named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Binpack, Self::Spread]
             .into_iter()
-            .find(|algorithm| algorithm.word() == word)
+            .find(|algorithm| algorithm.as_str() == name)
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn check(tree: &Action) -> Result<(), String> {
                 "more than {ACTION_DEPTH_MAX} levels or {ACTIONS_MAX} actions"
             ));
         }
-        let word = action.word();
+        let word = action.as_str();
         match action {
             Action::Download(it) if it.from.is_empty() || it.to.is_empty() => {
                 return Err("a download action has no from or no to".to_owned());

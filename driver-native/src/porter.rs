@@ -42,7 +42,7 @@ pub(crate) enum Way {
 
 impl Way {
     /// The porter's first argument.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::In => "in",
             Self::Out => "out",

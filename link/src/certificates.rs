@@ -70,7 +70,7 @@ struct Files {
 
 impl Files {
     fn stamps(&self) -> Vec<Stamp> {
-        let word = self.role.word();
+        let word = self.role.as_str();
         [
             "ca.pem".to_owned(),
             format!("{word}.pem"),

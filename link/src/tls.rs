@@ -48,7 +48,7 @@ pub enum Role {
 impl Role {
     /// The first label of its certificate's name, and the stem of its files.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Agent => "agent",
             Self::Operator => "operator",
@@ -59,7 +59,7 @@ impl Role {
     /// The name in its certificate.
     #[must_use]
     pub fn dns_name(self, cluster: &str) -> String {
-        format!("{}.{cluster}.{DOMAIN}", self.word())
+        format!("{}.{cluster}.{DOMAIN}", self.as_str())
     }
 }
 
@@ -189,9 +189,9 @@ impl Identity {
     /// [`TlsError::Read`] and [`TlsError::Malformed`], naming the file.
     pub fn load(dir: &Path, role: Role) -> Result<Self, TlsError> {
         let authority = certificate(&dir.join("ca.pem"))?;
-        let leaf_path = dir.join(format!("{}.pem", role.word()));
+        let leaf_path = dir.join(format!("{}.pem", role.as_str()));
         let leaf = certificate(&leaf_path)?;
-        let key_path = dir.join(format!("{}.key", role.word()));
+        let key_path = dir.join(format!("{}.key", role.as_str()));
         let text = read(&key_path)?;
         let key = PrivateKeyDer::from_pem_slice(&text)
             .map_err(|error| malformed(&key_path, "private key", &error))?;
@@ -402,7 +402,7 @@ impl Authority {
             .signed_by(key, &self.issuer)
             .map_err(generate_error(&name))?;
         create(dir)?;
-        let file = |suffix: &str| dir.join(format!("{}.{suffix}", role.word()));
+        let file = |suffix: &str| dir.join(format!("{}.{suffix}", role.as_str()));
         write(&file("key"), &key.serialize_pem())?;
         write(&file("pem"), &leaf.pem())
     }

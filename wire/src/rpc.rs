@@ -243,9 +243,9 @@ pub enum LogStream {
 }
 
 impl LogStream {
-    /// The word used in file names and in the API.
+    /// The name used in file names and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",

@@ -32,7 +32,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Add => "ADD",
             Self::Del => "DEL",
@@ -62,7 +62,7 @@ impl<'a> Request<'a> {
         path: &[PathBuf],
     ) -> Self {
         let env = vec![
-            ("CNI_COMMAND", command.word().to_owned()),
+            ("CNI_COMMAND", command.as_str().to_owned()),
             ("CNI_CONTAINERID", alloc_id.to_string()),
             ("CNI_NETNS", namespace),
             ("CNI_IFNAME", DEVICE.to_owned()),
@@ -91,7 +91,7 @@ impl<'a> Request<'a> {
             list,
             runtime: &record.runtime,
             env: vec![
-                ("CNI_COMMAND", Command::Collect.word().to_owned()),
+                ("CNI_COMMAND", Command::Collect.as_str().to_owned()),
                 ("CNI_PATH", joined(path)),
             ],
             valid: Some(valid.collect()),

@@ -219,7 +219,7 @@ async fn collect(
         inodes,
         bytes,
         kept: kept
-            .map(|(reason, count)| (reason.word().to_owned(), count))
+            .map(|(reason, count)| (reason.as_str().to_owned(), count))
             .collect(),
     })
 }

@@ -97,7 +97,7 @@ pub struct AgentConfig {
     /// Tasks that have a network run although eBPF programs are absent, with an event that says so. Without the
     /// programs no task is kept from metadata, control plane and private ports. Such tasks are refused by default. A
     /// task for which somebody asks for a policy is refused in any case.
-    pub allow_unfenced_tasks: bool,
+    pub allow_tasks_without_network_policy: bool,
     /// Tasks may speak to servers as clients do, if their policies let them. A task that reaches a server's HTTP port
     /// has full control of the cluster.
     pub allow_api_from_tasks: bool,
@@ -144,7 +144,7 @@ impl AgentConfig {
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
             strict_limits: false,
-            allow_unfenced_tasks: false,
+            allow_tasks_without_network_policy: false,
             allow_api_from_tasks: false,
             oom_score_adj: None,
         }

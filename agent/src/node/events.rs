@@ -571,7 +571,7 @@ impl Node {
             if reason == GcReason::Forced {
                 facilities.trash.hurry();
             }
-            tracing::info!(%alloc_id, reason = reason.word(), "a finished allocation is destroyed");
+            tracing::info!(%alloc_id, reason = reason.as_str(), "a finished allocation is destroyed");
             if facilities.leftovers.has(alloc_id) {
                 self.release(alloc_id);
             } else {

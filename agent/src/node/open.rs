@@ -156,7 +156,7 @@ pub(super) async fn open(
         loans: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
-        allow_unfenced_tasks: config.allow_unfenced_tasks,
+        allow_tasks_without_network_policy: config.allow_tasks_without_network_policy,
         trash: Arc::new(trash),
         leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),
         destroys: Semaphore::new(config.gc.parallel_destroys.max(1)),

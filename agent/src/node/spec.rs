@@ -70,7 +70,7 @@ impl Parts {
             Engine::Epoll { .. } => add("io_uring", "false".to_owned()),
         };
         add("muster.log_engine", self.engine.to_string());
-        add("storage.quota", self.disks.word().to_owned());
+        add("storage.quota", self.disks.as_str().to_owned());
         if let Means::Accounted { reason } = &self.disks {
             add("storage.quota.reason", reason.clone());
         }

@@ -102,7 +102,9 @@ fn unfenced(
     let asked = asks(task.group(), task, rules);
     match reach {
         TaskReach::Itself => Ok(None),
-        _ if asked || (reach == TaskReach::Network && !facilities.allow_unfenced_tasks) => {
+        _ if asked
+            || (reach == TaskReach::Network && !facilities.allow_tasks_without_network_policy) =>
+        {
             let what = if asked {
                 "the task's network policy cannot be enforced"
             } else {
@@ -110,7 +112,7 @@ fn unfenced(
             };
             let (alone, allow) = (
                 "network mode `none`",
-                "`client { allow_unfenced_tasks = true }` in the agent's configuration",
+                "`client { allow_tasks_without_network_policy = true }` in the agent's configuration",
             );
             let way = if asked {
                 format!("mend that (`muster doctor`), run the task elsewhere, or give it {alone}")

@@ -32,7 +32,7 @@ pub(crate) enum OpenStreamsError {
 
 /// The name of a stream: that of its FIFO, and of its files without their number.
 pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
-    format!("{task}.{}", stream.word())
+    format!("{task}.{}", stream.as_str())
 }
 
 impl Streams {

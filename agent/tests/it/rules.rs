@@ -461,7 +461,7 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
         let said = task.events.iter().any(|event| {
             [
                 "no eBPF programs",
-                "`client { allow_unfenced_tasks = true }`",
+                "`client { allow_tasks_without_network_policy = true }`",
             ]
             .iter()
             .all(|words| event.message.contains(words))
@@ -485,7 +485,7 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
     agent.leave().await;
 
     let mut config = machine.config(&server);
-    config.allow_unfenced_tasks = true;
+    config.allow_tasks_without_network_policy = true;
     let agent = Agent::start(config).await.unwrap();
     let alloc_id = server.place(batch(7, "true").build()).await;
     let task = server.status(alloc_id, ClientStatus::Complete).await;
@@ -507,11 +507,11 @@ async fn agent_with_mocks(
     machine: &Machine,
     server: &FakeServer,
     host: &MockHost,
-    allow_unfenced_tasks: bool,
+    allow_tasks_without_network_policy: bool,
 ) -> Agent {
     let mut config = machine.config(server);
     config.driver_command.clear();
-    config.allow_unfenced_tasks = allow_unfenced_tasks;
+    config.allow_tasks_without_network_policy = allow_tasks_without_network_policy;
     let mock = || MockDriver::on(host.clone());
     let drivers = [
         ("silent", mock()),

@@ -26,7 +26,7 @@ pub(crate) fn rule(
     peer: &str,
     port: u16,
 ) -> PolicyRule {
-    let name = format!("{}-{}", action.word(), protocol.word());
+    let name = format!("{}-{}", action.as_str(), protocol.as_str());
     let ports = PortRange {
         first: port,
         last: port,

@@ -27,7 +27,7 @@ pub struct EligibilityArgs {
 }
 
 impl EligibilityArgs {
-    fn word(&self) -> &'static str {
+    fn as_str(&self) -> &'static str {
         if self.enable {
             "eligible"
         } else {
@@ -55,7 +55,7 @@ pub(super) fn run(client: &Client, json: bool, args: &EligibilityArgs) -> CliRes
         let path = format!("/v1/node/{}/eligibility", node.id);
         let request = EligibilityRequest {
             node_id: node.id.clone(),
-            eligibility: args.word().to_owned(),
+            eligibility: args.as_str().to_owned(),
         };
         answers.push(client.put(&path, &request)?);
         if !json {
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_node_is_made_eligible_or_not() {
-        assert_eq!(read("--enable n").unwrap().word(), "eligible");
-        assert_eq!(read("--disable n").unwrap().word(), "ineligible");
+        assert_eq!(read("--enable n").unwrap().as_str(), "eligible");
+        assert_eq!(read("--disable n").unwrap().as_str(), "ineligible");
     }
 
     #[test]

@@ -115,8 +115,8 @@ fn ca(json: bool, args: &CaArgs) -> CliResult {
 fn cert(json: bool, args: &CertArgs) -> CliResult {
     let (role, subject) = subject(args)?;
     let files = [
-        format!("{}.key", role.word()),
-        format!("{}.pem", role.word()),
+        format!("{}.key", role.as_str()),
+        format!("{}.pem", role.as_str()),
     ];
     refuse_to_overwrite(&args.out, &[&files[0], &files[1]])?;
     let authority = Authority::load(&args.ca).map_err(failed)?;
@@ -133,7 +133,7 @@ fn cert(json: bool, args: &CertArgs) -> CliResult {
     if json {
         output::print_json(&json!({
             "Cluster": authority.cluster(),
-            "Role": role.word(),
+            "Role": role.as_str(),
             "Name": args.name,
             "Days": args.days,
             "Certificate": args.out.join(&files[1]),

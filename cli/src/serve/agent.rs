@@ -196,7 +196,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     config.gc = file.gc;
     config.disk = file.disk;
     config.oom_score_adj = Some(file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
-    config.allow_unfenced_tasks = file.allow_unfenced_tasks;
+    config.allow_tasks_without_network_policy = file.allow_tasks_without_network_policy;
     config.allow_api_from_tasks = file.allow_api_from_tasks;
     config.chroot_env.clone_from(&file.chroot_env);
     config.users = file.users;

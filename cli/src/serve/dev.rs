@@ -40,7 +40,7 @@ pub struct DevArgs {
     /// Run tasks with a network also where eBPF does not load. Nothing keeps them from the cloud's metadata and the
     /// servers then.
     #[arg(long)]
-    pub allow_unfenced_tasks: bool,
+    pub allow_tasks_without_network_policy: bool,
 }
 
 /// Runs a server and an agent until SIGTERM or SIGINT, then stops every task and cleans up.
@@ -117,7 +117,7 @@ async fn start_agent(args: &DevArgs, dir: &Path, server: SocketAddr) -> Result<A
         driver_command(raise_open_files())?,
     );
     "dev".clone_into(&mut config.name);
-    config.allow_unfenced_tasks = args.allow_unfenced_tasks;
+    config.allow_tasks_without_network_policy = args.allow_tasks_without_network_policy;
     // Whoever may talk to a dev cluster is on this machine already.
     let native = config.plugins.entry("native".to_owned()).or_default();
     native.config = serde_json::json!({ "allow_raw": true, "allow_local_transfers": true });

@@ -61,7 +61,7 @@ pub enum NoDataError {
     #[error("node {0} of the former allocation is purged")]
     Purged(NodeId),
     /// The other's node is out of reach.
-    #[error("node {node_id} of the former allocation is {}", status.word())]
+    #[error("node {node_id} of the former allocation is {}", status.as_str())]
     OutOfReach {
         /// The node.
         node_id: NodeId,
@@ -69,7 +69,7 @@ pub enum NoDataError {
         status: NodeStatus,
     },
     /// The other was given up when its node was out of reach: it may have run since.
-    #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.word())]
+    #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.as_str())]
     GivenUp {
         /// The other.
         previous: AllocId,

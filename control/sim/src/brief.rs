@@ -15,12 +15,12 @@ pub fn command(command: &Command) -> String {
         Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
         Command::SetNodeStatus {
             node_id, status, ..
-        } => format!("node {} {}", node(*node_id), status.word()),
+        } => format!("node {} {}", node(*node_id), status.as_str()),
         Command::SetEligibility {
             node_id,
             eligibility,
             ..
-        } => format!("node {} {}", node(*node_id), eligibility.word()),
+        } => format!("node {} {}", node(*node_id), eligibility.as_str()),
         Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
         Command::DeregisterJob { key, purge, .. } => format!("stop {key} purge {purge}"),
         Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
@@ -120,7 +120,7 @@ fn node_reports(node_id: NodeId, reports: &[AllocReport]) -> String {
     let words: Vec<String> = reports
         .iter()
         .map(|report| {
-            let (id, status) = (report.alloc_id.short(), report.client_status.word());
+            let (id, status) = (report.alloc_id.short(), report.client_status.as_str());
             format!("{id} {status}")
         })
         .collect();
@@ -156,8 +156,8 @@ pub fn alloc(alloc: AllocView<'_>) -> String {
         alloc.id().short(),
         alloc.name_index(),
         alloc.job().version,
-        alloc.desired().word(),
-        alloc.client_status().word(),
+        alloc.desired().as_str(),
+        alloc.client_status().as_str(),
         alloc.previous().map(|id| id.short()),
         alloc.next().map(|id| id.short()),
     )

@@ -62,7 +62,7 @@ impl Bug {
 
     /// The word used on the command line.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::CommitWithoutQuorum => "commit-without-quorum",
             Self::AckBeforeSync => "ack-before-sync",
@@ -82,9 +82,9 @@ impl Bug {
         }
     }
 
-    /// The bug that `word` names.
+    /// The bug named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|bug| bug.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| bug.as_str() == name)
     }
 }

@@ -129,8 +129,8 @@ fn servers(count: u64) -> Result<usize, String> {
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
-    let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::word).collect();
-    Bug::from_word(name).ok_or_else(|| format!("--bug: `{name}`: use one of {}", names.join(", ")))
+    let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::as_str).collect();
+    Bug::from_name(name).ok_or_else(|| format!("--bug: `{name}`: use one of {}", names.join(", ")))
 }
 
 fn main() -> ExitCode {
@@ -203,6 +203,6 @@ fn tell_faults(args: &Args, seed: u64, report: &Report) {
     let long = if args.long { " --long" } else { "" };
     let bug = args
         .bug
-        .map_or(String::new(), |bug| format!(" -- --bug {}", bug.word()));
+        .map_or(String::new(), |bug| format!(" -- --bug {}", bug.as_str()));
     println!("again: cargo xtask sim --seed {seed} --servers {servers}{long}{bug}");
 }

@@ -118,7 +118,7 @@ fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
     for eval in state.evals().pending() {
         let name = format!("evaluation {} of {}", eval.id.short(), eval.job);
         if eval.status != EvalStatus::Blocked {
-            unrest.push(format!("{name} is {}", eval.status.word()));
+            unrest.push(format!("{name} is {}", eval.status.as_str()));
             continue;
         }
         let plan = scheduler::schedule(state, eval, eval.modify_time).plan;
@@ -132,7 +132,7 @@ fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
 fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
     for row in state.deployments().iter() {
         if state.jobs().get(&row.job).is_none() {
-            let status = row.status.word();
+            let status = row.status.as_str();
             unrest.push(format!(
                 "deployment {} is {status}, and its job {} is gone",
                 row.id, row.job
@@ -168,7 +168,7 @@ fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
         .collect();
     for alloc in state.allocs_on(&host.spec.id) {
         if !alloc.is_terminal() && alloc.client_status() != ClientStatus::Running {
-            let (id, status) = (alloc.id().short(), alloc.client_status().word());
+            let (id, status) = (alloc.id().short(), alloc.client_status().as_str());
             let is = host.describe(alloc.id());
             unrest.push(format!("{name}: {id} is said to be {status}: {is}"));
         }

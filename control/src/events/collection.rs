@@ -120,7 +120,7 @@ impl Collection {
             freed: self.freed.by_kind(),
             bytes: self.freed.bytes,
             kept: kept
-                .map(|(why, count)| (why.word().to_owned(), count))
+                .map(|(why, count)| (why.as_str().to_owned(), count))
                 .collect(),
         }
     }

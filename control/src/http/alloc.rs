@@ -106,7 +106,7 @@ fn garbage_collection(outlook: GcOutlook, now: Timestamp) -> GarbageCollection {
     let kept = |why: GcKept, eligible_at| GarbageCollection {
         eligible: false,
         eligible_at,
-        kept: why.word().to_owned(),
+        kept: why.as_str().to_owned(),
         reason: why.text().to_owned(),
     };
     match outlook {

@@ -37,7 +37,7 @@ async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
                             .is_none_or(|job_id| eval.job.job_id == job_id)
                         && asked
                             .text("status")
-                            .is_none_or(|status| eval.status.word() == status)
+                            .is_none_or(|status| eval.status.as_str() == status)
                 });
             for eval in shown {
                 page.push(&eval.id.to_string(), || {

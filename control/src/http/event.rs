@@ -95,7 +95,7 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
 }
 
 fn unknown_topic(word: &str) -> ApiError {
-    let known = Topic::ALL.map(Topic::word).join(", ");
+    let known = Topic::ALL.map(Topic::as_str).join(", ");
     ApiError::Malformed(format!(
         "Invalid topic: `{word}` is none of {known}, {ALL}; write TOPIC or TOPIC:NAME"
     ))

@@ -142,7 +142,7 @@ async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: I
 /// `freed` is what was done; without it the survey says what would be.
 fn report(freed: Option<Freed>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcReport {
     let state = survey.counts.iter().map(|(kind, count)| GcCount {
-        kind: kind.word().to_owned(),
+        kind: kind.as_str().to_owned(),
         freed: freed.map_or(count.freed, |freed| freed.count(*kind)),
         kept: count.kept.iter().map(kept).collect(),
     });

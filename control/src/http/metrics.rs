@@ -113,7 +113,7 @@ fn callbacks(totals: &callback::Totals) -> impl Iterator<Item = Sample> {
     Outcome::ALL.into_iter().map(|outcome| Sample {
         name: "muster_task_callbacks_total",
         help: "Completion callbacks of one-off tasks that this server made, by outcome.",
-        label: Some(("outcome", outcome.word().to_owned())),
+        label: Some(("outcome", outcome.as_str().to_owned())),
         value: totals.of(outcome) as f64,
     })
 }
@@ -136,7 +136,7 @@ fn collections(read: &garbage::Read) -> Vec<Sample> {
         .map(|(kind, count)| Sample {
             name: "muster_gc_freed_total",
             help: "Objects that this server's collections have freed, while it led, and jobs that were purged through it.",
-            label: Some(("kind", kind.word().to_owned())),
+            label: Some(("kind", kind.as_str().to_owned())),
             value: count as f64,
         })
         .collect();
@@ -144,7 +144,7 @@ fn collections(read: &garbage::Read) -> Vec<Sample> {
     samples.extend(kept.map(|(why, count)| Sample {
         name: "muster_gc_kept",
         help: "Objects that its last round looked at and kept: of what is over, and what belongs to it.",
-        label: Some(("reason", why.word().to_owned())),
+        label: Some(("reason", why.as_str().to_owned())),
         value: count as f64,
     }));
     let numbers = [
@@ -213,33 +213,33 @@ fn count(state: &State) -> Vec<Sample> {
     table(
         "muster_nodes",
         "Nodes by status.",
-        &mut state.nodes().iter().map(|node| node.status.word()),
+        &mut state.nodes().iter().map(|node| node.status.as_str()),
     );
     table(
         "muster_jobs",
         "Jobs by status.",
-        &mut state.jobs().iter().map(|job| job.status.word()),
+        &mut state.jobs().iter().map(|job| job.status.as_str()),
     );
     table(
         "muster_evals",
         "Evaluations by status.",
-        &mut state.evals().iter().map(|eval| eval.status.word()),
+        &mut state.evals().iter().map(|eval| eval.status.as_str()),
     );
     table(
         "muster_deployments",
         "Deployments by status.",
-        &mut state.deployments().iter().map(|row| row.status.word()),
+        &mut state.deployments().iter().map(|row| row.status.as_str()),
     );
     table(
         "muster_tasks",
         "One-off tasks by what happens to them.",
-        &mut state.one_offs().iter().map(|row| row.phase.word()),
+        &mut state.one_offs().iter().map(|row| row.phase.as_str()),
     );
     let allocs = state.allocs().by_client_status().into_iter();
     samples.extend(allocs.map(|(status, count)| Sample {
         name: "muster_allocs",
         help: "Allocations by client status.",
-        label: Some(("status", status.word().to_owned())),
+        label: Some(("status", status.as_str().to_owned())),
         value: count as f64,
     }));
     samples.push(Sample::one(

@@ -48,7 +48,7 @@ impl Wanted {
     fn read(query: &Query) -> Result<Self, ApiError> {
         let text = |name| query.text(name).map(ToOwned::to_owned);
         let state = query.text("state").map(|word| {
-            OneOffState::from_word(word).ok_or_else(|| {
+            OneOffState::from_name(word).ok_or_else(|| {
                 ApiError::Malformed(format!(
                     "Invalid state: `{word}` is none of Pending, Running, Completed, Resolving"
                 ))

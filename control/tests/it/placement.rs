@@ -145,7 +145,7 @@ async fn a_job_that_waits_is_placed_when_a_node_comes() {
             state
                 .evals()
                 .of_job(&JobKey::in_default("web"))
-                .any(|eval| eval.status.word() == "blocked")
+                .any(|eval| eval.status.as_str() == "blocked")
         })
         .await;
 

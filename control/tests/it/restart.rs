@@ -51,7 +51,7 @@ async fn restart_keeps_jobs() {
             state
                 .evals()
                 .pending()
-                .all(|eval| eval.status.word() == "blocked")
+                .all(|eval| eval.status.as_str() == "blocked")
         })
         .await;
     let dir = first.shutdown().await;
@@ -97,7 +97,7 @@ async fn snapshot_and_log_together_restore_the_state() {
             state
                 .evals()
                 .pending()
-                .all(|eval| eval.status.word() == "blocked")
+                .all(|eval| eval.status.as_str() == "blocked")
         })
         .await;
     let dir = first.shutdown().await;

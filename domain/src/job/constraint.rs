@@ -59,9 +59,9 @@ impl Operand {
         Self::DistinctProperty,
     ];
 
-    /// The canonical word.
+    /// The canonical name.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Equal => "=",
             Self::NotEqual => "!=",
@@ -81,21 +81,21 @@ impl Operand {
         }
     }
 
-    /// The operand that `word` names.
+    /// The operand named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
             "==" | "is" | "" => Some(Self::Equal),
             "not" => Some(Self::NotEqual),
             "set_contains_all" => Some(Self::SetContainsAll),
-            word => Self::ALL.into_iter().find(|known| known.word() == word),
+            _ => Self::ALL.into_iter().find(|known| known.as_str() == name),
         }
     }
 }
 
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 

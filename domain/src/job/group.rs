@@ -167,21 +167,21 @@ pub enum RestartMode {
 }
 
 impl RestartMode {
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Delay => "delay",
             Self::Fail => "fail",
         }
     }
 
-    /// The mode that `word` names.
+    /// The mode named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Delay, Self::Fail]
             .into_iter()
-            .find(|mode| mode.word() == word)
+            .find(|mode| mode.as_str() == name)
     }
 }
 
@@ -211,9 +211,9 @@ pub struct CniNetwork {
 pub const CNI_MODE_PREFIX: &str = "cni/";
 
 impl NetworkMode {
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(&self) -> Cow<'static, str> {
+    pub fn as_str(&self) -> Cow<'static, str> {
         match self {
             Self::Host => Cow::Borrowed("host"),
             Self::Bridge => Cow::Borrowed("bridge"),
@@ -222,10 +222,10 @@ impl NetworkMode {
         }
     }
 
-    /// The mode that `word` names; a CNI network without arguments.
+    /// The mode named `name`; a CNI network without arguments.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        if let Some(name) = word.strip_prefix(CNI_MODE_PREFIX) {
+    pub fn from_name(name: &str) -> Option<Self> {
+        if let Some(name) = name.strip_prefix(CNI_MODE_PREFIX) {
             return Some(Self::Cni(CniNetwork {
                 name: name.to_owned(),
                 args: BTreeMap::new(),
@@ -233,7 +233,7 @@ impl NetworkMode {
         }
         [Self::Host, Self::Bridge, Self::None]
             .into_iter()
-            .find(|mode| mode.word() == word)
+            .find(|mode| mode.as_str() == name)
     }
 
     /// The CNI network, if it is one.

@@ -37,9 +37,9 @@ impl PayloadUse {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Optional, Self::Required, Self::Forbidden];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Optional => "optional",
             Self::Required => "required",
@@ -47,10 +47,10 @@ impl PayloadUse {
         }
     }
 
-    /// The use that `word` names.
+    /// The use named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 }
 
@@ -134,9 +134,9 @@ impl Propagation {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Private, Self::HostToTask, Self::Bidirectional];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Private => "private",
             Self::HostToTask => "host-to-task",
@@ -144,9 +144,9 @@ impl Propagation {
         }
     }
 
-    /// The value that `word` names.
+    /// The value named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 }

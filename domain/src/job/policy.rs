@@ -82,21 +82,21 @@ pub enum PolicyAction {
 }
 
 impl PolicyAction {
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
             Self::Deny => "deny",
         }
     }
 
-    /// The action that `word` names.
+    /// The action named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Allow, Self::Deny]
             .into_iter()
-            .find(|action| action.word() == word)
+            .find(|action| action.as_str() == name)
     }
 }
 
@@ -141,9 +141,9 @@ impl PolicyProtocol {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::All, Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::All => "all",
             Self::Tcp => "tcp",
@@ -153,10 +153,10 @@ impl PolicyProtocol {
         }
     }
 
-    /// The protocols that `word` names.
+    /// The protocols named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == name)
     }
 
     fn has_ports(self) -> bool {
@@ -226,7 +226,7 @@ impl PolicyRule {
             icmp_code,
             log: _,
         } = self;
-        let word = protocol.word();
+        let word = protocol.as_str();
         let is_v4 = |peer: &IpNet| peer.addr().is_ipv4();
         if name.is_empty() {
             return Some("has no name".to_owned());

@@ -115,21 +115,21 @@ pub enum LogOverflow {
 }
 
 impl LogOverflow {
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Block => "block",
             Self::Drop => "drop",
         }
     }
 
-    /// The value that `word` names.
+    /// The value named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Block, Self::Drop]
             .into_iter()
-            .find(|overflow| overflow.word() == word)
+            .find(|overflow| overflow.as_str() == name)
     }
 }
 
@@ -178,9 +178,9 @@ impl LifecycleHook {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Prestart, Self::Poststart, Self::Poststop];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Prestart => "prestart",
             Self::Poststart => "poststart",
@@ -188,10 +188,10 @@ impl LifecycleHook {
         }
     }
 
-    /// The hook that `word` names.
+    /// The hook named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|hook| hook.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hook| hook.as_str() == name)
     }
 }
 

@@ -22,9 +22,9 @@ impl HealthCheck {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Checks, Self::TaskStates, Self::Manual];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Checks => "checks",
             Self::TaskStates => "task_states",
@@ -32,10 +32,10 @@ impl HealthCheck {
         }
     }
 
-    /// The check that `word` names.
+    /// The check named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.as_str() == name)
     }
 }
 
@@ -120,9 +120,9 @@ impl DelayFunction {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Constant, Self::Exponential, Self::Fibonacci];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Constant => "constant",
             Self::Exponential => "exponential",
@@ -130,12 +130,12 @@ impl DelayFunction {
         }
     }
 
-    /// The function that `word` names.
+    /// The function named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
-            .find(|function| function.word() == word)
+            .find(|function| function.as_str() == name)
     }
 }
 
@@ -217,9 +217,9 @@ impl ReconcileStrategy {
         Self::KeepReplacement,
     ];
 
-    /// The word used in job files and in the API.
+    /// The name used in job files and in the API.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::BestScore => "best_score",
             Self::LongestRunning => "longest_running",
@@ -228,10 +228,10 @@ impl ReconcileStrategy {
         }
     }
 
-    /// The strategy that `word` names.
+    /// The strategy named `name`.
     #[must_use]
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.word() == word)
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
 }
 

@@ -566,7 +566,7 @@ fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fau
         options,
     } = dns;
     if !mode.is_own() {
-        let word = mode.word();
+        let word = mode.as_str();
         let reason = format!(
             "does not go with mode `{word}`, whose tasks see the machine's /etc/resolv.conf: use `bridge` or `cni/NAME`"
         );

@@ -27,7 +27,7 @@ pub enum GcReason {
 impl GcReason {
     /// For logs and events.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Forced => "forced",
             Self::Removed => "removed by the control plane",
@@ -56,7 +56,7 @@ pub enum KeptReason {
 impl KeptReason {
     /// The reason as words for a human reader.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "not finished",
             Self::Untold => "its end is not yet known to the servers",

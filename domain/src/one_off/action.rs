@@ -34,9 +34,9 @@ pub enum Action {
 }
 
 impl Action {
-    /// The word used in the API.
+    /// The name used in the API.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Download(_) => "download",
             Self::Upload(_) => "upload",

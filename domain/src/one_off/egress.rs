@@ -271,7 +271,7 @@ impl EgressRule {
         PolicyRule {
             name: format!("egress_rules[{ordinal}]"),
             action: PolicyAction::Allow,
-            protocol: PolicyProtocol::from_word(protocol).unwrap_or(PolicyProtocol::All),
+            protocol: PolicyProtocol::from_name(protocol).unwrap_or(PolicyProtocol::All),
             peers: each
                 .filter_map(|text| Destination::read(text.trim()))
                 .flat_map(Destination::nets)

@@ -287,7 +287,7 @@ fn constraints(definition: &Definition) -> Vec<Constraint> {
         all.push(condition(&left, Operand::IsSet, String::new()));
     }
     all.extend(definition.constraints.iter().filter_map(|it| {
-        let operand = Operand::from_word(&it.operator)?;
+        let operand = Operand::from_name(&it.operator)?;
         Some(condition(&it.attribute, operand, it.value.clone()))
     }));
     all

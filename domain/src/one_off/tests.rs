@@ -612,7 +612,7 @@ fn rules_for_some_destinations_become_a_policy() {
             format!(
                 "{} {} {peers} [{ports}] {:?} {:?} {}",
                 rule.name,
-                rule.protocol.word(),
+                rule.protocol.as_str(),
                 rule.icmp_type,
                 rule.icmp_code,
                 rule.log

@@ -156,7 +156,7 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
         wrong("priority", format!("{priority} is outside 1 to {max}"));
     }
     for condition in constraints {
-        match Operand::from_word(&condition.operator) {
+        match Operand::from_name(&condition.operator) {
             None => wrong(
                 "constraints",
                 format!("operator `{}` is unknown", condition.operator),
@@ -284,7 +284,7 @@ fn check_tree(action: &Action, wrong: &mut impl FnMut(&str, String)) {
 fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
     let mut needs = |field: &str, value: &str| {
         if value.is_empty() {
-            wrong(field, format!("is missing in a {} action", action.word()));
+            wrong(field, format!("is missing in a {} action", action.as_str()));
         }
     };
     match action {
@@ -326,7 +326,10 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
         Action::EmitProgress(_) | Action::Try(_) => {}
         Action::Parallel(all) | Action::Serial(all) | Action::Codependent(all) => {
             if all.actions.is_empty() {
-                wrong("actions", format!("is empty in a {} action", action.word()));
+                wrong(
+                    "actions",
+                    format!("is empty in a {} action", action.as_str()),
+                );
             }
         }
     }

@@ -432,7 +432,7 @@ impl Work {
             node: &self.node,
             cgroup: self.life.cgroup.as_ref(),
             command: &porter::NAME.to_string_lossy(),
-            args: &[way.word().to_owned(), path.to_owned()],
+            args: &[way.as_str().to_owned(), path.to_owned()],
             own: Some(self.node.porter()?),
             streams,
             terminal: None,

@@ -28,7 +28,7 @@ impl Resumed {
     /// The noted action of `tree`, if it runs and the tree can go on from it.
     pub(super) fn find(tree: &Action, noted: &Noted) -> Option<Self> {
         let (pid, start_ticks) = noted.process?;
-        if !leads_to(tree, tree.word(), &noted.at) || !tells_exits() {
+        if !leads_to(tree, tree.as_str(), &noted.at) || !tells_exits() {
             return None;
         }
         let process = Process::find(pid, start_ticks).ok()?;
@@ -54,13 +54,13 @@ impl Resumed {
 
 /// Whether `action`, whose place is `here`, is the program at `at` or leads to it by kinds that can go on.
 fn leads_to(action: &Action, here: &str, at: &str) -> bool {
-    let child = |action: &Action| leads_to(action, &format!("{here}.{}", action.word()), at);
+    let child = |action: &Action| leads_to(action, &format!("{here}.{}", action.as_str()), at);
     match action {
         Action::Run(_) => here == at,
         Action::Try(it) => child(&it.action),
         Action::EmitProgress(it) => child(&it.action),
         Action::Serial(all) => all.actions.iter().enumerate().any(|(index, action)| {
-            leads_to(action, &format!("{here}[{index}].{}", action.word()), at)
+            leads_to(action, &format!("{here}[{index}].{}", action.as_str()), at)
         }),
         Action::Download(_)
         | Action::Upload(_)
@@ -78,7 +78,7 @@ mod tests {
 
     fn leads(tree: &Value, at: &str) -> bool {
         let tree: Action = serde_json::from_value(tree.clone()).unwrap();
-        leads_to(&tree, tree.word(), at)
+        leads_to(&tree, tree.as_str(), at)
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) async fn carry_out(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let root = Step {
-        at: tree.word().to_owned(),
+        at: tree.as_str().to_owned(),
         source: if log_source.is_empty() {
             DEFAULT_SOURCE.to_owned()
         } else {
@@ -137,14 +137,14 @@ fn source_of(action: &Action) -> &str {
 impl Step {
     fn child(&self, action: &Action) -> Self {
         Self {
-            at: format!("{}.{}", self.at, action.word()),
+            at: format!("{}.{}", self.at, action.as_str()),
             ..self.clone()
         }
     }
 
     fn nth(&self, index: usize, action: &Action) -> Self {
         Self {
-            at: format!("{}[{index}].{}", self.at, action.word()),
+            at: format!("{}[{index}].{}", self.at, action.as_str()),
             ..self.clone()
         }
     }

@@ -106,7 +106,7 @@ impl Flavour {
     const ALL: [Self; 4] = [Self::Pack, Self::Spread, Self::Affinity, Self::Preempt];
 
     /// How its metrics begin.
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Pack => "plan",
             Self::Spread => "spread",
@@ -234,7 +234,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             if is_slow {
                 tell(base, case, &done, 1, &mut costs, &mut tally)?;
             } else {
-                costs.insert((case.shape(), flavour.word(), fleet.nodes), done.nanos());
+                costs.insert((case.shape(), flavour.as_str(), fleet.nodes), done.nanos());
                 cases.push((base, case));
             }
         }
@@ -277,7 +277,7 @@ fn tell(
     costs: &mut Costs,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
-    let (word, shape, nodes) = (case.flavour.word(), case.shape(), case.nodes);
+    let (word, shape, nodes) = (case.flavour.as_str(), case.shape(), case.nodes);
     let of_case = format!("{shape}_on_{nodes}");
     let rate = |time: Duration| ours.placements / time.as_secs_f64();
     let cost = format!("{word}_cost_{of_case}");

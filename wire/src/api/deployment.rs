@@ -88,7 +88,7 @@ impl From<&domain::Deployment> for Deployment {
             job_create_index: job_create_index.0,
             is_multiregion: false,
             task_groups: groups.collect(),
-            status: status.word().to_owned(),
+            status: status.as_str().to_owned(),
             status_description: status_description.clone(),
             create_index: create_index.0,
             modify_index: modify_index.0,

@@ -48,7 +48,7 @@ impl Topic {
 
     /// Its name.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Job => "Job",
             Self::Allocation => "Allocation",
@@ -64,7 +64,7 @@ impl Topic {
     /// The topic called `word`.
     #[must_use]
     pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|topic| topic.word() == word)
+        Self::ALL.into_iter().find(|topic| topic.as_str() == word)
     }
 }
 
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn topics_are_found_by_their_names() {
         for topic in Topic::ALL {
-            assert_eq!(Topic::named(topic.word()), Some(topic));
+            assert_eq!(Topic::named(topic.as_str()), Some(topic));
             let json = serde_json::to_string(&topic).unwrap();
-            assert_eq!(json, format!("\"{}\"", topic.word()));
+            assert_eq!(json, format!("\"{}\"", topic.as_str()));
         }
         assert_eq!(Topic::named("job"), None);
     }

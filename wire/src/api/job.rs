@@ -129,7 +129,7 @@ impl Job {
             namespace: namespace.clone(),
             id: id.clone(),
             name: name.clone(),
-            job_type: job_type.word().to_owned(),
+            job_type: job_type.as_str().to_owned(),
             priority: *priority,
             datacenters: datacenters.clone(),
             node_pool: node_pool.clone(),
@@ -179,7 +179,7 @@ impl Job {
     pub fn from_job(job: &domain::Job) -> Self {
         Self {
             stop: job.stop,
-            status: job.status.word().to_owned(),
+            status: job.status.as_str().to_owned(),
             modify_index: job.modify_index.0,
             ..Self::from_version_of(job, &job.current)
         }
@@ -232,7 +232,7 @@ impl From<&domain::Constraint> for Constraint {
         Self {
             left: constraint.left.clone(),
             right: constraint.right.clone(),
-            operand: constraint.operand.word().to_owned(),
+            operand: constraint.operand.as_str().to_owned(),
         }
     }
 }
@@ -340,7 +340,7 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
     } = network;
     let (reserved_ports, dynamic_ports) = asked_ports(ports);
     Network {
-        mode: mode.word().into_owned(),
+        mode: mode.as_str().into_owned(),
         cni: mode.cni().map(Cni::from),
         reserved_ports,
         dynamic_ports,
@@ -370,7 +370,7 @@ impl From<&domain::RestartPolicy> for RestartPolicy {
             attempts: policy.attempts,
             interval: nanos(policy.interval),
             delay: nanos(policy.delay),
-            mode: policy.mode.word().to_owned(),
+            mode: policy.mode.as_str().to_owned(),
             render_templates: false,
         }
     }
@@ -519,7 +519,7 @@ impl From<domain::LogConfig> for LogConfig {
             on_full,
         } = logs;
         let said = |overflow: domain::LogOverflow| {
-            (overflow != domain::LogOverflow::default()).then(|| overflow.word().to_owned())
+            (overflow != domain::LogOverflow::default()).then(|| overflow.as_str().to_owned())
         };
         Self {
             disabled: false,

@@ -118,8 +118,8 @@ impl NodeListStub {
             node_pool: spec.pool.clone(),
             version: spec.version.clone(),
             drain: node.drain.is_some(),
-            scheduling_eligibility: node.eligibility.word().to_owned(),
-            status: node.status.word().to_owned(),
+            scheduling_eligibility: node.eligibility.as_str().to_owned(),
+            status: node.status.as_str().to_owned(),
             drivers: drivers(node),
             node_resources: resources.then(|| NodeResources::new(spec)),
             reserved_resources: resources.then(|| ReservedResources::new(spec.reserved)),
@@ -212,8 +212,8 @@ impl From<&domain::Node> for Node {
                 ..Resources::from(spec.resources.total)
             },
             node_resources,
-            scheduling_eligibility: eligibility.word().to_owned(),
-            status: status.word().to_owned(),
+            scheduling_eligibility: eligibility.as_str().to_owned(),
+            status: status.as_str().to_owned(),
             status_updated_at: status_at.0 / 1_000_000_000,
             ..Self::default()
         }
@@ -567,7 +567,7 @@ pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobErr
         let word = block.string("Eligibility").unwrap_or_default();
         let asked = [Eligibility::Eligible, Eligibility::Ineligible]
             .into_iter()
-            .find(|asked| asked.word() == word);
+            .find(|asked| asked.as_str() == word);
         if asked.is_none() {
             block.fault(
                 "Eligibility",

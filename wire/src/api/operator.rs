@@ -301,14 +301,14 @@ impl NodeGcRound {
             rounds: *rounds,
             took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
             destroyed: destroyed
-                .map(|(reason, count)| (reason.word().to_owned(), *count))
+                .map(|(reason, count)| (reason.as_str().to_owned(), *count))
                 .collect(),
             refusals: *refusals,
             inodes: *inodes,
             bytes: *bytes,
             delete_failures: *delete_failures,
             kept: kept
-                .map(|(why, count)| (why.word().to_owned(), *count))
+                .map(|(why, count)| (why.as_str().to_owned(), *count))
                 .collect(),
             max_allocs: thresholds.allocs_max,
             disk_usage_threshold: thresholds.disk_percent,

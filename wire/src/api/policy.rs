@@ -68,7 +68,7 @@ impl From<&job::DirectionPolicy> for DirectionPolicy {
         } = policy;
         Self {
             default: default
-                .map(|action| action.word().to_owned())
+                .map(|action| action.as_str().to_owned())
                 .unwrap_or_default(),
             rules: rules.iter().map(PolicyRule::from).collect(),
             rate: rate.map(|rate| rate.to_string()).unwrap_or_default(),
@@ -90,8 +90,8 @@ impl From<&job::PolicyRule> for PolicyRule {
         } = rule;
         Self {
             name: name.clone(),
-            action: action.word().to_owned(),
-            protocol: protocol.word().to_owned(),
+            action: action.as_str().to_owned(),
+            protocol: protocol.as_str().to_owned(),
             peers: peers.iter().map(ToString::to_string).collect(),
             ports: ports.iter().map(ToString::to_string).collect(),
             icmp_type: *icmp_type,

@@ -245,8 +245,8 @@ impl TaskStatus {
         let status = Self {
             task_guid: guid.clone(),
             domain: domain.clone(),
-            state: state.word().to_owned(),
-            phase: Phase::word(*phase).to_owned(),
+            state: state.as_str().to_owned(),
+            phase: Phase::as_str(*phase).to_owned(),
             created_at: created_at.0,
             updated_at: updated_at.0,
             started_at: started_at.map_or(0, |at| at.0),
@@ -275,7 +275,7 @@ impl TaskStatus {
     /// The reason why it waits for room; empty if it does not, or room was not looked for yet.
     #[must_use]
     pub fn waits_for(&self) -> &str {
-        if self.state == OneOffState::Pending.word() {
+        if self.state == OneOffState::Pending.as_str() {
             &self.rejection_reason
         } else {
             ""

@@ -27,7 +27,7 @@ fn task(text: &str) -> Task {
     let (name, role) = text.split_once('@').unwrap_or((text, ""));
     let mut task = fixture::task(name);
     task.leader = role == "leader";
-    task.lifecycle = LifecycleHook::from_word(role.trim_end_matches('+')).map(|hook| Lifecycle {
+    task.lifecycle = LifecycleHook::from_name(role.trim_end_matches('+')).map(|hook| Lifecycle {
         hook,
         sidecar: role.ends_with('+'),
     });
@@ -148,7 +148,7 @@ fn drain(runner: &mut AllocRunner, desired: &DesiredAlloc) -> String {
             Effect::Report { urgent } => {
                 let report = runner.report();
                 let urgent = if urgent { "!" } else { "" };
-                let status = report.client_status.word();
+                let status = report.client_status.as_str();
                 let health = match report.healthy {
                     None => "",
                     Some(true) => " healthy",

@@ -128,7 +128,7 @@ fn shown(runner: &TaskRunner) -> String {
     });
     let failed = if state.failed { " failed" } else { "" };
     let event = state.events.last().map_or(String::new(), |event| {
-        format!("{}: {}", event.kind.word(), event.message)
+        format!("{}: {}", event.kind.as_str(), event.message)
     });
     let held = number(runner.remote().held());
     let held = if held > 0 {
@@ -138,7 +138,7 @@ fn shown(runner: &TaskRunner) -> String {
     };
     format!(
         "{}{failed} restarts={}{timer}{held} | {event}",
-        state.phase.word(),
+        state.phase.as_str(),
         state.restarts
     )
 }

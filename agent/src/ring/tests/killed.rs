@@ -40,7 +40,7 @@ impl What {
         (Self::Thousand, "thousand"),
     ];
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(what, _)| *what == self).unwrap().1
     }
 
@@ -84,7 +84,7 @@ static DISCARDS: AtomicU32 = AtomicU32::new(0);
 
 /// Between the record of a gap and throwing its bytes away: where a child that drops is killed, at its third.
 pub(in crate::ring) fn before_a_discard() {
-    let limited = std::env::var(WHAT_ENV).is_ok_and(|what| what == What::OneAboveItsRate.word());
+    let limited = std::env::var(WHAT_ENV).is_ok_and(|what| what == What::OneAboveItsRate.as_str());
     if limited && DISCARDS.fetch_add(1, Ordering::Relaxed) == 2 {
         kill_process(getpid(), Signal::KILL).unwrap();
     }
@@ -116,7 +116,7 @@ fn spawn(root: &Path, config: usize, what: What) -> Child {
             "--ignored",
         ])
         .env(ROOT_ENV, root)
-        .env(WHAT_ENV, what.word())
+        .env(WHAT_ENV, what.as_str())
         .env(CONFIG_ENV, config.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -304,7 +304,7 @@ impl FakeServer {
 
     /// Waits for a client status.
     pub(crate) async fn status(&self, alloc_id: AllocId, wanted: ClientStatus) -> TaskState {
-        self.reported(alloc_id, wanted.word(), |_, status| status == wanted)
+        self.reported(alloc_id, wanted.as_str(), |_, status| status == wanted)
             .await
     }
 

@@ -65,7 +65,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, region, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_unfenced_tasks, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
 
 /// Directories of CNI plugins, with colons between them as in Nomad.
 fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFault> {
@@ -110,7 +110,7 @@ pub(super) struct AgentFile {
     pub(super) cni_config_dir: Option<PathBuf>,
     pub(super) chroot_env: ChrootEnv,
     pub(super) disk: DiskEnforcement,
-    pub(super) allow_unfenced_tasks: bool,
+    pub(super) allow_tasks_without_network_policy: bool,
     pub(super) allow_api_from_tasks: bool,
     pub(super) oom_score_adj: Option<i16>,
     pub(super) reserved: Reserved,
@@ -258,7 +258,9 @@ impl AgentFile {
         };
         match name.as_str() {
             "allow_api_from_tasks" => self.allow_api_from_tasks = yes_or_no(&name, attribute)?,
-            "allow_unfenced_tasks" => self.allow_unfenced_tasks = yes_or_no(&name, attribute)?,
+            "allow_tasks_without_network_policy" => {
+                self.allow_tasks_without_network_policy = yes_or_no(&name, attribute)?
+            }
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
                 let placed = |message: String| {
@@ -710,16 +712,24 @@ host_volume "certs" {
 
     #[test]
     fn what_tasks_may_is_allowed_by_name() {
-        let allowed =
-            |text| parse(text).map(|file| (file.allow_unfenced_tasks, file.allow_api_from_tasks));
+        let allowed = |text| {
+            parse(text).map(|file| {
+                (
+                    file.allow_tasks_without_network_policy,
+                    file.allow_api_from_tasks,
+                )
+            })
+        };
 
         assert_eq!(allowed(""), Ok((false, false)));
-        let said = allowed("client {\n  allow_unfenced_tasks = true\n}\n");
+        let said = allowed("client {\n  allow_tasks_without_network_policy = true\n}\n");
         assert_eq!(said, Ok((true, false)));
         let said = allowed("client {\n  allow_api_from_tasks = true\n}\n");
         assert_eq!(said, Ok((false, true)));
-        let error = allowed("client {\n  allow_unfenced_tasks = \"yes\"\n}\n").unwrap_err();
-        let start = "agent.hcl:2:26: `allow_unfenced_tasks` must be `true` or `false`";
+        let error =
+            allowed("client {\n  allow_tasks_without_network_policy = \"yes\"\n}\n").unwrap_err();
+        let start =
+            "agent.hcl:2:40: `allow_tasks_without_network_policy` must be `true` or `false`";
         assert!(error.contains(start), "{error}");
     }
 

@@ -408,7 +408,7 @@ pub(super) fn apply(
     if !deployment.status.is_active() {
         return Err(refused(format!(
             "it is {} already: only a deployment under way can be changed",
-            deployment.status.word()
+            deployment.status.as_str()
         )));
     }
     let status = |status, description: &str| Deployment {

@@ -205,7 +205,7 @@ fn standing(node: &Node, obstacles: &mut Vec<Obstacle>) {
         NodeStatus::Ready
         | NodeStatus::Initializing
         | NodeStatus::Down
-        | NodeStatus::Disconnected => node.status.word(),
+        | NodeStatus::Disconnected => node.status.as_str(),
     };
     obstacles.push(Obstacle::NotTaking { state });
 }

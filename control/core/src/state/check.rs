@@ -186,7 +186,7 @@ fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
             (false, false) => JobStatus::Dead,
         };
         if row.job.status != expected {
-            let (says, is) = (row.job.status.word(), expected.word());
+            let (says, is) = (row.job.status.as_str(), expected.as_str());
             broken.push(format!("job {key} says it is {says} but is {is}"));
         }
         let numbers: Vec<u64> = std::iter::once(&row.job.current)
@@ -299,7 +299,7 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
                 ));
             }
             if is_over != alloc.client_status().is_terminal() {
-                let (is, says) = (alloc.client_status().word(), row.state);
+                let (is, says) = (alloc.client_status().as_str(), row.state);
                 broken.push(format!("task {guid} is {says} and its allocation {is}"));
             }
         }

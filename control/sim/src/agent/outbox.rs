@@ -98,7 +98,7 @@ impl Outbox {
     /// Describes the reports on the allocation, for display.
     pub(super) fn describe(&self, alloc_id: AllocId) -> String {
         self.0.get(&alloc_id).map_or_else(String::new, |entry| {
-            let status = entry.report.client_status.word();
+            let status = entry.report.client_status.as_str();
             format!("{status} {} {:?} {}", entry.number, entry.sent, entry.acked)
         })
     }

@@ -173,7 +173,7 @@ impl Oracle {
         let evals = before.evals().iter();
         for eval in evals.filter(|eval| after.evals().get(&eval.id).is_none()) {
             if !eval.status.is_terminal() {
-                let status = eval.status.word();
+                let status = eval.status.as_str();
                 live.push(format!("evaluation {} is {status}", eval.id));
             }
         }
@@ -279,8 +279,8 @@ fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Optio
     // What a batch job that was purged and registered again left goes when it is told to stop, as Nomad has it.
     let is_left = is_batch && job.is_some_and(|job| is_earlier(job));
     if !alloc.is_terminal() || (may_run && !is_left) {
-        let desired = alloc.desired().word();
-        return Some(format!("is {} and told to {desired}", status.word()));
+        let desired = alloc.desired().as_str();
+        return Some(format!("is {} and told to {desired}", status.as_str()));
     }
     let is_result = is_batch && job.is_some_and(|job| !job.stop && !is_earlier(job));
     is_result.then(|| "is the result of a batch job".to_owned())

@@ -18,7 +18,7 @@ fn found_within(bug: Bug, seeds: u64) {
 /// finds it again.
 fn found_among(bug: Bug, seeds: RangeInclusive<u64>) {
     let mut seeds = if long() { 1..=*seeds.end() } else { seeds };
-    let text = format!("{} is not found by seeds {seeds:?}", bug.word());
+    let text = format!("{} is not found by seeds {seeds:?}", bug.as_str());
     let found = seeds.any(|seed| !run(SimConfig::new(seed).with(bug)).faults.is_empty());
 
     assert!(found, "{text}");

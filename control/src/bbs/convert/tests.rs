@@ -173,7 +173,7 @@ fn every_action_comes_back_as_it_was_given() {
         let (found, faults) = read(&definition::message(&asked));
 
         assert_eq!(found, asked);
-        assert_eq!(faults, Vec::<String>::new(), "{}", asked.action.word());
+        assert_eq!(faults, Vec::<String>::new(), "{}", asked.action.as_str());
     }
 }
 

@@ -45,7 +45,7 @@ impl From<&domain::TaskState> for TaskState {
             network,
         } = state;
         Self {
-            state: phase.word().to_owned(),
+            state: phase.as_str().to_owned(),
             failed: *failed,
             restarts: *restarts,
             last_restart: last_restart.map(Rfc3339),
@@ -98,7 +98,7 @@ impl From<&domain::TaskEvent> for TaskEvent {
     fn from(event: &domain::TaskEvent) -> Self {
         let domain::TaskEvent { at, kind, message } = event;
         let mut shape = Self {
-            kind: kind.word().to_owned(),
+            kind: kind.as_str().to_owned(),
             time: at.0,
             message: message.clone(),
             exit_code: Some(0),

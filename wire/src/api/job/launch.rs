@@ -55,7 +55,7 @@ pub struct Parameterized {
 impl From<&domain::Parameterized> for Parameterized {
     fn from(parameterized: &domain::Parameterized) -> Self {
         Self {
-            payload: parameterized.payload.word().to_owned(),
+            payload: parameterized.payload.as_str().to_owned(),
             meta_required: parameterized.meta_required.clone(),
             meta_optional: parameterized.meta_optional.clone(),
         }
@@ -133,7 +133,7 @@ impl From<&domain::VolumeMount> for VolumeMount {
             volume: mount.volume.clone(),
             destination: mount.destination.clone(),
             read_only: mount.read_only,
-            propagation_mode: mount.propagation.word().to_owned(),
+            propagation_mode: mount.propagation.as_str().to_owned(),
             selinux_label: mount.selinux_label.clone(),
         }
     }
@@ -150,7 +150,7 @@ pub struct Lifecycle {
 impl From<domain::Lifecycle> for Lifecycle {
     fn from(lifecycle: domain::Lifecycle) -> Self {
         Self {
-            hook: lifecycle.hook.word().to_owned(),
+            hook: lifecycle.hook.as_str().to_owned(),
             sidecar: lifecycle.sidecar,
         }
     }

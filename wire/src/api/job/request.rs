@@ -185,7 +185,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     }
     let job_type = match job.word("Type") {
         None => JobType::Service,
-        Some(word) => JobType::from_word(&word).unwrap_or_else(|| {
+        Some(word) => JobType::from_name(&word).unwrap_or_else(|| {
             job.fault(
                 "Type",
                 format!("`{word}` is no job type: use `service`, `batch`, `system` or `sysbatch`"),
@@ -279,7 +279,7 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     };
     let mode = match policy.word("Mode") {
         None => default.mode,
-        Some(word) => RestartMode::from_word(&word).unwrap_or_else(|| {
+        Some(word) => RestartMode::from_name(&word).unwrap_or_else(|| {
             policy.fault(
                 "Mode",
                 format!("`{word}` is no restart mode: use `fail` or `delay`"),
@@ -431,7 +431,7 @@ fn read_mode(network: &mut Block<'_>) -> NetworkMode {
     });
     let mode = word
         .as_deref()
-        .map_or(Some(NetworkMode::Host), NetworkMode::from_word);
+        .map_or(Some(NetworkMode::Host), NetworkMode::from_name);
     match (mode, args) {
         (Some(NetworkMode::Cni(cni)), Some(args)) => NetworkMode::Cni(CniNetwork { args, ..cni }),
         (Some(mode), args) => {
@@ -440,7 +440,7 @@ fn read_mode(network: &mut Block<'_>) -> NetworkMode {
                     "CNI",
                     format!(
                         "unused CNI arguments with mode `{}`, which runs no CNI plugin: use mode `cni/NAME`",
-                        mode.word()
+                        mode.as_str()
                     ),
                 );
             }
@@ -495,12 +495,15 @@ fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
 
 fn read_operand(block: &mut Block<'_>) -> Operand {
     let word = block.string("Operand").unwrap_or_default();
-    let operand = Operand::from_word(&word);
-    if operand.is_some_and(|operand| operand.word() != word) && !word.is_empty() {
+    let operand = Operand::from_name(&word);
+    if operand.is_some_and(|operand| operand.as_str() != word) && !word.is_empty() {
         block.keep("Operand", &Value::from(word.as_str()));
     }
     operand.unwrap_or_else(|| {
-        let known: Vec<&str> = Operand::ALL.iter().map(|operand| operand.word()).collect();
+        let known: Vec<&str> = Operand::ALL
+            .iter()
+            .map(|operand| operand.as_str())
+            .collect();
         let reason = format!("`{word}` is no operand: use one of {}", known.join(", "));
         block.fault("Operand", reason);
         Operand::Equal
@@ -585,7 +588,7 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
 fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
     let mut block = task.block("Lifecycle")?;
     let word = block.word("Hook").unwrap_or_default();
-    let hook = LifecycleHook::from_word(&word);
+    let hook = LifecycleHook::from_name(&word);
     if hook.is_none() {
         let reason = format!("`{word}` is no hook: use `prestart`, `poststart` or `poststop`");
         block.fault("Hook", reason);
@@ -616,8 +619,8 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
         let propagation = match block.word("PropagationMode") {
             None => Propagation::default(),
-            Some(word) => Propagation::from_word(&word).unwrap_or_else(|| {
-                let known = Propagation::ALL.map(Propagation::word).join("`, `");
+            Some(word) => Propagation::from_name(&word).unwrap_or_else(|| {
+                let known = Propagation::ALL.map(Propagation::as_str).join("`, `");
                 let reason = format!("unknown propagation mode {word:?}: use `{known}`");
                 block.fault("PropagationMode", reason);
                 Propagation::default()
@@ -766,7 +769,7 @@ fn read_overflow(logs: &mut Block<'_>, name: &'static str) -> LogOverflow {
     let Some(word) = logs.word(name) else {
         return LogOverflow::default();
     };
-    LogOverflow::from_word(&word).unwrap_or_else(|| {
+    LogOverflow::from_name(&word).unwrap_or_else(|| {
         logs.fault(name, format!("`{word}` is neither `block` nor `drop`"));
         LogOverflow::default()
     })

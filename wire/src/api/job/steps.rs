@@ -25,7 +25,7 @@ impl From<&domain::Affinity> for Affinity {
         Self {
             left: affinity.left.clone(),
             right: affinity.right.clone(),
-            operand: affinity.operand.word().to_owned(),
+            operand: affinity.operand.as_str().to_owned(),
             weight: affinity.weight,
         }
     }
@@ -107,7 +107,7 @@ impl From<&domain::UpdateStrategy> for Update {
         Self {
             stagger: nanos(update.stagger),
             max_parallel: update.max_parallel,
-            health_check: update.health_check.word().to_owned(),
+            health_check: update.health_check.as_str().to_owned(),
             min_healthy_time: nanos(update.min_healthy_time),
             healthy_deadline: nanos(update.healthy_deadline),
             progress_deadline: nanos(update.progress_deadline),
@@ -132,7 +132,7 @@ impl From<&domain::MigrateStrategy> for Migrate {
     fn from(migrate: &domain::MigrateStrategy) -> Self {
         Self {
             max_parallel: migrate.max_parallel,
-            health_check: migrate.health_check.word().to_owned(),
+            health_check: migrate.health_check.as_str().to_owned(),
             min_healthy_time: nanos(migrate.min_healthy_time),
             healthy_deadline: nanos(migrate.healthy_deadline),
         }
@@ -157,7 +157,7 @@ impl From<&domain::ReschedulePolicy> for Reschedule {
             attempts: policy.attempts,
             interval: nanos(policy.interval),
             delay: nanos(policy.delay),
-            delay_function: policy.delay_function.word().to_owned(),
+            delay_function: policy.delay_function.as_str().to_owned(),
             max_delay: nanos(policy.max_delay),
             unlimited: policy.unlimited,
         }
@@ -180,7 +180,7 @@ impl From<&domain::Disconnect> for Disconnect {
             lost_after: Some(disconnect.lost_after.map_or(0, nanos)),
             stop_on_client_after: disconnect.stop_on_client_after.map(nanos),
             replace: Some(disconnect.replace),
-            reconcile: disconnect.reconcile.word().to_owned(),
+            reconcile: disconnect.reconcile.as_str().to_owned(),
         }
     }
 }

@@ -578,7 +578,7 @@ fn cni_networks_are_read_and_shown() {
         (cni.name.as_str(), cni.args["COLOR"].as_str()),
         ("lab", "blue")
     );
-    assert_eq!(mode.word(), "cni/lab");
+    assert_eq!(mode.as_str(), "cni/lab");
     let network = read.spec.groups[0].network.as_ref().unwrap();
     let shown = serde_json::to_value(super::asked_network(network)).unwrap();
     assert_eq!(shown["Mode"], "cni/lab");

@@ -64,7 +64,7 @@ impl SchedulerConfig {
             pause_broker,
         } = config;
         Self {
-            scheduler_algorithm: algorithm.word().to_owned(),
+            scheduler_algorithm: algorithm.as_str().to_owned(),
             preemption_config: PreemptionConfig {
                 system_scheduler_enabled: system,
                 sys_batch_scheduler_enabled: sysbatch,
@@ -127,7 +127,7 @@ fn algorithm(block: &mut Block<'_>) -> Algorithm {
     let Some(word) = block.word("SchedulerAlgorithm") else {
         return Algorithm::default();
     };
-    Algorithm::from_word(&word).unwrap_or_else(|| {
+    Algorithm::from_name(&word).unwrap_or_else(|| {
         block.fault(
             "SchedulerAlgorithm",
             format!("`{word}` is neither `binpack` nor `spread`"),

@@ -111,9 +111,9 @@ impl Kept {
         Self::Tagged,
     ];
 
-    /// The word used in the API, in metrics and in the log.
+    /// The name used in the API, in metrics and in the log.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Live => "live",
             Self::Young => "young",

@@ -37,9 +37,9 @@ impl Kind {
         Self::OneOffs,
     ];
 
-    /// The word used in the API and in metrics.
+    /// The name used in the API and in metrics.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Jobs => "jobs",
             Self::Evals => "evaluations",

@@ -307,7 +307,7 @@ pub(super) fn survey(before: &State, after: &State) -> Vec<String> {
         (count.freed != freed || kept != stays).then(|| {
             format!(
                 "{}: survey {count:?}, gone {freed}, left {stays}",
-                kind.word()
+                kind.as_str()
             )
         })
     });

@@ -46,7 +46,7 @@ fn ask_of(alloc: &Value) -> Amount {
         task.resources.cpu = CpuMhz(u32::try_from(number(&from["cpu_mhz"])).unwrap());
         task.resources.memory = Mb(u32::try_from(number(&from["memory_mb"])).unwrap());
         task.lifecycle =
-            LifecycleHook::from_word(from["lifecycle_hook"].as_str().unwrap()).map(|hook| {
+            LifecycleHook::from_name(from["lifecycle_hook"].as_str().unwrap()).map(|hook| {
                 Lifecycle {
                     hook,
                     sidecar: from["lifecycle_sidecar"] == true,
@@ -251,7 +251,7 @@ fn judge_spread(case: &Value) -> Outcome {
             .flat_map(|list| case[list].as_array().into_iter().flatten());
         let met = affinities.map(|affinity| {
             let text = |field: &str| affinity[field].as_str().unwrap();
-            let operand = muster_domain::job::Operand::from_word(text("operand")).unwrap();
+            let operand = muster_domain::job::Operand::from_name(text("operand")).unwrap();
             let condition = Condition::new(text("l_target"), operand, text("r_target"));
             let weight = i8::try_from(affinity["weight"].as_i64().unwrap()).unwrap();
             (weight, condition.holds(node))

@@ -56,7 +56,7 @@ fn policy(group: &Value) -> Option<ReschedulePolicy> {
         attempts: small(&policy["attempts"]),
         interval: Duration::from_nanos(number(&policy["interval_ns"])),
         delay: Duration::from_nanos(number(&policy["delay_ns"])),
-        delay_function: DelayFunction::from_word(text(policy, "delay_function")).unwrap(),
+        delay_function: DelayFunction::from_name(text(policy, "delay_function")).unwrap(),
         max_delay: Duration::from_nanos(number(&policy["max_delay_ns"])),
         unlimited: policy["unlimited"].as_bool().unwrap(),
     })
@@ -83,7 +83,7 @@ fn deployment(case: &Value) -> Option<Deployment> {
         job_create_index: LogIndex(number(&from["job_create_index"])),
         status: words
             .into_iter()
-            .find(|status| status.word() == text(from, "status"))
+            .find(|status| status.as_str() == text(from, "status"))
             // One of several regions that waits for another stands still; we have one region.
             .unwrap_or(DeploymentStatus::Paused),
         status_description: String::new(),
@@ -166,7 +166,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
         },
         client: CLIENTS
             .into_iter()
-            .find(|status| status.word() == text(alloc, "client_status"))
+            .find(|status| status.as_str() == text(alloc, "client_status"))
             .unwrap(),
         ran_successfully: alloc["has_task_state"] == true
             && alloc["task_failed"] == false
@@ -225,7 +225,7 @@ fn ours(work: &Work, names: &[&str]) -> BTreeSet<String> {
             ));
         }
         for stop in &group.stop {
-            let client = stop.client_status.map_or("", ClientStatus::word);
+            let client = stop.client_status.map_or("", ClientStatus::as_str);
             let follow_up = stop
                 .follow_up
                 .map_or(String::new(), |at| format!("{name}/{at}"));
@@ -249,7 +249,7 @@ fn ours(work: &Work, names: &[&str]) -> BTreeSet<String> {
         }
     }
     if let Some((status, why)) = work.deployment_update {
-        lines.insert(format!("deployment {} {why}", status.word()));
+        lines.insert(format!("deployment {} {why}", status.as_str()));
     }
     if let Some(new) = &work.new_deployment {
         lines.insert(format!("new deployment {}", new.description));

@@ -169,7 +169,7 @@ fn live_after(job_type: JobType, state: &str, command: &str) -> usize {
 fn commands_act_in_every_state() {
     let mut table = String::new();
     for job_type in TYPES {
-        writeln!(table, "{:<16} {}", job_type.word(), COMMANDS.join(" | ")).unwrap();
+        writeln!(table, "{:<16} {}", job_type.as_str(), COMMANDS.join(" | ")).unwrap();
         for state in STATES {
             if state == "template" && !job_type.is_batch() {
                 continue;

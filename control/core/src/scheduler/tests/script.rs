@@ -125,7 +125,7 @@ fn node(name: &str, words: &[&str]) -> NodeSpec {
 
 fn job(name: &str, words: &[&str]) -> JobSpec {
     let kind = words.iter().find_map(|word| word.strip_prefix("type="));
-    let kind = kind.map_or(JobType::Service, |kind| JobType::from_word(kind).unwrap());
+    let kind = kind.map_or(JobType::Service, |kind| JobType::from_name(kind).unwrap());
     let mut job = fixture::job(name).job_type(kind);
     for (key, value) in words.iter().filter_map(|word| word.split_once('=')) {
         job = match (key, value) {
@@ -146,7 +146,7 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
             "driver" => value.clone_into(&mut spec.groups[0].tasks[0].driver),
             "net" => {
                 spec.groups[0].network = Some(GroupNetwork {
-                    mode: NetworkMode::from_word(value).unwrap(),
+                    mode: NetworkMode::from_name(value).unwrap(),
                     ports: Vec::new(),
                     policy: None,
                     dns: None,
@@ -167,7 +167,7 @@ fn job(name: &str, words: &[&str]) -> JobSpec {
 fn constraint(text: &str) -> Constraint {
     let mut parts = text.splitn(3, ',').map(str::to_owned);
     let left = parts.next().unwrap();
-    let operand = Operand::from_word(&parts.next().unwrap()).unwrap();
+    let operand = Operand::from_name(&parts.next().unwrap()).unwrap();
     Constraint {
         left,
         operand,

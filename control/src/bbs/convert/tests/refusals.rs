@@ -146,7 +146,7 @@ fn the_first_of_several_actions_counts() {
 
     let (found, faults) = read(&message);
 
-    assert_eq!(found.action.word(), "serial");
+    assert_eq!(found.action.as_str(), "serial");
     assert_eq!(faults, Vec::<String>::new());
 }
 

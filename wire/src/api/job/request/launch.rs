@@ -46,7 +46,7 @@ pub(super) fn read_parameterized(job: &mut Block<'_>) -> Option<Parameterized> {
     let mut block = job.block("ParameterizedJob")?;
     let payload = match block.word("Payload") {
         None => PayloadUse::Optional,
-        Some(word) => PayloadUse::from_word(&word).unwrap_or_else(|| {
+        Some(word) => PayloadUse::from_name(&word).unwrap_or_else(|| {
             let reason = format!("`{word}` is none of `optional`, `required`, `forbidden`");
             block.fault("Payload", reason);
             PayloadUse::Optional

@@ -107,7 +107,7 @@ fn read_health(block: &mut Block<'_>, default: HealthCheck) -> HealthCheck {
     let Some(word) = block.word("HealthCheck") else {
         return default;
     };
-    HealthCheck::from_word(&word).unwrap_or_else(|| {
+    HealthCheck::from_name(&word).unwrap_or_else(|| {
         let reason =
             format!("`{word}` is no health check: use `checks`, `task_states` or `manual`");
         block.fault("HealthCheck", reason);
@@ -150,7 +150,7 @@ fn read_reschedule(
     };
     let function = match block.word("DelayFunction") {
         None => default.delay_function,
-        Some(word) => DelayFunction::from_word(&word).unwrap_or_else(|| {
+        Some(word) => DelayFunction::from_name(&word).unwrap_or_else(|| {
             let reason = format!(
                 "`{word}` is no delay function: use `constant`, `exponential` or `fibonacci`"
             );
@@ -191,8 +191,11 @@ pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
     };
     let reconcile = match block.word("Reconcile") {
         None => default.reconcile,
-        Some(word) => ReconcileStrategy::from_word(&word).unwrap_or_else(|| {
-            let known: Vec<&str> = ReconcileStrategy::ALL.iter().map(|it| it.word()).collect();
+        Some(word) => ReconcileStrategy::from_name(&word).unwrap_or_else(|| {
+            let known: Vec<&str> = ReconcileStrategy::ALL
+                .iter()
+                .map(|it| it.as_str())
+                .collect();
             block.fault(
                 "Reconcile",
                 format!("`{word}` is no strategy: use one of {}", known.join(", ")),

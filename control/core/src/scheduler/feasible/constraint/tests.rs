@@ -42,7 +42,7 @@ fn node(from: &Value, attributes: &Value, meta: &Value) -> NodeSpec {
 }
 
 fn judge_constraint(case: &Value) -> Outcome {
-    let constraint = Operand::from_word(&text(&case["operand"])).map(|operand| Constraint {
+    let constraint = Operand::from_name(&text(&case["operand"])).map(|operand| Constraint {
         left: text(&case["l_target"]),
         operand,
         right: text(&case["r_target"]),
