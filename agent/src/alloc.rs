@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DirError, owner_of};
 use crate::disk::DiskLimit;
-use crate::facilities::{Facilities, now};
+use crate::facilities::{AgentContext, now};
 use crate::gc;
 use crate::logs::Owner;
 use crate::migrate;
 use crate::node;
-use crate::store::{Pending, TaskRecord, Write};
-use crate::task::{self, Inputs, TaskAt, Unrecorded};
+use crate::store::{PendingWrite, TaskRecord, Write};
+use crate::task::{self, Inputs, MissingRecordMeaning, TaskRef};
 
-pub(crate) use self::starts::Starts;
+pub(crate) use self::starts::PendingStarts;
 
 /// A message to an allocation's inbox. It is small: every inbox has room for some from the start.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl From<Event> for Input {
 #[derive(Debug)]
 pub(crate) struct AllocTask {
     /// The facilities that all allocations share.
-    pub(crate) facilities: Arc<Facilities>,
+    pub(crate) facilities: Arc<AgentContext>,
     /// The desired state of the allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
     /// Decides.
@@ -66,15 +66,15 @@ pub(crate) struct AllocTask {
     /// The stored records of its tasks, by name.
     pub(crate) records: BTreeMap<String, TaskRecord>,
     /// The meaning of a missing record.
-    pub(crate) unrecorded: Unrecorded,
+    pub(crate) unrecorded: MissingRecordMeaning,
     /// It was read from the store.
     pub(crate) restored: bool,
     /// There may be something of its remote tasks in the store.
     pub(crate) has_remote_stored: bool,
     /// The state that was last handed to the store, unless it is known to be on disk.
-    pub(crate) unstored: Option<Pending>,
+    pub(crate) unstored: Option<PendingWrite>,
     /// Starts that are under way, and of which job.
-    pub(crate) starts: Starts,
+    pub(crate) starts: PendingStarts,
     /// Told when it is not to begin any more.
     pub(crate) stopped: CancellationToken,
 }
@@ -91,7 +91,7 @@ impl AllocTask {
         if !self.restored {
             let desired = Write::Desired(Box::new((*self.desired).clone()));
             self.submit(vec![desired]).await;
-            if self.unrecorded != Unrecorded::NeverStarted {
+            if self.unrecorded != MissingRecordMeaning::NeverStarted {
                 // The store was lost: what runs of it keeps its network.
                 self.facilities.adopt_network(&self.desired, true).await;
             }
@@ -135,14 +135,14 @@ impl AllocTask {
         Some(match input {
             Input::RulesChanged => {
                 self.starts.outdate();
-                self.fence_again();
+                self.reattach_policy();
                 return None;
             }
             Input::Event(event) => {
                 if let Some(task_at) = begun(&event)
                     && self.starts.is_outdated(task_at, &self.desired)
                 {
-                    self.fence_again();
+                    self.reattach_policy();
                     self.limit_again(None);
                 }
                 *event
@@ -168,7 +168,7 @@ impl AllocTask {
                     self.facilities.outbox.ask_anew(desired.alloc_id);
                 }
                 let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
-                self.fence_again();
+                self.reattach_policy();
                 self.limit_again(Some(&before));
                 if self.runner.finished_at().is_none() {
                     self.watch_disk(inbox).await;
@@ -193,7 +193,7 @@ impl AllocTask {
     }
 
     /// Puts tasks that run behind the policies of the job as it is now.
-    fn fence_again(&mut self) {
+    fn reattach_policy(&mut self) {
         let facilities = Arc::clone(&self.facilities);
         for (alloc_id, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
             let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
@@ -202,7 +202,7 @@ impl AllocTask {
                 continue;
             };
             let desired = Arc::clone(&self.desired);
-            let task = TaskAt { desired, at };
+            let task = TaskRef { desired, at };
             let told = task::fence_live(&facilities, &task, &live);
             self.tell(at, told);
         }
@@ -232,7 +232,7 @@ impl AllocTask {
                 continue;
             };
             let desired = Arc::clone(&self.desired);
-            let told = task::limit_again(&facilities, &TaskAt { desired, at }, &live);
+            let told = task::limit_again(&facilities, &TaskRef { desired, at }, &live);
             self.tell(at, told);
         }
     }
@@ -261,7 +261,7 @@ impl AllocTask {
                     desired: Arc::clone(&self.desired),
                     inbox: inbox.clone(),
                     // Of one that was found here something may run already.
-                    has_begun: self.unrecorded != Unrecorded::NeverStarted,
+                    has_begun: self.unrecorded != MissingRecordMeaning::NeverStarted,
                     stopped: self.stopped.clone(),
                 };
                 jobs.spawn(preparation.run());
@@ -298,7 +298,7 @@ impl AllocTask {
         jobs: &mut JoinSet<()>,
     ) {
         let facilities = Arc::clone(&self.facilities);
-        let task = TaskAt {
+        let task = TaskRef {
             desired: Arc::clone(&self.desired),
             at: task_at,
         };
@@ -408,7 +408,7 @@ fn begun(event: &Event) -> Option<usize> {
 /// Makes what an allocation needs before its tasks begin.
 #[derive(Clone)]
 struct Preparation {
-    facilities: Arc<Facilities>,
+    facilities: Arc<AgentContext>,
     desired: Arc<DesiredAlloc>,
     inbox: mpsc::Sender<Input>,
     has_begun: bool,
@@ -445,7 +445,7 @@ impl Preparation {
             let _start = it.facilities.trash.start_of();
             prepare(&it.facilities, &it.desired)
         });
-        if let Came::Not = prepared.await?
+        if let PreviousData::Not = prepared.await?
             && !self.has_begun
             && let Some(previous) = self.desired.fetches_from()
         {
@@ -490,7 +490,7 @@ impl Preparation {
 }
 
 /// Whether an allocation has data of the one that it replaces.
-enum Came {
+enum PreviousData {
     /// They were on this node, or came from another before.
     Here,
     /// It has none.
@@ -499,7 +499,7 @@ enum Came {
 
 /// The group's tasks and who they run as.
 fn owners(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     desired: &DesiredAlloc,
 ) -> Result<Vec<(String, Option<Owner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
@@ -516,10 +516,10 @@ fn dir_failed(error: DirError) -> String {
 }
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.
-fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, String> {
+fn prepare(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
     let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
     let tasks = owners(facilities, desired)?;
-    let Facilities { data, disks, .. } = facilities;
+    let AgentContext { data, disks, .. } = facilities;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
         .limit(&root, limit)
@@ -527,10 +527,10 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, Stri
     data.make_alloc(desired.alloc_id, &tasks)
         .map_err(dir_failed)?;
     if settle(facilities, desired)? {
-        return Ok(Came::Here);
+        return Ok(PreviousData::Here);
     }
     let Some(previous) = desired.inherits_from() else {
-        return Ok(Came::Not);
+        return Ok(PreviousData::Not);
     };
     let is_here = data.alloc(previous).alloc.exists();
     let carry = |tree, dir: &Path| disks.carry(tree, dir);
@@ -543,13 +543,17 @@ fn prepare(facilities: &Facilities, desired: &DesiredAlloc) -> Result<Came, Stri
         data.make_alloc(desired.alloc_id, &tasks)
             .map_err(dir_failed)?;
     }
-    Ok(if is_here { Came::Here } else { Came::Not })
+    Ok(if is_here {
+        PreviousData::Here
+    } else {
+        PreviousData::Not
+    })
 }
 
 /// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
-fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, String> {
+fn settle(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
     let tasks = owners(facilities, desired)?;
-    let Facilities { data, .. } = facilities;
+    let AgentContext { data, .. } = facilities;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
@@ -563,8 +567,8 @@ fn settle(facilities: &Facilities, desired: &DesiredAlloc) -> Result<bool, Strin
 }
 
 /// Has an allocation's disk looked at, if it has directories.
-fn watch_disk(facilities: &Facilities, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
-    let Facilities { data, disks, .. } = facilities;
+fn watch_disk(facilities: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
+    let AgentContext { data, disks, .. } = facilities;
     let dir = data.alloc(desired.alloc_id).alloc;
     if let Some(limit) = DiskLimit::of_alloc(desired)
         && dir.is_dir()

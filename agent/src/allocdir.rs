@@ -28,11 +28,11 @@ use std::path::{Path, PathBuf};
 use muster_domain::account::{ACCOUNT_ID_MAX, Account};
 use muster_domain::id::AllocId;
 use muster_domain::job::Task;
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::logs::Owner;
 use crate::roots;
 use crate::trash::Trash;
@@ -94,7 +94,7 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
 
 /// The owner of a task's files: the user that the task names, or the one that it was given.
 pub(crate) fn owner_of(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
     task: &Task,
 ) -> Result<Option<Owner>, UnknownUserError> {
@@ -409,7 +409,7 @@ fn make_at(
         let fd = match at {
             Some(at) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                beneath::open(at, name, flags, Through::Mounts)?
+                beneath::open(at, name, flags, Traversal::Mounts)?
             }
             None => beneath::open_top(name, OFlags::RDONLY)?,
         };

@@ -84,8 +84,8 @@ pub use crate::bpf::{
     object::{FindObjectError, OBJECT_FILE, Object, ObjectSource},
     oom::OomRecord,
     pins::remove_pins,
-    policy::{FenceError, RuleCount},
-    verdicts::{ToldVerdict, Verdicts},
+    policy::{LoadPolicyError, RuleCount},
+    verdicts::{PacketVerdict, Verdicts},
 };
 pub(crate) use crate::bpf::{
     bpffs::{is_bpffs, own_mount},
@@ -314,21 +314,21 @@ pub struct Bpf {
     lost: PinnedMap<u32, u64>,
     active: PinnedMap<u32, u64>,
     charge_running: OwnedFd,
-    absent: load::Absent,
+    absent: load::MissingParts,
     cpus: Vec<u32>,
     adoption: Adoption,
 }
 
 /// Programs that are loaded, and perhaps do not count yet.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct LoadedPrograms {
     bpf: Bpf,
     pins: Pins,
     generation: u64,
     pin_dir: PathBuf,
 }
 
-impl Prepared {
+impl LoadedPrograms {
     /// Their maps.
     pub fn bpf(&self) -> &Bpf {
         &self.bpf
@@ -377,13 +377,13 @@ impl Bpf {
     /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
     /// that a packet which it leaves to the newer one is judged by that: the fence has no hole.
     ///
-    /// Maps of another layout are of no use. The programs with those go on until [`Prepared::activate`], so that
+    /// Maps of another layout are of no use. The programs with those go on until [`LoadedPrograms::activate`], so that
     /// tasks that run can be put into the fresh ones before ([`Self::watch_running`], [`Self::fence`]).
     ///
     /// # Errors
     ///
     /// [`OpenBpfError`]. What was pinned goes on as before.
-    pub fn prepare(config: &BpfConfig, layout: u32) -> Result<Prepared, OpenBpfError> {
+    pub fn prepare(config: &BpfConfig, layout: u32) -> Result<LoadedPrograms, OpenBpfError> {
         let object = object::find()?.bytes();
         if !geteuid().is_root() {
             return Err(OpenBpfError::NotRoot);
@@ -428,7 +428,7 @@ impl Bpf {
         let bpf = Self::open_maps(&pins, generation, adoption, at)?;
         bpf.policy.take_up().map_err(at)?;
         bpf.slots.take_up().map_err(at)?;
-        Ok(Prepared {
+        Ok(LoadedPrograms {
             bpf,
             pins,
             generation,
@@ -438,7 +438,7 @@ impl Bpf {
 
     /// Attaches the programs that count once more, and they count too.
     #[cfg(test)]
-    fn attach_twin(config: &BpfConfig) -> Result<(), OpenBpfError> {
+    fn attach_second_load(config: &BpfConfig) -> Result<(), OpenBpfError> {
         let object = object::find()?.bytes();
         let (cgroup, cgroup_id) = open_cgroup(&config.cgroup_dir)?;
         let generation = generation(object, LAYOUT, config.task_level, cgroup_id);
@@ -623,13 +623,13 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// [`FenceError`]. What the task had before, it still has.
+    /// [`LoadPolicyError`]. What the task had before, it still has.
     pub fn fence(
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
-    ) -> Result<(), FenceError> {
+    ) -> Result<(), LoadPolicyError> {
         self.policy
             .fence(task, policies, ports, false, || self.traffic_of(task))
     }
@@ -639,13 +639,13 @@ impl Bpf {
     ///
     /// # Errors
     ///
-    /// [`FenceError`]. What the task had before, it still has.
-    pub fn fence_behind_door(
+    /// [`LoadPolicyError`]. What the task had before, it still has.
+    pub fn attach_policy_to_veth(
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
-    ) -> Result<(), FenceError> {
+    ) -> Result<(), LoadPolicyError> {
         self.policy
             .fence(task, policies, ports, true, || self.traffic_of(task))
     }
@@ -693,7 +693,7 @@ impl Bpf {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn remove_door(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
+    pub fn remove_host_veth(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
         self.nat.remove(door, ports)
     }
 
@@ -717,7 +717,7 @@ impl Bpf {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn forget_doors(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
+    pub fn remove_host_veths(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
         self.nat.forget(gone)
     }
 

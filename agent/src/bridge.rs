@@ -51,11 +51,11 @@ use tokio_util::sync::CancellationToken;
 use crate::bpf::{Bpf, hash};
 use crate::cgroup::TaskCgroup;
 use crate::drivers::networks::DriverNetworkError;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::{TaskEnv, host_address};
 pub(crate) use files::{told, write as write_names};
-use workshop::{Made, Order};
+use workshop::{AllocNetns, NetnsRequest};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
 /// them stay true.
@@ -320,7 +320,7 @@ impl AllocNetwork {
 pub(crate) struct Bridge {
     node: NodeNetwork,
     /// The thread that makes them, or why there is none.
-    orders: Result<mpsc::Sender<Order>, String>,
+    orders: Result<mpsc::Sender<NetnsRequest>, String>,
     networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
     /// Networks that the kernel did not let go of: tried again before their allocations are destroyed.
     left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
@@ -364,7 +364,7 @@ impl Bridge {
     /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
@@ -373,7 +373,7 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
-            let ground = Ground::of(facilities, desired);
+            let ground = NodeNetworkContext::of(facilities, desired);
             let host = host_name(desired, group, &ground.env);
             let networks = &facilities.driver_networks;
             let by_driver = networks.ensure(facilities, desired, group, &host).await?;
@@ -389,14 +389,14 @@ impl Bridge {
     /// Makes a network that is reached, or leaves nothing of it.
     async fn make(
         &self,
-        ground: &Ground<'_>,
+        ground: &NodeNetworkContext<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         namespace: Option<OwnedFd>,
     ) -> Result<AllocNetwork, BridgeError> {
         let alloc_id = desired.alloc_id;
         let (done, made) = oneshot::channel();
-        let order = Order::Make {
+        let order = NetnsRequest::Make {
             name: self.node.door(alloc_id),
             alias: format!("muster {} {alloc_id}", self.node.node_id),
             namespace,
@@ -421,7 +421,7 @@ impl Bridge {
     /// that the store of that agent is lost as well.
     pub(crate) async fn adopt(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
         is_lost: bool,
     ) {
@@ -460,14 +460,14 @@ impl Bridge {
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let adopted = cell.get_or_try_init(|| async {
             let (done, found) = oneshot::channel();
-            let order = Order::Adopt {
+            let order = NetnsRequest::Adopt {
                 name: self.node.door(alloc_id),
                 namespaces,
                 done,
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let ground = Ground::of(facilities, desired);
+            let ground = NodeNetworkContext::of(facilities, desired);
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
@@ -487,7 +487,7 @@ impl Bridge {
     /// back. Whatever is left of either stays to be removed by the next call.
     pub(crate) async fn give_back(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         alloc_id: AllocId,
     ) -> Result<(), BridgeError> {
         let removed = self.remove(facilities.bpf(), alloc_id).await;
@@ -535,11 +535,11 @@ impl Bridge {
             return Ok(());
         };
         if let Some(bpf) = bpf {
-            bpf.remove_door(veth.index, &veth.ports)
+            bpf.remove_host_veth(veth.index, &veth.ports)
                 .map_err(|source| BridgeError::remove("take its published ports back", source))?;
         }
         let (done, removed) = oneshot::channel();
-        let order = Order::Remove {
+        let order = NetnsRequest::Remove {
             door: veth.index,
             address: veth.address,
             done,
@@ -557,12 +557,12 @@ impl Bridge {
     }
 
     /// Looks for devices of the machine that came since, and forgets doors whose devices are gone.
-    async fn look(&self, facilities: &Facilities) {
+    async fn look(&self, facilities: &AgentContext) {
         let Some(bpf) = facilities.bpf() else { return };
         // Before the devices, so that a door that is made meanwhile is not taken for one that is gone.
         let doors = bpf.doors();
         let (done, devices) = oneshot::channel();
-        let devices = match self.ask(Order::Look { done }, devices).await {
+        let devices = match self.ask(NetnsRequest::Look { done }, devices).await {
             Ok(devices) => devices,
             Err(error) => {
                 tracing::warn!(%error, "the machine's devices are not looked at");
@@ -571,21 +571,25 @@ impl Bridge {
         };
         let swept = doors.and_then(|doors| {
             let devices = devices?;
-            bpf.forget_doors(&doors.difference(&devices).copied().collect())
+            bpf.remove_host_veths(&doors.difference(&devices).copied().collect())
         });
         if let Err(error) = swept {
             tracing::warn!(%error, "the machine's network devices cannot be kept up with");
         }
     }
 
-    async fn ask<T>(&self, order: Order, done: oneshot::Receiver<T>) -> Result<T, BridgeError> {
+    async fn ask<T>(
+        &self,
+        order: NetnsRequest,
+        done: oneshot::Receiver<T>,
+    ) -> Result<T, BridgeError> {
         let orders = self
             .orders
             .as_ref()
             .map_err(|reason| BridgeError::Unsupported {
                 reason: reason.clone(),
             })?;
-        if !matches!(order, Order::Look { .. }) {
+        if !matches!(order, NetnsRequest::Look { .. }) {
             self.used.store(true, Ordering::Relaxed);
         }
         orders
@@ -625,7 +629,7 @@ pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
 }
 
 /// Keeps up with the machine's devices until the agent stops.
-pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(crate) async fn follow_devices(facilities: Arc<AgentContext>, stop: CancellationToken) {
     let bridge = &facilities.bridge;
     if bridge.unsupported().is_some() {
         return;
@@ -648,7 +652,7 @@ pub(crate) async fn follow_devices(facilities: Arc<Facilities>, stop: Cancellati
 
 /// The parts of the node by which an allocation's network is reached.
 #[derive(Debug)]
-struct Ground<'a> {
+struct NodeNetworkContext<'a> {
     bpf: Result<&'a Bpf, &'a str>,
     /// The node's address, for ports that name none.
     address: String,
@@ -658,8 +662,8 @@ struct Ground<'a> {
     env: TaskEnv,
 }
 
-impl<'a> Ground<'a> {
-    fn of(facilities: &'a Facilities, desired: &DesiredAlloc) -> Self {
+impl<'a> NodeNetworkContext<'a> {
+    fn of(facilities: &'a AgentContext, desired: &DesiredAlloc) -> Self {
         Self {
             bpf: facilities.bpf.as_ref().map_err(String::as_str),
             address: facilities.spec().address.clone(),
@@ -671,10 +675,10 @@ impl<'a> Ground<'a> {
 
 /// Has a network be reached. What is answered says also after an error how to undo what was done.
 fn open(
-    ground: &Ground<'_>,
+    ground: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
     group: &TaskGroup,
-    made: Made,
+    made: AllocNetns,
 ) -> (AllocNetwork, Result<(), BridgeError>) {
     let address = made.address;
     let mut host_veth = HostVeth {
@@ -704,7 +708,7 @@ fn open(
 
 /// Has the machine's ports lead into the network.
 fn publish(
-    ground: &Ground<'_>,
+    ground: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
     door: &mut HostVeth,
 ) -> Result<(), BridgeError> {
@@ -809,7 +813,7 @@ pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 /// Network namespaces of an allocation's processes that are not this agent's own.
-fn namespaces_of(facilities: &Facilities, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
+fn namespaces_of(facilities: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
     let own = std::fs::metadata("/proc/self/ns/net")
         .map(|own| own.ino())
         .ok();

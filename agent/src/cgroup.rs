@@ -44,14 +44,14 @@ pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, Probe
 pub use io::disks;
 pub use kill::KillError;
 pub use oom::OomCount;
-pub(crate) use pressure::Want;
+pub(crate) use pressure::PressureResource;
 pub use remove::RemoveCgroupError;
-pub use resources::{ApplyLimitError, Drift, Limits, Unenforced};
-pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, TaskStats, Waits};
+pub use resources::{ApplyLimitError, CorrectedLimit, Limits, Unenforced};
+pub use stats::{CpuStats, MemoryStats, Pressure, PressureStats, StallStats, TaskStats};
 pub(crate) use stray::StrayGroup;
 pub use task::{CreateTaskCgroupError, FreezeError, TaskCgroup};
 pub use tree::{NodeTree, NodeTreeError, NodeTreeRecord, TaskName};
-pub use walked::Walked;
+pub use walked::CgroupRows;
 
 #[cfg(test)]
 mod tests;

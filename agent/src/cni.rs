@@ -37,12 +37,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bridge::{AllocNetwork, clean_name, host_name, namespace_at, write_names};
 use crate::drivers::networks::DriverNetworkError;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};
 use crate::task::chain;
 use crate::task_env::TaskEnv;
 use config::{NetworkList, WITH_CHECK, WITH_GC};
-use exec::{Call, PluginError, PluginFault};
+use exec::{PluginError, PluginFault, PluginInvocation};
 use record::{CniRecord, RecordDir};
 use request::{Command, Request};
 use result::AddResult;
@@ -153,7 +153,7 @@ impl CniNetworks {
     /// The network of an allocation whose group wants one: set up if it is not. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, CniError> {
         let Some((group, cni)) = desired.group().and_then(|it| Some((it, wanted(it)?))) else {
@@ -168,7 +168,7 @@ impl CniNetworks {
 
     async fn set_up(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         cni: &CniNetwork,
@@ -278,7 +278,7 @@ impl CniNetworks {
 
     /// The network of an allocation as its tasks see it.
     fn opened(
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         namespace: OwnedFd,
@@ -305,7 +305,7 @@ impl CniNetworks {
     }
 
     /// Takes up the network that an earlier agent set up for an allocation, and has its plugins check it.
-    pub(crate) async fn adopt(&self, facilities: &Facilities, desired: &DesiredAlloc) {
+    pub(crate) async fn adopt(&self, facilities: &AgentContext, desired: &DesiredAlloc) {
         let Some(group) = desired.group().filter(|group| wanted(group).is_some()) else {
             return;
         };
@@ -496,7 +496,7 @@ impl CniNetworks {
             PluginError::new(&plugin.kind, PluginFault::Missing { dirs })
         })?;
         let input = request.input(plugin, previous);
-        let call = Call {
+        let call = PluginInvocation {
             plugin: &plugin.kind,
             program: &program,
             env: request.env(),
@@ -595,7 +595,7 @@ fn tell_left(alloc_id: AllocId, error: &CniError) {
 
 /// Cleans up after earlier agents, which left networks of these allocations.
 pub(crate) async fn recover(
-    facilities: Arc<Facilities>,
+    facilities: Arc<AgentContext>,
     orphans: Vec<AllocId>,
     stop: CancellationToken,
 ) {

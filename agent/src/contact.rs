@@ -56,7 +56,7 @@ impl ContactClock {
 
 /// The file, and what an earlier agent wrote.
 #[derive(Debug)]
-pub(crate) struct KeptContact {
+pub(crate) struct ContactFile {
     clock: ContactClock,
     boot_id: String,
     /// `None` if it cannot be written.
@@ -64,7 +64,7 @@ pub(crate) struct KeptContact {
     earlier: Option<Timestamp>,
 }
 
-impl KeptContact {
+impl ContactFile {
     /// Reads the contact kept in `data_dir`. An unusable file costs the next agent its memory, and this one nothing.
     pub(crate) fn open(data_dir: &Path, boot_id: &str) -> Self {
         let path = data_dir.join(FILE);
@@ -148,17 +148,17 @@ mod tests {
     #[test]
     fn a_contact_is_read_back_in_the_same_boot_only() {
         let dir = tempfile::tempdir().unwrap();
-        let first = KeptContact::open(dir.path(), "boot-1");
+        let first = ContactFile::open(dir.path(), "boot-1");
         let sent = first.clock.at(Instant::now());
 
         first.write(Timestamp(u64::MAX)).unwrap();
         first.write(sent).unwrap();
 
         assert_eq!(first.known().1, None);
-        let again = KeptContact::open(dir.path(), "boot-1").known();
+        let again = ContactFile::open(dir.path(), "boot-1").known();
         assert_eq!(again.1, Some(sent));
         assert!(again.0.began() >= sent);
-        assert_eq!(KeptContact::open(dir.path(), "boot-2").known().1, None);
+        assert_eq!(ContactFile::open(dir.path(), "boot-2").known().1, None);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(FILE)).unwrap();
 
-        let kept = KeptContact::open(dir.path(), "boot");
+        let kept = ContactFile::open(dir.path(), "boot");
 
         assert_eq!(kept.known().1, None);
         kept.write(Timestamp(1)).unwrap();

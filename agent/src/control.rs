@@ -29,14 +29,14 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::wait;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
 use crate::node;
 use crate::store::Write;
 use crate::task::chain;
 
 pub(crate) use requests::fail;
-pub(crate) use standing::Standing;
+pub(crate) use standing::ControlPlaneStatus;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -150,7 +150,7 @@ impl SessionError {
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The facilities that answer questions.
-    pub(crate) facilities: Arc<Facilities>,
+    pub(crate) facilities: Arc<AgentContext>,
     /// The agent's socket.
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
@@ -203,7 +203,7 @@ impl Link {
     async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
         let connection = self.connect(addr).await?;
         let result = session::Session::open(self, addr, &connection, served).await;
-        self.facilities.standing.hangs_on(None);
+        self.facilities.standing.set_connection(None);
         connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
         result
     }

@@ -10,12 +10,12 @@ use muster_domain::alloc::DesiredAlloc;
 
 use crate::cgroup::{NodeTree, TaskName};
 
-type Held = BTreeMap<TaskName, Vec<u16>>;
+type CoresByTask = BTreeMap<TaskName, Vec<u16>>;
 
 /// Which task has which cores.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
-    held: RwLock<Held>,
+    held: RwLock<CoresByTask>,
 }
 
 impl Cores {
@@ -71,7 +71,7 @@ impl Cores {
     }
 }
 
-fn share(tree: &NodeTree, held: &Held) {
+fn share(tree: &NodeTree, held: &CoresByTask) {
     tree.share_cores(
         |task| !held.contains_key(task),
         &left(held, &tree.core_ids()),
@@ -79,7 +79,7 @@ fn share(tree: &NodeTree, held: &Held) {
 }
 
 /// Returns the cores of `all` that nobody holds, or all of them if each is held.
-fn left(held: &Held, all: &[u16]) -> Vec<u16> {
+fn left(held: &CoresByTask, all: &[u16]) -> Vec<u16> {
     let free = |core: &&u16| !held.values().any(|ids| ids.contains(core));
     let free: Vec<u16> = all.iter().filter(free).copied().collect();
     if free.is_empty() { all.to_vec() } else { free }

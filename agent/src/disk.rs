@@ -66,7 +66,7 @@ impl FromStr for DiskEnforcement {
 
 /// How limits are held on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Means {
+pub(crate) enum DiskEnforcementMode {
     /// By the file system.
     Quota,
     /// By measuring, because there is no quota.
@@ -78,7 +78,7 @@ pub(crate) enum Means {
     Off,
 }
 
-impl Means {
+impl DiskEnforcementMode {
     /// The word in attributes and statistics.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
@@ -169,17 +169,17 @@ pub fn project_quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)
 /// The ephemeral disks of a node, and the thread that measures them.
 #[derive(Debug)]
 pub(crate) struct Disks {
-    shared: Arc<Shared>,
+    shared: Arc<DiskState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    means: Means,
+struct DiskState {
+    means: DiskEnforcementMode,
     /// The directory above those of all allocations.
     allocs: PathBuf,
     projects: Projects,
-    watched: Mutex<BTreeMap<AllocId, Watched>>,
+    watched: Mutex<BTreeMap<AllocId, MeasuredAlloc>>,
     /// Somebody is to be measured, or nobody any more.
     work: Condvar,
     stop: AtomicBool,
@@ -187,7 +187,7 @@ struct Shared {
 
 /// An allocation that runs.
 #[derive(Clone, Debug)]
-struct Watched {
+struct MeasuredAlloc {
     dir: PathBuf,
     limit: DiskLimit,
     /// The file system holds it to its limit.
@@ -203,7 +203,7 @@ struct Watched {
 }
 
 /// One measurement of an allocation.
-struct Look {
+struct Measurement {
     used: Amount,
     /// The limit in force under quota.
     in_force: Option<DiskLimit>,
@@ -219,13 +219,13 @@ impl Disks {
     /// If the thread cannot be started.
     pub(crate) fn start(allocs: &Path, wanted: DiskEnforcement) -> io::Result<Self> {
         let means = match wanted {
-            DiskEnforcement::Off => Means::Off,
+            DiskEnforcement::Off => DiskEnforcementMode::Off,
             DiskEnforcement::Auto => match project::unsupported(allocs) {
-                None => Means::Quota,
-                Some(reason) => Means::Accounted { reason },
+                None => DiskEnforcementMode::Quota,
+                Some(reason) => DiskEnforcementMode::Accounted { reason },
             },
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DiskState {
             means,
             allocs: allocs.to_owned(),
             projects: Projects::default(),
@@ -242,15 +242,17 @@ impl Disks {
     }
 
     /// How limits are held.
-    pub(crate) fn means(&self) -> &Means {
+    pub(crate) fn means(&self) -> &DiskEnforcementMode {
         &self.shared.means
     }
 
     /// Returns the most that may come to an allocation from elsewhere.
     pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
         match self.shared.means {
-            Means::Quota | Means::Accounted { .. } => DiskLimit::of(group),
-            Means::Off => DiskLimit {
+            DiskEnforcementMode::Quota | DiskEnforcementMode::Accounted { .. } => {
+                DiskLimit::of(group)
+            }
+            DiskEnforcementMode::Off => DiskLimit {
                 bytes: u64::MAX,
                 inodes: u64::MAX,
             },
@@ -264,8 +266,8 @@ impl Disks {
     /// If the file system has quota and does not take this one.
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
         match self.shared.means {
-            Means::Quota => self.shared.projects.limit(dir, limit).map(drop),
-            Means::Accounted { .. } | Means::Off => Ok(()),
+            DiskEnforcementMode::Quota => self.shared.projects.limit(dir, limit).map(drop),
+            DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
         }
     }
 
@@ -276,8 +278,8 @@ impl Disks {
     /// If not all of it can be: there is not as much room, or something cannot be read.
     pub(crate) fn carry(&self, tree: OwnedFd, dir: &Path) -> io::Result<()> {
         match self.shared.means {
-            Means::Quota => project::carry(tree, dir),
-            Means::Accounted { .. } | Means::Off => Ok(()),
+            DiskEnforcementMode::Quota => project::carry(tree, dir),
+            DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
         }
     }
 
@@ -291,12 +293,12 @@ impl Disks {
         inbox: &mpsc::Sender<Input>,
     ) {
         let quota = match self.shared.means {
-            Means::Accounted { .. } => false,
-            Means::Off => {
+            DiskEnforcementMode::Accounted { .. } => false,
+            DiskEnforcementMode::Off => {
                 Self::lift(dir);
                 false
             }
-            Means::Quota => match self.shared.projects.limit(dir, limit) {
+            DiskEnforcementMode::Quota => match self.shared.projects.limit(dir, limit) {
                 Ok(limited) => limited,
                 Err(error) => {
                     tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set; it is measured instead");
@@ -308,7 +310,7 @@ impl Disks {
         let seen = watched.get(&alloc_id).and_then(|known| known.seen);
         watched.insert(
             alloc_id,
-            Watched {
+            MeasuredAlloc {
                 dir: dir.to_owned(),
                 limit,
                 quota,
@@ -339,7 +341,7 @@ impl Disks {
 
     /// An allocation's directory is about to go: its project is free as soon as what is in it is deleted.
     pub(crate) fn release(&self, dir: &Path) {
-        if self.shared.means != Means::Quota {
+        if self.shared.means != DiskEnforcementMode::Quota {
             return;
         }
         if let Err(error) = project::release(dir) {
@@ -349,7 +351,7 @@ impl Disks {
 
     /// Returns the state of a running allocation's disk.
     pub(crate) fn stats(&self, alloc_id: AllocId) -> Option<AllocDisk> {
-        let Watched {
+        let MeasuredAlloc {
             dir,
             limit,
             quota,
@@ -364,13 +366,13 @@ impl Disks {
             None => (seen, limit),
         };
         let (enforcement, reason) = match means {
-            Means::Quota if !quota => (
+            DiskEnforcementMode::Quota if !quota => (
                 "accounted",
                 "the allocation is older than the quota of its file system".to_owned(),
             ),
-            Means::Accounted { reason } => (means.as_str(), reason.clone()),
-            Means::Quota => (means.as_str(), String::new()),
-            Means::Off => (means.as_str(), "disk_enforcement = \"off\"".to_owned()),
+            DiskEnforcementMode::Accounted { reason } => (means.as_str(), reason.clone()),
+            DiskEnforcementMode::Quota => (means.as_str(), String::new()),
+            DiskEnforcementMode::Off => (means.as_str(), "disk_enforcement = \"off\"".to_owned()),
         };
         Some(AllocDisk {
             enforcement: enforcement.to_owned(),
@@ -386,7 +388,7 @@ impl Disks {
     /// Returns the message about a task that failed while its disk was full to the last block. Returns `None` if the
     /// disk was not full, or nothing limits it.
     pub(crate) fn full(&self, alloc_id: AllocId) -> Option<String> {
-        let Watched { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
+        let MeasuredAlloc { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
         let (used, limit) = quota
             .then(|| project::usage(&dir).ok().flatten())
             .flatten()?;
@@ -412,15 +414,15 @@ impl Drop for Disks {
     }
 }
 
-impl Shared {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, Watched>> {
+impl DiskState {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, MeasuredAlloc>> {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The life of the thread.
     fn work(&self) {
-        if self.means == Means::Off {
+        if self.means == DiskEnforcementMode::Off {
             return;
         }
         if let Err(error) = crate::sys::set_io_priority(rustix::thread::gettid(), IoPriority::Idle)
@@ -432,7 +434,7 @@ impl Shared {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
         let mut space = Space::default();
-        let mut owed = Owed::default();
+        let mut owed = MeasureDebt::default();
         while let Some(due) = self.next(&mut space) {
             for (alloc_id, watched) in due {
                 let begun = Instant::now();
@@ -447,7 +449,7 @@ impl Shared {
     }
 
     /// Waits for allocations that are due, and returns the first of them; `None` when the agent stops.
-    fn next(&self, space: &mut Space) -> Option<Vec<(AllocId, Watched)>> {
+    fn next(&self, space: &mut Space) -> Option<Vec<(AllocId, MeasuredAlloc)>> {
         let mut watched = self.locked();
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -482,11 +484,11 @@ impl Shared {
         }
     }
 
-    fn look(&self, watched: &Watched) -> io::Result<Look> {
+    fn look(&self, watched: &MeasuredAlloc) -> io::Result<Measurement> {
         if watched.quota
             && let Some((used, limit)) = project::usage(&watched.dir)?
         {
-            let mut look = Look {
+            let mut look = Measurement {
                 used,
                 in_force: Some(limit),
                 by_place: BTreeMap::new(),
@@ -499,12 +501,12 @@ impl Shared {
             }
             return Ok(look);
         }
-        let walk::Measured {
+        let walk::TreeUsage {
             all,
             by_place,
             too_deep,
         } = walk::measure(&watched.dir, watched.limit.inodes, &self.stop)?;
-        Ok(Look {
+        Ok(Measurement {
             used: all,
             in_force: None,
             by_place,
@@ -513,7 +515,13 @@ impl Shared {
     }
 
     /// Keeps what was found, and tells the runner if that is too much.
-    fn settle(&self, alloc_id: AllocId, looked: &Watched, look: io::Result<Look>, took: Duration) {
+    fn settle(
+        &self,
+        alloc_id: AllocId,
+        looked: &MeasuredAlloc,
+        look: io::Result<Measurement>,
+        took: Duration,
+    ) {
         let mut all = self.locked();
         let Some(watched) = all.get_mut(&alloc_id) else {
             return;
@@ -572,9 +580,9 @@ struct Space {
 
 /// The rest that measurements have cost and that was not taken yet.
 #[derive(Debug, Default)]
-struct Owed(Duration);
+struct MeasureDebt(Duration);
 
-impl Owed {
+impl MeasureDebt {
     /// After a measurement that took so long: the rest to take, if it is worth to wake for.
     fn after(&mut self, took: Duration) -> Option<Duration> {
         self.0 += took.saturating_mul(REST_FACTOR).min(REST_MAX);
@@ -584,7 +592,7 @@ impl Owed {
 
 /// The change of the file system's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Growth {
+enum UsageGrowth {
     /// It was not asked, or is no fuller.
     None,
     /// By so much since the thread began.
@@ -595,21 +603,21 @@ enum Growth {
 
 impl Space {
     /// Asks, if the last time is long ago.
-    fn look(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> Growth {
+    fn look(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> UsageGrowth {
         let before = self.asked;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
-            return Growth::None;
+            return UsageGrowth::None;
         }
         let Some(used) = ask() else {
-            return Growth::Unknown;
+            return UsageGrowth::Unknown;
         };
         self.asked = Some((now, used));
         let more = before.map_or(Amount::default(), |(_, before)| used.beyond(before));
         if more == Amount::default() {
-            return Growth::None;
+            return UsageGrowth::None;
         }
         self.grown.add(more);
-        Growth::To(self.grown)
+        UsageGrowth::To(self.grown)
     }
 }
 
@@ -623,11 +631,11 @@ fn in_use(dir: &Path) -> Option<Amount> {
 }
 
 /// Handles a write: an allocation that was calm is looked at now, if the write alone could take it beyond its limit.
-fn stir(watched: &mut BTreeMap<AllocId, Watched>, growth: Growth) {
-    let may_exceed = |watched: &Watched| match (growth, watched.seen) {
-        (Growth::None, _) => false,
-        (Growth::Unknown, _) | (_, None) => true,
-        (Growth::To(grown), Some((_, mut used))) => {
+fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
+    let may_exceed = |watched: &MeasuredAlloc| match (growth, watched.seen) {
+        (UsageGrowth::None, _) => false,
+        (UsageGrowth::Unknown, _) | (_, None) => true,
+        (UsageGrowth::To(grown), Some((_, mut used))) => {
             used.add(grown.beyond(watched.grown));
             watched.limit.is_exceeded(used)
         }
@@ -642,15 +650,15 @@ fn stir(watched: &mut BTreeMap<AllocId, Watched>, growth: Growth) {
 
 /// Those that are due at `now`, the longest first, which are [`ROUND_MAX`] at most. To find them costs a walk over all.
 fn due(
-    watched: &mut BTreeMap<AllocId, Watched>,
+    watched: &mut BTreeMap<AllocId, MeasuredAlloc>,
     now: Instant,
     grown: Amount,
-) -> Vec<(AllocId, Watched)> {
+) -> Vec<(AllocId, MeasuredAlloc)> {
     let due = watched.iter_mut().filter(|(_, watched)| watched.due <= now);
     let mut due: Vec<_> = due.collect();
     due.sort_by_key(|(_, watched)| watched.due);
     let first = due.into_iter().take(ROUND_MAX);
-    let looked = |(alloc_id, watched): (&AllocId, &mut Watched)| {
+    let looked = |(alloc_id, watched): (&AllocId, &mut MeasuredAlloc)| {
         watched.grown = grown;
         (*alloc_id, watched.clone())
     };
@@ -664,7 +672,7 @@ fn pause(took: Duration, calm: u32) -> Duration {
 }
 
 /// The message to the operator.
-fn exceeded(look: &Look, limit: DiskLimit) -> String {
+fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
     let mut message = format!("the ephemeral disk is exceeded: {}", Use(look.used, limit));
     if look.too_deep {
         message.push_str(", and directories are nested deeper than can be measured");

@@ -42,7 +42,7 @@ pub(crate) struct DriverSlot {
     /// Counts its lives; 0 while it does not answer.
     lives: watch::Receiver<u64>,
     /// The facts that one of its lives told of itself.
-    learned: Arc<Mutex<LearnedOf>>,
+    learned: Arc<Mutex<VersionedDriverFacts>>,
     /// It lives in this process, where an absent field is absent and not null.
     in_process: bool,
     /// Room for starts that are under way.
@@ -52,11 +52,11 @@ pub(crate) struct DriverSlot {
 }
 
 /// The facts learned, with the number of the life that told them.
-type LearnedOf = Option<(u64, Arc<Learned>)>;
+type VersionedDriverFacts = Option<(u64, Arc<DriverFacts>)>;
 
 /// The facts that a driver tells of itself once in a life.
 #[derive(Debug)]
-pub(crate) struct Learned {
+pub(crate) struct DriverFacts {
     /// The capabilities that it implements.
     pub(crate) capabilities: Capabilities,
     schema: Schema,
@@ -121,7 +121,7 @@ impl DriverSlot {
     }
 
     /// Returns the capabilities of the driver, asked once in each of its lives.
-    pub(crate) async fn learned(&self) -> Result<Arc<Learned>, TaskConfigError> {
+    pub(crate) async fn learned(&self) -> Result<Arc<DriverFacts>, TaskConfigError> {
         let life = *self.lives.borrow();
         let mut known = self.learned.lock().await;
         if let Some((of, learned)) = known.as_ref()
@@ -133,7 +133,7 @@ impl DriverSlot {
         let spec = self.driver.task_config_schema().await?;
         let schema =
             Schema::new(&spec).map_err(|error| TaskConfigError::Wrong(error.to_string()))?;
-        let learned = Arc::new(Learned {
+        let learned = Arc::new(DriverFacts {
             capabilities,
             schema,
         });

@@ -14,10 +14,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
 use crate::bridge::{AllocNetwork, Bridge};
-use crate::cgroup::{NodeTree, Walked};
+use crate::cgroup::{CgroupRows, NodeTree};
 use crate::cni::CniNetworks;
 use crate::conditions::Conditions;
-use crate::control::Standing;
+use crate::control::ControlPlaneStatus;
 use crate::cores::Cores;
 use crate::disk::Disks;
 use crate::drivers::Drivers;
@@ -25,7 +25,7 @@ use crate::drivers::networks::DriverNetworks;
 use crate::drivers::nomad::NomadDrivers;
 use crate::gc::Leftovers;
 use crate::history::Histories;
-use crate::migrate::Loans;
+use crate::migrate::DirLeases;
 use crate::node::NodeRules;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
@@ -39,7 +39,7 @@ use crate::verdicts::VerdictLog;
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
-pub(crate) struct Facilities {
+pub(crate) struct AgentContext {
     /// Paths.
     pub(crate) data: DataDir,
     /// The secret with which the node registers.
@@ -87,7 +87,7 @@ pub(crate) struct Facilities {
     /// The registered description of the node.
     pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
     /// How the node stands with the control plane.
-    pub(crate) standing: Standing,
+    pub(crate) standing: ControlPlaneStatus,
     /// News for the control plane.
     pub(crate) outbox: Outbox,
     /// Tasks that have a process.
@@ -101,7 +101,7 @@ pub(crate) struct Facilities {
     /// Bytes of logs that are on their way to readers.
     pub(crate) log_owed: AtomicU64,
     /// Data that are read for other nodes.
-    pub(crate) loans: Arc<Loans>,
+    pub(crate) loans: Arc<DirLeases>,
     /// Places for allocations that want data from other nodes, [`crate::limits::FETCHES_MAX`].
     pub(crate) fetches: Semaphore,
     /// A task whose memory or number of processes cannot be limited does not start.
@@ -120,7 +120,7 @@ pub(crate) struct Facilities {
     pub(crate) node: mpsc::Sender<crate::node::Event>,
 }
 
-impl Facilities {
+impl AgentContext {
     /// The eBPF programs, if there are any.
     pub(crate) fn bpf(&self) -> Option<&Bpf> {
         self.bpf.as_ref().ok()
@@ -178,7 +178,7 @@ impl Facilities {
 
     /// Returns the result of one walk over all tasks' groups. Returns `None` where the programs cannot walk, and files
     /// have to be read.
-    pub(crate) fn walked(&self) -> Option<Walked> {
+    pub(crate) fn walked(&self) -> Option<CgroupRows> {
         let bpf = self.bpf()?;
         let walked = self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2));
         let told = |error: &std::io::Error| tracing::debug!(%error, "groups are read by files");
@@ -214,11 +214,11 @@ impl Facilities {
 /// Tasks that have a process, by allocation and name.
 #[derive(Debug, Default)]
 pub(crate) struct LiveTasks {
-    tasks: Mutex<BTreeMap<(AllocId, String), Live>>,
+    tasks: Mutex<BTreeMap<(AllocId, String), LiveTaskEntry>>,
 }
 
 /// A task that has a process, and the way to its runner.
-type Live = (Arc<LiveTask>, Inputs);
+type LiveTaskEntry = (Arc<LiveTask>, Inputs);
 
 impl LiveTasks {
     /// A process runs.
@@ -261,7 +261,7 @@ impl LiveTasks {
             .collect()
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), Live>> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), LiveTaskEntry>> {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }

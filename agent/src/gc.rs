@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use muster_agent_core::gc::{Collector, GcState, KeptReason, Seen};
+use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::cgroup::{RemoveCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::Event;
 use crate::store::Write;
@@ -149,7 +149,7 @@ pub(crate) async fn destroy_task(
 /// Remembers what could not be released when a task ended: it is tried again before the allocation is
 /// destroyed.
 pub(crate) async fn keep(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
     leftover: Leftover,
     error: &(dyn std::error::Error + Send + Sync),
@@ -166,7 +166,7 @@ pub(crate) async fn keep(
 
 /// Releases what is left of the allocation's tasks. All are tried; the first error is told.
 pub(crate) async fn release(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
 ) -> Result<(), ReleaseError> {
     let mut first = Ok(());
@@ -190,7 +190,7 @@ pub(crate) async fn release(
 }
 
 async fn release_one(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
     leftover: &Leftover,
 ) -> Result<(), ReleaseError> {
@@ -223,7 +223,7 @@ async fn release_one(
 /// Has the kernel let go of what it has of a start: counters, and its cgroup if that is there. Both are
 /// tried; the first error is told. A kernel that was started since has nothing of it.
 pub(crate) async fn release_kernel(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     leftover: &Leftover,
     cgroup: Option<&TaskCgroup>,
 ) -> Result<(), ReleaseError> {
@@ -255,7 +255,7 @@ pub(crate) async fn release_kernel(
 }
 
 /// Destroys an allocation of which nothing runs. Tries until it succeeds, and reports each failure to the node.
-pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
+pub(crate) async fn destroy(facilities: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
     while !(let_go(facilities, alloc_id).await && discard(facilities, alloc_id).await) {
         drop(facilities.node.send(Event::Refused { alloc_id }).await);
@@ -265,7 +265,7 @@ pub(crate) async fn destroy(facilities: &Facilities, alloc_id: AllocId) {
 }
 
 /// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
-async fn let_go(facilities: &Facilities, alloc_id: AllocId) -> bool {
+async fn let_go(facilities: &AgentContext, alloc_id: AllocId) -> bool {
     let closed = facilities.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(
@@ -279,7 +279,7 @@ async fn let_go(facilities: &Facilities, alloc_id: AllocId) -> bool {
 
 /// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
 /// waits for a thread.
-async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
+async fn discard(facilities: &AgentContext, alloc_id: AllocId) -> bool {
     // Not in its turn: the way to another node may be long.
     facilities.loans.leave(alloc_id).await;
     let turn = facilities.destroys.acquire().await;
@@ -297,7 +297,7 @@ async fn discard(facilities: &Facilities, alloc_id: AllocId) -> bool {
 
 /// The result of a forced collection, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct GcOutcome {
     /// Allocations that were destroyed.
     pub freed: u64,
     /// Files and directories of the trash that were deleted meanwhile.
@@ -310,7 +310,7 @@ pub struct Collected {
 
 /// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be
 /// deleted; with `dry_run` nothing is done and the answer says what would be. `None` if the agent stops meanwhile.
-pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Option<Collected> {
+pub(crate) async fn collect_now(facilities: &AgentContext, dry_run: bool) -> Option<GcOutcome> {
     let trash = &facilities.trash;
     let before = trash.state().deleted;
     let (done, collected) = oneshot::channel();
@@ -322,11 +322,11 @@ pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Optio
     }
     if !trash.is_idle() {
         // It may have been empty between two allocations, and does not hurry any more.
-        trash.hurry();
+        trash.raise_priority();
         trash.emptied().await;
     }
     let after = trash.state().deleted;
-    Some(Collected {
+    Some(GcOutcome {
         inodes: after.inodes() - before.inodes(),
         bytes: after.bytes - before.bytes,
         ..collected
@@ -335,27 +335,27 @@ pub(crate) async fn collect_now(facilities: &Facilities, dry_run: bool) -> Optio
 
 /// Those who wait for the end of a forced collection.
 #[derive(Debug, Default)]
-pub(crate) struct Asks {
-    asks: Vec<Ask>,
+pub(crate) struct GcRequests {
+    asks: Vec<GcRequest>,
 }
 
 #[derive(Debug)]
-struct Ask {
+struct GcRequest {
     waiting: BTreeSet<AllocId>,
     freed: u64,
-    done: oneshot::Sender<Collected>,
+    done: oneshot::Sender<GcOutcome>,
 }
 
-impl Asks {
+impl GcRequests {
     /// Somebody waits for these to be destroyed. Without room the answer is what is known at once.
-    pub(crate) fn add(&mut self, waiting: BTreeSet<AllocId>, done: oneshot::Sender<Collected>) {
+    pub(crate) fn add(&mut self, waiting: BTreeSet<AllocId>, done: oneshot::Sender<GcOutcome>) {
         let waiting = if self.asks.len() < COLLECT_ASKS_MAX {
             waiting
         } else {
             BTreeSet::new()
         };
         let freed = 0;
-        self.asks.push(Ask {
+        self.asks.push(GcRequest {
             waiting,
             freed,
             done,
@@ -372,10 +372,10 @@ impl Asks {
     }
 
     /// Answers those who need not wait any more. `outlook` says what stays.
-    pub(crate) fn answer(&mut self, outlook: impl Fn() -> Collected) {
-        let is_over = |ask: &mut Ask| ask.waiting.is_empty() || ask.done.is_closed();
+    pub(crate) fn answer(&mut self, outlook: impl Fn() -> GcOutcome) {
+        let is_over = |ask: &mut GcRequest| ask.waiting.is_empty() || ask.done.is_closed();
         for ask in self.asks.extract_if(.., is_over) {
-            let collected = Collected {
+            let collected = GcOutcome {
                 freed: ask.freed,
                 ..outlook()
             };
@@ -390,20 +390,20 @@ pub(crate) fn outlook(
     collector: &Collector,
     allocs: usize,
     kept: impl Fn(AllocId) -> Option<KeptReason>,
-) -> Collected {
+) -> GcOutcome {
     let (freed, kept) = collector.outlook(allocs, kept);
     let kept = kept.into_iter().collect();
-    Collected {
+    GcOutcome {
         freed,
         kept,
-        ..Collected::default()
+        ..GcOutcome::default()
     }
 }
 
 /// Returns what collection did so far, with the counts of deletion.
-pub(crate) fn seen(state: GcState, trash: &Trash) -> Seen {
+pub(crate) fn seen(state: GcState, trash: &Trash) -> GcReading {
     let counts = trash.counts();
-    Seen {
+    GcReading {
         state,
         inodes: counts.deleted.inodes(),
         bytes: counts.deleted.bytes,

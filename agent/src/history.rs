@@ -21,10 +21,10 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, Totals};
-use crate::cgroup::{CgroupFileError, Controller, TaskCgroup, Waits, Walked};
+use crate::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
 use crate::drivers::usage::is_hidden;
-use crate::facilities::{Facilities, now};
-use crate::history::series::{Counts, Moment, Parts, Reasons, Series};
+use crate::facilities::{AgentContext, now};
+use crate::history::series::{AvailablePrograms, Counts, Reasons, SampleTime, Series};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
 use crate::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
 use crate::task::{LiveTask, chain};
@@ -56,11 +56,11 @@ type Key = (AllocId, String);
 #[derive(Debug)]
 pub(crate) struct Histories {
     since: Timestamp,
-    kept: Mutex<Kept>,
+    kept: Mutex<HistoryState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct HistoryState {
     /// At most [`HISTORY_TASKS_MAX`].
     tasks: BTreeMap<Key, Series>,
     /// When all tasks were looked at last, since boot.
@@ -77,7 +77,7 @@ impl Default for Histories {
 }
 
 /// Looks at all tasks until the agent stops.
-pub(crate) async fn run(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(crate) async fn run(facilities: Arc<AgentContext>, stop: CancellationToken) {
     // The first look is at once: what begins after it is told from its begin.
     let mut steps = tokio::time::interval(HISTORY_STEP);
     // After a standstill one look tells of all of it.
@@ -99,9 +99,9 @@ pub(crate) async fn run(facilities: Arc<Facilities>, stop: CancellationToken) {
 
 impl Histories {
     /// Looks at all tasks.
-    fn step(&self, facilities: &Facilities) {
+    fn step(&self, facilities: &AgentContext) {
         let live = facilities.live.of(None);
-        let moment = Moment {
+        let moment = SampleTime {
             at: now(),
             since_boot: since_boot(),
         };
@@ -119,7 +119,7 @@ impl Histories {
             let bpf = facilities.bpf();
             bpf.is_some_and(|bpf| !bpf.absent().contains_key(part))
         };
-        let has = Parts {
+        let has = AvailablePrograms {
             run_delay: has(RUN_DELAY),
             block: has(BLOCK),
             retransmits: has(RETRANSMITS),
@@ -140,9 +140,9 @@ impl Histories {
                     ..Reasons::default()
                 };
                 // Files are read while others may ask.
-                let (memory_bytes, waits) = seen(&live, walked.as_ref(), &mut absent);
+                let (memory_bytes, waits) = memory_and_stalls(&live, walked.as_ref(), &mut absent);
                 let is_known = self.locked().knows(&key, cgroup_id);
-                Look {
+                Sample {
                     cgroup_id,
                     counts: counts.with_waits(waits),
                     began: (!is_known).then(|| began(facilities, cgroup_id)).flatten(),
@@ -155,14 +155,14 @@ impl Histories {
         self.locked().end_step(moment);
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, HistoryState> {
         // A panic elsewhere leaves each series whole.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One sample of a task.
-struct Look {
+struct Sample {
     cgroup_id: u64,
     counts: Counts,
     /// When its first process began, since boot; `None` if that is not known, or the start is.
@@ -172,19 +172,19 @@ struct Look {
 }
 
 /// Samples a task that only its driver sees. Its use before the driver was asked is not known.
-fn told(live: &LiveTask) -> Look {
+fn told(live: &LiveTask) -> Sample {
     let driver = &live.record.driver;
     let known = live.usage.known(driver, Instant::now());
     let reason = known.as_ref().err().cloned();
     let reason: Box<str> = reason.unwrap_or_else(|| only_told_by(driver)).into();
     let known = known.unwrap_or_default();
     let throttled_us = known.throttled.map(micros);
-    let waits = Waits {
+    let waits = StallStats {
         throttled_us,
         pressure: None,
     };
     let unless = |is_told: bool| (!is_told).then(|| reason.clone());
-    Look {
+    Sample {
         cgroup_id: live.record.cgroup_id,
         counts: Counts::of_cpu(known.cpu.map(nanos)).with_waits(waits),
         began: None,
@@ -204,7 +204,11 @@ fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T
 }
 
 /// Bytes of memory charged and how long a task was kept from running, and why nobody knows.
-fn seen(live: &LiveTask, walked: Option<&Walked>, absent: &mut Reasons) -> (Option<u64>, Waits) {
+fn memory_and_stalls(
+    live: &LiveTask,
+    walked: Option<&CgroupRows>,
+    absent: &mut Reasons,
+) -> (Option<u64>, StallStats) {
     let cgroup = live.cgroup.as_ref().zip(walked);
     if let Some((memory, waits)) = cgroup.and_then(|(cgroup, walked)| cgroup.now_in(walked)) {
         let memory = memory.ok_or_else(|| NO_MEMORY.into());
@@ -221,9 +225,9 @@ fn seen(live: &LiveTask, walked: Option<&Walked>, absent: &mut Reasons) -> (Opti
 /// Returns the waits of a task, and records the reasons for absent ones.
 fn waits_or(
     live: &LiveTask,
-    found: Option<Result<Waits, CgroupFileError>>,
+    found: Option<Result<StallStats, CgroupFileError>>,
     absent: &mut Reasons,
-) -> Waits {
+) -> StallStats {
     let reason = match found {
         Some(Ok(waits)) => {
             if waits.throttled_us.is_none() {
@@ -239,11 +243,11 @@ fn waits_or(
     };
     absent.throttled = Some(reason.as_str().into());
     absent.pressure = Some(reason.into());
-    Waits::default()
+    StallStats::default()
 }
 
 /// When the first process of a start began, since boot.
-fn began(facilities: &Facilities, cgroup_id: u64) -> Option<Duration> {
+fn began(facilities: &AgentContext, cgroup_id: u64) -> Option<Duration> {
     let main = facilities.bpf()?.main_of(cgroup_id).ok()??;
     Some(Duration::from_nanos(main.start_boottime_ns))
 }
@@ -260,15 +264,15 @@ fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
     }
 }
 
-impl Kept {
+impl HistoryState {
     /// Whether this start of the task was looked at before.
     fn knows(&self, key: &Key, cgroup_id: u64) -> bool {
         let series = self.tasks.get(key);
         series.is_some_and(|series| series.is_of(cgroup_id))
     }
 
-    fn look(&mut self, key: Key, look: Look, moment: Moment) {
-        let Look {
+    fn look(&mut self, key: Key, look: Sample, moment: SampleTime) {
+        let Sample {
             cgroup_id,
             counts,
             began,
@@ -277,7 +281,7 @@ impl Kept {
         } = look;
         // One that was there at the last look, and was not seen, began before it.
         let began = began.filter(|began| self.looked.is_some_and(|looked| looked <= *began));
-        let begin = began.map(|began| Moment {
+        let begin = began.map(|began| SampleTime {
             at: moment.at,
             since_boot: began.min(moment.since_boot),
         });
@@ -306,7 +310,7 @@ impl Kept {
     }
 
     /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first.
-    fn end_step(&mut self, moment: Moment) {
+    fn end_step(&mut self, moment: SampleTime) {
         self.looked = Some(moment.since_boot);
         let oldest = moment.since_boot.saturating_sub(HISTORY_KEPT);
         self.tasks.retain(|_, series| series.looked() > oldest);
@@ -335,7 +339,7 @@ impl Kept {
 }
 
 /// Returns the usage of one allocation. Returns `None` if nothing of it runs, and nothing did in the last minutes.
-pub(crate) fn alloc(facilities: &Facilities, alloc_id: AllocId) -> Option<AllocHistory> {
+pub(crate) fn alloc(facilities: &AgentContext, alloc_id: AllocId) -> Option<AllocHistory> {
     let histories = &facilities.histories;
     let mut tasks: BTreeMap<String, TaskHistory> = BTreeMap::new();
     let oldest = Timestamp(now().0.saturating_sub(nanos(HISTORY_KEPT)));
@@ -379,7 +383,7 @@ fn no_history(is_full: bool) -> String {
 }
 
 /// Why values of a task are absent.
-fn absent(facilities: &Facilities, series: &Series) -> BTreeMap<String, String> {
+fn absent(facilities: &AgentContext, series: &Series) -> BTreeMap<String, String> {
     let Reasons {
         memory,
         counts,

@@ -71,7 +71,7 @@ pub use disk::DiskEnforcement;
 pub use drivers::native::DriverConfigError;
 pub use drivers::networks::DriverNetworkError;
 pub use drivers::plugin::{PluginError, PluginSettings};
-pub use gc::Collected;
+pub use gc::GcOutcome;
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
 pub use muster_domain::region;
 pub use roots::{ChrootEnv, ChrootEnvError};

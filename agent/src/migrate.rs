@@ -24,4 +24,4 @@ mod unpack;
 pub(crate) use arrival::{discard, settle};
 pub(crate) use fetch::fetch;
 pub(crate) use lend::lend;
-pub(crate) use loans::Loans;
+pub(crate) use loans::DirLeases;

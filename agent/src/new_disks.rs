@@ -12,7 +12,7 @@ use muster_domain::id::AllocId;
 use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::disks;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::task::chain;
 
@@ -20,19 +20,19 @@ use crate::task::chain;
 type Failures = BTreeMap<(AllocId, String), String>;
 
 /// Looks until the agent stops.
-pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
     let mut looks = tokio::time::interval(DISKS_LOOK_INTERVAL);
     let mut failures = Failures::new();
     loop {
         tokio::select! {
-            _ = looks.tick() => failures = look(&facilities, &failures).await,
+            _ = looks.tick() => failures = reconcile(&facilities, &failures).await,
             () = stop.cancelled() => return,
         }
     }
 }
 
 /// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
-async fn look(facilities: &Facilities, before: &Failures) -> Failures {
+async fn reconcile(facilities: &AgentContext, before: &Failures) -> Failures {
     let disks = disks();
     let mut failures = Failures::new();
     for (alloc_id, task, live) in facilities.live.of(None) {

@@ -31,13 +31,13 @@ use crate::bpf::ensure_bpffs;
 use crate::control;
 use crate::drivers::native::DriverConfigError;
 use crate::drivers::plugin::PluginError;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
 use crate::oom_score;
 use crate::ring::StartRingError;
 use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
 
-pub use config::{AgentConfig, Leave, parse_host_volume};
+pub use config::{AgentConfig, ShutdownPolicy, parse_host_volume};
 pub(crate) use events::Event;
 pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
@@ -101,7 +101,7 @@ impl From<DirError> for StartAgentError {
 pub struct Agent {
     node_id: NodeId,
     events: mpsc::Sender<Event>,
-    facilities: Arc<Facilities>,
+    facilities: Arc<AgentContext>,
     drivers: Vec<muster_driver::plugin::Client>,
     certificates: Certificates,
     stop: CancellationToken,
@@ -135,7 +135,7 @@ impl Agent {
 
         let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
         let opened = open::open(&config, &stop, &mut tasks, events.clone()).await?;
-        let open::Opened {
+        let open::AgentParts {
             facilities,
             loaded,
             publisher,
@@ -200,7 +200,7 @@ impl Agent {
     /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
     /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
     /// be. Returns `None` if the agent stops meanwhile.
-    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::Collected> {
+    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::GcOutcome> {
         crate::gc::collect_now(&self.facilities, dry_run).await
     }
 
@@ -209,9 +209,9 @@ impl Agent {
         self.facilities.collection.subscribe()
     }
 
-    /// Stops the agent. With [`Leave::KeepTasks`] tasks and their driver run on, and the next agent
+    /// Stops the agent. With [`ShutdownPolicy::KeepTasks`] tasks and their driver run on, and the next agent
     /// on the data directory adopts them.
-    pub async fn shutdown(self, leave: Leave) {
+    pub async fn shutdown(self, leave: ShutdownPolicy) {
         let Self {
             events,
             facilities,
@@ -222,7 +222,7 @@ impl Agent {
             node_id: _,
             certificates: _,
         } = self;
-        if leave == Leave::StopTasks {
+        if leave == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
             tell_server(&facilities).await;
             facilities.bridge.undo().await;
@@ -234,7 +234,7 @@ impl Agent {
             tracing::warn!("parts of the agent did not end in time and are dropped");
             tasks.shutdown().await;
         }
-        if leave == Leave::StopTasks {
+        if leave == ShutdownPolicy::StopTasks {
             for driver in drivers {
                 if let Err(error) = driver.shutdown().await {
                     tracing::warn!(%error, driver = driver.name(), "a driver's process was not ended");
@@ -246,14 +246,14 @@ impl Agent {
 }
 
 /// Closes log loop and store, so that nothing of the agent is left when `shutdown` returns.
-async fn close(facilities: Arc<Facilities>) {
+async fn close(facilities: Arc<AgentContext>) {
     let deadline = Instant::now() + SHUTDOWN_GRACE;
     // A holder that is left is a task that was dropped, and lets go at its next step.
     while Arc::strong_count(&facilities) > 1 && Instant::now() < deadline {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }
     match Arc::into_inner(facilities) {
-        Some(Facilities {
+        Some(AgentContext {
             ring, store, trash, ..
         }) => {
             drop(trash);
@@ -267,7 +267,7 @@ async fn close(facilities: Arc<Facilities>) {
 }
 
 /// Gives the last reports a moment to be committed.
-async fn tell_server(facilities: &Facilities) {
+async fn tell_server(facilities: &AgentContext) {
     let told = async {
         while !facilities.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;

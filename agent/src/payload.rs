@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use crate::logs::Owner;
@@ -40,8 +40,8 @@ pub(crate) fn write(
             Err(errno) => return Err(errno.into()),
         }
         let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
-        let made = beneath::create(&dir, name, flags, mode, Through::Mounts)?;
-        give(&made, owner)?;
+        let made = beneath::create(&dir, name, flags, mode, Traversal::Mounts)?;
+        change_owner(&made, owner)?;
         File::from(made).write_all(payload)
     };
     attempt().map_err(|source| WritePayloadError {
@@ -60,15 +60,15 @@ fn make_dirs(local: &Path, parents: &Path, owner: Option<Owner>) -> io::Result<O
             Err(errno) => return Err(errno.into()),
         };
         let walk = OFlags::RDONLY | OFlags::DIRECTORY;
-        dir = beneath::open(&dir, part, walk, Through::Mounts)?;
+        dir = beneath::open(&dir, part, walk, Traversal::Mounts)?;
         if made {
-            give(&dir, owner)?;
+            change_owner(&dir, owner)?;
         }
     }
     Ok(dir)
 }
 
-fn give(file: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
+fn change_owner(file: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
     if let Some(Owner { uid, gid }) = owner {
         rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }

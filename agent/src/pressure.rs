@@ -19,8 +19,8 @@ use tokio::io::{Interest, Ready};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::cgroup::Want;
-use crate::facilities::Facilities;
+use crate::cgroup::PressureResource;
+use crate::facilities::AgentContext;
 use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
 
 /// A task, whatever start of it.
@@ -28,10 +28,14 @@ type Key = (AllocId, String);
 
 /// The wants of tasks, each with the share of time, in percent, from which on it is told. Any waiting for memory means
 /// that its limit is too small. Tasks wait for disks and processors in the best of times.
-const WANTS: [(Want, u32); 3] = [(Want::Cpu, 80), (Want::Io, 50), (Want::Memory, 10)];
+const WANTS: [(PressureResource, u32); 3] = [
+    (PressureResource::Cpu, 80),
+    (PressureResource::Io, 50),
+    (PressureResource::Memory, 10),
+];
 
 /// Tells of each want of the node's tasks until the agent stops.
-pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
     let followed = WANTS.map(|(want, percent)| {
         let (facilities, stop) = (Arc::clone(&facilities), stop.clone());
         async move {
@@ -47,7 +51,11 @@ pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken)
     tokio::join!(cpu, disks, memory);
 }
 
-async fn follow_want(facilities: &Facilities, want: Want, percent: u32) -> io::Result<()> {
+async fn follow_want(
+    facilities: &AgentContext,
+    want: PressureResource,
+    percent: u32,
+) -> io::Result<()> {
     let trigger =
         facilities
             .tree
@@ -69,7 +77,7 @@ async fn follow_want(facilities: &Facilities, want: Want, percent: u32) -> io::R
                 continue;
             }
             told.insert(key.clone(), Instant::now());
-            tell(facilities, &key, want, stood, window).await;
+            send_event(facilities, &key, want, stood, window).await;
         }
         tokio::time::sleep(PRESSURE_PAUSE).await;
     }
@@ -88,7 +96,7 @@ fn part(window: Duration, percent: u32) -> Duration {
 }
 
 /// How long each task has stood still since it began.
-fn stalls(facilities: &Facilities, want: Want) -> BTreeMap<Key, Duration> {
+fn stalls(facilities: &AgentContext, want: PressureResource) -> BTreeMap<Key, Duration> {
     let live = facilities.live.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
         let stood = live.cgroup.as_ref()?.stalled(want)?;
@@ -110,7 +118,13 @@ fn stuck(
     both.collect()
 }
 
-async fn tell(facilities: &Facilities, key: &Key, want: Want, stood: Duration, window: Duration) {
+async fn send_event(
+    facilities: &AgentContext,
+    key: &Key,
+    want: PressureResource,
+    stood: Duration,
+    window: Duration,
+) {
     let (alloc_id, task) = key;
     let Some(live) = facilities.live.get(*alloc_id, task) else {
         return;

@@ -25,7 +25,7 @@ use crate::limits::REPORT_BYTES_MAX;
 /// Reports that are not committed yet, and which are.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    entries: Mutex<BTreeMap<AllocId, Entry>>,
+    entries: Mutex<BTreeMap<AllocId, ReportEntry>>,
     news: Notify,
     urgent: Notify,
     collections: Mutex<GcNews>,
@@ -33,7 +33,7 @@ pub(crate) struct Outbox {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ReportEntry {
     report: AllocReport,
     /// Counts the reports of the allocation.
     number: u64,
@@ -49,7 +49,7 @@ struct Entry {
     may_be_known: bool,
 }
 
-impl Entry {
+impl ReportEntry {
     fn new(report: AllocReport) -> Self {
         Self {
             number: 1,
@@ -77,7 +77,7 @@ impl Outbox {
                     entry.number += 1;
                 }
                 None => {
-                    let entry = Entry::new(report);
+                    let entry = ReportEntry::new(report);
                     entries.insert(entry.report.alloc_id, entry);
                 }
             }
@@ -92,7 +92,7 @@ impl Outbox {
     /// Takes in the last report of an allocation that had ended before this agent began.
     pub(crate) fn put_ended(&self, report: AllocReport) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut entry = Entry::new(report);
+        let mut entry = ReportEntry::new(report);
         entry.may_be_known = true;
         entries.insert(entry.report.alloc_id, entry);
     }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use muster_driver::mount::{self, MountFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -103,7 +103,7 @@ pub(crate) struct Root {
 
 /// The parts that roots are made of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Means<'a> {
+pub(crate) struct RootSources<'a> {
     /// The host paths that are shown.
     pub(crate) env: &'a ChrootEnv,
     /// The agent's data directory.
@@ -114,7 +114,7 @@ pub(crate) struct Means<'a> {
 
 /// Makes the root of `task` below `roots`, anew if there is one.
 pub(crate) fn build(
-    means: Means<'_>,
+    means: RootSources<'_>,
     roots: &Path,
     dirs: &AllocDirs,
     task: &str,
@@ -172,12 +172,12 @@ fn make_dirs(root: &Root, shared: &Path) -> Result<(), RootError> {
 }
 
 fn mount_all(
-    means: Means<'_>,
+    means: RootSources<'_>,
     dirs: &AllocDirs,
     task: &str,
     mut root: Root,
 ) -> Result<Root, RootError> {
-    let Means { env, data, .. } = means;
+    let RootSources { env, data, .. } = means;
     let own = dirs.task(task);
     let base = copied(&open_dir(&own)?, &own, RIGHTS, false)?;
     let at = open_dir(&root.task_dir)?;
@@ -297,7 +297,7 @@ fn dir_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
         Err(errno) => return Err(errno),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let dir = beneath::open(parent, name, flags, Through::Dirs)?;
+    let dir = beneath::open(parent, name, flags, Traversal::Dirs)?;
     if is_new {
         // Whatever the agent's umask is, a task passes through.
         rustix::fs::fchmod(&dir, mode)?;
@@ -307,8 +307,8 @@ fn dir_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
 
 fn file_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
     let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
-    match beneath::create(parent, name, flags, mode, Through::Dirs) {
-        Err(Errno::EXIST) => beneath::open(parent, name, OFlags::PATH, Through::Dirs),
+    match beneath::create(parent, name, flags, mode, Traversal::Dirs) {
+        Err(Errno::EXIST) => beneath::open(parent, name, OFlags::PATH, Traversal::Dirs),
         made => made,
     }
 }

@@ -15,9 +15,9 @@ use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
-use crate::cgroup::{self, Controller, MemoryStats, Walked};
-use crate::drivers::usage::{Known, is_hidden};
-use crate::facilities::{Facilities, now};
+use crate::cgroup::{self, CgroupRows, Controller, MemoryStats};
+use crate::drivers::usage::{ReportedUsage, is_hidden};
+use crate::facilities::{AgentContext, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
 use crate::ring::StreamStats;
@@ -38,8 +38,8 @@ pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBP
 /// # Errors
 ///
 /// The reason why the usage is not known.
-pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, String> {
-    aside(facilities, None, |facilities, running| {
+pub(crate) async fn node(facilities: &Arc<AgentContext>) -> Result<NodeStats, String> {
+    inspect_running(facilities, None, |facilities, running| {
         let memory = meminfo();
         let disk = disk_usage(facilities.data.root());
         let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
@@ -68,13 +68,13 @@ pub(crate) async fn node(facilities: &Arc<Facilities>) -> Result<NodeStats, Stri
 }
 
 /// A task that has a process, and what was taken of its output.
-type Running = (AllocId, String, Arc<LiveTask>, StreamStats);
+type RunningTask = (AllocId, String, Arc<LiveTask>, StreamStats);
 
 /// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time.
-async fn aside<T: Send + 'static>(
-    facilities: &Arc<Facilities>,
+async fn inspect_running<T: Send + 'static>(
+    facilities: &Arc<AgentContext>,
     alloc_id: Option<AllocId>,
-    look: impl FnOnce(&Facilities, Vec<Running>) -> T + Send + 'static,
+    look: impl FnOnce(&AgentContext, Vec<RunningTask>) -> T + Send + 'static,
 ) -> Result<T, String> {
     let mut running = Vec::new();
     for (alloc_id, name, live) in facilities.live.of(alloc_id) {
@@ -86,7 +86,7 @@ async fn aside<T: Send + 'static>(
     looked.map_err(|error| format!("what tasks use could not be read: {error}"))
 }
 
-fn collection(facilities: &Facilities) -> NodeCollection {
+fn collection(facilities: &AgentContext) -> NodeCollection {
     let state = facilities.collection.borrow().clone();
     let trash = facilities.trash.state();
     let destroyed = state.destroyed.into_iter();
@@ -116,20 +116,20 @@ fn collection(facilities: &Facilities) -> NodeCollection {
 ///
 /// The reason why the usage is not known.
 pub(crate) async fn alloc(
-    facilities: &Arc<Facilities>,
+    facilities: &Arc<AgentContext>,
     alloc_id: AllocId,
 ) -> Result<Option<AllocStats>, String> {
     // The files of few tasks tell what is so at this moment.
-    let look = |facilities: &Facilities, running| allocs(facilities, running, None);
-    let all = aside(facilities, Some(alloc_id), look).await;
+    let look = |facilities: &AgentContext, running| allocs(facilities, running, None);
+    let all = inspect_running(facilities, Some(alloc_id), look).await;
     all.map(|mut all| all.pop())
 }
 
 /// Returns the usage of tasks, from `walked` as far as it has them, or else from their files.
 fn allocs(
-    facilities: &Facilities,
-    running: Vec<Running>,
-    walked: Option<&Walked>,
+    facilities: &AgentContext,
+    running: Vec<RunningTask>,
+    walked: Option<&CgroupRows>,
 ) -> Vec<AllocStats> {
     let nothing = BTreeMap::new();
     let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
@@ -165,7 +165,7 @@ fn task(
     counters: &Result<HashMap<u64, TaskCounters>, String>,
     absent: &BTreeMap<&'static str, String>,
     main: Option<u32>,
-    walked: Option<&Walked>,
+    walked: Option<&CgroupRows>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
     if is_hidden(live) {
@@ -213,9 +213,9 @@ pub(crate) fn untold(live: &LiveTask, controller: Controller) -> String {
 }
 
 /// Adds what its driver tells of a task that runs in none of our cgroups, whose files would say zero.
-fn add_told(stats: &mut TaskStats, driver: &str, known: Result<Known, String>) {
+fn add_told(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage, String>) {
     let reason = known.as_ref().err().cloned();
-    let Known {
+    let ReportedUsage {
         cpu,
         throttled_periods,
         throttled,
@@ -257,7 +257,7 @@ fn add_cgroup(
     stats: &mut TaskStats,
     live: &LiveTask,
     main: Option<u32>,
-    walked: Option<&Walked>,
+    walked: Option<&CgroupRows>,
 ) -> Result<(), String> {
     let cgroup = live.cgroup.as_ref();
     let cgroup = cgroup.ok_or_else(|| GONE.to_owned())?;

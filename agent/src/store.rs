@@ -22,7 +22,7 @@ use muster_domain::alloc::{DesiredAlloc, Exit};
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::NetworkPolicy;
 use muster_domain::node::NodeSecret;
-use muster_domain::one_off::End;
+use muster_domain::one_off::WorkEnd;
 use muster_link::private;
 use muster_wire::codec;
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
@@ -37,7 +37,7 @@ use crate::limits::{
 
 pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
-pub(crate) use writer::{CONDITION, Pending, Store, Write};
+pub(crate) use writer::{CONDITION, PendingWrite, Store, Write};
 
 /// The version of tables and records. A database of a higher one is refused, of a lower one converted
 /// ([`convert`]).
@@ -92,12 +92,12 @@ pub(crate) struct Ended {
     /// Details of the end, as text.
     pub(crate) detail: String,
     /// How the work of a one-off task ended.
-    pub(crate) end: Option<Box<End>>,
+    pub(crate) end: Option<Box<WorkEnd>>,
 }
 
 /// The content of the store.
 #[derive(Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct StoreContents {
     /// Allocations by id.
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
@@ -262,7 +262,7 @@ pub(crate) fn known_node_id(data_dir: &Path) -> Option<NodeId> {
 pub(crate) fn open(
     data_dir: &Path,
     conditions: Conditions,
-) -> Result<(Store, Loaded), OpenStoreError> {
+) -> Result<(Store, StoreContents), OpenStoreError> {
     let path = data_dir.join(FILE);
     let existed = path.exists();
     match open_once_closed(&path, existed) {
@@ -294,7 +294,7 @@ pub(crate) fn open(
             })?;
             Ok((
                 Store::start(path, database, conditions),
-                Loaded {
+                StoreContents {
                     fresh: true,
                     ..loaded
                 },
@@ -303,7 +303,7 @@ pub(crate) fn open(
     }
 }
 
-fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
+fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, StoreContents), ReadError> {
     let deadline = Instant::now() + STORE_CLOSE_DEADLINE;
     loop {
         // The database's own code may panic on a file that is not one of its own.
@@ -331,7 +331,7 @@ fn open_again(path: &Path) -> Result<Database, Box<dyn std::error::Error>> {
     }
 }
 
-fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadError> {
+fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents), ReadError> {
     let mut builder = Database::builder();
     builder.set_cache_size(STORE_CACHE_BYTES);
     // It holds jobs, and with them the secrets in their environment.
@@ -360,9 +360,9 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, Loaded), ReadE
 }
 
 /// Reads a database of this format.
-fn load(database: &Database) -> Result<Loaded, ReadError> {
+fn load(database: &Database) -> Result<StoreContents, ReadError> {
     let transaction = database.begin_read()?;
-    let mut loaded = Loaded::default();
+    let mut loaded = StoreContents::default();
     if let Some(servers) = transaction.open_table(META)?.get(META_SERVERS)? {
         loaded.servers = decoded(servers.value())?;
     }

@@ -34,27 +34,27 @@ use crate::alloc::Input;
 use crate::cgroup::{TaskCgroup, TaskName};
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, native, usage};
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::store::{TaskRecord, Write};
 use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
 pub(crate) use fence::{fence_live, fence_recorded};
-pub(crate) use recover::{Unrecorded, limit_again};
+pub(crate) use recover::{MissingRecordMeaning, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
 
 /// The place of a task in its allocation.
 #[derive(Clone, Debug)]
-pub(crate) struct TaskAt {
+pub(crate) struct TaskRef {
     /// Its allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
     /// Its position in the group.
     pub(crate) at: usize,
 }
 
-impl TaskAt {
+impl TaskRef {
     /// The allocation.
     pub(crate) fn alloc_id(&self) -> AllocId {
         self.desired.alloc_id
@@ -84,17 +84,17 @@ impl TaskAt {
     }
 
     /// Takes its cores, if it has any.
-    pub(crate) fn hold_cores(&self, facilities: &Facilities) {
+    pub(crate) fn hold_cores(&self, facilities: &AgentContext) {
         if let Some(held) = self.cores() {
-            let Facilities { cores, tree, .. } = facilities;
+            let AgentContext { cores, tree, .. } = facilities;
             cores.hold(tree, &self.cgroup_name(), &held.ids);
         }
     }
 
     /// Gives its cores to everybody.
-    pub(crate) fn release_cores(&self, facilities: &Facilities) {
+    pub(crate) fn release_cores(&self, facilities: &AgentContext) {
         if self.cores().is_some() {
-            let Facilities { cores, tree, .. } = facilities;
+            let AgentContext { cores, tree, .. } = facilities;
             cores.release(tree, &self.cgroup_name());
         }
     }
@@ -226,8 +226,8 @@ const FORCE_SIGNAL: &str = "SIGKILL";
 
 /// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
 pub(crate) async fn run(
-    facilities: Arc<Facilities>,
-    task: TaskAt,
+    facilities: Arc<AgentContext>,
+    task: TaskRef,
     attempt: u32,
     take: Option<Vec<u8>>,
     stopped: CancellationToken,
@@ -261,11 +261,18 @@ pub(crate) async fn run(
                 inputs.send(TaskInput::Reached { network }).await;
             }
             inputs.send(TaskInput::Started { note }).await;
-            attend(&facilities, &task, &live, end::Known::Told, &inputs).await;
+            attend(
+                &facilities,
+                &task,
+                &live,
+                end::StartKnowledge::Told,
+                &inputs,
+            )
+            .await;
         }
         Err(failure) => {
             let begin::StartFailure { reason, next } = failure;
-            if next == begin::Next::Retry {
+            if next == begin::StartRetry::Retry {
                 let job = &task.desired.job.spec.id;
                 let health = &facilities.start_health;
                 health.handle_failed(job, &reason, Instant::now());
@@ -273,11 +280,13 @@ pub(crate) async fn run(
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
             inputs
                 .send(match next {
-                    begin::Next::Retry | begin::Next::GiveUp => TaskInput::StartFailed {
-                        reason,
-                        retryable: next == begin::Next::Retry,
-                    },
-                    begin::Next::StartAnew => TaskInput::NothingToTake { reason },
+                    begin::StartRetry::Retry | begin::StartRetry::GiveUp => {
+                        TaskInput::StartFailed {
+                            reason,
+                            retryable: next == begin::StartRetry::Retry,
+                        }
+                    }
+                    begin::StartRetry::StartAnew => TaskInput::NothingToTake { reason },
                 })
                 .await;
         }
@@ -286,10 +295,10 @@ pub(crate) async fn run(
 
 /// Waits for the end of a task and cleans up after it; meanwhile its driver tells what it uses, if nobody else can.
 async fn attend(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     live: &LiveTask,
-    known: end::Known,
+    known: end::StartKnowledge,
     inputs: &Inputs,
 ) {
     let mut ending = pin!(end::end(facilities, task, live, known, inputs));
@@ -307,20 +316,20 @@ async fn attend(
 
 /// Finds a task that an earlier agent started, perhaps on another system, waits for its end and cleans up after it.
 pub(crate) async fn find(
-    facilities: Arc<Facilities>,
-    task: TaskAt,
+    facilities: Arc<AgentContext>,
+    task: TaskRef,
     attempt: u32,
     record: Option<TaskRecord>,
-    (unrecorded, elsewhere): (Unrecorded, bool),
+    (unrecorded, elsewhere): (MissingRecordMeaning, bool),
     inputs: Inputs,
 ) {
     let found = recover::recover(&facilities, &task, attempt, record, unrecorded, elsewhere);
     match Box::pin(found).await {
-        recover::Found::Nothing(input) => {
+        recover::RecoveredTask::Nothing(input) => {
             task.release_cores(&facilities);
             inputs.send(input).await;
         }
-        recover::Found::Live(live, told) => {
+        recover::RecoveredTask::Live(live, told) => {
             let live = Arc::new(*live);
             facilities.live.insert(
                 task.alloc_id(),
@@ -339,16 +348,16 @@ pub(crate) async fn find(
                 for message in told.into_iter().chain(repaired) {
                     inputs.send(TaskInput::Told { message }).await;
                 }
-                end::Known::ToRunner
+                end::StartKnowledge::ToRunner
             } else {
-                end::Known::No(told)
+                end::StartKnowledge::No(told)
             };
             attend(&facilities, &task, &live, known, &inputs).await;
         }
     }
 }
 
-async fn store_record(facilities: &Facilities, task: &TaskAt, record: &TaskRecord) {
+async fn store_record(facilities: &AgentContext, task: &TaskRef, record: &TaskRecord) {
     let write = Write::Task(
         task.alloc_id(),
         task.name().to_owned(),

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::allocdir::AllocDirs;
 use crate::bridge::inside_port;
 use crate::cgroup::core_list;
-use crate::task::TaskAt;
+use crate::task::TaskRef;
 
 /// The search path of a task that names none: where distributions keep programs.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -34,7 +34,7 @@ pub(crate) struct TaskEnv {
 
 /// Where a task finds its directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct TaskPaths {
     /// The directory that all tasks of the group share.
     shared: PathBuf,
     /// Its own.
@@ -47,7 +47,7 @@ pub(crate) struct Places {
     pub(crate) root: PathBuf,
 }
 
-impl Places {
+impl TaskPaths {
     /// As its driver isolates file systems: where the host has them, or where a root of the task's own has them.
     pub(crate) fn of(isolation: FsIsolation, dirs: &AllocDirs, task: &str) -> Self {
         match isolation {
@@ -99,8 +99,8 @@ impl TaskEnv {
     /// For the task `at`, on the node described by `spec`.
     /// `address` is the allocation's, if it has a network of its own.
     pub(crate) fn build(
-        at: &TaskAt,
-        places: &Places,
+        at: &TaskRef,
+        places: &TaskPaths,
         spec: &NodeSpec,
         address: Option<IpAddr>,
     ) -> Self {
@@ -227,7 +227,7 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn muster_vars(at: &TaskAt, places: &Places, spec: &NodeSpec) -> BTreeMap<String, String> {
+fn muster_vars(at: &TaskRef, places: &TaskPaths, spec: &NodeSpec) -> BTreeMap<String, String> {
     let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
     let path = |path: &Path| path.display().to_string();
@@ -285,7 +285,12 @@ pub(crate) fn host_address<'a>(port: &'a AllocatedPort, node: &'a str) -> &'a st
     }
 }
 
-fn add_ports(vars: &mut BTreeMap<String, String>, at: &TaskAt, address: &str, own: Option<IpAddr>) {
+fn add_ports(
+    vars: &mut BTreeMap<String, String>,
+    at: &TaskRef,
+    address: &str,
+    own: Option<IpAddr>,
+) {
     let group = at.group();
     for (owner, port) in at.desired.holding.ports_of(group) {
         let address = host_address(port, address);
@@ -339,7 +344,7 @@ fn add_task_port(
 
 /// Cores and devices that the task has for itself. A device group `nvidia/gpu/a100` is
 /// `NOMAD_DEVICE_NVIDIA_GPU_A100`, its devices' ids with commas between them.
-fn add_holding(vars: &mut BTreeMap<String, String>, at: &TaskAt) {
+fn add_holding(vars: &mut BTreeMap<String, String>, at: &TaskRef) {
     if let Some(cores) = at.cores() {
         vars.insert("NOMAD_CPU_CORES".to_owned(), core_list(&cores.ids));
     }
@@ -395,11 +400,11 @@ mod tests {
         let dirs = DataDir::new(Path::new("/d"))
             .unwrap()
             .alloc(desired.alloc_id);
-        let at = TaskAt {
+        let at = TaskRef {
             desired: desired.into(),
             at: 0,
         };
-        let places = Places::of(FsIsolation::Chroot, &dirs, at.name());
+        let places = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
         let node = fixture::node("n1").build();
 
         let env = TaskEnv::build(&at, &places, &node, None).vars;
@@ -446,12 +451,12 @@ mod tests {
         let dirs = DataDir::new(Path::new("/d"))
             .unwrap()
             .alloc(desired.alloc_id);
-        let at = TaskAt {
+        let at = TaskRef {
             desired: desired.into(),
             at: 0,
         };
         let address = Some(IpAddr::from([172, 26, 64, 2]));
-        let places = Places::of(isolation, &dirs, at.name());
+        let places = TaskPaths::of(isolation, &dirs, at.name());
         TaskEnv::build(&at, &places, &fixture::node("n1").build(), address)
     }
 
@@ -620,11 +625,11 @@ mod tests {
         let dirs = DataDir::new(Path::new("/d"))
             .unwrap()
             .alloc(desired.alloc_id);
-        let at = TaskAt {
+        let at = TaskRef {
             desired: desired.into(),
             at: 0,
         };
-        let places = Places::of(FsIsolation::Chroot, &dirs, at.name());
+        let places = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
 
         let env = TaskEnv::build(&at, &places, &fixture::node("n1").build(), None);
 

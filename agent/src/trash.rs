@@ -2,7 +2,7 @@
 //!
 //! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any point leaves
 //! entries that the next agent finds. Memory holds a bounded number of names. A few threads of the lowest priority
-//! delete ([`delete`]), of the usual one while somebody waits for it. They wait while any task is starting ([`way`]).
+//! delete ([`delete`]), of the usual one while somebody waits for it. They wait while any task is starting ([`start_gate`]).
 //! An entry that cannot be deleted is told, counted and tried again after a pause, while the others go on.
 //!
 //! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
@@ -37,8 +37,8 @@ use self::limits::{
     NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX, WAY_GIVEN_MAX,
 };
 
-pub use self::delete::{DeleteError, Deleted};
-use self::way::Way;
+pub use self::delete::{DeleteCounts, DeleteError};
+use self::way::StartGate;
 
 /// Name of the trash of a directory that is on another file system than the first trash.
 const BESIDE: &str = ".trash";
@@ -59,7 +59,7 @@ pub struct TrashState {
     /// Entries deleted since the start.
     pub entries: u64,
     /// Everything deleted since the start.
-    pub deleted: Deleted,
+    pub deleted: DeleteCounts,
     /// Deletions that failed since the start.
     pub failures: u64,
     /// Time that all threads together spent on deleting.
@@ -70,7 +70,7 @@ pub struct TrashState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrashCounts {
     /// Everything deleted.
-    pub(crate) deleted: Deleted,
+    pub(crate) deleted: DeleteCounts,
     /// Deletions that failed.
     pub(crate) failures: u64,
     /// Not all that can be deleted is.
@@ -80,15 +80,15 @@ pub(crate) struct TrashCounts {
 /// The trash of a data directory, and the threads that empty it.
 #[derive(Debug)]
 pub struct Trash {
-    shared: Arc<Shared>,
+    shared: Arc<TrashQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// An entry: which root, and its name there.
-type Entry = (usize, CString);
+type TrashEntry = (usize, CString);
 
 #[derive(Debug)]
-struct Shared {
+struct TrashQueue {
     /// Directories whose entries are trash. The first is there from the start.
     roots: Mutex<Vec<(PathBuf, Arc<OwnedFd>)>>,
     queue: Mutex<Queue>,
@@ -96,23 +96,23 @@ struct Shared {
     work: Condvar,
     stop: AtomicBool,
     aside: AtomicU64,
-    haste: Mutex<Haste>,
-    way: Way,
+    priority: Mutex<DeletePriority>,
+    start_gate: StartGate,
     /// How often everything that could be deleted has become deleted.
     emptied: watch::Sender<u64>,
 }
 
 /// Whether somebody waits for the deletion, and who deletes.
 #[derive(Debug, Default)]
-struct Haste {
-    hurries: bool,
+struct DeletePriority {
+    urgent: bool,
     threads: Vec<Pid>,
 }
 
-impl Haste {
+impl DeletePriority {
     /// Gives one thread the priority that goes with it.
     fn apply(&self, thread: Pid) {
-        let (class, niceness) = if self.hurries {
+        let (class, niceness) = if self.urgent {
             (IoPriority::Default, 0)
         } else {
             (IoPriority::Idle, NICENESS)
@@ -127,8 +127,8 @@ impl Haste {
     }
 
     fn set(&mut self, hurries: bool) {
-        if self.hurries != hurries {
-            self.hurries = hurries;
+        if self.urgent != hurries {
+            self.urgent = hurries;
             self.threads.iter().for_each(|thread| self.apply(*thread));
         }
     }
@@ -136,19 +136,19 @@ impl Haste {
 
 #[derive(Debug, Default)]
 struct Queue {
-    names: VecDeque<Entry>,
-    claimed: BTreeSet<Entry>,
-    refused: BTreeMap<Entry, Refusal>,
+    names: VecDeque<TrashEntry>,
+    claimed: BTreeSet<TrashEntry>,
+    refused: BTreeMap<TrashEntry, DeleteRetry>,
     /// The roots may hold names that are not known.
     unread: bool,
     entries: u64,
-    deleted: Deleted,
+    deleted: DeleteCounts,
     failures: u64,
     busy: Duration,
 }
 
 #[derive(Debug)]
-struct Refusal {
+struct DeleteRetry {
     tries: u32,
     at: Instant,
     why: String,
@@ -160,14 +160,14 @@ impl Queue {
     }
 
     /// The refused entry that is tried next, and when.
-    fn next_refused(&self) -> Option<(Instant, Entry)> {
+    fn next_refused(&self) -> Option<(Instant, TrashEntry)> {
         let waiting = self.refused.iter();
         let waiting = waiting.filter(|(entry, _)| !self.claimed.contains(*entry));
         let next = waiting.min_by_key(|(_, refusal)| refusal.at);
         next.map(|(entry, refusal)| (refusal.at, entry.clone()))
     }
 
-    fn knows(&self, entry: &Entry) -> bool {
+    fn knows(&self, entry: &TrashEntry) -> bool {
         self.claimed.contains(entry) || self.refused.contains_key(entry)
     }
 }
@@ -190,18 +190,18 @@ impl Trash {
     ///
     /// If the directory or a thread cannot be made.
     pub fn with_threads(dir: &Path, threads: usize) -> io::Result<Self> {
-        Self::with_way(dir, threads, Way::new(WAY_GIVEN_MAX))
+        Self::with_way(dir, threads, StartGate::new(WAY_GIVEN_MAX))
     }
 
-    fn with_way(dir: &Path, threads: usize, way: Way) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+    fn with_way(dir: &Path, threads: usize, way: StartGate) -> io::Result<Self> {
+        let shared = Arc::new(TrashQueue {
             roots: Mutex::default(),
             queue: Mutex::default(),
             work: Condvar::new(),
             stop: AtomicBool::new(false),
             aside: AtomicU64::new(0),
-            haste: Mutex::default(),
-            way,
+            priority: Mutex::default(),
+            start_gate: way,
             emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
@@ -245,7 +245,7 @@ impl Trash {
     }
 
     /// Also deletes what an earlier agent threw away beside `dir`, if that is on another file system.
-    pub fn look_beside(&self, dir: &Path) {
+    pub fn add_sibling_root(&self, dir: &Path) {
         let beside = dir.join(BESIDE);
         if beside.is_dir()
             && let Err(error) = self.shared.add_root(&beside)
@@ -257,16 +257,16 @@ impl Trash {
     /// Has the threads hurry, as somebody waits for the deletions of now and next. Until all that can be deleted is,
     /// they have the priority of other threads and wait for starts alone. On a busy machine they would hardly ever run
     /// otherwise.
-    pub fn hurry(&self) {
+    pub fn raise_priority(&self) {
         self.shared.haste().set(true);
     }
 
     /// Announces a start. Until the returned value is dropped, deletion waits before each file, for as long as a start
     /// takes and no longer.
     #[must_use]
-    pub fn start_of(&self) -> Start {
-        self.shared.way.take();
-        Start {
+    pub fn start_of(&self) -> StartGuard {
+        self.shared.start_gate.enter();
+        StartGuard {
             shared: Arc::clone(&self.shared),
         }
     }
@@ -343,7 +343,7 @@ impl Trash {
             let _queue = self.shared.locked();
             self.shared.work.notify_all();
         }
-        self.shared.way.wake();
+        self.shared.start_gate.wake();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread that deletes had panicked");
@@ -360,13 +360,13 @@ impl Trash {
 
 /// Something that starts, and goes before what is deleted.
 #[derive(Debug)]
-pub struct Start {
-    shared: Arc<Shared>,
+pub struct StartGuard {
+    shared: Arc<TrashQueue>,
 }
 
-impl Drop for Start {
+impl Drop for StartGuard {
     fn drop(&mut self) {
-        self.shared.way.leave();
+        self.shared.start_gate.exit();
     }
 }
 
@@ -376,14 +376,14 @@ impl Drop for Trash {
     }
 }
 
-impl Shared {
-    fn haste(&self) -> MutexGuard<'_, Haste> {
+impl TrashQueue {
+    fn haste(&self) -> MutexGuard<'_, DeletePriority> {
         // Each change of it is whole.
-        self.haste.lock().unwrap_or_else(PoisonError::into_inner)
+        self.priority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Everything that can be deleted is.
-    fn rest(&self) {
+    fn mark_emptied(&self) {
         self.haste().set(false);
         self.emptied.send_modify(|times| *times += 1);
     }
@@ -423,7 +423,7 @@ impl Shared {
     }
 
     /// Waits for an entry; `None` when the trash is closed.
-    fn claim(&self) -> Option<Entry> {
+    fn claim(&self) -> Option<TrashEntry> {
         let mut queue = self.locked();
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -439,7 +439,7 @@ impl Shared {
             if queue.unread {
                 self.read(&mut queue);
                 if queue.is_idle() {
-                    self.rest();
+                    self.mark_emptied();
                 }
                 continue;
             }
@@ -495,8 +495,8 @@ impl Shared {
     /// An entry was deleted, or was not.
     fn settle(
         &self,
-        entry: &Entry,
-        deleted: Deleted,
+        entry: &TrashEntry,
+        deleted: DeleteCounts,
         result: Result<(), DeleteError>,
         took: Duration,
     ) {
@@ -521,12 +521,12 @@ impl Shared {
             Err(error) => refuse(&mut queue, entry, &error),
         }
         if queue.is_idle() {
-            self.rest();
+            self.mark_emptied();
         }
     }
 }
 
-fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
+fn refuse(queue: &mut Queue, entry: &TrashEntry, error: &DeleteError) {
     queue.failures += 1;
     let tries = queue.refused.get(entry).map_or(0, |refusal| refusal.tries);
     let pause = RETRY_PAUSE_MIN
@@ -539,7 +539,7 @@ fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
     if queue.refused.len() >= REFUSED_MAX && !queue.refused.contains_key(entry) {
         return;
     }
-    let refusal = Refusal {
+    let refusal = DeleteRetry {
         tries: tries + 1,
         at: Instant::now() + pause,
         why: error.to_string(),
@@ -548,14 +548,14 @@ fn refuse(queue: &mut Queue, entry: &Entry, error: &DeleteError) {
 }
 
 /// The life of a thread.
-fn work(shared: &Shared) {
+fn work(shared: &TrashQueue) {
     {
         let mut haste = shared.haste();
         let thread = rustix::thread::gettid();
         haste.apply(thread);
         haste.threads.push(thread);
     }
-    let mut deleter = Deleter::new(&shared.stop, &shared.aside, &shared.way);
+    let mut deleter = Deleter::new(&shared.stop, &shared.aside, &shared.start_gate);
     while let Some(entry) = shared.claim() {
         let begun = Instant::now();
         let (deleted, result) = deleter.delete(shared.root(entry.0).as_fd(), &entry.1);

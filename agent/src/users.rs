@@ -84,11 +84,11 @@ pub(crate) struct NoUserLeftError {
 #[derive(Debug)]
 pub(crate) struct WorkloadUsers {
     range: UserRange,
-    held: Mutex<Held>,
+    held: Mutex<UserTable>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct UserTable {
     by_task: BTreeMap<AllocId, BTreeMap<String, u32>>,
     taken: BTreeSet<u32>,
     /// Given last; the next search begins behind it, so that a number that was given back rests for as long as can be.
@@ -103,7 +103,7 @@ impl WorkloadUsers {
             .flat_map(|tasks| tasks.values().copied())
             .collect();
         let last = taken.iter().rev().copied().find(|it| range.holds(*it));
-        let held = Held {
+        let held = UserTable {
             by_task,
             taken,
             last,
@@ -170,13 +170,13 @@ impl WorkloadUsers {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Held> {
+    fn locked(&self) -> MutexGuard<'_, UserTable> {
         // A panic elsewhere leaves it whole: a number too much is taken at worst.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl UserTable {
     fn give(&mut self, alloc_id: AllocId, task: &str, number: u32) {
         self.taken.insert(number);
         let of_alloc = self.by_task.entry(alloc_id).or_default();

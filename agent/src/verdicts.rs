@@ -8,19 +8,19 @@ use muster_wire::rpc::{AllocNetwork, RuleCount, Verdict};
 use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
-use crate::bpf::{Direction, ToldVerdict};
-use crate::facilities::{Facilities, now};
+use crate::bpf::{Direction, PacketVerdict};
+use crate::facilities::{AgentContext, now};
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 
 /// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
 /// by the numbers how many it missed.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictLog {
-    kept: Mutex<Kept>,
+    kept: Mutex<RecentVerdicts>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RecentVerdicts {
     /// The number of each allocation's newest.
     newest: HashMap<AllocId, u64>,
     verdicts: VecDeque<(AllocId, Verdict)>,
@@ -38,7 +38,7 @@ impl VerdictLog {
             kept.verdicts.pop_front();
         }
         if kept.newest.len() > VERDICT_ALLOCS_MAX {
-            let Kept { newest, verdicts } = &mut *kept;
+            let RecentVerdicts { newest, verdicts } = &mut *kept;
             let told: HashSet<AllocId> = verdicts.iter().map(|(id, _)| *id).collect();
             newest.retain(|id, _| told.contains(id));
         }
@@ -64,14 +64,14 @@ impl VerdictLog {
         (found, last)
     }
 
-    fn locked(&self) -> MutexGuard<'_, Kept> {
+    fn locked(&self) -> MutexGuard<'_, RecentVerdicts> {
         // A panic elsewhere leaves at most one verdict without a number.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Takes verdicts from the programs until the agent stops.
-pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
     let Some(bpf) = facilities.bpf() else { return };
     let mut verdicts = match bpf.verdicts() {
         Ok(verdicts) => verdicts,
@@ -86,7 +86,7 @@ pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken)
     // Whose a cgroup is; of a task that ended a moment ago too.
     let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
     loop {
-        let mut told: Vec<ToldVerdict> = Vec::new();
+        let mut told: Vec<PacketVerdict> = Vec::new();
         let waited = tokio::select! {
             waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
             () = stop.cancelled() => return,
@@ -113,8 +113,8 @@ pub(crate) async fn follow(facilities: Arc<Facilities>, stop: CancellationToken)
     }
 }
 
-fn as_told(task: &str, verdict: ToldVerdict) -> Verdict {
-    let ToldVerdict {
+fn as_told(task: &str, verdict: PacketVerdict) -> Verdict {
+    let PacketVerdict {
         at_ns,
         task: _,
         direction,
@@ -151,7 +151,7 @@ fn wall_time(at_ns: u64) -> Timestamp {
 
 /// The counts of the rules of an allocation's tasks, and its verdicts after number `after`.
 pub(crate) fn alloc(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
     after: u64,
 ) -> Result<AllocNetwork, String> {

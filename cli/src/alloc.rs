@@ -158,7 +158,7 @@ fn list(client: &Client, json: bool) -> CliResult {
 }
 
 fn status(client: &Client, json: bool, name: &str, history: bool) -> CliResult {
-    let found = names::alloc(client, name, names::Purpose::Show)?;
+    let found = names::alloc(client, name, names::Access::Show)?;
     let alloc: Allocation = client.get(&format!("/v1/allocation/{}", found.id))?;
     let stats = match alloc.client_status.as_str() {
         "running" => client
@@ -221,7 +221,7 @@ fn show_stats(stats: &AllocStats) -> Result<(), CliError> {
 }
 
 fn signal(client: &Client, json: bool, args: &SignalArgs) -> CliResult {
-    let found = names::alloc(client, &args.alloc, names::Purpose::Change)?;
+    let found = names::alloc(client, &args.alloc, names::Access::Change)?;
     let path = format!("/v1/client/allocation/{}/signal", found.id);
     let request = SignalRequest {
         alloc_id: found.id.clone(),
@@ -243,7 +243,7 @@ fn signal(client: &Client, json: bool, args: &SignalArgs) -> CliResult {
 }
 
 fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {
-    let found = names::alloc(client, &args.alloc, names::Purpose::Show)?;
+    let found = names::alloc(client, &args.alloc, names::Access::Show)?;
     let task = match &args.task {
         Some(task) => task.clone(),
         None => only_task(client, &found)?,

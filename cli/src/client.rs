@@ -46,7 +46,7 @@ pub struct Client {
 
 /// An answer with the index of the state it shows.
 #[derive(Debug)]
-pub struct Indexed<T> {
+pub struct IndexedAnswer<T> {
     /// The answer.
     pub value: T,
     /// `X-Nomad-Index`.
@@ -55,7 +55,7 @@ pub struct Indexed<T> {
 
 /// The failure of one try.
 #[derive(Debug)]
-enum Try {
+enum AttemptError {
     /// No server is there. All servers said so: no use in waiting.
     Absent(CliError),
     /// It was lost on the way, or the server cannot now.
@@ -131,7 +131,7 @@ impl Client {
         path: &str,
         index: u64,
         wait: Duration,
-    ) -> Result<Indexed<T>, CliError> {
+    ) -> Result<IndexedAnswer<T>, CliError> {
         let mut asked = path.to_owned();
         if index > 0 {
             let joint = if path.contains('?') { '&' } else { '?' };
@@ -150,7 +150,7 @@ impl Client {
             .and_then(|value| value.parse().ok())
             .unwrap_or(0);
         let value = self.read(path, response)?;
-        Ok(Indexed { value, index })
+        Ok(IndexedAnswer { value, index })
     }
 
     /// The answer to `GET path`, with any status code: some answer a question with it.
@@ -308,16 +308,16 @@ impl Client {
         let mut absent = 0;
         loop {
             let server = self.address();
-            let (error, pause) = match self.judge(path, server, send(server)) {
+            let (error, pause) = match self.classify_answer(path, server, send(server)) {
                 Ok(response) => return Ok(response),
-                Err(Try::Absent(error)) => {
+                Err(AttemptError::Absent(error)) => {
                     absent += 1;
                     if absent >= self.servers.len() {
                         return Err(error);
                     }
                     (error, Duration::ZERO)
                 }
-                Err(Try::Lost(error, pause)) => {
+                Err(AttemptError::Lost(error, pause)) => {
                     absent = 0;
                     (error, pause)
                 }
@@ -330,12 +330,12 @@ impl Client {
         }
     }
 
-    fn judge(
+    fn classify_answer(
         &self,
         path: &str,
         server: &str,
         answer: Result<Response<ureq::Body>, ureq::Error>,
-    ) -> Result<Response<ureq::Body>, Try> {
+    ) -> Result<Response<ureq::Body>, AttemptError> {
         match answer {
             // The server cannot now; 504 is an outcome that nobody knows, and the key makes it safe to ask.
             Ok(response) if matches!(response.status().as_u16(), 503 | 504) => {
@@ -351,15 +351,15 @@ impl Client {
                 let status = response.status().as_u16();
                 let text = response.into_body().read_to_string().unwrap_or_default();
                 let error = refusal(path, status, text.trim());
-                Err(Try::Lost(error, pause.min(RETRY_PAUSE_MAX)))
+                Err(AttemptError::Lost(error, pause.min(RETRY_PAUSE_MAX)))
             }
             Ok(response) => Ok(response),
             Err(error) => {
                 let cli = self.unreachable(server, &error);
                 Err(if is_absent(&error) {
-                    Try::Absent(cli)
+                    AttemptError::Absent(cli)
                 } else {
-                    Try::Lost(cli, RETRY_PAUSE)
+                    AttemptError::Lost(cli, RETRY_PAUSE)
                 })
             }
         }

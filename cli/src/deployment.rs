@@ -87,7 +87,7 @@ pub fn run(client: &Client, json: bool, command: &DeploymentCommand) -> CliResul
             Some(name) => status(client, json, name, args),
         },
         DeploymentCommand::Promote(args) => {
-            let deployment = names::deployment(client, &args.name, names::Purpose::Change)?;
+            let deployment = names::deployment(client, &args.name, names::Access::Change)?;
             promote(client, json, &deployment, &args.groups)
         }
         DeploymentCommand::Fail { deployment } => fail(client, json, deployment),
@@ -145,7 +145,7 @@ fn list(client: &Client, json: bool) -> CliResult {
 }
 
 fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResult {
-    let mut deployment = names::deployment(client, name, names::Purpose::Show)?;
+    let mut deployment = names::deployment(client, name, names::Access::Show)?;
     if args.monitor {
         deployment = follow(client, &deployment.id, Duration::from_secs(args.timeout))?;
     }
@@ -211,29 +211,29 @@ pub(crate) fn promote(
         groups: groups.to_vec(),
     };
     let answer = change(client, deployment, "promote", &request)?;
-    tell(json, deployment, &answer, "is promoted")
+    print_answer(json, deployment, &answer, "is promoted")
 }
 
 fn fail(client: &Client, json: bool, name: &str) -> CliResult {
-    let deployment = names::deployment(client, name, names::Purpose::Change)?;
+    let deployment = names::deployment(client, name, names::Access::Change)?;
     let request = json!({ "DeploymentID": deployment.id });
     let answer = change(client, &deployment, "fail", &request)?;
     let back = answer.reverted_job_version.map_or_else(
         || "is given up".to_owned(),
         |version| format!("is given up; the job goes back to version {version}"),
     );
-    tell(json, &deployment, &answer, &back)
+    print_answer(json, &deployment, &answer, &back)
 }
 
 fn pause(client: &Client, json: bool, name: &str, pause: bool) -> CliResult {
-    let deployment = names::deployment(client, name, names::Purpose::Change)?;
+    let deployment = names::deployment(client, name, names::Access::Change)?;
     let request = PauseRequest {
         deployment_id: deployment.id.clone(),
         pause,
     };
     let answer = change(client, &deployment, "pause", &request)?;
     let what = if pause { "is paused" } else { "goes on" };
-    tell(json, &deployment, &answer, what)
+    print_answer(json, &deployment, &answer, what)
 }
 
 fn change(
@@ -245,7 +245,7 @@ fn change(
     client.put(&format!("/v1/deployment/{verb}/{}", deployment.id), request)
 }
 
-fn tell(
+fn print_answer(
     json: bool,
     deployment: &Deployment,
     answer: &DeploymentUpdateResponse,

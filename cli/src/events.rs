@@ -37,7 +37,7 @@ pub struct EventsArgs {
 }
 
 /// How a stream ended.
-enum End {
+enum StreamEnd {
     /// The reader of our output has closed it.
     Enough,
     /// The server broke off.
@@ -67,8 +67,8 @@ pub fn run(client: &Client, json: bool, args: &EventsArgs) -> CliResult {
         let before = next;
         let reason = match client.stream(&path) {
             Ok(stream) => match follow(BufReader::new(stream), json, &mut next)? {
-                End::Enough => return Ok(Exit::Done),
-                End::Lost(reason) => reason,
+                StreamEnd::Enough => return Ok(Exit::Done),
+                StreamEnd::Lost(reason) => reason,
             },
             Err(error) if error.exit == Exit::Unreachable || error.exit == Exit::TimedOut => {
                 error.message
@@ -111,18 +111,22 @@ fn applied(client: &Client) -> Result<u64, CliError> {
 }
 
 /// Prints events until the stream ends. `next` is the first index that was not printed.
-fn follow(mut stream: impl std::io::BufRead, json: bool, next: &mut u64) -> Result<End, CliError> {
+fn follow(
+    mut stream: impl std::io::BufRead,
+    json: bool,
+    next: &mut u64,
+) -> Result<StreamEnd, CliError> {
     let mut line = String::new();
     loop {
         line.clear();
         match stream.read_line(&mut line) {
-            Ok(0) => return Ok(End::Lost("it ended".to_owned())),
+            Ok(0) => return Ok(StreamEnd::Lost("it ended".to_owned())),
             Ok(_) => {}
-            Err(error) => return Ok(End::Lost(error.to_string())),
+            Err(error) => return Ok(StreamEnd::Lost(error.to_string())),
         }
         let Ok(read) = serde_json::from_str::<Line>(&line) else {
             // Cut off in the middle: it comes again.
-            return Ok(End::Lost("it was cut off".to_owned()));
+            return Ok(StreamEnd::Lost("it was cut off".to_owned()));
         };
         match read {
             Line::Heartbeat {} => {}
@@ -142,7 +146,7 @@ fn follow(mut stream: impl std::io::BufRead, json: bool, next: &mut u64) -> Resu
                 match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
                     Ok(()) => {}
                     Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-                        return Ok(End::Enough);
+                        return Ok(StreamEnd::Enough);
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -224,7 +228,7 @@ fn collection(event: &Event) -> (String, String) {
 mod tests {
     use super::*;
 
-    fn read(text: &str, from: u64) -> (Result<End, CliError>, u64) {
+    fn read(text: &str, from: u64) -> (Result<StreamEnd, CliError>, u64) {
         let mut next = from;
         let end = follow(text.as_bytes(), true, &mut next);
         (end, next)
@@ -236,7 +240,7 @@ mod tests {
 
         let (end, next) = read(text, 7);
 
-        assert!(matches!(end, Ok(End::Lost(_))));
+        assert!(matches!(end, Ok(StreamEnd::Lost(_))));
         assert_eq!(next, 8);
     }
 

@@ -193,7 +193,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
         JobCommand::Status { job: Some(name) } => status::one(client, json, name),
         JobCommand::Promote { job, groups } => {
             let deployment =
-                names::deployment_of(client, &names::job(client, job, names::Purpose::Change)?)?;
+                names::deployment_of(client, &names::job(client, job, names::Access::Change)?)?;
             deployment::promote(client, json, &deployment, groups)
         }
         JobCommand::History(args) => history::run(client, json, args),
@@ -242,7 +242,7 @@ fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueA
 }
 
 fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Change)?;
+    let id = names::job(client, &args.job, names::Access::Change)?;
     let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
     let answer: RegisterResponse = client.delete(&path)?;
     if args.detach {
@@ -283,7 +283,7 @@ fn freed(counts: &BTreeMap<String, u64>) -> String {
 }
 
 fn inspect(client: &Client, name: &str) -> CliResult {
-    let id = names::job(client, name, names::Purpose::Show)?;
+    let id = names::job(client, name, names::Access::Show)?;
     let job: Job = client.get(&format!("/v1/job/{}", escape(&id)))?;
     output::print_json(&json!({ "Job": job }))?;
     Ok(Exit::Done)

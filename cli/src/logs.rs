@@ -17,7 +17,7 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-use feed::{Feed, Item};
+use feed::{Item, LogFeed};
 use follow::STREAMS_MAX;
 pub(crate) use follow::{Found, follow};
 use lines::{Lines, Style};
@@ -110,7 +110,7 @@ pub(crate) fn print_one(
     args: &LogsArgs,
 ) -> CliResult {
     let from = from.unwrap_or_else(|| args.from());
-    let mut feed = Feed::new(client, source.clone(), from, args.follow);
+    let mut feed = LogFeed::new(client, source.clone(), from, args.follow);
     let mut lines = Lines::new(source, Style::of_stdout(args.timestamps));
     let mut out = std::io::stdout().lock();
     let mut text = Vec::new();
@@ -146,7 +146,7 @@ pub(crate) fn print_one(
 }
 
 /// Where each of several logs ended; `None` for one that has nothing.
-pub(crate) type Ends = Vec<(Source, Option<u64>)>;
+pub(crate) type LogEnds = Vec<(Source, Option<u64>)>;
 
 /// Prints the kept output of `sources` in the order of time, and returns where each of them ended. If they are
 /// followed, that is where a line begins. `None` if the reader of our output has closed it.
@@ -154,7 +154,7 @@ pub(crate) fn print_kept(
     client: &Client,
     sources: Vec<Source>,
     args: &LogsArgs,
-) -> Result<Option<Ends>, CliError> {
+) -> Result<Option<LogEnds>, CliError> {
     let style = Style::of_stdout(args.timestamps);
     let mut ends = Vec::new();
     let mut out = std::io::stdout().lock();
@@ -171,7 +171,7 @@ pub(crate) fn print_kept(
     for sources in sources.chunks(at_once) {
         let feeds = sources
             .iter()
-            .map(|source| Feed::new(client, source.clone(), args.from(), false));
+            .map(|source| LogFeed::new(client, source.clone(), args.from(), false));
         let mut merged = merge::Merge::new(feeds.collect());
         let mut lines: Vec<Lines> = sources
             .iter()

@@ -29,14 +29,14 @@ const CHOICES_MAX: usize = 8;
 
 /// The use that a command makes of the object that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum Access {
     /// It shows the object. A unique prefix is enough.
     Show,
     /// It changes the object. Anything but an exact name must be confirmed.
     Change,
 }
 
-impl Purpose {
+impl Access {
     /// Asks whether `found` is meant, if `name` does not name it exactly.
     fn check(self, noun: &str, name: &str, found: &str, exact: bool) -> Result<(), CliError> {
         if self == Self::Show || exact {
@@ -88,7 +88,7 @@ fn is_exact_id(id: &str, name: &str) -> bool {
 /// # Errors
 ///
 /// Not found, ambiguous, not confirmed, or no server.
-pub fn job(client: &Client, name: &str, purpose: Purpose) -> Result<String, CliError> {
+pub fn job(client: &Client, name: &str, purpose: Access) -> Result<String, CliError> {
     let jobs: Vec<JobListStub> = client.get(&format!("/v1/jobs?prefix={}", escape(name)))?;
     let ids: Vec<String> = jobs.into_iter().map(|job| job.id).collect();
     if ids.iter().any(|id| id == name) {
@@ -109,7 +109,7 @@ pub fn job(client: &Client, name: &str, purpose: Purpose) -> Result<String, CliE
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn alloc(client: &Client, name: &str, purpose: Purpose) -> Result<AllocListStub, CliError> {
+pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListStub, CliError> {
     if may_be_id(name) {
         let path = format!("/v1/allocations?namespace=*&prefix={}", escape(name));
         let found: Vec<AllocListStub> = client.get(&path)?;
@@ -152,7 +152,7 @@ fn may_be_id(name: &str) -> bool {
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn deployment(client: &Client, name: &str, purpose: Purpose) -> Result<Deployment, CliError> {
+pub fn deployment(client: &Client, name: &str, purpose: Access) -> Result<Deployment, CliError> {
     if may_be_id(name) {
         let path = format!("/v1/deployments?prefix={}", escape(name));
         let found: Vec<Deployment> = client.get(&path)?;
@@ -224,7 +224,7 @@ pub(crate) fn is_called(alloc: &AllocListStub, name: &str) -> bool {
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
-pub fn node(client: &Client, name: &str, purpose: Purpose) -> Result<NodeListStub, CliError> {
+pub fn node(client: &Client, name: &str, purpose: Access) -> Result<NodeListStub, CliError> {
     let nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
     let exact = |node: &NodeListStub| node.name == name || node.id == name;
     let mut matching: Vec<NodeListStub> = nodes

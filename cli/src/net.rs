@@ -41,7 +41,7 @@ pub fn run(client: &Client, json: bool, args: &NetArgs) -> CliResult {
     }
     let mut shown = Vec::new();
     for alloc in allocs(client, &args.name)? {
-        let mut network = ask(client, &alloc, 0)?;
+        let mut network = fetch_network(client, &alloc, 0)?;
         if args.denied {
             network.rules.retain(|rule| rule.action == "deny");
             network.verdicts.retain(|verdict| verdict.action == "deny");
@@ -117,7 +117,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
         for alloc in allocs {
             let before = seen.get(&alloc.id).copied();
             let after = before.unwrap_or(0);
-            let network = match ask(client, &alloc, after) {
+            let network = match fetch_network(client, &alloc, after) {
                 Ok(network) => network,
                 Err(error) if error.exit == Exit::Unreachable => return Err(error),
                 // Its node is away for the moment.
@@ -166,8 +166,8 @@ fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<Stri
 
 /// The running allocations that `name` means.
 fn allocs(client: &Client, name: &str) -> Result<Vec<AllocListStub>, CliError> {
-    let Ok(job) = names::job(client, name, names::Purpose::Show) else {
-        return Ok(vec![names::alloc(client, name, names::Purpose::Show)?]);
+    let Ok(job) = names::job(client, name, names::Access::Show) else {
+        return Ok(vec![names::alloc(client, name, names::Access::Show)?]);
     };
     let path = format!("/v1/job/{}/allocations", escape(&job));
     let mut allocs: Vec<AllocListStub> = client.get(&path)?;
@@ -179,7 +179,11 @@ fn allocs(client: &Client, name: &str) -> Result<Vec<AllocListStub>, CliError> {
     Ok(allocs)
 }
 
-fn ask(client: &Client, alloc: &AllocListStub, after: u64) -> Result<AllocNetwork, CliError> {
+fn fetch_network(
+    client: &Client,
+    alloc: &AllocListStub,
+    after: u64,
+) -> Result<AllocNetwork, CliError> {
     let id = &alloc.id;
     client.get(&format!("/v1/client/allocation/{id}/network?after={after}"))
 }

@@ -101,7 +101,7 @@ fn list(client: &Client, json: bool) -> CliResult {
 }
 
 fn one(client: &Client, json: bool, name: &str) -> CliResult {
-    let id = names::node(client, name, names::Purpose::Show)?.id;
+    let id = names::node(client, name, names::Access::Show)?.id;
     let node: Node = client.get(&format!("/v1/node/{id}"))?;
     let allocs: Vec<AllocListStub> = client.get(&format!("/v1/node/{id}/allocations"))?;
     let stats = client

@@ -130,7 +130,7 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
         }
         TaskCommand::Cancel { guid } => {
             let answer: TaskResponse = client.put(&path(guid, "/cancel"), &json!({}))?;
-            tell(json, &answer, &format!("{guid} is to end"))
+            print_answer(json, &answer, &format!("{guid} is to end"))
         }
         TaskCommand::Resolve { guid } => {
             let answer: TaskResponse = client.put(&path(guid, "/resolving"), &json!({}))?;
@@ -138,7 +138,7 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
             let told = format!(
                 "{guid} is claimed; forget it with: muster task delete --claim {claim} {guid}"
             );
-            tell(json, &answer, &told)
+            print_answer(json, &answer, &told)
         }
         TaskCommand::Delete {
             guid,
@@ -151,7 +151,7 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
                 None => String::new(),
             };
             let answer: TaskResponse = client.delete(&path(guid, &rest))?;
-            tell(json, &answer, &format!("{guid} is forgotten"))
+            print_answer(json, &answer, &format!("{guid} is forgotten"))
         }
         TaskCommand::Watch(args) => watch(client, json, args),
     }
@@ -168,7 +168,7 @@ fn one(client: &Client, guid: &str) -> Result<Task, CliError> {
     client.get(&path(guid, ""))
 }
 
-fn tell(json: bool, answer: &TaskResponse, words: &str) -> CliResult {
+fn print_answer(json: bool, answer: &TaskResponse, words: &str) -> CliResult {
     if json {
         output::print_json(answer)?;
     } else {

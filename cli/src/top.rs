@@ -19,7 +19,7 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-use tree::{Amount, Level, Line, Sort};
+use tree::{Amount, RowLevel, Sort, TreeRow};
 
 /// Nodes that are asked at a time. One takes some milliseconds, and a slow one holds a place only; twice as many
 /// would be more than a server has to do with one page.
@@ -29,7 +29,7 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// The columns of tasks besides processor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum View {
+pub enum ColumnSet {
     /// The most used columns.
     Common,
     /// Disks.
@@ -57,11 +57,11 @@ pub struct TopArgs {
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub sort: Sort,
     /// Which columns to show.
-    #[arg(long, value_enum, default_value_t = View::Common)]
-    pub view: View,
+    #[arg(long, value_enum, default_value_t = ColumnSet::Common)]
+    pub view: ColumnSet,
     /// Lowest level of rows.
-    #[arg(long, value_enum, default_value_t = Level::Tasks, value_name = "LEVEL")]
-    pub down_to: Level,
+    #[arg(long, value_enum, default_value_t = RowLevel::Tasks, value_name = "LEVEL")]
+    pub down_to: RowLevel,
     /// Only tasks of this group.
     #[arg(long)]
     pub group: Option<String>,
@@ -125,7 +125,7 @@ struct Row {
 }
 
 /// A node's answer about one task.
-struct Told {
+struct TaskSample {
     node: String,
     at: Instant,
     counters: TaskCounters,
@@ -134,7 +134,7 @@ struct Told {
 /// Counters of every task, by allocation and task.
 #[derive(Default)]
 struct Collection {
-    tasks: BTreeMap<(String, String), Told>,
+    tasks: BTreeMap<(String, String), TaskSample>,
     lost: Option<u64>,
     unreachable: Vec<String>,
     slow: Vec<(String, Duration)>,
@@ -180,7 +180,7 @@ pub fn run(client: &Client, json: bool, args: &TopArgs) -> CliResult {
 fn collect(client: &Client) -> Result<Collection, CliError> {
     let mut nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
     nodes.retain(|node| node.status == "ready");
-    let answers = at_once(&nodes, |node| ask(client, node));
+    let answers = at_once(&nodes, |node| fetch_stats(client, node));
     let mut collection = Collection::default();
     for (node, answer) in nodes.iter().zip(answers) {
         collection.add(&node.name, answer)?;
@@ -188,7 +188,7 @@ fn collect(client: &Client) -> Result<Collection, CliError> {
     Ok(collection)
 }
 
-fn ask(client: &Client, node: &NodeListStub) -> Answer {
+fn fetch_stats(client: &Client, node: &NodeListStub) -> Answer {
     let id = escape(&node.id);
     let begun = Instant::now();
     let stats = client.get(&format!("/v1/client/stats?node_id={id}&counters=true"));
@@ -245,7 +245,7 @@ impl Collection {
         for (alloc, tasks) in stats.muster.allocs {
             for (task, counters) in tasks {
                 let node = node.to_owned();
-                let told = Told { node, at, counters };
+                let told = TaskSample { node, at, counters };
                 self.tasks.insert((alloc.clone(), task), told);
             }
         }
@@ -264,7 +264,7 @@ fn rows(client: &Client, before: &Collection, now: &Collection) -> Result<Vec<Ro
     Ok(rows.collect())
 }
 
-fn row(alloc: &AllocListStub, task: &str, before: Option<&Told>, told: &Told) -> Row {
+fn row(alloc: &AllocListStub, task: &str, before: Option<&TaskSample>, told: &TaskSample) -> Row {
     let counters = &told.counters;
     let rate = |value: fn(&TaskCounters) -> Option<u64>| {
         let before = before?;
@@ -304,13 +304,13 @@ fn row(alloc: &AllocListStub, task: &str, before: Option<&Told>, told: &Told) ->
 
 const DASH: &str = "–";
 
-/// A column's title, who shows it besides [`View::All`], and what it shows of a line.
-type Column = (&'static str, &'static [View], fn(&Line) -> String);
+/// A column's title, who shows it besides [`ColumnSet::All`], and what it shows of a line.
+type Column = (&'static str, &'static [ColumnSet], fn(&TreeRow) -> String);
 
 /// The columns behind the task's name and its node.
 const COLUMNS: [Column; 19] = {
-    use View::{Common, Disk, Network, Stalls};
-    const EVERY: &[View] = &[Common, Disk, Stalls, Network];
+    use ColumnSet::{Common, Disk, Network, Stalls};
+    const EVERY: &[ColumnSet] = &[Common, Disk, Stalls, Network];
     [
         ("CPU % OF A CORE", EVERY, |it| {
             tenths(it.amounts.cpu_percent)
@@ -364,8 +364,8 @@ const COLUMNS: [Column; 19] = {
     ]
 };
 
-fn columns(view: View) -> impl Iterator<Item = &'static Column> {
-    let shown = move |(_, views, _): &&Column| view == View::All || views.contains(&view);
+fn columns(view: ColumnSet) -> impl Iterator<Item = &'static Column> {
+    let shown = move |(_, views, _): &&Column| view == ColumnSet::All || views.contains(&view);
     COLUMNS.iter().filter(shown)
 }
 
@@ -376,8 +376,8 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
     for line in tree::lines(rows, args.sort, args.down_to) {
         table.add_row(cells(&line, args.view));
     }
-    let total = Line {
-        level: Level::Jobs,
+    let total = TreeRow {
+        level: RowLevel::Jobs,
         name: "total".to_owned(),
         node: String::new(),
         of_limit_percent: None,
@@ -405,11 +405,11 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
     Ok(())
 }
 
-fn cells(line: &Line, view: View) -> Vec<String> {
+fn cells(line: &TreeRow, view: ColumnSet) -> Vec<String> {
     let indent = match line.level {
-        Level::Jobs => "",
-        Level::Groups => "  ",
-        Level::Tasks => "    ",
+        RowLevel::Jobs => "",
+        RowLevel::Groups => "  ",
+        RowLevel::Tasks => "    ",
     };
     let name = format!("{indent}{}", output::clean(&line.name));
     let amounts = columns(view).map(|(_, _, cell)| cell(line));
@@ -436,7 +436,7 @@ fn bytes(amount: Amount) -> String {
     cell(amount, |value| output::bytes(value as u64))
 }
 
-fn of_limit(line: &Line) -> String {
+fn of_limit(line: &TreeRow) -> String {
     let share = line.of_limit_percent;
     share.map_or_else(|| DASH.to_owned(), |share| format!("{share:.0} %"))
 }
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn rates_are_of_the_nodes_own_time() {
         let at = Instant::now();
-        let told = |at, operations, nanos| Told {
+        let told = |at, operations, nanos| TaskSample {
             node: "n1".to_owned(),
             at,
             counters: TaskCounters {
@@ -525,16 +525,19 @@ mod tests {
     fn every_view_shows_its_columns() {
         let count = |view| columns(view).count();
 
-        assert_eq!(count(View::All), COLUMNS.len());
-        assert_eq!(count(View::Common), 10);
+        assert_eq!(count(ColumnSet::All), COLUMNS.len());
+        assert_eq!(count(ColumnSet::Common), 10);
         assert!(COLUMNS.iter().all(|(_, views, _)| !views.is_empty()));
-        let line = Line {
-            level: Level::Jobs,
+        let line = TreeRow {
+            level: RowLevel::Jobs,
             name: "web".to_owned(),
             node: String::new(),
             of_limit_percent: None,
             amounts: tree::total(&[]),
         };
-        assert_eq!(cells(&line, View::Disk).len(), 2 + count(View::Disk));
+        assert_eq!(
+            cells(&line, ColumnSet::Disk).len(),
+            2 + count(ColumnSet::Disk)
+        );
     }
 }

@@ -43,11 +43,11 @@ pub fn run(client: &Client, json: bool, args: &WhyArgs) -> CliResult {
 
 /// The job's id, which may have slashes itself, and the group, if one is named.
 fn resolve(client: &Client, name: &str) -> Result<(String, Option<String>), CliError> {
-    let whole = names::job(client, name, names::Purpose::Show);
+    let whole = names::job(client, name, names::Access::Show);
     match (whole, name.rsplit_once('/')) {
         (Ok(id), _) => Ok((id, None)),
         (Err(_), Some((job, group))) => Ok((
-            names::job(client, job, names::Purpose::Show)?,
+            names::job(client, job, names::Access::Show)?,
             Some(group.to_owned()),
         )),
         (Err(error), None) => Err(error),

@@ -35,8 +35,8 @@ use quinn::{Connection, VarInt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::beats::{Service, Uncounted};
-use self::pace::Pace;
+use self::beats::{PendingHeartbeat, Service};
+use self::pace::PushLimiter;
 use self::reports::Reports;
 use self::wake::Wake;
 use crate::handle::Control;
@@ -71,10 +71,10 @@ impl Close {
 
 /// A node's session, as others see it.
 #[derive(Clone, Debug)]
-struct Connected {
+struct ConnectedNode {
     connection: Connection,
     wake: Arc<Wake>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<HeartbeatState>,
     outbox: mpsc::Sender<ToAgent>,
     /// Tells this session from a later one of the same node.
     number: u64,
@@ -82,13 +82,13 @@ struct Connected {
 
 /// Heartbeats of a session, by their numbers.
 #[derive(Debug)]
-struct Pulse {
+struct HeartbeatState {
     heard: AtomicU64,
     counted: AtomicU64,
     heard_at: Mutex<Instant>,
 }
 
-impl Pulse {
+impl HeartbeatState {
     fn begin() -> Self {
         Self {
             heard: AtomicU64::new(0),
@@ -108,14 +108,14 @@ impl Pulse {
 /// The nodes connected to this server. Clones share the list.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    shared: Arc<Shared>,
+    shared: Arc<AgentsState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AgentsState {
     table: Mutex<Table>,
     reports: Reports,
-    pace: Pace,
+    pace: PushLimiter,
     service: watch::Sender<Service>,
     /// Places for data that are passed on, [`limits::DISKS_PASSED_MAX`].
     disks: Semaphore,
@@ -124,7 +124,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Table {
-    sessions: HashMap<NodeId, Connected>,
+    sessions: HashMap<NodeId, ConnectedNode>,
     last_number: u64,
 }
 
@@ -134,10 +134,10 @@ impl Nodes {
     pub(crate) fn new(peers: Peers) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(AgentsState {
                 table: Mutex::default(),
                 reports: Reports::default(),
-                pace: Pace::of(cores),
+                pace: PushLimiter::of(cores),
                 service: watch::Sender::default(),
                 disks: Semaphore::new(limits::DISKS_PASSED_MAX),
                 peers,
@@ -233,7 +233,7 @@ impl Nodes {
     }
 
     /// Turns of the sessions.
-    fn pace(&self) -> &Pace {
+    fn pace(&self) -> &PushLimiter {
         &self.shared.pace
     }
 
@@ -257,14 +257,14 @@ impl Nodes {
     }
 
     /// Nodes that were heard of since the leader last counted them.
-    fn uncounted(&self) -> Vec<Uncounted> {
+    fn uncounted(&self) -> Vec<PendingHeartbeat> {
         self.lock()
             .sessions
             .iter()
             .filter_map(|(node_id, session)| {
                 let number = session.pulse.heard.load(Ordering::Acquire);
                 let counted = session.pulse.counted.load(Ordering::Acquire);
-                (number > counted).then(|| Uncounted {
+                (number > counted).then(|| PendingHeartbeat {
                     node_id: *node_id,
                     number,
                     outbox: session.outbox.clone(),
@@ -304,13 +304,13 @@ impl Nodes {
         node_id: NodeId,
         connection: &Connection,
         outbox: &mpsc::Sender<ToAgent>,
-    ) -> Entered {
+    ) -> SessionEntry {
         let wake = Arc::new(Wake::default());
-        let pulse = Arc::new(Pulse::begin());
+        let pulse = Arc::new(HeartbeatState::begin());
         let mut table = self.lock();
         table.last_number += 1;
         let number = table.last_number;
-        let connected = Connected {
+        let connected = ConnectedNode {
             connection: connection.clone(),
             wake: Arc::clone(&wake),
             pulse: Arc::clone(&pulse),
@@ -325,7 +325,7 @@ impl Nodes {
                 b"a newer connection of the same node took its place",
             );
         }
-        Entered {
+        SessionEntry {
             nodes: self.clone(),
             node_id,
             number,
@@ -337,15 +337,15 @@ impl Nodes {
 
 /// A session in the list; leaves it when dropped.
 #[derive(Debug)]
-struct Entered {
+struct SessionEntry {
     nodes: Nodes,
     node_id: NodeId,
     number: u64,
     wake: Arc<Wake>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<HeartbeatState>,
 }
 
-impl Entered {
+impl SessionEntry {
     /// The agent's heartbeat `number` came.
     fn beat(&self, number: u64) {
         self.pulse.heard.fetch_max(number, Ordering::AcqRel);
@@ -357,7 +357,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for SessionEntry {
     fn drop(&mut self) {
         if let Entry::Occupied(session) = self.nodes.lock().sessions.entry(self.node_id)
             && session.get().number == self.number

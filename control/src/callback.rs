@@ -26,7 +26,7 @@ use ureq::unversioned::transport::DefaultConnector;
 
 use crate::limits;
 pub use config::{TasksConfig, TasksConfigError};
-use resolve::Guarded;
+use resolve::FilteredResolver;
 pub(crate) use resolve::ServerAddresses;
 
 /// The file in which Debian keeps the certificates that a machine trusts.
@@ -109,7 +109,7 @@ impl Totals {
 
 /// Makes calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct CallbackClient {
     http: ureq::Agent,
     key: Option<Arc<[u8]>>,
     /// The longest time for a whole call.
@@ -117,7 +117,7 @@ pub(crate) struct Caller {
     redirects: u32,
 }
 
-impl Caller {
+impl CallbackClient {
     /// One that calls as configured. Reads files.
     pub(crate) fn open(
         config: &TasksConfig,
@@ -143,7 +143,7 @@ impl Caller {
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
             .build();
-        let guarded = Guarded::new(config, servers);
+        let guarded = FilteredResolver::new(config, servers);
         Ok(Self {
             http: ureq::Agent::with_parts(http, DefaultConnector::default(), guarded),
             key,

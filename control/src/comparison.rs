@@ -17,16 +17,16 @@ use muster_link::private;
 
 use crate::handle::Control;
 use crate::limits;
-use crate::peers::message::{Known, MemberRecord, PeerReply, PeerRequest};
+use crate::peers::message::{MemberRecord, PeerInfo, PeerReply, PeerRequest};
 
 /// A file in the data directory of a server whose state differs: it does not start while the file is there.
 const MARK_FILE: &str = "state-differs";
 
 /// A server's answer about its state at an index.
 #[derive(Clone, Debug)]
-pub(crate) struct Testimony {
+pub(crate) struct StateHashReport {
     /// The server.
-    pub(crate) server: Known,
+    pub(crate) server: PeerInfo,
     /// Whether it votes.
     pub(crate) voter: bool,
     /// The hash of its state; the reason if it gives none.
@@ -39,7 +39,7 @@ pub(crate) struct Comparison {
     /// The index.
     pub(crate) index: LogIndex,
     /// The answers, by the servers' names.
-    pub(crate) testimonies: Vec<Testimony>,
+    pub(crate) testimonies: Vec<StateHashReport>,
 }
 
 impl Comparison {
@@ -47,7 +47,7 @@ impl Comparison {
     pub(crate) async fn at(control: &Control, index: LogIndex, members: Vec<MemberRecord>) -> Self {
         let asked = members
             .into_iter()
-            .map(|member| ask(control, index, member));
+            .map(|member| request_state_hash(control, index, member));
         let mut testimonies = join_all(asked).await;
         testimonies.sort_by(|left, right| left.server.node.name.cmp(&right.server.node.name));
         Self { index, testimonies }
@@ -84,7 +84,11 @@ impl Comparison {
     }
 }
 
-async fn ask(control: &Control, index: LogIndex, member: MemberRecord) -> Testimony {
+async fn request_state_hash(
+    control: &Control,
+    index: LogIndex,
+    member: MemberRecord,
+) -> StateHashReport {
     let hash = if member.server_id == control.server_info().server_id {
         Ok(state_hash(control, index).await)
     } else {
@@ -95,8 +99,8 @@ async fn ask(control: &Control, index: LogIndex, member: MemberRecord) -> Testim
             Err(error) => Err(error.to_string()),
         }
     };
-    Testimony {
-        server: Known {
+    StateHashReport {
+        server: PeerInfo {
             server_id: member.server_id,
             node: member.node,
         },

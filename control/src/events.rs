@@ -17,7 +17,7 @@ mod node_collection;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muster_control_core::fsm::{Applied, Changed, Command, DeploymentChange};
+use muster_control_core::fsm::{ApplyResult, ChangedRow, Command, DeploymentChange};
 use muster_control_core::state::{AllocFinder, SavedAlloc, State};
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
@@ -31,7 +31,7 @@ use muster_wire::api::event::{Event, Payload, Topic};
 
 use crate::limits;
 
-pub(crate) use collection::{Collection, Collections, Slice};
+pub(crate) use collection::{Collection, CollectionSlice, Collections};
 pub(crate) use node_collection::NodeCollection;
 
 /// An entry records a job.
@@ -116,8 +116,8 @@ impl Batch {
         index: LogIndex,
         cause: &'static str,
         state: &State,
-        applied: &Applied,
-        collections: Vec<Over>,
+        applied: &ApplyResult,
+        collections: Vec<EndedCollection>,
     ) -> Option<Self> {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| Row::Task(Arc::clone(row)));
@@ -176,18 +176,18 @@ impl Batch {
 
 /// A collection that an entry tells of.
 #[derive(Debug)]
-pub(crate) enum Over {
+pub(crate) enum EndedCollection {
     /// It ended with the entry.
     Here(Collection),
     /// It ended on a node.
     OnNode(NodeCollection),
 }
 
-impl From<Over> for Row {
-    fn from(over: Over) -> Self {
+impl From<EndedCollection> for Row {
+    fn from(over: EndedCollection) -> Self {
         match over {
-            Over::Here(collection) => Self::Collection(Arc::new(collection)),
-            Over::OnNode(collection) => Self::NodeCollection(Arc::new(collection)),
+            EndedCollection::Here(collection) => Self::Collection(Arc::new(collection)),
+            EndedCollection::OnNode(collection) => Self::NodeCollection(Arc::new(collection)),
         }
     }
 }
@@ -202,31 +202,31 @@ pub(crate) enum TaskChange<'a> {
 }
 
 impl Row {
-    fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &Changed) -> Option<Self> {
+    fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &ChangedRow) -> Option<Self> {
         match changed {
-            Changed::Job(key) => Some(match state.jobs().get(key) {
+            ChangedRow::Job(key) => Some(match state.jobs().get(key) {
                 Some(job) => Self::Job(Arc::clone(job)),
                 // Its own copy: the row's would keep a page of what went with it.
                 None => Self::JobGone(Arc::new((**key).clone())),
             }),
-            Changed::Node(node_id) => Some(match state.nodes().get(node_id) {
+            ChangedRow::Node(node_id) => Some(match state.nodes().get(node_id) {
                 Some(node) => Self::Node(Arc::clone(node)),
                 None => Self::NodeGone(*node_id),
             }),
-            Changed::Eval(eval_id) => {
+            ChangedRow::Eval(eval_id) => {
                 let eval = state.evals().get(eval_id)?;
                 Some(Self::Eval(Arc::clone(eval)))
             }
-            Changed::OneOff(guid) => Some(match state.one_offs().get(guid) {
+            ChangedRow::OneOff(guid) => Some(match state.one_offs().get(guid) {
                 Some(row) => Self::Task(Arc::clone(row)),
                 None => Self::TaskGone(Arc::from(&**guid)),
             }),
-            Changed::Deployment(id) => {
+            ChangedRow::Deployment(id) => {
                 let deployment = state.deployments().get(id)?;
                 Some(Self::Deployment(Arc::clone(deployment)))
             }
-            Changed::AllocGone(_) => None,
-            Changed::Alloc(alloc_id) => {
+            ChangedRow::AllocGone(_) => None,
+            ChangedRow::Alloc(alloc_id) => {
                 let alloc = allocs.get(alloc_id)?;
                 let node_id = state.node_meant(alloc.node());
                 let saved = alloc.save(node_id);
@@ -715,9 +715,9 @@ mod tests {
     fn an_entry_has_no_room_for_rows_that_it_does_not_tell_of() {
         let mut state = State::default();
         drop(registered(&mut state, 7, "web"));
-        let mut changed = vec![Changed::Node(NodeId([1; 16]))];
-        changed.extend((0..99).map(|n| Changed::Eval(muster_domain::id::EvalId([n; 16]))));
-        let applied = Applied {
+        let mut changed = vec![ChangedRow::Node(NodeId([1; 16]))];
+        changed.extend((0..99).map(|n| ChangedRow::Eval(muster_domain::id::EvalId([n; 16]))));
+        let applied = ApplyResult {
             response: fsm::Response::Done,
             effects: Vec::new(),
             changed,
@@ -732,7 +732,7 @@ mod tests {
     #[test]
     fn an_entry_that_changes_nothing_is_no_event() {
         let state = State::default();
-        let applied = Applied {
+        let applied = ApplyResult {
             response: fsm::Response::Done,
             effects: Vec::new(),
             changed: Vec::new(),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Objects that a collection freed. Sent between servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Freed {
+pub(crate) struct FreedCounts {
     /// Jobs.
     pub jobs: u64,
     /// Evaluations.
@@ -31,7 +31,7 @@ pub(crate) struct Freed {
     pub one_offs: u64,
 }
 
-impl Freed {
+impl FreedCounts {
     /// Objects that one slice freed; `None` if `response` is not the answer to a slice.
     pub(crate) fn of(response: &Response) -> Option<Self> {
         let Response::Collected {
@@ -127,9 +127,9 @@ impl Freed {
 
 /// Objects that slices looked at and kept, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept(BTreeMap<GcKept, u64>);
+pub(crate) struct KeptCounts(BTreeMap<GcKept, u64>);
 
-impl Kept {
+impl KeptCounts {
     /// Adds what one slice kept, if `response` is that of one.
     pub(crate) fn add(&mut self, response: &Response) {
         if let Response::Collected { kept, .. } = response {
@@ -151,7 +151,7 @@ impl Kept {
     }
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for KeptCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (why, count)) in self.0.iter().enumerate() {
             let between = if at == 0 { "" } else { ", " };
@@ -178,7 +178,7 @@ pub(crate) struct Totals {
 
 /// A reading of [`Totals`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct TotalsReading {
     /// Objects freed by kind, in the order of [`GcKind::ALL`].
     pub(crate) freed: [u64; GcKind::ALL.len()],
     /// Objects kept by the last round, by reason, in the order of [`GcKept::ALL`].
@@ -198,7 +198,7 @@ pub(crate) struct Read {
 
 impl Totals {
     /// Counts an applied slice, `took` after its proposal. The entry that purges a job has no slices of its own.
-    pub(crate) fn slice(&self, freed: &Freed, took: Duration) {
+    pub(crate) fn slice(&self, freed: &FreedCounts, took: Duration) {
         for (kind, total) in GcKind::ALL.into_iter().zip(&self.freed) {
             total.fetch_add(freed.count(kind), Ordering::Relaxed);
         }
@@ -215,7 +215,7 @@ impl Totals {
     }
 
     /// The round is over.
-    pub(crate) fn end(&self, took: Duration, kept: &Kept) {
+    pub(crate) fn end(&self, took: Duration, kept: &KeptCounts) {
         for (why, last) in GcKept::ALL.into_iter().zip(&self.kept) {
             last.store(kept.count(why), Ordering::Relaxed);
         }
@@ -230,9 +230,9 @@ impl Totals {
         self.under_way.store(false, Ordering::Relaxed);
     }
 
-    pub(crate) fn read(&self) -> Read {
+    pub(crate) fn read(&self) -> TotalsReading {
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        Read {
+        TotalsReading {
             freed: std::array::from_fn(|at| load(&self.freed[at])),
             kept: std::array::from_fn(|at| load(&self.kept[at])),
             bytes: load(&self.bytes),
@@ -273,10 +273,10 @@ mod tests {
     #[test]
     fn a_round_says_what_its_own_slices_kept() {
         let totals = Totals::default();
-        let mut earlier = Kept::default();
+        let mut earlier = KeptCounts::default();
         earlier.add(&slice(&[(GcKept::Live, 9), (GcKept::Result, 2)]));
         totals.end(Duration::ZERO, &earlier);
-        let mut kept = Kept::default();
+        let mut kept = KeptCounts::default();
 
         kept.add(&slice(&[(GcKept::Result, 3)]));
         kept.add(&slice(&[(GcKept::Needed, 1), (GcKept::Result, 1)]));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, JobPlaces, NewOneOff, OneOffPlace, Response};
+use muster_control_core::fsm::{Command, JobPlacement, NewOneOff, OneOffPlacement, Response};
 use muster_control_core::gc::GcConfig;
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
@@ -18,13 +18,15 @@ use tokio::time::Instant;
 use crate::agents::Nodes;
 use crate::callback::{TasksConfig, Totals as CallbackTotals};
 use crate::clock::Clock;
-use crate::garbage::{Freed, Totals};
+use crate::garbage::{FreedCounts, Totals};
 use crate::leader::{Beats, Lease};
 use crate::limits;
 use crate::one_off::gather::Requests;
 use crate::peers::Peers;
-use crate::peers::founding::Founder;
-use crate::peers::message::{Hello, PeerReply, PeerRequest, PlacesFor, PlacesFound, Troubles};
+use crate::peers::founding::Bootstrap;
+use crate::peers::message::{
+    Hello, PeerReply, PeerRequest, PlacementAnswer, PlacementQuery, Troubles,
+};
 use crate::published::Published;
 use crate::raft::{Leadership, Raft, WriteError};
 
@@ -223,54 +225,54 @@ impl ReadError {
 }
 
 /// A command's position and answer.
-pub(crate) type Proposed = Result<(LogIndex, Response), ProposeError>;
+pub(crate) type ProposeResult = Result<(LogIndex, Response), ProposeError>;
 
 /// Something the leader's duties are told.
 #[derive(Debug)]
 pub(crate) enum DutyRequest {
     /// Collect all garbage now, and say when that is done.
-    CollectGarbage(oneshot::Sender<Result<Freed, ProposeError>>),
+    CollectGarbage(oneshot::Sender<Result<FreedCounts, ProposeError>>),
     /// Find places for what is about to be recorded.
-    Place(PlacesWanted),
+    Place(PlacementRequest),
 }
 
 /// Tasks or a job to find places for before they are recorded. A caller without an answer records them
 /// without places.
 #[derive(Debug)]
-pub(crate) enum PlacesWanted {
+pub(crate) enum PlacementRequest {
     /// One-off tasks.
     Tasks {
         tasks: Arc<Vec<NewOneOff>>,
-        reply: oneshot::Sender<Places>,
+        reply: oneshot::Sender<OneOffPlacements>,
     },
     /// All instances of a job.
     Job {
         spec: Arc<JobSpec>,
-        reply: oneshot::Sender<Option<JobPlaces>>,
+        reply: oneshot::Sender<Option<JobPlacement>>,
     },
 }
 
 /// Places for one-off tasks, in their order, and the state in which they were found.
 #[derive(Debug)]
-pub(crate) struct Places {
-    pub(crate) places: Vec<Option<OneOffPlace>>,
+pub(crate) struct OneOffPlacements {
+    pub(crate) places: Vec<Option<OneOffPlacement>>,
     pub(crate) seen: LogIndex,
 }
 
 /// A server's handle. Clones are cheap and share everything.
 #[derive(Clone, Debug)]
 pub struct Control {
-    shared: Arc<Shared>,
+    shared: Arc<HandleState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct HandleState {
     raft: Raft,
     published: Arc<Published>,
     nodes: Nodes,
     peers: Peers,
     expect: u32,
-    founder: Founder,
+    founder: Bootstrap,
     removed: AtomicBool,
     info: ServerInfo,
     clock: Clock,
@@ -293,7 +295,7 @@ pub(crate) struct ControlParts {
     pub(crate) peers: Peers,
     /// Servers to found a cluster with; 0: it founds none.
     pub(crate) expect: u32,
-    pub(crate) founder: Founder,
+    pub(crate) founder: Bootstrap,
     pub(crate) info: ServerInfo,
     pub(crate) clock: Clock,
     pub(crate) beats: mpsc::Sender<Beats>,
@@ -322,7 +324,7 @@ impl Control {
         } = parts;
         let places = Semaphore::new(limits::PROPOSALS_MAX);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(HandleState {
                 raft,
                 published,
                 nodes,
@@ -466,7 +468,7 @@ impl Control {
     }
 
     /// This server's promise to found a cluster.
-    pub(crate) fn founder(&self) -> &Founder {
+    pub(crate) fn founder(&self) -> &Bootstrap {
         &self.shared.founder
     }
 
@@ -545,7 +547,7 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`] if the log takes no changes.
-    pub(crate) async fn collect_garbage_of_state(&self) -> Result<Freed, ProposeError> {
+    pub(crate) async fn collect_garbage_of_state(&self) -> Result<FreedCounts, ProposeError> {
         let leader = match self.leader() {
             Some(leader) if !leader.is_self => leader,
             _ => return self.collect_garbage_here().await,
@@ -565,7 +567,7 @@ impl Control {
     }
 
     /// Collects garbage at the leader.
-    pub(crate) async fn collect_garbage_here(&self) -> Result<Freed, ProposeError> {
+    pub(crate) async fn collect_garbage_here(&self) -> Result<FreedCounts, ProposeError> {
         let stopped = || ProposeError::Timeout {
             waited: limits::COLLECT_WAIT,
             reason: "this server led no more before it had collected".to_owned(),
@@ -580,20 +582,20 @@ impl Control {
 
     /// Finds places for `tasks`, which are about to be recorded. `None` if no server leads, if others wait
     /// for room, or if it would take too long.
-    pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<Places> {
+    pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<OneOffPlacements> {
         if self.leadership().borrow().is_self() {
             let tasks = Arc::clone(tasks);
-            let wanted = |reply| PlacesWanted::Tasks { tasks, reply };
+            let wanted = |reply| PlacementRequest::Tasks { tasks, reply };
             return self.find_places(wanted).await;
         }
         match self
-            .places_of_leader(PlacesFor::Tasks(tasks.to_vec()))
+            .places_of_leader(PlacementQuery::Tasks(tasks.to_vec()))
             .await?
         {
-            PlacesFound::Tasks { places, seen } => {
-                (places.len() == tasks.len()).then_some(Places { places, seen })
+            PlacementAnswer::Tasks { places, seen } => {
+                (places.len() == tasks.len()).then_some(OneOffPlacements { places, seen })
             }
-            PlacesFound::Job(_) => None,
+            PlacementAnswer::Job(_) => None,
         }
     }
 
@@ -613,21 +615,21 @@ impl Control {
         Command::registration(spec, places, self.now(), check_index)
     }
 
-    async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlaces>> {
+    async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlacement>> {
         if self.leadership().borrow().is_self() {
             let spec = Arc::clone(spec);
-            let wanted = |reply| PlacesWanted::Job { spec, reply };
+            let wanted = |reply| PlacementRequest::Job { spec, reply };
             return self.find_places(wanted).await?.map(Box::new);
         }
-        let wanted = PlacesFor::Job(Box::new((**spec).clone()));
+        let wanted = PlacementQuery::Job(Box::new((**spec).clone()));
         match self.places_of_leader(wanted).await? {
-            PlacesFound::Job(places) => places,
-            PlacesFound::Tasks { .. } => None,
+            PlacementAnswer::Job(places) => places,
+            PlacementAnswer::Tasks { .. } => None,
         }
     }
 
     /// Places that the server which leads finds.
-    async fn places_of_leader(&self, wanted: PlacesFor) -> Option<PlacesFound> {
+    async fn places_of_leader(&self, wanted: PlacementQuery) -> Option<PlacementAnswer> {
         let leader = self.leader().filter(|leader| !leader.is_self)?;
         let request = PeerRequest::FindPlaces(wanted);
         let asked = self
@@ -641,19 +643,19 @@ impl Control {
 
     /// Finds places for a server that passes its records on to this one; `None` if this one does not lead or
     /// has no time.
-    pub(crate) async fn find_places_here(&self, wanted: PlacesFor) -> Option<PlacesFound> {
+    pub(crate) async fn find_places_here(&self, wanted: PlacementQuery) -> Option<PlacementAnswer> {
         match wanted {
-            PlacesFor::Tasks(tasks) => {
+            PlacementQuery::Tasks(tasks) => {
                 let tasks = Arc::new(tasks);
-                let wanted = |reply| PlacesWanted::Tasks { tasks, reply };
-                let Places { places, seen } = self.find_places(wanted).await?;
-                Some(PlacesFound::Tasks { places, seen })
+                let wanted = |reply| PlacementRequest::Tasks { tasks, reply };
+                let OneOffPlacements { places, seen } = self.find_places(wanted).await?;
+                Some(PlacementAnswer::Tasks { places, seen })
             }
-            PlacesFor::Job(spec) => {
+            PlacementQuery::Job(spec) => {
                 let spec = Arc::new(*spec);
-                let wanted = |reply| PlacesWanted::Job { spec, reply };
+                let wanted = |reply| PlacementRequest::Job { spec, reply };
                 let places = self.find_places(wanted).await?;
-                Some(PlacesFound::Job(places.map(Box::new)))
+                Some(PlacementAnswer::Job(places.map(Box::new)))
             }
         }
     }
@@ -661,7 +663,7 @@ impl Control {
     /// Has the duties of this server find places, if it leads.
     async fn find_places<T>(
         &self,
-        wanted: impl FnOnce(oneshot::Sender<T>) -> PlacesWanted,
+        wanted: impl FnOnce(oneshot::Sender<T>) -> PlacementRequest,
     ) -> Option<T> {
         if !self.leadership().borrow().is_self() {
             return None;

@@ -20,14 +20,14 @@ use muster_domain::id::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::comparison::Comparing;
-use self::garbage::Garbage;
+use self::comparison::ComparisonDuty;
+use self::garbage::GcDuty;
 use self::heartbeats::NodeHeartbeats;
 pub(crate) use self::heartbeats::{Beats, Lease};
 use self::one_offs::OneOffs;
 use self::periodic::Periodic;
-use self::scheduling::Scheduling;
-use self::watching::Watching;
+use self::scheduling::SchedulingPipeline;
+use self::watching::WatchDuty;
 use crate::backoff::Backoff;
 use crate::handle::{Control, DutyRequest, ProposeError};
 use crate::limits;
@@ -147,7 +147,7 @@ async fn lead(
                     duties.handle_effects(batch, now);
                 }
             }
-            Some(beats) = inputs.beats.recv() => duties.heartbeats.handle_beats(beats, now),
+            Some(beats) = inputs.beats.recv() => duties.heartbeats.handle_heartbeats(beats, now),
             Some(request) = inputs.requests.recv() => match request {
                 DutyRequest::CollectGarbage(reply) => duties.garbage.force(reply),
                 DutyRequest::Place(wanted) => duties.scheduling.find_places(wanted),
@@ -168,13 +168,13 @@ async fn lead(
 #[derive(Debug)]
 struct Duties {
     term: u64,
-    scheduling: Scheduling,
+    scheduling: SchedulingPipeline,
     heartbeats: NodeHeartbeats,
-    garbage: Garbage,
-    watching: Watching,
+    garbage: GcDuty,
+    watching: WatchDuty,
     periodic: Periodic,
     one_offs: OneOffs,
-    comparing: Comparing,
+    comparing: ComparisonDuty,
 }
 
 impl Duties {
@@ -182,13 +182,13 @@ impl Duties {
         let now = control.monotonic();
         Self {
             term,
-            scheduling: Scheduling::begin(control.clone(), now),
+            scheduling: SchedulingPipeline::begin(control.clone(), now),
             heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
-            garbage: Garbage::begin(control.clone(), now),
-            watching: Watching::begin(control.clone(), now),
+            garbage: GcDuty::begin(control.clone(), now),
+            watching: WatchDuty::begin(control.clone(), now),
             periodic: Periodic::begin(control.clone(), now),
             one_offs: OneOffs::begin(control.clone(), now),
-            comparing: Comparing::begin(control.clone()),
+            comparing: ComparisonDuty::begin(control.clone()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Other servers: the way to them, and what is known of them.
 //!
 //! A server dials the others over QUIC with ALPN [`ALPN_RAFT`]; TLS checks that the one that answers is the
-//! server of that name. Every stream begins with an [`Opening`], which names the server it is meant for by
+//! server of that name. Every stream begins with an [`StreamHeader`], which names the server it is meant for by
 //! its number: a server whose disk was wiped has another number and refuses what is meant for its former
 //! self. Three connections lead to each server, so that neither a snapshot nor somebody's log output stands
 //! in the way of votes and heartbeats.
@@ -31,8 +31,8 @@ use muster_wire::frame;
 use muster_wire::rpc::ALPN_RAFT;
 use quinn::{Connection, ConnectionError, Endpoint};
 
-use self::lane::{Lane, Target};
-use self::message::{Known, Opening, PeerReply, PeerRequest, ServerNode};
+use self::lane::{PeerConnection, Target};
+use self::message::{PeerInfo, PeerReply, PeerRequest, ServerNode, StreamHeader};
 use crate::limits;
 
 /// The reason why another server did not answer.
@@ -89,7 +89,7 @@ impl PeerError {
 
 /// The connection to a server that a stream takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PeerChannel {
     /// Votes, heartbeats, entries, requests.
     Control,
     /// Snapshots.
@@ -98,34 +98,34 @@ pub(crate) enum Way {
     Passage,
 }
 
-const WAYS: usize = 3;
+const PEER_CHANNELS: usize = 3;
 
 /// A known other server.
 #[derive(Debug)]
-struct Entry {
+struct PeerEntry {
     node: ServerNode,
     /// The server's entry in the last membership. It differs from `node` while the server has moved and the
     /// membership does not say so yet.
     member: Option<ServerNode>,
     /// Time at which Raft last heard of it: as a leader's word, or as a follower's answer.
     heard: Option<Instant>,
-    lanes: [Arc<Lane>; WAYS],
+    lanes: [Arc<PeerConnection>; PEER_CHANNELS],
 }
 
 /// The other servers. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    shared: Arc<Shared>,
+    shared: Arc<PeersState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    me: Known,
+struct PeersState {
+    me: PeerInfo,
     cluster: String,
     dialer: Arc<Dialer>,
-    book: Mutex<HashMap<u64, Entry>>,
+    book: Mutex<HashMap<u64, PeerEntry>>,
     /// Connections to addresses whose server is not known yet.
-    strangers: Mutex<HashMap<String, Arc<Lane>>>,
+    strangers: Mutex<HashMap<String, Arc<PeerConnection>>>,
 }
 
 /// Opens connections.
@@ -149,11 +149,11 @@ impl Peers {
     pub(crate) fn new(
         endpoint: Endpoint,
         identity: &Identity,
-        me: Known,
+        me: PeerInfo,
     ) -> Result<Self, OpenEndpointError> {
         let config = endpoint::client_config(identity, ALPN_RAFT)?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PeersState {
                 me,
                 cluster: identity.cluster.clone(),
                 dialer: Arc::new(Dialer {
@@ -184,7 +184,7 @@ impl Peers {
 
     /// This server, as others know it.
     #[must_use]
-    pub fn me(&self) -> &Known {
+    pub fn me(&self) -> &PeerInfo {
         &self.shared.me
     }
 
@@ -196,11 +196,11 @@ impl Peers {
 
     /// The other servers of which an address is known, by number.
     #[must_use]
-    pub fn servers(&self) -> Vec<Known> {
-        let mut servers: Vec<Known> = self
+    pub fn servers(&self) -> Vec<PeerInfo> {
+        let mut servers: Vec<PeerInfo> = self
             .book()
             .iter()
-            .map(|(server_id, entry)| Known {
+            .map(|(server_id, entry)| PeerInfo {
                 server_id: *server_id,
                 node: entry.node.clone(),
             })
@@ -249,7 +249,7 @@ impl Peers {
     }
 
     /// Notes a server's introduction.
-    pub(crate) fn meet(&self, known: &Known) {
+    pub(crate) fn meet(&self, known: &PeerInfo) {
         if known.server_id == self.shared.me.server_id {
             return;
         }
@@ -262,7 +262,7 @@ impl Peers {
     }
 
     /// Notes a server unless it is known.
-    pub(crate) fn introduce(&self, known: &Known) {
+    pub(crate) fn introduce(&self, known: &PeerInfo) {
         if known.server_id != self.shared.me.server_id {
             self.book()
                 .entry(known.server_id)
@@ -272,7 +272,7 @@ impl Peers {
 
     /// Notes the members. Addresses that a member has announced since the membership last changed stay.
     /// Servers that are not members any more are forgotten.
-    pub(crate) fn set_members(&self, members: &[Known]) {
+    pub(crate) fn set_members(&self, members: &[PeerInfo]) {
         let mut book = self.book();
         book.retain(|server_id, entry| {
             entry.member.is_none() || members.iter().any(|known| known.server_id == *server_id)
@@ -314,8 +314,8 @@ impl Peers {
         request: PeerRequest,
         waited: Duration,
     ) -> Result<PeerReply, PeerError> {
-        let lane = self.lane(server_id, Way::Control)?;
-        self.ask(&lane, server_id, request, waited).await
+        let lane = self.lane(server_id, PeerChannel::Control)?;
+        self.send_request(&lane, server_id, request, waited).await
     }
 
     /// Asks the server that answers at `addr`, a host and a port.
@@ -337,10 +337,15 @@ impl Peers {
                     addr: addr.to_owned(),
                     dns_name: Role::Server.dns_name(&self.shared.cluster),
                 };
-                Arc::new(Lane::new(target, Arc::clone(&self.shared.dialer), false))
+                Arc::new(PeerConnection::new(
+                    target,
+                    Arc::clone(&self.shared.dialer),
+                    false,
+                ))
             }))
         };
-        self.ask(&lane, message::ANYBODY, request, waited).await
+        self.send_request(&lane, message::ANYBODY, request, waited)
+            .await
     }
 
     /// Opens a stream of frames to `server_id`. The request is its first frame; what follows is between the
@@ -352,7 +357,7 @@ impl Peers {
     pub(crate) async fn open(
         &self,
         server_id: u64,
-        way: Way,
+        way: PeerChannel,
         request: PeerRequest,
     ) -> Result<(FrameSender, FrameReceiver), PeerError> {
         let lane = self.lane(server_id, way)?;
@@ -364,7 +369,7 @@ impl Peers {
         }
     }
 
-    fn lane(&self, server_id: u64, way: Way) -> Result<Arc<Lane>, PeerError> {
+    fn lane(&self, server_id: u64, way: PeerChannel) -> Result<Arc<PeerConnection>, PeerError> {
         self.book()
             .get(&server_id)
             .map(|entry| Arc::clone(&entry.lanes[way as usize]))
@@ -373,7 +378,7 @@ impl Peers {
 
     async fn open_on(
         &self,
-        lane: &Lane,
+        lane: &PeerConnection,
         to: u64,
         request: PeerRequest,
     ) -> Result<(Connection, FrameSender, FrameReceiver), PeerError> {
@@ -384,7 +389,7 @@ impl Peers {
             .map_err(|error| lane.unreachable(explain(&error)))?;
         let mut sender = FrameSender::speaking(frame::SERVER, send);
         let receiver = FrameReceiver::speaking(frame::SERVER, receive);
-        let opening = Opening {
+        let opening = StreamHeader {
             from: self.shared.me.server_id,
             to,
             request,
@@ -398,9 +403,9 @@ impl Peers {
         }
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
-        lane: &Lane,
+        lane: &PeerConnection,
         to: u64,
         request: PeerRequest,
         waited: Duration,
@@ -433,7 +438,7 @@ impl Peers {
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn book(&self) -> MutexGuard<'_, HashMap<u64, PeerEntry>> {
         // Each change is one insertion, removal or assignment, so a panic elsewhere leaves the book whole.
         self.shared
             .book
@@ -442,9 +447,9 @@ impl Peers {
     }
 }
 
-impl Shared {
-    fn entry(&self, node: ServerNode) -> Entry {
-        Entry {
+impl PeersState {
+    fn entry(&self, node: ServerNode) -> PeerEntry {
+        PeerEntry {
             lanes: self.lanes(&node),
             node,
             member: None,
@@ -452,19 +457,23 @@ impl Shared {
         }
     }
 
-    fn lanes(&self, node: &ServerNode) -> [Arc<Lane>; WAYS] {
+    fn lanes(&self, node: &ServerNode) -> [Arc<PeerConnection>; PEER_CHANNELS] {
         std::array::from_fn(|way| {
             let target = Target {
                 shown: format!("server {} at {}", node.name, node.quic_addr),
                 addr: node.quic_addr.clone(),
                 dns_name: server_dns_name(&node.name, &self.cluster),
             };
-            let is_told = way == Way::Control as usize;
-            Arc::new(Lane::new(target, Arc::clone(&self.dialer), is_told))
+            let is_told = way == PeerChannel::Control as usize;
+            Arc::new(PeerConnection::new(
+                target,
+                Arc::clone(&self.dialer),
+                is_told,
+            ))
         })
     }
 
-    fn readdress(&self, entry: &mut Entry, node: &ServerNode) {
+    fn readdress(&self, entry: &mut PeerEntry, node: &ServerNode) {
         if entry.node == *node {
             return;
         }

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use muster_control_core::fsm::{Applied, Effect};
+use muster_control_core::fsm::{ApplyResult, Effect};
 use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
 
-use crate::events::{Batch, EventRing, Over};
+use crate::events::{Batch, EndedCollection, EventRing};
 use crate::limits;
 
 /// An effect of an entry, and the term whose leader proposed the entry.
@@ -21,7 +21,7 @@ pub(crate) type TermEffect = (u64, Effect);
 
 /// Results of applied entries that are not shown yet.
 #[derive(Debug, Default)]
-pub(crate) struct Unpublished {
+pub(crate) struct PendingResults {
     effects: Vec<TermEffect>,
     batches: Vec<Batch>,
     hashes: Vec<(LogIndex, StateHash)>,
@@ -29,7 +29,7 @@ pub(crate) struct Unpublished {
     rows: usize,
 }
 
-impl Unpublished {
+impl PendingResults {
     /// Adds the entry at an index and of a term, which left `state` and came to `applied`. `cause` is what its events
     /// are called; it tells of `collections`.
     pub(crate) fn add(
@@ -37,8 +37,8 @@ impl Unpublished {
         (index, term): (LogIndex, u64),
         cause: &'static str,
         state: &State,
-        mut applied: Applied,
-        collections: Vec<Over>,
+        mut applied: ApplyResult,
+        collections: Vec<EndedCollection>,
     ) {
         self.rows += applied.changed.len();
         let effects = std::mem::take(&mut applied.effects);
@@ -53,7 +53,7 @@ impl Unpublished {
 /// Values that published entries replaced. An old root may own much that the newer one does not share, above
 /// all while garbage is collected.
 #[derive(Debug)]
-pub(crate) struct Outdated {
+pub(crate) struct Retired {
     _state: State,
     _batches: Vec<Arc<Batch>>,
     /// How many rows go with it, about.
@@ -159,8 +159,13 @@ impl Published {
     /// Shows `state`, which contains the entry at `index` and all before it, and passes on their effects.
     /// Returns what nobody can read any more.
     #[must_use = "freeing it can wait until proposers are answered"]
-    pub(crate) fn publish(&self, state: State, index: LogIndex, entries: Unpublished) -> Outdated {
-        let Unpublished {
+    pub(crate) fn publish(
+        &self,
+        state: State,
+        index: LogIndex,
+        entries: PendingResults,
+    ) -> Retired {
+        let PendingResults {
             effects,
             batches,
             hashes,
@@ -175,7 +180,7 @@ impl Published {
         if !effects.is_empty() && self.effects.try_send(effects).is_err() {
             self.effects_lost.store(true, Ordering::Release);
         }
-        Outdated {
+        Retired {
             _state: state,
             _batches: batches,
             rows,
@@ -185,7 +190,7 @@ impl Published {
     /// Shows `state`, which a snapshot holds: all entries up to `index` are in it, and what they did one by
     /// one is not known. The state before comes back, as a whole.
     #[must_use = "freeing it can wait"]
-    pub(crate) fn jump(&self, state: State, index: LogIndex) -> Outdated {
+    pub(crate) fn jump(&self, state: State, index: LogIndex) -> Retired {
         self.hashes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -194,7 +199,7 @@ impl Published {
         let old = self.show(state, index);
         // Lost effects: their receiver must look at the state instead.
         self.effects_lost.store(true, Ordering::Release);
-        Outdated {
+        Retired {
             _state: old,
             _batches: Vec::new(),
             rows: usize::MAX,
@@ -246,10 +251,10 @@ mod tests {
 
     use super::*;
 
-    fn with_effect() -> Unpublished {
-        Unpublished {
+    fn with_effect() -> PendingResults {
+        PendingResults {
             effects: vec![(1, Effect::EnqueueEval(EvalId([1; 16])))],
-            ..Unpublished::default()
+            ..PendingResults::default()
         }
     }
 
@@ -281,13 +286,13 @@ mod tests {
     #[test]
     fn a_hash_is_found_by_its_index() {
         let (published, _effects) = Published::new();
-        let entries = Unpublished {
+        let entries = PendingResults {
             hashes: vec![
                 (LogIndex(2), hash(20)),
                 (LogIndex(3), hash(30)),
                 (LogIndex(6), hash(60)),
             ],
-            ..Unpublished::default()
+            ..PendingResults::default()
         };
 
         drop(published.publish(State::default(), LogIndex(7), entries));
@@ -305,9 +310,9 @@ mod tests {
     #[test]
     fn a_snapshot_forgets_how_it_came_about() {
         let (published, _effects) = Published::new();
-        let entries = Unpublished {
+        let entries = PendingResults {
             hashes: vec![(LogIndex(2), hash(20))],
-            ..Unpublished::default()
+            ..PendingResults::default()
         };
         drop(published.publish(State::default(), LogIndex(2), entries));
 

@@ -41,12 +41,12 @@ use self::machine::Machine;
 use self::network::Network;
 use self::read::Reads;
 use self::restore::LastRestored;
-use self::snapshot::{Restored, SnapshotStore};
-use self::types::{Logged, TypeConfig};
+use self::snapshot::{RestoredSnapshot, SnapshotStore};
+use self::types::{EncodedCommand, TypeConfig};
 use crate::data_dir::DataDir;
 use crate::limits;
 use crate::peers::Peers;
-use crate::peers::message::{Known, ServerNode};
+use crate::peers::message::{PeerInfo, ServerNode};
 use crate::published::Published;
 
 pub(crate) use log::DiskHealth;
@@ -228,7 +228,7 @@ pub(crate) struct Raft {
     server_id: u64,
     log_bytes_cut: u64,
     lost_end: LostEnd,
-    stalls: Mutex<membership::Stalls>,
+    stalls: Mutex<membership::StalledServers>,
     peers: Peers,
     published: Arc<Published>,
     leadership: watch::Receiver<Leadership>,
@@ -309,7 +309,7 @@ impl Raft {
 
     /// Forms a cluster of one at the first start, if `alone`; asks for leadership at once when there is
     /// nobody else to ask.
-    async fn lead_alone(&self, me: &Known, alone: bool) -> Result<(), StartRaftError> {
+    async fn lead_alone(&self, me: &PeerInfo, alone: bool) -> Result<(), StartRaftError> {
         if self.raft.is_initialized().await.map_err(raft_error)? {
             if self.raft.voter_ids().ne([self.server_id]) {
                 return Ok(());
@@ -381,7 +381,7 @@ impl Raft {
         if body.len() + ENTRY_OVERHEAD_BYTES > limits::ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge { bytes: body.len() });
         }
-        let logged = Logged {
+        let logged = EncodedCommand {
             format: command.version(),
             body: Arc::from(body),
         };
@@ -434,7 +434,7 @@ impl Raft {
     /// Writes to this server's log, as its leader.
     async fn write_here(
         &self,
-        logged: &Logged,
+        logged: &EncodedCommand,
         deadline: Instant,
     ) -> Result<(LogIndex, Response), WriteError> {
         self.room()?;
@@ -472,7 +472,7 @@ impl Raft {
     async fn write_there(
         &self,
         leader: u64,
-        logged: &Logged,
+        logged: &EncodedCommand,
         deadline: Instant,
     ) -> Result<(LogIndex, Response), WriteError> {
         let unknown = |reason: String| WriteError::Unknown {
@@ -699,7 +699,7 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
 /// Opens the log and the newest snapshot that can be read and that the log continues.
 fn open_storage(
     config: &RaftConfig,
-) -> Result<(LogStore, SnapshotStore, Option<Restored>), StartRaftError> {
+) -> Result<(LogStore, SnapshotStore, Option<RestoredSnapshot>), StartRaftError> {
     let dir = config.data_dir.snapshots();
     let dir_error = |source| StartRaftError::SnapshotDir {
         dir: dir.clone(),
@@ -734,7 +734,7 @@ pub(crate) async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline
     drop(tokio::time::timeout_at(until, leadership.changed()).await);
 }
 
-type Watched = (
+type RaftWatch = (
     watch::Receiver<Leadership>,
     watch::Receiver<Option<String>>,
     AbortOnDropHandle<()>,
@@ -745,7 +745,7 @@ fn watch_raft(
     raft: &openraft::Raft<TypeConfig, Machine>,
     peers: &Peers,
     published: &Arc<Published>,
-) -> Watched {
+) -> RaftWatch {
     let (leadership_sender, leadership) = watch::channel(Leadership::default());
     let (failed_sender, failed) = watch::channel(None);
     let mut metrics = raft.metrics();
@@ -796,8 +796,8 @@ fn watch_raft(
     (leadership, failed, AbortOnDropHandle::new(watcher))
 }
 
-fn members(stored: &types::StoredMembership) -> Vec<Known> {
-    let known = |(server_id, node): (&u64, &ServerNode)| Known {
+fn members(stored: &types::StoredMembership) -> Vec<PeerInfo> {
+    let known = |(server_id, node): (&u64, &ServerNode)| PeerInfo {
         server_id: *server_id,
         node: node.clone(),
     };

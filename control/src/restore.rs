@@ -4,7 +4,7 @@ use muster_domain::id::LogIndex;
 use muster_link::frames::{FrameReceiver, FrameSender};
 
 use crate::handle::Control;
-use crate::peers::Way;
+use crate::peers::PeerChannel;
 use crate::peers::message::{PeerReply, PeerRequest};
 use crate::snapshot::{ReadSnapshotError, RestoreSnapshotError, SavedSnapshot};
 
@@ -56,7 +56,7 @@ async fn hand_over(
     let mut reader = saved.reader().map_err(|error| there(&error))?;
     let opened = control
         .peers()
-        .open(leader, Way::Passage, PeerRequest::Restore)
+        .open(leader, PeerChannel::Passage, PeerRequest::Restore)
         .await;
     let (mut sender, mut receiver) = opened.map_err(|error| there(&error))?;
     while let Some(chunk) =

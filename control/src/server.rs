@@ -41,9 +41,9 @@ use crate::niceness::yield_to_others;
 use crate::one_off::gather;
 use crate::peers::Peers;
 use crate::peers::autopilot::{self, ServersConfig};
-use crate::peers::founding::Founder;
+use crate::peers::founding::Bootstrap;
 use crate::peers::join::{self, Search};
-use crate::peers::message::{Known, ServerNode};
+use crate::peers::message::{PeerInfo, ServerNode};
 use crate::published::Published;
 use crate::raft::{Raft, RaftConfig, StartRaftError};
 
@@ -152,8 +152,8 @@ impl ServerConfig {
     fn node(&self, quic: SocketAddr, http: SocketAddr) -> Result<ServerNode, StartServerError> {
         Ok(ServerNode {
             name: self.name.clone(),
-            quic_addr: self.told(quic)?.to_string(),
-            http_addr: self.told(http)?.to_string(),
+            quic_addr: self.advertised(quic)?.to_string(),
+            http_addr: self.advertised(http)?.to_string(),
         })
     }
 
@@ -167,7 +167,7 @@ impl ServerConfig {
     }
 
     /// The address that others are told instead of `bound`.
-    fn told(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
+    fn advertised(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
         match self.advertise {
             Some(ip) => Ok(SocketAddr::new(ip, bound.port())),
             None if bound.ip().is_unspecified() && self.with_others() => {
@@ -284,13 +284,13 @@ struct AddressFile<'a> {
 
 /// A task of the server and the way to stop it.
 #[derive(Debug)]
-struct Part {
+struct ServerTask {
     name: &'static str,
     stop: CancellationToken,
     task: AbortOnDropHandle<()>,
 }
 
-impl Part {
+impl ServerTask {
     fn start<F>(name: &'static str, run: impl FnOnce(CancellationToken) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -351,7 +351,7 @@ pub struct Server {
     tls_dir: PathBuf,
     certificates: Certificates,
     /// The parts, in the order of their start.
-    parts: Vec<Part>,
+    parts: Vec<ServerTask>,
     /// The session threads; they stop after the parts that run on them.
     sessions: SessionThreads,
 }
@@ -379,7 +379,7 @@ impl Server {
         let bbs = Bbs::open(config.bbs.as_ref()).await?;
         let http_addr = api.addr;
         let quic_addr = quic.local_addr().map_err(StartServerError::LocalAddr)?;
-        let me = Known {
+        let me = PeerInfo {
             server_id: data_dir.server_id(),
             node: config.node(quic_addr, http_addr)?,
         };
@@ -406,7 +406,7 @@ impl Server {
             nodes,
             peers,
             expect: config.bootstrap_expect,
-            founder: Founder::open(Arc::clone(&data_dir)),
+            founder: Bootstrap::open(Arc::clone(&data_dir)),
             info,
             clock,
             beats,
@@ -422,21 +422,23 @@ impl Server {
             requests,
         };
         let mut parts = vec![
-            Part::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
-            Part::start("agents", |stop| agents::run(control.clone(), stop)),
-            Part::start("certificates", |stop| {
-                keep_certificates(certificates.clone(), quic.clone(), control.clone(), stop)
+            ServerTask::start("leader", |stop| leader::run(control.clone(), inputs, stop)),
+            ServerTask::start("agents", |stop| agents::run(control.clone(), stop)),
+            ServerTask::start("certificates", |stop| {
+                follow_certificates(certificates.clone(), quic.clone(), control.clone(), stop)
             }),
-            Part::start("quic", |stop| {
+            ServerTask::start("quic", |stop| {
                 listen::serve(quic, control.clone(), on_sessions, stop)
             }),
-            Part::start("one-off requests", |stop| {
+            ServerTask::start("one-off requests", |stop| {
                 gather::write(control.clone(), gathered, stop)
             }),
-            Part::start("http", |stop| serve_http(api, control.clone(), stop)),
+            ServerTask::start("http", |stop| serve_http(api, control.clone(), stop)),
         ];
         parts.extend(with_others(&control, config.join, config.dead_server_after));
-        parts.extend(bbs.map(|bbs| Part::start("bbs", |stop| bbs.serve(control.clone(), stop))));
+        parts.extend(
+            bbs.map(|bbs| ServerTask::start("bbs", |stop| bbs.serve(control.clone(), stop))),
+        );
         let server = Self {
             control,
             data_dir,
@@ -527,12 +529,12 @@ impl Server {
 }
 
 /// The parts that work with the other servers.
-fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [Part; 2] {
+fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [ServerTask; 2] {
     let search = Search { join };
     let servers = ServersConfig { dead_after };
     [
-        Part::start("join", |stop| join::run(control.clone(), search, stop)),
-        Part::start("autopilot", |stop| {
+        ServerTask::start("join", |stop| join::run(control.clone(), search, stop)),
+        ServerTask::start("autopilot", |stop| {
             autopilot::run(control.clone(), servers, stop)
         }),
     ]
@@ -609,7 +611,7 @@ fn identity(
 }
 
 /// Shows replaced certificates on connections from then on.
-async fn keep_certificates(
+async fn follow_certificates(
     certificates: Certificates,
     quic: quinn::Endpoint,
     control: Control,

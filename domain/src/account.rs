@@ -48,9 +48,9 @@ impl std::error::Error for AccountError {}
 
 /// A user or group as errors show it: quoted, its beginning only if it is long.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a>(pub &'a str);
+pub struct QuotedName<'a>(pub &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for QuotedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = self.0.floor_char_boundary(SHOWN_BYTES_MAX);
         write!(f, "`{}`", self.0[..end].escape_debug())

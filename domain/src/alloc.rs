@@ -520,7 +520,7 @@ pub struct AllocReport {
     /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
     pub healthy: Option<bool>,
     /// The end of a one-off task's work, once it is over; `None` for everything else.
-    pub end: Option<Box<crate::one_off::End>>,
+    pub end: Option<Box<crate::one_off::WorkEnd>>,
     /// Of its tasks that run on another system, as far as the agent knows that they do: what finds each again.
     pub remote: Vec<RemoteHandle>,
 }

@@ -26,8 +26,8 @@ pub use group::{
     NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup,
 };
 pub use launch::{
-    DISPATCH_LAUNCH_INFIX, Launched, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse, Periodic,
-    Propagation, Scaling, VolumeAsk, VolumeAsks, VolumeMount,
+    DISPATCH_LAUNCH_INFIX, LaunchOrigin, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse,
+    Periodic, Propagation, Scaling, VolumeAsk, VolumeAsks, VolumeMount,
 };
 pub use policy::{
     BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
@@ -138,7 +138,7 @@ pub struct JobSpec {
     /// Run only as what is dispatched from it.
     pub parameterized: Option<Parameterized>,
     /// The job that made it, if another one did.
-    pub launched: Option<Launched>,
+    pub launched: Option<LaunchOrigin>,
     /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
     pub meta: BTreeMap<String, String>,
     /// At least one.

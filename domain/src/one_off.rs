@@ -25,7 +25,7 @@ pub use action::{
 };
 pub use definition::{Condition, Definition, EnvVar};
 pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
-pub use end::{BlockBytes, Counted, End, Oom, Usage};
+pub use end::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd};
 pub use job::{
     GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
     META_METRICS_GUID, NAMESPACE, TASK, has_unlimited_disk, job,
@@ -203,7 +203,7 @@ pub struct OneOff {
     /// Time of the start of its first process, by its node.
     pub started_at: Option<Timestamp>,
     /// The end of the task.
-    pub end: Option<End>,
+    pub end: Option<WorkEnd>,
     /// Time of the first completion; retention counts from here, regardless of later changes.
     pub first_completed_at: Option<Timestamp>,
     /// In state `Resolving`, until when the claim on its result holds; of a task that was told to end and whose node is

@@ -76,7 +76,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// The current act, for messages.
 #[derive(Clone, Copy)]
-enum Act {
+enum Operation {
     Directory = b'd' as isize,
     File = b'f' as isize,
     Hard = b'h' as isize,
@@ -130,9 +130,9 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
     // SAFETY: a text has at least its zero byte.
     match unsafe { *direction } {
         // SAFETY: the arguments are this process's own to write to.
-        b'i' => unsafe { carry_in(path) },
+        b'i' => unsafe { unpack_tree(path) },
         // SAFETY: the path ends with a zero byte.
-        _ => unsafe { carry_out(path) },
+        _ => unsafe { send_file(path) },
     }
     exit(0)
 }
@@ -142,17 +142,17 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
 /// # Safety
 ///
 /// `path` ends with a zero byte.
-unsafe fn carry_out(path: *const u8) {
+unsafe fn send_file(path: *const u8) {
     let mut stat = [0_u8; STAT_BYTES];
     let flags = O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     // SAFETY: the path ends with a zero byte.
     let file = unsafe { call(SYS_OPENAT, [AT_FDCWD, path as usize, flags, 0, 0]) };
     // SAFETY: the path ends with a zero byte.
-    let file = unsafe { checked(file, Act::Open, path) };
+    let file = unsafe { checked(file, Operation::Open, path) };
     // SAFETY: the buffer has the kernel's size.
     let looked = unsafe { call(SYS_FSTAT, [file, stat.as_mut_ptr() as usize, 0, 0, 0]) };
     // SAFETY: as above.
-    unsafe { checked(looked, Act::Open, path) };
+    unsafe { checked(looked, Operation::Open, path) };
     let mode = u32::from_le_bytes([
         stat[STAT_MODE],
         stat[STAT_MODE + 1],
@@ -161,7 +161,7 @@ unsafe fn carry_out(path: *const u8) {
     ]);
     if mode & S_IFMT != S_IFREG {
         // SAFETY: as above.
-        unsafe { fail(Act::Open, EINVAL, path) };
+        unsafe { fail(Operation::Open, EINVAL, path) };
     }
     let chunk = &raw mut CHUNK as usize;
     loop {
@@ -171,12 +171,12 @@ unsafe fn carry_out(path: *const u8) {
             continue;
         }
         // SAFETY: as above.
-        let read = unsafe { checked(read, Act::Send, path) };
+        let read = unsafe { checked(read, Operation::Send, path) };
         if read == 0 {
             return;
         }
         // SAFETY: so many bytes were read.
-        unsafe { write_all(1, chunk, read, Act::Send, path) };
+        unsafe { write_all(1, chunk, read, Operation::Send, path) };
     }
 }
 
@@ -185,7 +185,7 @@ unsafe fn carry_out(path: *const u8) {
 /// # Safety
 ///
 /// `path` ends with a zero byte and can be written to.
-unsafe fn carry_in(path: *mut u8) {
+unsafe fn unpack_tree(path: *mut u8) {
     // SAFETY: the caller's promise.
     let root = unsafe { make_root(path) };
     let (name, link) = (&raw mut NAME as *mut u8, &raw mut LINK as *mut u8);
@@ -214,7 +214,7 @@ unsafe fn carry_in(path: *mut u8) {
                 b'f' => make_file(root, name, mode, size),
                 b'l' => make_symbolic(root, name, link),
                 b'h' => make_hard(root, name, link),
-                _ => fail(Act::Read, EINVAL, name),
+                _ => fail(Operation::Read, EINVAL, name),
             }
         }
     }
@@ -249,7 +249,7 @@ unsafe fn make_root(path: *mut u8) -> usize {
     // SAFETY: the path ends with a zero byte.
     let root = unsafe { call(SYS_OPENAT, [AT_FDCWD, path as usize, flags, 0, 0]) };
     // SAFETY: as above.
-    unsafe { checked(root, Act::Open, path) }
+    unsafe { checked(root, Operation::Open, path) }
 }
 
 /// # Safety
@@ -257,7 +257,7 @@ unsafe fn make_root(path: *mut u8) -> usize {
 /// `name` ends with a zero byte and `root` is an open directory.
 unsafe fn make_dir(root: usize, name: *mut u8, mode: usize) {
     // SAFETY: the caller's promise.
-    let (dir, last) = unsafe { walk(root, name, Act::Directory) };
+    let (dir, last) = unsafe { walk(root, name, Operation::Directory) };
     // SAFETY: as above.
     let made = unsafe { call(SYS_MKDIRAT, [dir, last as usize, mode, 0, 0]) };
     let result = if made == EEXIST {
@@ -269,7 +269,7 @@ unsafe fn make_dir(root: usize, name: *mut u8, mode: usize) {
         made
     };
     // SAFETY: as above.
-    unsafe { checked(result, Act::Directory, name) };
+    unsafe { checked(result, Operation::Directory, name) };
     leave(dir, root);
 }
 
@@ -278,7 +278,7 @@ unsafe fn make_dir(root: usize, name: *mut u8, mode: usize) {
 /// `name` ends with a zero byte and `root` is an open directory.
 unsafe fn make_file(root: usize, name: *mut u8, mode: usize, size: u64) {
     // SAFETY: the caller's promise.
-    let (dir, last) = unsafe { walk(root, name, Act::File) };
+    let (dir, last) = unsafe { walk(root, name, Operation::File) };
     let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NOCTTY;
     // SAFETY: as above.
     let mut file = unsafe { open_beneath(dir, last, flags, mode) };
@@ -289,7 +289,7 @@ unsafe fn make_file(root: usize, name: *mut u8, mode: usize, size: u64) {
         file = unsafe { open_beneath(dir, last, flags, mode) };
     }
     // SAFETY: as above.
-    let opened = unsafe { checked(file, Act::File, name) };
+    let opened = unsafe { checked(file, Operation::File, name) };
     let chunk = &raw mut CHUNK as *mut u8;
     let mut left = size;
     while left > 0 {
@@ -297,7 +297,7 @@ unsafe fn make_file(root: usize, name: *mut u8, mode: usize, size: u64) {
         // SAFETY: the buffer has room for CHUNK_BYTES, and nobody else uses it.
         unsafe { read_all(chunk, some) };
         // SAFETY: so many bytes were read.
-        unsafe { write_all(opened, chunk as usize, some, Act::Write, name) };
+        unsafe { write_all(opened, chunk as usize, some, Operation::Write, name) };
         left -= some as u64;
     }
     close(file);
@@ -309,7 +309,7 @@ unsafe fn make_file(root: usize, name: *mut u8, mode: usize, size: u64) {
 /// `name` and `link` end with zero bytes and `root` is an open directory.
 unsafe fn make_symbolic(root: usize, name: *mut u8, link: *mut u8) {
     // SAFETY: the caller's promise.
-    let (dir, last) = unsafe { walk(root, name, Act::Symbolic) };
+    let (dir, last) = unsafe { walk(root, name, Operation::Symbolic) };
     let args = [link as usize, dir, last as usize, 0, 0];
     // SAFETY: as above.
     let mut made = unsafe { call(SYS_SYMLINKAT, args) };
@@ -320,7 +320,7 @@ unsafe fn make_symbolic(root: usize, name: *mut u8, link: *mut u8) {
         made = unsafe { call(SYS_SYMLINKAT, args) };
     }
     // SAFETY: as above.
-    unsafe { checked(made, Act::Symbolic, name) };
+    unsafe { checked(made, Operation::Symbolic, name) };
     leave(dir, root);
 }
 
@@ -329,9 +329,9 @@ unsafe fn make_symbolic(root: usize, name: *mut u8, link: *mut u8) {
 /// `name` and `link` end with zero bytes and `root` is an open directory.
 unsafe fn make_hard(root: usize, name: *mut u8, link: *mut u8) {
     // SAFETY: the caller's promise.
-    let (from, from_last) = unsafe { walk(root, link, Act::Hard) };
+    let (from, from_last) = unsafe { walk(root, link, Operation::Hard) };
     // SAFETY: as above.
-    let (dir, last) = unsafe { walk(root, name, Act::Hard) };
+    let (dir, last) = unsafe { walk(root, name, Operation::Hard) };
     // Without AT_SYMLINK_FOLLOW.
     let args = [from, from_last as usize, dir, last as usize, 0];
     // SAFETY: as above.
@@ -343,7 +343,7 @@ unsafe fn make_hard(root: usize, name: *mut u8, link: *mut u8) {
         made = unsafe { call(SYS_LINKAT, args) };
     }
     // SAFETY: as above.
-    unsafe { checked(made, Act::Hard, name) };
+    unsafe { checked(made, Operation::Hard, name) };
     leave(from, root);
     leave(dir, root);
 }
@@ -353,7 +353,7 @@ unsafe fn make_hard(root: usize, name: *mut u8, link: *mut u8) {
 /// # Safety
 ///
 /// `name` ends with a zero byte and `root` is an open directory.
-unsafe fn walk(root: usize, name: *mut u8, act: Act) -> (usize, *mut u8) {
+unsafe fn walk(root: usize, name: *mut u8, act: Operation) -> (usize, *mut u8) {
     let (mut dir, mut part, mut at) = (root, name, name);
     loop {
         // SAFETY: `at` does not go beyond the zero byte.
@@ -406,7 +406,7 @@ unsafe fn read_name(to: *mut u8, bytes: usize) {
     }
     if bytes > NAME_BYTES_MAX {
         // SAFETY: the empty name ends with its zero byte.
-        unsafe { fail(Act::Read, EINVAL, to) };
+        unsafe { fail(Operation::Read, EINVAL, to) };
     }
     // SAFETY: there is room, see above.
     unsafe { read_all(to, bytes) };
@@ -428,10 +428,10 @@ unsafe fn read_all(to: *mut u8, bytes: usize) {
         }
         let nothing = c"".as_ptr().cast();
         // SAFETY: the text ends with a zero byte.
-        let read = unsafe { checked(read, Act::Read, nothing) };
+        let read = unsafe { checked(read, Operation::Read, nothing) };
         if read == 0 {
             // SAFETY: as above.
-            unsafe { fail(Act::Read, ENODATA, nothing) };
+            unsafe { fail(Operation::Read, ENODATA, nothing) };
         }
         done += read;
     }
@@ -440,7 +440,7 @@ unsafe fn read_all(to: *mut u8, bytes: usize) {
 /// # Safety
 ///
 /// `bytes` can be read at the address `from`, and `name` ends with a zero byte.
-unsafe fn write_all(file: usize, from: usize, bytes: usize, act: Act, name: *const u8) {
+unsafe fn write_all(file: usize, from: usize, bytes: usize, act: Operation, name: *const u8) {
     let mut done = 0;
     while done < bytes {
         // SAFETY: what is left can be read.
@@ -472,7 +472,7 @@ fn close(file: i64) {
 /// # Safety
 ///
 /// `name` ends with a zero byte.
-unsafe fn checked(result: i64, act: Act, name: *const u8) -> usize {
+unsafe fn checked(result: i64, act: Operation, name: *const u8) -> usize {
     if result < 0 {
         // SAFETY: the caller's promise.
         unsafe { fail(act, result, name) };
@@ -485,7 +485,7 @@ unsafe fn checked(result: i64, act: Act, name: *const u8) -> usize {
 /// # Safety
 ///
 /// `name` ends with a zero byte.
-unsafe fn fail(act: Act, error: i64, name: *const u8) -> ! {
+unsafe fn fail(act: Operation, error: i64, name: *const u8) -> ! {
     let number = (-error) as i32;
     let [a, b, c, d] = number.to_le_bytes();
     let head = [act as u8, 0, 0, 0, a, b, c, d];

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 /// When the last host connection ended; `None` while one is connected, and where nothing reports connections.
 #[derive(Debug, Default)]
-pub(crate) struct Absence {
+pub(crate) struct HostWatchdog {
     since: watch::Sender<Option<Instant>>,
 }
 
-impl Absence {
+impl HostWatchdog {
     /// A host is connected from now on, or none is any more.
     pub(crate) fn host_present(&self, present: bool) {
         self.since.send_replace((!present).then(Instant::now));
@@ -71,7 +71,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_counts_from_the_end_of_the_last_connection() {
-        let absence = Absence::default();
+        let absence = HostWatchdog::default();
         let mut waiting = tokio::spawn(absence.lasts(MAX));
         absence.host_present(true);
         tokio::time::advance(MAX * 10).await;
@@ -87,7 +87,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_host_that_comes_back_gives_the_whole_time_again() {
-        let absence = Absence::default();
+        let absence = HostWatchdog::default();
         absence.host_present(false);
         let mut waiting = tokio::spawn(absence.lasts(MAX));
 
@@ -105,7 +105,7 @@ mod tests {
     /// One that was given back to a driver which has had no host for a while.
     #[tokio::test(start_paused = true)]
     async fn a_task_that_comes_later_has_no_time_of_its_own() {
-        let absence = Absence::default();
+        let absence = HostWatchdog::default();
         absence.host_present(false);
         tokio::time::advance(MAX).await;
 
@@ -117,7 +117,7 @@ mod tests {
     /// A driver within its host, and one that is gone.
     #[tokio::test(start_paused = true)]
     async fn where_nobody_says_nobody_is_missed() {
-        let absence = Absence::default();
+        let absence = HostWatchdog::default();
         let mut waiting = tokio::spawn(absence.lasts(MAX));
         let mut longest = tokio::spawn(absence.lasts(Duration::MAX));
         tokio::time::advance(MAX * 10).await;

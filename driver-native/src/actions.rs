@@ -29,15 +29,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::cgroup::Fence;
+use crate::cgroup::ActionCgroup;
 use crate::config::NativeConfig;
 use crate::exec::KillOnDrop;
 use crate::limits;
 use crate::process::Process;
 use crate::task::NativeTask;
 use failure::Failure;
-use hands::{NativeHands, Noted};
-use resume::Resumed;
+use hands::{ActionNote, NativeActionExecutor};
+use resume::ResumedProcess;
 
 /// The failure reason of actions whose processes something else killed.
 const KILLED: &str = "the task was killed";
@@ -114,15 +114,15 @@ pub(crate) fn begin(
     native: &NativeConfig,
     spawns: &Arc<Semaphore>,
 ) {
-    carry_on(task, (config, native), spawns, None);
+    run_or_resume_tree(task, (config, native), spawns, None);
 }
 
 /// Begins the tree, or goes on with it from an action that runs.
-fn carry_on(
+fn run_or_resume_tree(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
     spawns: &Arc<Semaphore>,
-    resumed: Option<Resumed>,
+    resumed: Option<ResumedProcess>,
 ) {
     let (Some(action), Some(tree)) = (native.actions.clone(), task.life.tree.clone()) else {
         return;
@@ -134,7 +134,8 @@ fn carry_on(
         tree.next.store(first, Ordering::Relaxed);
     }
     let (config, native) = (config.clone(), native.clone());
-    let hands = NativeHands::new(task, (&config, &native), Arc::clone(&tree), spawns, resumed);
+    let hands =
+        NativeActionExecutor::new(task, (&config, &native), Arc::clone(&tree), spawns, resumed);
     let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
     tokio::spawn(async move {
         let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
@@ -166,9 +167,9 @@ pub(crate) fn recover(
     let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
         return;
     };
-    let noted = Noted::read(config);
-    if let Some(resumed) = Resumed::find(action, &noted) {
-        return carry_on(task, (config, native), spawns, Some(resumed));
+    let noted = ActionNote::read(config);
+    if let Some(resumed) = ResumedProcess::find(action, &noted) {
+        return run_or_resume_tree(task, (config, native), spawns, Some(resumed));
     }
     tree.stop.cancel();
     let at = noted.at;
@@ -278,26 +279,30 @@ impl Tree {
     }
 
     /// A name that no other action of the tree has.
-    fn fence_name(&self) -> String {
+    fn action_cgroup_name(&self) -> String {
         format!("action-{}", self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Counts a process that an earlier driver started among those that run, as long as the answer is kept.
-    fn follow(self: &Arc<Self>, process: &Process) -> Followed {
+    fn follow(self: &Arc<Self>, process: &Process) -> AdoptedProcess {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
-        Followed {
+        AdoptedProcess {
             tree: Arc::clone(self),
             number,
         }
     }
 
     /// Counts a process among those that run, unless the task is over: then it is killed.
-    fn enter(self: &Arc<Self>, process: Process, fence: Option<Fence>) -> Option<Entered> {
+    fn enter(
+        self: &Arc<Self>,
+        process: Process,
+        fence: Option<ActionCgroup>,
+    ) -> Option<ActionProcess> {
         let guard = KillOnDrop::new(process.clone());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
-        let entered = Entered {
+        let entered = ActionProcess {
             tree: Arc::clone(self),
             number,
             process,
@@ -311,12 +316,12 @@ impl Tree {
 
 /// A process of an action that an earlier driver started.
 #[derive(Debug)]
-struct Followed {
+struct AdoptedProcess {
     tree: Arc<Tree>,
     number: u64,
 }
 
-impl Drop for Followed {
+impl Drop for AdoptedProcess {
     fn drop(&mut self) {
         self.tree.lock().remove(&self.number);
     }
@@ -324,16 +329,16 @@ impl Drop for Followed {
 
 /// A process of an action, killed when nobody waits for it.
 #[derive(Debug)]
-struct Entered {
+struct ActionProcess {
     tree: Arc<Tree>,
     number: u64,
     process: Process,
     guard: Option<KillOnDrop>,
     /// The cgroup of the process and all it started, if they may have to be killed alone.
-    fence: Option<Fence>,
+    fence: Option<ActionCgroup>,
 }
 
-impl Entered {
+impl ActionProcess {
     async fn wait(&self) -> std::io::Result<ExitResult> {
         match &self.guard {
             Some(guard) => guard.wait().await,
@@ -367,7 +372,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for ActionProcess {
     fn drop(&mut self) {
         self.tree.lock().remove(&self.number);
     }

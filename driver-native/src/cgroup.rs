@@ -157,12 +157,12 @@ impl TaskCgroup {
 /// A cgroup in a task's, for an action that must be killed with all it started while the task goes on. It has neither
 /// limits nor counters of its own: those of the task hold and count for it.
 #[derive(Debug)]
-pub(crate) struct Fence {
+pub(crate) struct ActionCgroup {
     cgroup: TaskCgroup,
     is_kept: bool,
 }
 
-impl Fence {
+impl ActionCgroup {
     /// In the cgroup of `task`, with a name that is nobody else's.
     pub(crate) fn make(task: &TaskCgroup, name: &str) -> io::Result<Self> {
         Ok(Self {
@@ -207,7 +207,7 @@ impl Fence {
     }
 }
 
-impl Drop for Fence {
+impl Drop for ActionCgroup {
     fn drop(&mut self) {
         if !self.is_kept {
             self.kill();

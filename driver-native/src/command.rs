@@ -13,18 +13,19 @@ use thiserror::Error;
 use tracing::debug;
 
 use crate::cgroup::{OpenCgroupError, TaskCgroup, open_joins};
-use crate::config::{ConfigError, Level, NativeConfig};
+use crate::config::{ConfigError, IsolationLevel, NativeConfig};
 use crate::isolation::capabilities::Capabilities;
-use crate::isolation::privileges::{self, Seat, WorkDir};
+use crate::isolation::privileges::{self, ProcessIo, WorkDir};
 use crate::isolation::ranges::Range;
 use crate::isolation::template::{MountPoint, TemplateKey};
-use crate::isolation::view::{self, Attachment, View};
+use crate::isolation::view::{self, Attachment, TaskView};
 use crate::isolation::{Confinement, IsolationError, TaskNetwork, Translation, network, task_dir};
 use crate::node::Node;
 use crate::paths::{self, Owner, PathError};
 use crate::process::Process;
 use crate::spawn::{
-    MountFlags, Program, Script, Spawn, SpawnError, Spawned, Step, held, spawn, user_namespace,
+    MountFlags, Program, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess, held, spawn,
+    user_namespace,
 };
 use crate::{init, limits, names, starters};
 
@@ -65,7 +66,7 @@ pub(crate) enum StartProcessError {
 impl StartProcessError {
     /// The error of the driver's interface: the whole chain in one line, and whether to try again.
     pub(crate) fn into_start_error(self, task_name: &str) -> StartTaskError {
-        self.told(format!("start task {task_name}: "))
+        self.start_error(format!("start task {task_name}: "))
     }
 
     /// The same of a task's own program: with the field of its `config` that is to blame.
@@ -80,17 +81,17 @@ impl StartProcessError {
         let is_absent = matches!(&self, Self::Path(PathError::NoCommand { .. }));
         let is_closed =
             matches!(&self, Self::Path(PathError::Open { what, .. }) if *what == paths::WORK_DIR);
-        let field = if is_absent || step == Some(Step::Exec) {
+        let field = if is_absent || step == Some(SpawnStep::Exec) {
             "`config.command`: "
-        } else if is_closed || step == Some(Step::WorkDir) {
+        } else if is_closed || step == Some(SpawnStep::WorkDir) {
             "`config.work_dir`: "
         } else {
             ""
         };
-        self.told(format!("start task {task_name}: {field}"))
+        self.start_error(format!("start task {task_name}: {field}"))
     }
 
-    fn told(self, beginning: String) -> StartTaskError {
+    fn start_error(self, beginning: String) -> StartTaskError {
         let mut message = format!("{beginning}{self}");
         let mut source = self.source();
         while let Some(error) = source {
@@ -133,7 +134,7 @@ impl StartProcessError {
 
 /// The task's outputs, held open until the task is destroyed.
 #[derive(Debug)]
-pub(crate) struct HeldOutput {
+pub(crate) struct OpenOutputs {
     _files: [OwnedFd; 2],
 }
 
@@ -148,8 +149,8 @@ pub(crate) struct Streams {
 impl Streams {
     /// Returns the files that keep the task's output in its FIFOs when the last process of the task ends while nothing
     /// reads them. The kernel discards the content of a FIFO when its last file is closed.
-    pub(crate) fn into_held(self) -> HeldOutput {
-        HeldOutput {
+    pub(crate) fn into_held(self) -> OpenOutputs {
+        OpenOutputs {
             _files: [held(self.stdout), held(self.stderr)],
         }
     }
@@ -190,7 +191,7 @@ pub(crate) struct Launch<'a> {
 /// Starts the task itself. The answer holds the ids of a strict task.
 pub(crate) fn start_task(
     launch: &Launch<'_>,
-) -> Result<(Spawned, Option<Range>), StartProcessError> {
+) -> Result<(SpawnedProcess, Option<Range>), StartProcessError> {
     let Launch {
         config,
         native,
@@ -205,13 +206,13 @@ pub(crate) fn start_task(
         return Err(IsolationError::Changed.into());
     }
     let network = network(config, native)?;
-    if confinement.level == Level::Raw {
+    if confinement.level == IsolationLevel::Raw {
         let script = Script::default();
         return Ok((launch.run(script, &confinement, None, 0)?, None));
     }
     let range = match confinement.level {
-        Level::Strict => Some(range_of(config, node)?),
-        Level::Raw | Level::Contained => None,
+        IsolationLevel::Strict => Some(range_of(config, node)?),
+        IsolationLevel::Raw | IsolationLevel::Contained => None,
     };
     let ids = match &range {
         Some(range) => Some(
@@ -224,7 +225,7 @@ pub(crate) fn start_task(
         .identity
         .as_ref()
         .map(|user| (user.uid, user.gid));
-    let sight = Sight {
+    let sight = ViewBuilder {
         launch,
         owner,
         range: range.as_ref(),
@@ -255,7 +256,7 @@ pub(crate) fn start_task(
 
 /// The kind of process to start beside a task's first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum ProcessKind {
     /// A command that somebody wants to be run in the task: it has no more rights than the task has.
     Command,
     /// A part of the task's own work, with a user of its own: the node's policy decides its rights.
@@ -266,8 +267,8 @@ pub(crate) enum Beside {
 pub(crate) fn start_beside(
     launch: &Launch<'_>,
     first: &Process,
-    what: Beside,
-) -> Result<Spawned, StartProcessError> {
+    what: ProcessKind,
+) -> Result<SpawnedProcess, StartProcessError> {
     let Launch {
         config,
         native,
@@ -277,7 +278,7 @@ pub(crate) fn start_beside(
     let mut confinement = match what {
         // A right that was allowed when the task started is allowed to a command in it. The kernel knows the most it
         // can have.
-        Beside::Command => {
+        ProcessKind::Command => {
             let policy = node.policy().of_running_task();
             let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
             let bounding = Capabilities::bounding_of(first.pid);
@@ -287,11 +288,11 @@ pub(crate) fn start_beside(
             confinement.scoped = false;
             confinement
         }
-        Beside::Action => Confinement::of(config, native, &node.policy(), node.open_files)?,
+        ProcessKind::Action => Confinement::of(config, native, &node.policy(), node.open_files)?,
     };
     confinement.init = false;
     let mut script = Script::default();
-    if confinement.level == Level::Raw {
+    if confinement.level == IsolationLevel::Raw {
         return launch.run(script, &confinement, None, 0);
     }
     launch.join_cgroups(&mut script)?;
@@ -303,8 +304,8 @@ pub(crate) fn start_beside(
         | libc::CLONE_NEWNET;
     let args = [pidfd.as_fd().into(), entered.into()];
     let about = "enter the task's namespaces";
-    script.call(Step::Namespaces, about, libc::SYS_setns, args);
-    let ids = (confinement.level == Level::Strict).then(|| pidfd.as_fd());
+    script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
+    let ids = (confinement.level == IsolationLevel::Strict).then(|| pidfd.as_fd());
     std::thread::scope(|scope| {
         let started = scope.spawn(|| {
             // Decides where this thread's children are, and the thread ends with this function.
@@ -338,8 +339,8 @@ impl Launch<'_> {
         confinement: &Confinement,
         user_namespace: Option<BorrowedFd<'_>>,
         namespaces: u64,
-    ) -> Result<Spawned, StartProcessError> {
-        let raw = confinement.level == Level::Raw;
+    ) -> Result<SpawnedProcess, StartProcessError> {
+        let raw = confinement.level == IsolationLevel::Raw;
         if raw {
             self.join_cgroups(&mut script)?;
         }
@@ -369,7 +370,7 @@ impl Launch<'_> {
         if let (Some(first), Some(user)) = (self.terminal, &confinement.identity) {
             paths::give_terminal(&self.streams.stdin, first + user.uid)?;
         }
-        let seat = Seat {
+        let seat = ProcessIo {
             streams: self.streams.files(),
             terminal: self.terminal.is_some(),
             work_dir,
@@ -486,7 +487,7 @@ impl Launch<'_> {
     fn explain(&self, source: SpawnError, programs: &[CString], raw: bool) -> StartProcessError {
         let is_missing = matches!(
             &source,
-            SpawnError::Child { step: Step::Exec, source, .. }
+            SpawnError::Child { step: SpawnStep::Exec, source, .. }
                 if source.raw_os_error() == Some(libc::ENOENT)
         );
         if is_missing && !raw && !self.command.contains('/') {
@@ -510,14 +511,19 @@ fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
     let zero = script.text(c"0");
     let file = script.file(file);
     let args = [file, zero, 1_u64.into()];
-    script.call(Step::JoinCgroup, "join a cgroup", libc::SYS_write, args);
+    script.call(
+        SpawnStep::JoinCgroup,
+        "join a cgroup",
+        libc::SYS_write,
+        args,
+    );
     if first {
         script.last_to_front();
     }
 }
 
 /// The inputs for opening the parts of a task's view.
-struct Sight<'a> {
+struct ViewBuilder<'a> {
     launch: &'a Launch<'a>,
     owner: Option<Owner>,
     range: Option<&'a Range>,
@@ -525,8 +531,8 @@ struct Sight<'a> {
     hostname: &'a str,
 }
 
-impl Sight<'_> {
-    fn view(&self) -> Result<View, IsolationError> {
+impl ViewBuilder<'_> {
+    fn view(&self) -> Result<TaskView, IsolationError> {
         let Launch {
             config,
             native,
@@ -563,10 +569,10 @@ impl Sight<'_> {
         // told.
         let is_own = mounts.is_empty() && root.is_none();
         let memory = u64::try_from(config.resources.linux.memory_limit_bytes).unwrap_or(0);
-        Ok(View {
+        Ok(TaskView {
             template: node.template(&key)?,
             root,
-            readonly_root: native.isolation == Level::Strict
+            readonly_root: native.isolation == IsolationLevel::Strict
                 || native.readonly_root.unwrap_or_default(),
             own,
             mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
@@ -731,23 +737,26 @@ fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
         SpawnError::Child { step, source, .. } => (*step, source),
     };
     match step {
-        Step::JoinCgroup => "the process could not enter its cgroup",
-        Step::Groups | Step::Group | Step::User => "the process could not become its user",
-        Step::WorkDir => "the task's user cannot enter the working directory",
-        Step::Namespaces | Step::Mounts | Step::Network | Step::UserNamespace => {
-            "the task could not be isolated"
+        SpawnStep::JoinCgroup => "the process could not enter its cgroup",
+        SpawnStep::Groups | SpawnStep::Group | SpawnStep::User => {
+            "the process could not become its user"
         }
-        Step::Limits => {
+        SpawnStep::WorkDir => "the task's user cannot enter the working directory",
+        SpawnStep::Namespaces
+        | SpawnStep::Mounts
+        | SpawnStep::Network
+        | SpawnStep::UserNamespace => "the task could not be isolated",
+        SpawnStep::Limits => {
             "a limit could not be set; only a driver with CAP_SYS_RESOURCE may raise one"
         }
-        Step::Session
-        | Step::Streams
-        | Step::Capabilities
-        | Step::CloseFiles
-        | Step::NoNewPrivs
-        | Step::Scope
-        | Step::Seccomp => "the process could not be prepared",
-        Step::Exec => match source.raw_os_error() {
+        SpawnStep::Session
+        | SpawnStep::Streams
+        | SpawnStep::Capabilities
+        | SpawnStep::CloseFiles
+        | SpawnStep::NoNewPrivs
+        | SpawnStep::Scope
+        | SpawnStep::Seccomp => "the process could not be prepared",
+        SpawnStep::Exec => match source.raw_os_error() {
             Some(libc::ENOENT) if program.exists() => {
                 "the file is there, but its interpreter (first line, or dynamic loader) is not"
             }

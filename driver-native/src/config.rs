@@ -17,7 +17,7 @@ use crate::policy::is_plain_absolute;
 /// The level of isolation from the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
+pub(crate) enum IsolationLevel {
     /// A process of the host, in its cgroup. Only where the node allows it.
     Raw,
     /// Its own namespaces, root directory and a filter of system calls.
@@ -27,7 +27,7 @@ pub(crate) enum Level {
     Strict,
 }
 
-impl Level {
+impl IsolationLevel {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Raw => "raw",
@@ -98,7 +98,7 @@ pub(crate) struct NativeConfig {
     pub(crate) no_new_privs: NoNewPrivs,
     /// The level of isolation from the node.
     #[serde(default, deserialize_with = "null_is_default")]
-    pub(crate) isolation: Level,
+    pub(crate) isolation: IsolationLevel,
     /// A directory tree to see as the root, in place of the host's directories.
     #[serde(default)]
     pub(crate) root: Option<String>,
@@ -224,7 +224,7 @@ pub(crate) const HOME: &str = "/home/vcap";
 impl NativeConfig {
     /// The directories that clients of one-off tasks expect. A root of its own has what its image holds there.
     pub(crate) fn client_dirs(&self) -> &'static [(&'static str, &'static str)] {
-        if self.actions.is_some() && self.root.is_none() && self.isolation != Level::Raw {
+        if self.actions.is_some() && self.root.is_none() && self.isolation != IsolationLevel::Raw {
             &CLIENT_DIRS
         } else {
             &[]
@@ -286,7 +286,7 @@ impl NativeConfig {
     /// Refuses fields that contradict the level.
     fn check_level(&self) -> Result<(), ConfigError> {
         match self.isolation {
-            Level::Raw => {
+            IsolationLevel::Raw => {
                 let fields = [
                     ("root", self.root.is_some()),
                     ("readonly_root", self.readonly_root.is_some()),
@@ -300,7 +300,7 @@ impl NativeConfig {
                     return Err(ConfigError::NeedsIsolation { field });
                 }
             }
-            Level::Contained | Level::Strict => {
+            IsolationLevel::Contained | IsolationLevel::Strict => {
                 if !self.no_new_privs.0 {
                     return Err(ConfigError::PrivilegesNeedRaw);
                 }
@@ -309,7 +309,7 @@ impl NativeConfig {
                 }
             }
         }
-        if self.isolation == Level::Strict {
+        if self.isolation == IsolationLevel::Strict {
             if self.network == Some(Network::Host) {
                 return Err(ConfigError::StrictHasNoNetwork);
             }
@@ -469,14 +469,14 @@ where
 {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Given {
+    enum OneOrManyMounts {
         Many(Vec<BindMount>),
         One(BindMount),
     }
     Ok(match Option::deserialize(from)? {
         None => Vec::new(),
-        Some(Given::Many(mounts)) => mounts,
-        Some(Given::One(mount)) => vec![mount],
+        Some(OneOrManyMounts::Many(mounts)) => mounts,
+        Some(OneOrManyMounts::One(mount)) => vec![mount],
     })
 }
 
@@ -501,7 +501,7 @@ mod tests {
         }));
 
         assert!(expected.no_new_privs.0);
-        assert_eq!(expected.isolation, Level::Contained);
+        assert_eq!(expected.isolation, IsolationLevel::Contained);
         assert_eq!(absent.unwrap(), expected);
         assert_eq!(null.unwrap(), expected);
     }
@@ -692,7 +692,7 @@ mod tests {
         let decoded = schema.decode("config", &block).unwrap();
         let config = NativeConfig::read(&decoded).unwrap();
 
-        assert_eq!(config.isolation, Level::Strict);
+        assert_eq!(config.isolation, IsolationLevel::Strict);
         assert_eq!(config.mounts.len(), 2);
         assert_eq!(config.limits().unwrap()[0].hard, 128);
     }

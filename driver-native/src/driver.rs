@@ -18,14 +18,14 @@ use nix::unistd::geteuid;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 
-use crate::absence::{self, Absence};
+use crate::absence::{self, HostWatchdog};
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
 use crate::isolation::{self, Confinement};
-use crate::node::{Ability, Node, chain};
+use crate::node::{IsolationSupport, Node, chain};
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
-use crate::starters::Starters;
+use crate::starters::SpawnPool;
 use crate::task::{NativeTask, failed};
 use crate::{exec, limits, signal, stats};
 
@@ -37,20 +37,20 @@ const API_VERSION: &str = "v0.1.0";
 /// Runs tasks as processes of this machine. Dropping it leaves them running.
 #[derive(Debug)]
 pub struct NativeDriver {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct DriverState {
     tasks: Mutex<HashMap<String, Slot>>,
     events: broadcast::Sender<TaskEvent>,
     spawns: Arc<Semaphore>,
-    starters: Starters,
+    starters: SpawnPool,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
     /// Told when the node's allowances change.
     configured: watch::Sender<()>,
-    absence: Absence,
+    absence: HostWatchdog,
 }
 
 /// A task's place in the table.
@@ -77,15 +77,15 @@ impl NativeDriver {
     /// A driver whose tasks may open so many files, and not as many as itself.
     pub(crate) fn with_open_files(open_files: Option<OpenFiles>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(DriverState {
                 tasks: Mutex::default(),
                 events: broadcast::Sender::new(limits::EVENTS_MAX),
                 spawns: Arc::new(Semaphore::new(limits::SPAWNS_MAX)),
-                starters: Starters::default(),
+                starters: SpawnPool::default(),
                 open_files,
                 node: OnceLock::new(),
                 configured: watch::Sender::new(()),
-                absence: Absence::default(),
+                absence: HostWatchdog::default(),
             }),
         }
     }
@@ -255,19 +255,19 @@ fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
     let scope = name(".isolation.abstract_sockets");
     attributes.insert(scope, Attribute::Bool(node.scope().is_some()));
     for (level, ability) in &levels {
-        let able = Attribute::Bool(*ability == Ability::Able);
+        let able = Attribute::Bool(*ability == IsolationSupport::Able);
         attributes.insert(name(&format!(".isolation.{level}")), able);
-        if let Ability::Unable(reason) = ability {
+        if let IsolationSupport::Unable(reason) = ability {
             attributes.insert(name(&format!(".isolation.{level}.reason")), text(reason));
         }
     }
     let (health, health_description) = match (&levels[0].1, policy.allow_raw) {
-        (Ability::Able, _) => (Health::Healthy, "healthy".to_owned()),
-        (Ability::Unable(reason), true) => (
+        (IsolationSupport::Able, _) => (Health::Healthy, "healthy".to_owned()),
+        (IsolationSupport::Unable(reason), true) => (
             Health::Healthy,
             format!("healthy, but raw tasks only: {reason}"),
         ),
-        (Ability::Unable(reason), false) => (
+        (IsolationSupport::Unable(reason), false) => (
             Health::Unhealthy,
             format!("no task can run: {reason}, and raw tasks are not allowed"),
         ),
@@ -280,7 +280,7 @@ fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
     }
 }
 
-impl Shared {
+impl DriverState {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,10 +294,10 @@ impl Shared {
     }
 
     /// Takes an id that nobody has.
-    fn reserve(&self, task_id: &str) -> Result<(), Taken> {
+    fn reserve(&self, task_id: &str) -> Result<(), TaskIdInUse> {
         let mut tasks = self.lock();
         if tasks.contains_key(task_id) {
-            return Err(Taken);
+            return Err(TaskIdInUse);
         }
         tasks.insert(task_id.to_owned(), Slot::Reserved);
         Ok(())
@@ -423,17 +423,17 @@ impl Shared {
 
 /// An id that is in use.
 #[derive(Debug)]
-struct Taken;
+struct TaskIdInUse;
 
 /// An id that was taken for a task that is not there yet; given back unless it is filled.
 struct Reservation {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     task_id: String,
     filled: bool,
 }
 
 impl Reservation {
-    fn new(shared: Arc<Shared>, task_id: &str) -> Self {
+    fn new(shared: Arc<DriverState>, task_id: &str) -> Self {
         Self {
             shared,
             task_id: task_id.to_owned(),

@@ -16,24 +16,24 @@ use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::command::{Beside, Launch, Streams, start_beside};
+use crate::command::{Launch, ProcessKind, Streams, start_beside};
 use crate::config::NativeConfig;
 use crate::limits;
 use crate::paths;
-use crate::process::{Ended, Process};
+use crate::process::{Process, ProcessEnd};
 use crate::spawn::watch as watch_pidfd;
 use crate::task::{NativeTask, failed};
 
 /// A command that runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     process: Process,
     stdout: OwnedFd,
     stderr: OwnedFd,
 }
 
 /// Starts `command` in `task`. Blocks until the program is loaded.
-pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, TaskError> {
+pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<RunningCommand, TaskError> {
     let (stdout, stdout_end) = pipe().map_err(cannot_prepare)?;
     let (stderr, stderr_end) = pipe().map_err(cannot_prepare)?;
     let streams = Streams {
@@ -43,7 +43,7 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<Running, Ta
     };
     let (config, native) = task.definition()?;
     let process = launch(task, (&config, &native), command, &streams, false)?;
-    Ok(Running {
+    Ok(RunningCommand {
         process,
         stdout,
         stderr,
@@ -73,7 +73,7 @@ fn launch(
         streams,
         terminal: terminal.then(|| task.first_id()),
     };
-    let spawned = start_beside(&launch, &task.life.process, Beside::Command)
+    let spawned = start_beside(&launch, &task.life.process, ProcessKind::Command)
         .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     Process::started(&spawned).map_err(|error| {
         spawned.abandon();
@@ -97,7 +97,7 @@ fn refused(message: String) -> TaskError {
     .into()
 }
 
-impl Running {
+impl RunningCommand {
     /// Collects the output until the command ends or `timeout` passes; zero is no timeout. A command
     /// whose caller goes away is killed.
     pub(crate) async fn finish(self, timeout: Duration) -> Result<ExecResult, TaskError> {
@@ -188,9 +188,9 @@ impl KillOnDrop {
         loop {
             let mut ready = pidfd.readable().await?;
             match process.ended()? {
-                Some(Ended::Exited(code)) => return Ok(ExitResult::exited(code)),
-                Some(Ended::Signaled(signal)) => return Ok(ExitResult::signaled(signal)),
-                Some(Ended::Unknown) => {
+                Some(ProcessEnd::Exited(code)) => return Ok(ExitResult::exited(code)),
+                Some(ProcessEnd::Signaled(signal)) => return Ok(ExitResult::signaled(signal)),
+                Some(ProcessEnd::Unknown) => {
                     return Ok(ExitResult::unknown("somebody else reaped it".to_owned()));
                 }
                 None => ready.clear_ready(),

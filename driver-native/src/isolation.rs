@@ -28,7 +28,7 @@ use std::path::Path;
 use muster_driver::{NetworkMode, TaskConfig, TaskReach};
 use thiserror::Error;
 
-use crate::config::{ConfigError, Level, NativeConfig, Network};
+use crate::config::{ConfigError, IsolationLevel, NativeConfig, Network};
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::isolation::rlimits::Limit;
 use crate::isolation::seccomp::Files;
@@ -51,7 +51,7 @@ pub(crate) enum IsolationError {
         "`config.isolation`: \"{}\" needs a driver that runs as root, this one runs as uid {uid}; start the agent as root, or let the node allow raw tasks and ask for isolation = \"raw\"",
         level.name()
     )]
-    NotRoot { level: Level, uid: u32 },
+    NotRoot { level: IsolationLevel, uid: u32 },
     #[error(
         "`{field}`: {user:?} is uid 0, which is not allowed on this node; name another user, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_uid0 = true }} }}"
     )]
@@ -136,7 +136,7 @@ pub(crate) enum TaskNetwork {
 /// The decided rights and limits of a task.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    pub(crate) level: Level,
+    pub(crate) level: IsolationLevel,
     /// The user to become; `None` is the driver's own, in raw tasks only.
     pub(crate) identity: Option<Identity>,
     /// Capabilities it keeps.
@@ -162,7 +162,7 @@ impl Confinement {
     ) -> Result<Self, IsolationError> {
         let level = native.isolation;
         let own_uid = nix::unistd::geteuid();
-        if level == Level::Raw {
+        if level == IsolationLevel::Raw {
             if !policy.allow_raw {
                 return Err(IsolationError::RawNotAllowed);
             }
@@ -186,7 +186,7 @@ impl Confinement {
     /// The task keeps none of root's powers for certain, as long as `policy` is the node's.
     pub(crate) fn keeps_nothing(native: &NativeConfig, policy: &Policy) -> bool {
         nix::unistd::geteuid().is_root()
-            && native.isolation == Level::Contained
+            && native.isolation == IsolationLevel::Contained
             && native.cap_add.is_empty()
             && !policy.allow_uid0
     }
@@ -201,10 +201,10 @@ impl Confinement {
         let level = native.isolation;
         let identity = identity(config, native, policy)?;
         let capabilities = match (&identity, level) {
-            (Some(identity), Level::Contained | Level::Strict) => {
+            (Some(identity), IsolationLevel::Contained | IsolationLevel::Strict) => {
                 kept(native, policy, identity.uid == 0)?
             }
-            (_, Level::Raw) | (None, _) => Capabilities::EMPTY,
+            (_, IsolationLevel::Raw) | (None, _) => Capabilities::EMPTY,
         };
         let files = files(config, native);
         let capabilities = match files {
@@ -219,7 +219,7 @@ impl Confinement {
         {
             limits.push(Limit::open_files(soft, hard));
         }
-        if level != Level::Raw && !has(&limits, libc::RLIMIT_CORE) {
+        if level != IsolationLevel::Raw && !has(&limits, libc::RLIMIT_CORE) {
             limits.push(rlimits::NO_CORE);
         }
         Ok(Self {
@@ -229,7 +229,7 @@ impl Confinement {
             limits,
             hostname: hostname(config, native),
             no_new_privs: native.no_new_privs.0,
-            scoped: level == Level::Contained
+            scoped: level == IsolationLevel::Contained
                 && mode(config) == NetworkMode::Host
                 && native.network != Some(Network::None),
             init: native.has_init(),
@@ -256,9 +256,9 @@ pub(crate) fn network(
     native: &NativeConfig,
 ) -> Result<TaskNetwork, IsolationError> {
     match chosen(config, native)? {
-        Chosen::Host => Ok(TaskNetwork::Host),
-        Chosen::Empty => Ok(TaskNetwork::Empty),
-        Chosen::Joined(path) => match File::open(path) {
+        SelectedNetwork::Host => Ok(TaskNetwork::Host),
+        SelectedNetwork::Empty => Ok(TaskNetwork::Empty),
+        SelectedNetwork::Joined(path) => match File::open(path) {
             Ok(namespace) => Ok(TaskNetwork::Joined(namespace.into())),
             Err(source) => Err(IsolationError::NetworkNamespace {
                 path: path.to_owned(),
@@ -274,20 +274,28 @@ pub(crate) fn reach(
     native: &NativeConfig,
 ) -> Result<TaskReach, IsolationError> {
     Ok(match (chosen(config, native)?, native.isolation) {
-        (_, Level::Raw) => TaskReach::Machine,
-        (Chosen::Empty, Level::Contained | Level::Strict) => TaskReach::Itself,
-        (Chosen::Host | Chosen::Joined(_), Level::Contained | Level::Strict) => TaskReach::Network,
+        (_, IsolationLevel::Raw) => TaskReach::Machine,
+        (SelectedNetwork::Empty, IsolationLevel::Contained | IsolationLevel::Strict) => {
+            TaskReach::Itself
+        }
+        (
+            SelectedNetwork::Host | SelectedNetwork::Joined(_),
+            IsolationLevel::Contained | IsolationLevel::Strict,
+        ) => TaskReach::Network,
     })
 }
 
 /// A [`TaskNetwork`] of which nothing is open.
-enum Chosen<'a> {
+enum SelectedNetwork<'a> {
     Host,
     Empty,
     Joined(&'a str),
 }
 
-fn chosen<'a>(config: &'a TaskConfig, native: &NativeConfig) -> Result<Chosen<'a>, IsolationError> {
+fn chosen<'a>(
+    config: &'a TaskConfig,
+    native: &NativeConfig,
+) -> Result<SelectedNetwork<'a>, IsolationError> {
     let path = config.network.as_ref().map_or("", |given| &given.path);
     let joined = match mode(config) {
         NetworkMode::Group | NetworkMode::Task if !path.is_empty() => Some(path),
@@ -296,12 +304,12 @@ fn chosen<'a>(config: &'a TaskConfig, native: &NativeConfig) -> Result<Chosen<'a
     let host = mode(config) == NetworkMode::Host;
     let alone = native.network == Some(Network::None);
     match (native.isolation, joined) {
-        (Level::Raw, None) if host => Ok(Chosen::Host),
-        (Level::Raw, _) => Err(IsolationError::RawInNetwork),
-        (Level::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
-        (Level::Contained, Some(path)) if !alone => Ok(Chosen::Joined(path)),
-        (Level::Contained, None) if host && !alone => Ok(Chosen::Host),
-        (Level::Contained | Level::Strict, _) => Ok(Chosen::Empty),
+        (IsolationLevel::Raw, None) if host => Ok(SelectedNetwork::Host),
+        (IsolationLevel::Raw, _) => Err(IsolationError::RawInNetwork),
+        (IsolationLevel::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
+        (IsolationLevel::Contained, Some(path)) if !alone => Ok(SelectedNetwork::Joined(path)),
+        (IsolationLevel::Contained, None) if host && !alone => Ok(SelectedNetwork::Host),
+        (IsolationLevel::Contained | IsolationLevel::Strict, _) => Ok(SelectedNetwork::Empty),
     }
 }
 
@@ -338,7 +346,7 @@ fn identity(
         | UserError::UsersGroupNotAllowed { .. }
         | UserError::NotRoot { .. } => IsolationError::User { field, source },
     };
-    if native.isolation == Level::Raw {
+    if native.isolation == IsolationLevel::Raw {
         return Identity::of(named, group).map_err(refused);
     }
     let user = if named.is_empty() {
@@ -347,7 +355,7 @@ fn identity(
         named
     };
     // The ids of a strict task are none of the host's.
-    let allowed = if native.isolation == Level::Strict {
+    let allowed = if native.isolation == IsolationLevel::Strict {
         &AllowedGroups::Any
     } else {
         &policy.allow_groups
@@ -361,7 +369,7 @@ fn identity(
     }
     let (uid, gid) = (identity.uid, identity.gid);
     let count = limits::IDS_PER_TASK;
-    if native.isolation == Level::Strict && uid.max(gid) >= count {
+    if native.isolation == IsolationLevel::Strict && uid.max(gid) >= count {
         return Err(IsolationError::IdBeyond { uid, gid, count });
     }
     Ok(Some(identity))
@@ -444,7 +452,7 @@ pub(crate) const UPPER_LAYER: &str = ".root/upper";
 const TASK_DIR_VARIABLE: &str = "NOMAD_TASK_DIR";
 
 impl Translation {
-    pub(crate) fn of(config: &TaskConfig, level: Level) -> Self {
+    pub(crate) fn of(config: &TaskConfig, level: IsolationLevel) -> Self {
         let task_dir = task_dir(config);
         let pairs = [
             (task_dir.as_deref(), "local", "/local"),
@@ -456,7 +464,7 @@ impl Translation {
             let dir = dir.filter(|dir| dir.is_absolute())?;
             Some((dir.join(name).to_str()?.to_owned(), inside))
         });
-        if level != Level::Raw {
+        if level != IsolationLevel::Raw {
             return Self {
                 inwards: pairs.collect(),
                 ..Self::default()

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use crate::cgroup::Hierarchy;
 use crate::isolation::IsolationError;
-use crate::isolation::mounts::KeptMounts;
+use crate::isolation::mounts::MountNamespaceCache;
 use crate::isolation::ranges::Ranges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
@@ -36,9 +36,9 @@ pub(crate) struct Node {
     /// Places of tasks whose cgroup is held open.
     pub(crate) cgroups: Arc<Semaphore>,
     /// Mounts of tasks that began a moment ago.
-    pub(crate) mounts: KeptMounts,
+    pub(crate) mounts: MountNamespaceCache,
     policy: RwLock<Arc<Policy>>,
-    templates: Mutex<BTreeMap<TemplateKey, Cached>>,
+    templates: Mutex<BTreeMap<TemplateKey, CachedTemplate>>,
     /// The scope under which a process reaches no abstract sockets but its own; `None` if the kernel has no scopes. Its
     /// number is low, because every child that is scoped copies the files below it.
     scope: Option<OwnedFd>,
@@ -50,14 +50,14 @@ pub(crate) struct Node {
 
 /// A template, and when it was last found to be current.
 #[derive(Debug)]
-struct Cached {
+struct CachedTemplate {
     template: Arc<Template>,
     looked: Instant,
 }
 
 /// Whether the machine supports a level of isolation, or the missing part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ability {
+pub(crate) enum IsolationSupport {
     Able,
     Unable(String),
 }
@@ -79,7 +79,7 @@ impl Node {
             shows_cgroup: view::cgroups_are_unified(),
             hierarchy: Hierarchy::default(),
             cgroups: Arc::new(Semaphore::new(limits::CGROUPS_HELD_MAX)),
-            mounts: KeptMounts::new(),
+            mounts: MountNamespaceCache::new(),
             policy: RwLock::default(),
             templates: Mutex::default(),
             scope: abstract_scope()
@@ -135,7 +135,7 @@ impl Node {
                 templates.remove(&oldest);
             }
         }
-        let cached = Cached {
+        let cached = CachedTemplate {
             template: Arc::clone(&template),
             looked: now,
         };
@@ -162,28 +162,32 @@ impl Node {
     }
 
     /// Whether contained tasks can run here.
-    pub(crate) fn contained(&self) -> Ability {
+    pub(crate) fn contained(&self) -> IsolationSupport {
         if !geteuid().is_root() {
-            return Ability::Unable("the driver does not run as root".to_owned());
+            return IsolationSupport::Unable("the driver does not run as root".to_owned());
         }
         let key = TemplateKey {
             host_dirs: self.policy().host_dirs.clone(),
             ..TemplateKey::default()
         };
         match self.template(&key) {
-            Ok(_template) => Ability::Able,
-            Err(error) => Ability::Unable(chain(&error)),
+            Ok(_template) => IsolationSupport::Able,
+            Err(error) => IsolationSupport::Unable(chain(&error)),
         }
     }
 
     /// Whether strict tasks can run here.
-    pub(crate) fn strict(&self) -> Ability {
+    pub(crate) fn strict(&self) -> IsolationSupport {
         match self.contained() {
-            Ability::Able => match user_namespace(limits::FIRST_ID, limits::IDS_PER_TASK) {
-                Ok(_namespace) => Ability::Able,
-                Err(error) => Ability::Unable(format!("make a user namespace: {error}")),
-            },
-            unable @ Ability::Unable(_) => unable,
+            IsolationSupport::Able => {
+                match user_namespace(limits::FIRST_ID, limits::IDS_PER_TASK) {
+                    Ok(_namespace) => IsolationSupport::Able,
+                    Err(error) => {
+                        IsolationSupport::Unable(format!("make a user namespace: {error}"))
+                    }
+                }
+            }
+            unable @ IsolationSupport::Unable(_) => unable,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use thiserror::Error;
 
@@ -158,7 +158,7 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
         Some(path) if path.is_absolute() => open(path),
         Some(path) => {
             let base = open(root)?;
-            beneath::open(&base, path, flags, Through::Links).map_err(|source| PathError::Open {
+            beneath::open(&base, path, flags, Traversal::Links).map_err(|source| PathError::Open {
                 what: WORK_DIR,
                 path: root.join(path),
                 source: source.into(),
@@ -198,7 +198,7 @@ pub(crate) fn open_own_dir(
 ) -> Result<OwnedFd, PathError> {
     let attempt = || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = || beneath::open(base, name, flags, Through::Mounts);
+        let open = || beneath::open(base, name, flags, Traversal::Mounts);
         // The agent made most of them.
         let (dir, made) = match open() {
             Err(rustix::io::Errno::NOENT) => match rustix::fs::mkdirat(base, name, Mode::RWXU) {
@@ -210,7 +210,7 @@ pub(crate) fn open_own_dir(
         };
         let stat = rustix::fs::fstat(&dir)?;
         if let Some((uid, gid)) = owner.filter(|owner| *owner != (stat.st_uid, stat.st_gid)) {
-            give(&dir, (uid, gid))?;
+            change_owner(&dir, (uid, gid))?;
         }
         if made {
             rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?;
@@ -228,7 +228,7 @@ pub(crate) fn open_own_dir(
 /// content until then.
 pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
-    open_file(dir, Path::new(name), flags, Through::Mounts)
+    open_file(dir, Path::new(name), flags, Traversal::Mounts)
 }
 
 /// Makes a file of the driver's own in such a directory, in place of any existing one. Every user may read it, and a
@@ -242,7 +242,7 @@ pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<
         }
         let flags = OFlags::WRONLY | OFlags::EXCL;
         let mode = Mode::RUSR | Mode::WUSR;
-        let mut file = File::from(beneath::create(&base, name, flags, mode, Through::Dirs)?);
+        let mut file = File::from(beneath::create(&base, name, flags, mode, Traversal::Dirs)?);
         file.write_all(content)?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         Ok(file.into())
@@ -274,18 +274,23 @@ pub(crate) fn open_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
         dir,
         Path::new(name),
         OFlags::RDONLY | OFlags::NONBLOCK,
-        Through::Mounts,
+        Traversal::Mounts,
     )
 }
 
 /// A file that a task wrote, to be read: beneath `dir`, wherever links on the way point.
 pub(crate) fn open_beneath(dir: &Path, path: &Path) -> Result<File, PathError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    open_file(dir, path, flags, Through::Links)
+    open_file(dir, path, flags, Traversal::Links)
 }
 
 /// Regular files only: anything else may have no end, or do something when it is opened for good.
-fn open_file(dir: &Path, path: &Path, flags: OFlags, through: Through) -> Result<File, PathError> {
+fn open_file(
+    dir: &Path,
+    path: &Path,
+    flags: OFlags,
+    through: Traversal,
+) -> Result<File, PathError> {
     let what = "file of the task";
     let failed = |source: rustix::io::Errno| PathError::Open {
         what,
@@ -311,7 +316,7 @@ fn open_file(dir: &Path, path: &Path, flags: OFlags, through: Through) -> Result
     }
 }
 
-fn give(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
+fn change_owner(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
     let (uid, gid) = (
         rustix::fs::Uid::from_raw(uid),
         rustix::fs::Gid::from_raw(gid),
@@ -321,7 +326,7 @@ fn give(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
 
 /// Gives a directory that was opened here to another owner.
 pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
-    give(dir, owner).map_err(|source| PathError::Open {
+    change_owner(dir, owner).map_err(|source| PathError::Open {
         what: "the task's directory",
         path: PathBuf::new(),
         source: source.into(),
@@ -336,7 +341,7 @@ pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError>
         if FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
             && owner != (stat.st_uid, stat.st_gid)
         {
-            give(file, owner)?;
+            change_owner(file, owner)?;
         }
         Ok(())
     };
@@ -376,7 +381,7 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(failed)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found = beneath::open(&root, MULTIPLEXER, flags, Through::Mounts).map_err(failed)?;
+    let found = beneath::open(&root, MULTIPLEXER, flags, Traversal::Mounts).map_err(failed)?;
     let stat = rustix::fs::fstat(&found).map_err(failed)?;
     let kind = FileType::from_raw_mode(stat.st_mode);
     let system = rustix::fs::fstatfs(&found).map_err(failed)?;
@@ -425,7 +430,7 @@ pub(crate) fn open_source(
     let file = if rest == Path::new("") {
         base
     } else {
-        beneath::open(&base, rest, flags, Through::Mounts).map_err(failed)?
+        beneath::open(&base, rest, flags, Traversal::Mounts).map_err(failed)?
     };
     let stat = rustix::fs::fstat(&file).map_err(failed)?;
     let is_dir = match FileType::from_raw_mode(stat.st_mode) {
@@ -464,7 +469,7 @@ pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathErr
     let place = place.ok_or_else(refused)?;
     let rest = path.strip_prefix(place).unwrap_or(path);
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    open_file(place, rest, flags, Through::Mounts)
+    open_file(place, rest, flags, Traversal::Mounts)
 }
 
 /// A file that becomes one of a directory of the host when all of it is written. It leaves nothing there if it never
@@ -504,12 +509,12 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
     let mut dir = open_dir("a directory that tasks may upload into", place)?;
     if rest != Path::new("") {
         let walk = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        dir = beneath::open(&dir, rest, walk, Through::Mounts).map_err(failed)?;
+        dir = beneath::open(&dir, rest, walk, Traversal::Mounts).map_err(failed)?;
     }
     let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
     let temporary = format!(".upload-{}-{ordinal}", std::process::id());
     let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
-    let file = beneath::create(&dir, &temporary, flags, mode, Through::Mounts).map_err(failed)?;
+    let file = beneath::create(&dir, &temporary, flags, mode, Traversal::Mounts).map_err(failed)?;
     let new = NewFile {
         dir,
         temporary,
@@ -628,14 +633,14 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
         if parts.peek().is_none() && !is_dir {
             // Opened to be made. An existing entry may be of any kind; the mount is refused if it does not fit.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-            beneath::create(&dir, part, flags, mode, Through::Mounts).map_err(failed)?;
+            beneath::create(&dir, part, flags, mode, Traversal::Mounts).map_err(failed)?;
             return Ok(());
         }
         match rustix::fs::mkdirat(&dir, part, mode) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(source) => return Err(failed(source)),
         }
-        dir = beneath::open(&dir, part, walk, Through::Mounts).map_err(failed)?;
+        dir = beneath::open(&dir, part, walk, Traversal::Mounts).map_err(failed)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use muster_domain::account::{Account, AccountError, Shown};
+use muster_domain::account::{Account, AccountError, QuotedName};
 use muster_domain::one_off::RESULT_BYTES_MAX;
 use muster_driver::Spec;
 use serde::{Deserialize, de};
@@ -118,7 +118,7 @@ pub(crate) enum PolicyError {
         "`config.allow_caps`: {names} cannot be allowed to contained tasks, because it is as good as no isolation; allow raw tasks if that is meant"
     )]
     Never { names: Capabilities },
-    #[error("`config.{field}`: {} {reason}", Shown(account))]
+    #[error("`config.{field}`: {} {reason}", QuotedName(account))]
     Account {
         field: &'static str,
         account: String,
@@ -136,7 +136,7 @@ pub(crate) enum PolicyError {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Given {
+struct PolicyConfig {
     allow_raw: Option<bool>,
     allow_uid0: Option<bool>,
     allow_caps: Option<Vec<String>>,
@@ -173,8 +173,8 @@ impl Default for Policy {
 impl Policy {
     /// Reads a configuration; null is the default.
     pub(crate) fn read(config: Value) -> Result<Self, PolicyError> {
-        let given: Given = match config {
-            Value::Null => Given::default(),
+        let given: PolicyConfig = match config {
+            Value::Null => PolicyConfig::default(),
             config => given(&muster_driver::without_nulls(config))?,
         };
         let default = Self::default();
@@ -296,7 +296,7 @@ impl AllowedPath {
     }
 }
 
-fn given(config: &Value) -> Result<Given, PolicyError> {
+fn given(config: &Value) -> Result<PolicyConfig, PolicyError> {
     let wrong = |path: &str, source| PolicyError::Shape {
         field: field(path),
         source,

@@ -33,14 +33,14 @@ pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From the porter's standard input to a directory of the task.
     In,
     /// From a file of the task to the porter's standard output.
     Out,
 }
 
-impl Way {
+impl Direction {
     /// The porter's first argument.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

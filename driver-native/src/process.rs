@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use thiserror::Error;
 
 use crate::limits;
-use crate::spawn::{ExitInfo, Spawned, exit_info, held};
+use crate::spawn::{ExitInfo, SpawnedProcess, exit_info, held};
 
 /// The used fields of a process's stat file in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub(crate) enum FindError {
 
 /// The end of a process, as its parent learns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum ProcessEnd {
     Exited(i32),
     Signaled(i32),
     /// The driver is not its parent.
@@ -73,7 +73,7 @@ pub(crate) enum Ended {
 impl Process {
     /// A process that this one just started: its number cannot have been used again, because nobody
     /// has reaped it.
-    pub(crate) fn started(spawned: &Spawned) -> io::Result<Self> {
+    pub(crate) fn started(spawned: &SpawnedProcess) -> io::Result<Self> {
         Ok(Self {
             pid: spawned.pid,
             start_ticks: stat(spawned.pid)?.start_ticks,
@@ -153,24 +153,26 @@ impl Process {
     }
 
     /// The end of the process, left to be taken by [`Self::reap`]; `None` while it runs.
-    pub(crate) fn ended(&self) -> io::Result<Option<Ended>> {
+    pub(crate) fn ended(&self) -> io::Result<Option<ProcessEnd>> {
         self.wait(WaitIdOptions::NOWAIT)
     }
 
     /// The end of the process, taken from the kernel; `None` while it runs.
-    pub(crate) fn reap(&self) -> io::Result<Option<Ended>> {
+    pub(crate) fn reap(&self) -> io::Result<Option<ProcessEnd>> {
         self.wait(WaitIdOptions::empty())
     }
 
     /// The end of a process that is not a child. The kernel tells it once its parent has taken the status. `None` if
     /// the kernel does not tell, or the parent takes too long.
-    pub(crate) async fn exit_of_other(&self) -> Option<Ended> {
+    pub(crate) async fn exit_of_other(&self) -> Option<ProcessEnd> {
         for _ in 0..limits::EXIT_INFO_ATTEMPTS_MAX {
             match exit_info(self.pidfd.as_fd()) {
                 ExitInfo::Status(status) if libc::WIFSIGNALED(status) => {
-                    return Some(Ended::Signaled(libc::WTERMSIG(status)));
+                    return Some(ProcessEnd::Signaled(libc::WTERMSIG(status)));
                 }
-                ExitInfo::Status(status) => return Some(Ended::Exited(libc::WEXITSTATUS(status))),
+                ExitInfo::Status(status) => {
+                    return Some(ProcessEnd::Exited(libc::WEXITSTATUS(status)));
+                }
                 ExitInfo::NotReaped => tokio::time::sleep(limits::EXIT_INFO_PAUSE).await,
                 ExitInfo::Unsupported => return None,
             }
@@ -179,7 +181,7 @@ impl Process {
     }
 
     fn is_child(&self) -> bool {
-        !matches!(self.ended(), Ok(Some(Ended::Unknown)))
+        !matches!(self.ended(), Ok(Some(ProcessEnd::Unknown)))
     }
 
     /// A pidfd is readable from the end of its process on.
@@ -192,20 +194,20 @@ impl Process {
         Ok(rustix::event::poll(&mut files, Some(&at_once))? > 0)
     }
 
-    fn wait(&self, more: WaitIdOptions) -> io::Result<Option<Ended>> {
+    fn wait(&self, more: WaitIdOptions) -> io::Result<Option<ProcessEnd>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | more;
         match rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {
             Ok(None) => Ok(None),
             Ok(Some(status)) => {
                 let signal = status.terminating_signal();
                 Ok(Some(match (signal, status.exit_status()) {
-                    (Some(signal), _) => Ended::Signaled(signal),
-                    (None, Some(code)) => Ended::Exited(code),
-                    (None, None) => Ended::Unknown,
+                    (Some(signal), _) => ProcessEnd::Signaled(signal),
+                    (None, Some(code)) => ProcessEnd::Exited(code),
+                    (None, None) => ProcessEnd::Unknown,
                 }))
             }
             // Not a child: that it ended is all there is to learn.
-            Err(rustix::io::Errno::CHILD) => Ok(self.is_over()?.then_some(Ended::Unknown)),
+            Err(rustix::io::Errno::CHILD) => Ok(self.is_over()?.then_some(ProcessEnd::Unknown)),
             Err(rustix::io::Errno::INTR) => self.wait(more),
             Err(source) => Err(source.into()),
         }
@@ -356,12 +358,12 @@ mod tests {
         drop(shell.stdin.take());
         assert_eq!(shell.wait().unwrap().code(), Some(7));
 
-        assert_eq!(process.ended().unwrap(), Some(Ended::Unknown));
+        assert_eq!(process.ended().unwrap(), Some(ProcessEnd::Unknown));
         let told = process.exit_of_other().await;
         if exit_info(process.pidfd.as_fd()) == ExitInfo::Unsupported {
             assert_eq!(told, None);
         } else {
-            assert_eq!(told, Some(Ended::Exited(7)));
+            assert_eq!(told, Some(ProcessEnd::Exited(7)));
         }
     }
 

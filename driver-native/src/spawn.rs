@@ -44,7 +44,7 @@ pub(crate) use exit_info::{ExitInfo, exit_info};
 pub(crate) use landlock::abstract_scope;
 pub(crate) use namespace::user_namespace;
 use script::Call;
-pub(crate) use script::{Arg, Script, Step, Tolerated};
+pub(crate) use script::{Arg, IgnoreErrno, Script, SpawnStep};
 pub(crate) use sys::{MountFlags, map_owners, restrict_mount};
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
@@ -86,14 +86,14 @@ pub(crate) struct OpenFiles {
 
 /// A process that runs its program.
 #[derive(Debug)]
-pub(crate) struct Spawned {
+pub(crate) struct SpawnedProcess {
     pub(crate) pid: i32,
     pub(crate) pidfd: Arc<OwnedFd>,
     /// The file that the script left to the parent, if there is one.
     pub(crate) left: Option<OwnedFd>,
 }
 
-impl Spawned {
+impl SpawnedProcess {
     /// Ends a process that nobody will follow, and waits for its end.
     pub(crate) fn abandon(&self) {
         use rustix::process::{Signal, pidfd_send_signal};
@@ -122,7 +122,7 @@ pub(crate) enum SpawnError {
     /// The process failed before it ran its program, and is gone.
     #[error("{about}")]
     Child {
-        step: Step,
+        step: SpawnStep,
         /// The failed act and its object.
         about: Cow<'static, str>,
         #[source]
@@ -130,7 +130,7 @@ pub(crate) enum SpawnError {
     },
     /// Something killed the process before it ran its program.
     #[error("the process was killed before it ran its program (step {step:?})")]
-    Killed { step: Step },
+    Killed { step: SpawnStep },
 }
 
 /// `struct clone_args` of clone3(2), version 2.
@@ -197,7 +197,7 @@ type StackUnit = u128;
 /// # Errors
 ///
 /// [`SpawnError`]; no process is left then.
-pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
+pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
     let argv = null_terminated(spawn.argv);
     let envp = null_terminated(spawn.envp);
     let (programs, file) = match spawn.program {
@@ -228,13 +228,16 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<Spawned, SpawnError> {
         _ => None,
     };
     let (step, about) = match plan.at.load(Ordering::Acquire) {
-        AT_FILES => (Step::CloseFiles, Cow::Borrowed("leave the driver's files")),
+        AT_FILES => (
+            SpawnStep::CloseFiles,
+            Cow::Borrowed("leave the driver's files"),
+        ),
         at => spawn.script.describe(at as usize),
     };
     match plan.errno.load(Ordering::Acquire) {
         // The last step leaves no trace when it succeeds; a kill in the middle of it looks the
         // same, and the one who waits for the process sees the kill.
-        0 if step == Step::Exec => Ok(child),
+        0 if step == SpawnStep::Exec => Ok(child),
         0 => {
             reap(&child);
             Err(SpawnError::Killed { step })
@@ -314,7 +317,7 @@ fn clone_child(
     plan: &Plan,
     cgroup: Option<BorrowedFd<'_>>,
     namespaces: u64,
-) -> Result<Spawned, SpawnError> {
+) -> Result<SpawnedProcess, SpawnError> {
     STACK.with_borrow_mut(|stack| {
         let units = limits::CHILD_STACK_BYTES / size_of::<StackUnit>();
         stack.resize(units, MaybeUninit::uninit());
@@ -327,7 +330,7 @@ fn clone_child_on(
     plan: &Plan,
     cgroup: Option<BorrowedFd<'_>>,
     namespaces: u64,
-) -> Result<Spawned, SpawnError> {
+) -> Result<SpawnedProcess, SpawnError> {
     let mut pidfd: c_int = -1;
     let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_PIDFD;
     let args = CloneArgs {
@@ -354,7 +357,7 @@ fn clone_child_on(
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
             // here, which nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Spawned {
+            Ok(SpawnedProcess {
                 pid,
                 pidfd: Arc::new(held(pidfd)),
                 left: None,
@@ -438,7 +441,7 @@ impl Drop for BlockedSignals {
     }
 }
 
-fn reap(child: &Spawned) {
+fn reap(child: &SpawnedProcess) {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
     // The child ended or is ending, so that this does not wait long. An error leaves a zombie, which must not hide the
     // first error.

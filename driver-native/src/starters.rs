@@ -36,18 +36,18 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads. They are begun when there is work that none of them waits for, and end when there is none for a while.
 #[derive(Clone, Default)]
-pub(crate) struct Starters {
-    shared: Arc<Shared>,
+pub(crate) struct SpawnPool {
+    shared: Arc<PoolState>,
 }
 
-impl fmt::Debug for Starters {
+impl fmt::Debug for SpawnPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Starters").finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolState {
     state: Mutex<State>,
     more: Condvar,
 }
@@ -59,7 +59,7 @@ struct State {
     idle: usize,
 }
 
-impl Starters {
+impl SpawnPool {
     /// Runs `work` on one of the threads, to its end even when the caller goes away. The caller must see to it that no
     /// more than [`limits::SPAWNS_MAX`] run at once.
     ///
@@ -105,7 +105,7 @@ impl Starters {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ mod tests {
         line.unwrap().to_owned()
     }
 
-    fn threads(starters: &Starters) -> usize {
+    fn threads(starters: &SpawnPool) -> usize {
         starters.shared.lock().idle
     }
 
@@ -173,7 +173,7 @@ mod tests {
             line.unwrap().to_owned()
         };
         let (own, before) = (effective(rights()), bounding_set());
-        let starters = Starters::default();
+        let starters = SpawnPool::default();
 
         let inside = starters.run(move || (bounding_set(), bounding(), effective(rights())));
         let (set, known, kept) = inside.await.unwrap();
@@ -187,7 +187,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_thread_starts_one_after_the_other() {
-        let starters = Starters::default();
+        let starters = SpawnPool::default();
         let id = || std::thread::current().id();
         let first = starters.run(id).await.unwrap();
         while threads(&starters) == 0 {
@@ -201,7 +201,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_an_error_and_the_thread_goes_on() {
-        let starters = Starters::default();
+        let starters = SpawnPool::default();
 
         let failed = starters.run(|| panic!("of the test")).await;
 

@@ -16,7 +16,7 @@ use muster_driver::{
 use crate::cgroup::{TaskCgroup, field};
 use crate::limits;
 use crate::process;
-use crate::task::{Life, NativeTask};
+use crate::task::{NativeTask, TaskProcess};
 
 /// Microseconds of a tick in /proc: 100 a second on x86_64, independent of the kernel's own rate (time(7)).
 const TICK_US: u64 = 10_000;
@@ -33,7 +33,7 @@ struct CpuTime {
 /// The state that the next item of a stream builds on.
 struct Series {
     task_id: String,
-    life: Arc<Life>,
+    life: Arc<TaskProcess>,
     before: CpuTime,
     before_at: SystemTime,
     pause: Duration,

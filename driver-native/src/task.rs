@@ -24,13 +24,13 @@ use tracing::{debug, warn};
 
 use crate::actions::{self, Tree};
 use crate::cgroup::{TaskCgroup, named};
-use crate::command::{HeldOutput, Launch, StartProcessError, Streams, start_task};
-use crate::config::{Level, NativeConfig};
+use crate::command::{Launch, OpenOutputs, StartProcessError, Streams, start_task};
+use crate::config::{IsolationLevel, NativeConfig};
 use crate::driver::NAME;
 use crate::isolation::ranges::Range;
 use crate::node::Node;
-use crate::process::{self, Ended, FindError, Process};
-use crate::spawn::{Spawned, watch as watch_pidfd};
+use crate::process::{self, FindError, Process, ProcessEnd};
+use crate::spawn::{SpawnedProcess, watch as watch_pidfd};
 use crate::{limits, signal};
 
 /// Version of [`DriverState`] in a handle.
@@ -80,14 +80,14 @@ pub(crate) struct NativeTask {
     pub(crate) name: Box<str>,
     pub(crate) kill_signal: Option<Box<str>>,
     pub(crate) without_host: Option<WithoutHost>,
-    pub(crate) level: Level,
+    pub(crate) level: IsolationLevel,
     pub(crate) started_at: SystemTime,
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<TaskProcess>,
     watcher: AbortHandle,
     /// Stops the task if it has been without a host for too long.
     guard: OnceLock<AbortHandle>,
     /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
-    _output: Option<HeldOutput>,
+    _output: Option<OpenOutputs>,
     /// Nobody else's as long as the task is known.
     ids: Option<Range>,
 }
@@ -103,14 +103,14 @@ impl Drop for NativeTask {
 
 /// The process of a task and how it ended.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct TaskProcess {
     pub(crate) process: Process,
     pub(crate) cgroup: Option<TaskCgroup>,
     /// Kills for want of memory that the group had counted before the task.
     oom_kills_before: u64,
     /// The tree of actions that runs beside the first process.
     pub(crate) tree: Option<Arc<Tree>>,
-    exit: watch::Sender<Option<End>>,
+    exit: watch::Sender<Option<TaskEnd>>,
     /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
     /// handle.
     is_first: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Life {
 
 /// The end of a task.
 #[derive(Clone, Debug)]
-pub(crate) struct End {
+pub(crate) struct TaskEnd {
     pub(crate) result: ExitResult,
     pub(crate) at: SystemTime,
 }
@@ -142,7 +142,7 @@ impl NativeTask {
         spawns: &Arc<Semaphore>,
     ) -> Result<(Self, TaskHandle, Vec<String>), StartProcessError> {
         let mut named = named::take(&config, native.pids_max());
-        if config.dns.is_some() && native.isolation == Level::Raw {
+        if config.dns.is_some() && native.isolation == IsolationLevel::Raw {
             let note = "the task asks the machine's name servers: those of `dns` are for isolation \"contained\" and \"strict\"";
             named.notes.push(note.to_owned());
         }
@@ -190,8 +190,8 @@ impl NativeTask {
         native: &NativeConfig,
         node: &Arc<Node>,
         (cgroup, named_cgroup): (Option<TaskCgroup>, Option<NamedCgroup>),
-        spawned: &Spawned,
-        (output, ids): (Option<HeldOutput>, Option<Range>),
+        spawned: &SpawnedProcess,
+        (output, ids): (Option<OpenOutputs>, Option<Range>),
     ) -> io::Result<(Self, TaskHandle)> {
         let process = Process::started(spawned)?;
         let started_at = SystemTime::now();
@@ -294,7 +294,7 @@ impl NativeTask {
         native: &NativeConfig,
         started_at: SystemTime,
         (process, mut cgroup, oom_kills_before): (Process, Option<TaskCgroup>, u64),
-        (output, ids): (Option<HeldOutput>, Option<Range>),
+        (output, ids): (Option<OpenOutputs>, Option<Range>),
     ) -> io::Result<Self> {
         if let Some(cgroup) = &mut cgroup {
             cgroup.settle(&node.cgroups);
@@ -302,13 +302,13 @@ impl NativeTask {
         let pidfd = watch_pidfd(process.pidfd())?;
         let encoded = handle.encode().map_err(io::Error::other)?;
         let config = &handle.config;
-        let life = Arc::new(Life {
+        let life = Arc::new(TaskProcess {
             process,
             cgroup,
             oom_kills_before,
             tree: native.actions.as_ref().map(|_| Arc::default()),
             exit: watch::Sender::new(None),
-            is_first: native.isolation != Level::Raw && !native.has_init(),
+            is_first: native.isolation != IsolationLevel::Raw && !native.has_init(),
             meant: AtomicI32::new(0),
             stopped_for: OnceLock::new(),
             reaped: Mutex::new(false),
@@ -376,7 +376,7 @@ impl NativeTask {
     }
 }
 
-impl Life {
+impl TaskProcess {
     /// Sends a signal to the process, with the effect that it has on any other process; `false` when it
     /// has ended.
     ///
@@ -422,12 +422,12 @@ impl Life {
     }
 
     /// The end, if it came.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<TaskEnd> {
         self.exit.borrow().clone()
     }
 
     /// Waits for the end.
-    pub(crate) async fn ended(&self) -> End {
+    pub(crate) async fn ended(&self) -> TaskEnd {
         let mut exit = self.exit.subscribe();
         loop {
             if let Some(end) = exit.borrow_and_update().clone() {
@@ -451,7 +451,7 @@ impl Life {
                     };
                     let result = self.explained(result);
                     debug!(pid = self.process.pid, ?result, "task ended");
-                    self.exit.send_replace(Some(End {
+                    self.exit.send_replace(Some(TaskEnd {
                         result,
                         at: SystemTime::now(),
                     }));
@@ -466,7 +466,7 @@ impl Life {
                 },
                 Err(error) => {
                     warn!(pid = self.process.pid, %error, "cannot learn how the process ended");
-                    self.exit.send_replace(Some(End {
+                    self.exit.send_replace(Some(TaskEnd {
                         result: ExitResult::unknown(format!(
                             "wait for process {}: {error}",
                             self.process.pid
@@ -485,9 +485,9 @@ impl Life {
             return result;
         }
         let told = match self.process.exit_of_other().await {
-            Some(Ended::Exited(code)) => ExitResult::exited(code),
-            Some(Ended::Signaled(signal)) => self.signaled(signal),
-            Some(Ended::Unknown) | None => return result,
+            Some(ProcessEnd::Exited(code)) => ExitResult::exited(code),
+            Some(ProcessEnd::Signaled(signal)) => self.signaled(signal),
+            Some(ProcessEnd::Unknown) | None => return result,
         };
         ExitResult {
             oom_killed: result.oom_killed,
@@ -521,15 +521,15 @@ impl Life {
                     warn!(pid = self.process.pid, %error, "cannot kill what the task left running");
                 }
             }
-            None if ended != Ended::Unknown => self.process.kill_group()?,
+            None if ended != ProcessEnd::Unknown => self.process.kill_group()?,
             None => {}
         }
         self.process.reap()?;
         *reaped = true;
         let mut result = match ended {
-            Ended::Exited(code) => ExitResult::exited(code),
-            Ended::Signaled(signal) => self.signaled(signal),
-            Ended::Unknown => ExitResult::unknown(format!(
+            ProcessEnd::Exited(code) => ExitResult::exited(code),
+            ProcessEnd::Signaled(signal) => self.signaled(signal),
+            ProcessEnd::Unknown => ExitResult::unknown(format!(
                 "the driver was started again while the task ran, so that it is not the parent of \
                  process {}; the exit ledger knows",
                 self.process.pid

@@ -31,9 +31,9 @@ use crate::policy::Policy;
 use crate::porter::Name;
 
 pub(crate) use archive::{Bounds, UnpackError, unpack};
-use digest::{Expected, SumError};
+use digest::{ExpectedDigest, SumError};
 use http::{Client, HttpError};
-pub(crate) use pipe::{PatientPipe, pipe};
+pub(crate) use pipe::{DeadlinePipe, pipe};
 
 /// Why nothing was fetched or sent.
 #[derive(Debug, Error)]
@@ -75,7 +75,7 @@ impl TransferError {
 
 /// A fetched file.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedFile {
     /// Has no name, and is at its beginning.
     pub(crate) file: File,
     pub(crate) bytes: u64,
@@ -89,9 +89,9 @@ pub(crate) async fn fetch(
     policy: &Policy,
     dir: &Path,
     max: u64,
-) -> Result<Fetched, TransferError> {
+) -> Result<FetchedFile, TransferError> {
     let attempt = || async {
-        let sum = Expected::read(&download.checksum_algorithm, &download.checksum_value);
+        let sum = ExpectedDigest::read(&download.checksum_algorithm, &download.checksum_value);
         let file = paths::nameless_file(dir).map_err(SinkError::Io)?;
         let mut sink = Sink {
             file: file.into(),
@@ -104,7 +104,7 @@ pub(crate) async fn fetch(
         } else {
             client(policy).get(&download.from, &mut sink).await?;
         }
-        Ok(Fetched {
+        Ok(FetchedFile {
             bytes: sink.bytes,
             file: sink.file.into_std().await,
             name: last_part(&download.from),
@@ -116,7 +116,7 @@ pub(crate) async fn fetch(
 /// Sends a file to an `http` or `https` URL, or puts it where a `file` URL says. Dropping the future ends the transfer.
 pub(crate) async fn send(
     to: &str,
-    outgoing: &Outgoing,
+    outgoing: &UploadFile,
     policy: &Policy,
 ) -> Result<(), TransferError> {
     if let Some(path) = to.strip_prefix("file://") {
@@ -169,7 +169,7 @@ async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), Transf
 
 /// Puts a file into a directory of the host that the node lets tasks upload into. It has its name when it is on the
 /// disk whole.
-async fn put(path: &str, outgoing: &Outgoing, policy: &Policy) -> Result<(), TransferError> {
+async fn put(path: &str, outgoing: &UploadFile, policy: &Policy) -> Result<(), TransferError> {
     let (new, file) = paths::create_upload(&host_path(path)?, policy)?;
     let copying = async {
         let mut from = outgoing.reader().map_err(TransferError::Put)?;
@@ -192,7 +192,7 @@ fn host_path(path: &str) -> Result<String, TransferError> {
 /// Where bytes go until they are complete.
 pub(crate) struct Sink {
     file: tokio::fs::File,
-    sum: Option<Expected>,
+    sum: Option<ExpectedDigest>,
     bytes: u64,
     max: u64,
 }
@@ -228,7 +228,7 @@ impl Sink {
 
 /// A file to send, with its sums.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct UploadFile {
     file: File,
     pub(crate) bytes: u64,
     md5: Vec<u8>,
@@ -244,7 +244,7 @@ pub(crate) enum ReadError {
     Silent { after: Duration },
 }
 
-impl Outgoing {
+impl UploadFile {
     /// Takes all that comes from a porter, at most `max` bytes, into a file in `dir`.
     pub(crate) async fn read(
         mut from: impl tokio::io::AsyncRead + Unpin,

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 
-use muster_domain::account::{ACCOUNT_ID_MAX, Account, AccountError, Shown};
+use muster_domain::account::{ACCOUNT_ID_MAX, Account, AccountError, QuotedName};
 use nix::unistd::{Gid, Group, Uid, User, geteuid, getgrouplist};
 use thiserror::Error;
 
@@ -18,10 +18,10 @@ pub(crate) struct Identity {
 #[derive(Debug, Error)]
 pub(crate) enum UserError {
     /// Neither an id nor a name.
-    #[error("user {} {reason}", Shown(user))]
+    #[error("user {} {reason}", QuotedName(user))]
     Malformed { user: String, reason: AccountError },
     /// Neither an id nor a name.
-    #[error("group {} {reason}", Shown(group))]
+    #[error("group {} {reason}", QuotedName(group))]
     MalformedGroup { group: String, reason: AccountError },
     /// Not in the database.
     #[error("user {user:?} is not known on this node; create it, or use a numeric uid")]
@@ -122,8 +122,8 @@ impl Identity {
         allowed: &AllowedGroups,
     ) -> Result<Self, UserError> {
         let (uid, own_group, is_known) = match find(user)? {
-            Found::Entry(entry) => (entry.uid.as_raw(), entry.gid.as_raw(), true),
-            Found::Number(uid) => (uid, uid, false),
+            UserLookup::Entry(entry) => (entry.uid.as_raw(), entry.gid.as_raw(), true),
+            UserLookup::Number(uid) => (uid, uid, false),
         };
         let gid = group.map_or(Ok(own_group), look_up_group)?;
         let name = group_name(gid)?;
@@ -153,7 +153,7 @@ impl Identity {
 
     fn look_up(user: &str) -> Result<Self, UserError> {
         match find(user)? {
-            Found::Entry(entry) => {
+            UserLookup::Entry(entry) => {
                 let name = CString::new(entry.name).map_err(|_nul| UserError::Unknown {
                     user: user.to_owned(),
                 })?;
@@ -165,7 +165,7 @@ impl Identity {
                     groups: groups.into_iter().map(Gid::as_raw).collect(),
                 })
             }
-            Found::Number(uid) => Ok(Self {
+            UserLookup::Number(uid) => Ok(Self {
                 uid,
                 gid: uid,
                 groups: vec![uid],
@@ -175,14 +175,14 @@ impl Identity {
 }
 
 /// The answer of the database about a user.
-enum Found {
+enum UserLookup {
     Entry(User),
     /// Nothing of this uid.
     Number(u32),
 }
 
 /// Looks up a name or a uid.
-fn find(user: &str) -> Result<Found, UserError> {
+fn find(user: &str) -> Result<UserLookup, UserError> {
     let account = Account::parse(user).map_err(|reason| UserError::Malformed {
         user: user.to_owned(),
         reason,
@@ -199,8 +199,8 @@ fn find(user: &str) -> Result<Found, UserError> {
                 reason: AccountError::Id,
             })
         }
-        (Some(entry), _) => Ok(Found::Entry(entry)),
-        (None, Account::Id(uid)) => Ok(Found::Number(uid)),
+        (Some(entry), _) => Ok(UserLookup::Entry(entry)),
+        (None, Account::Id(uid)) => Ok(UserLookup::Number(uid)),
         (None, Account::Name(_)) => Err(UserError::Unknown {
             user: user.to_owned(),
         }),

@@ -16,7 +16,7 @@ use rustix::path::Arg;
 
 /// The kinds of places that a path may pass on the way to a name. It never goes above its first directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Through {
+pub enum Traversal {
     /// Directories of the same mount alone.
     Dirs,
     /// Directories and mounts.
@@ -25,7 +25,7 @@ pub enum Through {
     Links,
 }
 
-impl Through {
+impl Traversal {
     fn resolve(self) -> ResolveFlags {
         let beneath = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
         match self {
@@ -41,12 +41,12 @@ impl Through {
 /// # Errors
 ///
 /// The error of the kernel. Among others, it is `ELOOP` for a link.
-/// It is `EXDEV` for a way out of `dir` or, with [`Through::Dirs`], a mount.
+/// It is `EXDEV` for a way out of `dir` or, with [`Traversal::Dirs`], a mount.
 pub fn open(
     dir: impl AsFd,
     path: impl Arg,
     flags: OFlags,
-    through: Through,
+    through: Traversal,
 ) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
     openat2(dir, path, flags, Mode::empty(), through)
@@ -62,7 +62,7 @@ pub fn create(
     path: impl Arg,
     flags: OFlags,
     mode: Mode,
-    through: Through,
+    through: Traversal,
 ) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CREATE | OFlags::CLOEXEC;
     openat2(dir, path, flags, mode, through)
@@ -77,7 +77,7 @@ fn openat2(
     path: impl Arg,
     flags: OFlags,
     mode: Mode,
-    through: Through,
+    through: Traversal,
 ) -> Result<OwnedFd, Errno> {
     let dir = dir.as_fd();
     path.into_with_c_str(|path| {
@@ -108,7 +108,7 @@ impl OpenCall {
     pub const NUMBER: i64 = libc::SYS_openat2;
 
     /// As [`open()`].
-    pub fn beneath(flags: OFlags, through: Through) -> Self {
+    pub fn beneath(flags: OFlags, through: Traversal) -> Self {
         Self::of(flags, through.resolve())
     }
 
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::fixture::exchanging;
 
-    const ALL: [Through; 3] = [Through::Dirs, Through::Mounts, Through::Links];
+    const ALL: [Traversal; 3] = [Traversal::Dirs, Traversal::Mounts, Traversal::Links];
 
     /// `top/inside/file` beside `outside/file`, and `top` open.
     fn scene() -> (TempDir, OwnedFd) {
@@ -281,7 +281,7 @@ mod tests {
         let opened = (libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).unsigned_abs();
         let links = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
 
-        let beneath = words(OpenCall::beneath(flags, Through::Mounts));
+        let beneath = words(OpenCall::beneath(flags, Traversal::Mounts));
         let trusting = words(OpenCall::trusting(flags));
 
         let inside = links | libc::RESOLVE_BENEATH;
@@ -317,7 +317,7 @@ mod tests {
 
         exchanging(&inside, &link, || {
             while (mine < ENOUGH || refused < ENOUGH) && yours == 0 && Instant::now() < deadline {
-                match open(&top, "inside/file", OFlags::RDONLY, Through::Dirs).map(text) {
+                match open(&top, "inside/file", OFlags::RDONLY, Traversal::Dirs).map(text) {
                     Ok(text) if text == "mine" => mine += 1,
                     Ok(_) => yours += 1,
                     Err(_) => refused += 1,

@@ -1,6 +1,6 @@
 //! The tests that every driver passes, in process or through the plugin protocol.
 //!
-//! A crate with a driver implements [`Subject`], which says how its `config` blocks express "sleep"
+//! A crate with a driver implements [`DriverUnderTest`], which says how its `config` blocks express "sleep"
 //! or "exit 3", and calls [`driver_conformance!`](crate::driver_conformance) in a test file: each
 //! case becomes a test of its own. A case panics when the driver is wrong.
 #![expect(
@@ -46,7 +46,7 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// A driver under test.
-pub trait Subject: Send + Sync {
+pub trait DriverUnderTest: Send + Sync {
     /// A driver that knows no task.
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>>;
 
@@ -201,7 +201,7 @@ fn task_id(name: &str) -> String {
     )
 }
 
-fn task(subject: &dyn Subject, name: &str, config: Value) -> TaskConfig {
+fn task(subject: &dyn DriverUnderTest, name: &str, config: Value) -> TaskConfig {
     let id = task_id(name);
     let mut task = subject.host_part(&id);
     task.alloc_id = id.split('/').next().unwrap_or_default().to_owned();
@@ -268,7 +268,7 @@ async fn assert_not_found(driver: &dyn TaskDriver, task_id: &str) {
 }
 
 /// Start, run, exit, destroy, with the state to be seen at each step.
-pub async fn task_goes_through_its_life(subject: &dyn Subject) {
+pub async fn task_goes_through_its_life(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(
         subject,
@@ -300,7 +300,7 @@ pub async fn task_goes_through_its_life(subject: &dyn Subject) {
 }
 
 /// An exit code is neither a success nor a signal.
-pub async fn exit_code_is_reported(subject: &dyn Subject) {
+pub async fn exit_code_is_reported(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "code", subject.exits_with(3));
 
@@ -313,7 +313,7 @@ pub async fn exit_code_is_reported(subject: &dyn Subject) {
 }
 
 /// The answer is kept until the task is destroyed.
-pub async fn wait_answers_at_once_for_an_ended_task(subject: &dyn Subject) {
+pub async fn wait_answers_at_once_for_an_ended_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "again", subject.exits_with(4));
 
@@ -327,7 +327,7 @@ pub async fn wait_answers_at_once_for_an_ended_task(subject: &dyn Subject) {
 }
 
 /// Waiting takes nothing from other waiters.
-pub async fn all_waiters_get_the_same_answer(subject: &dyn Subject) {
+pub async fn all_waiters_get_the_same_answer(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(
         subject,
@@ -343,7 +343,7 @@ pub async fn all_waiters_get_the_same_answer(subject: &dyn Subject) {
 }
 
 /// Nothing is left of a task that was destroyed.
-pub async fn destroyed_task_is_not_found(subject: &dyn Subject) {
+pub async fn destroyed_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "destroyed", subject.exits_with(0));
 
@@ -355,14 +355,14 @@ pub async fn destroyed_task_is_not_found(subject: &dyn Subject) {
 }
 
 /// A task that never was is the same as one that was destroyed.
-pub async fn unknown_task_is_not_found(subject: &dyn Subject) {
+pub async fn unknown_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
     assert_not_found(&*driver, "no-alloc/no-task/00000000").await;
 }
 
 /// A stop ends the task by its signal, and the task stays known.
-pub async fn stop_ends_a_task_and_keeps_it(subject: &dyn Subject) {
+pub async fn stop_ends_a_task_and_keeps_it(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stopped", subject.runs_for(FOREVER));
 
@@ -380,7 +380,7 @@ pub async fn stop_ends_a_task_and_keeps_it(subject: &dyn Subject) {
 }
 
 /// The time given is waited, then the task is killed.
-pub async fn ignored_stop_ends_in_a_kill(subject: &dyn Subject) {
+pub async fn ignored_stop_ends_in_a_kill(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stubborn", subject.ignores_signals());
     let timeout = Duration::from_millis(300);
@@ -401,7 +401,7 @@ pub async fn ignored_stop_ends_in_a_kill(subject: &dyn Subject) {
 }
 
 /// A stop that comes late is no failure, and does not change how the task ended.
-pub async fn stop_of_an_ended_task_succeeds(subject: &dyn Subject) {
+pub async fn stop_of_an_ended_task_succeeds(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "late", subject.exits_with(5));
 
@@ -416,7 +416,7 @@ pub async fn stop_of_an_ended_task_succeeds(subject: &dyn Subject) {
 }
 
 /// A signal goes to the task and ends it if it says nothing else.
-pub async fn signal_reaches_the_task(subject: &dyn Subject) {
+pub async fn signal_reaches_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "signalled", subject.runs_for(FOREVER));
 
@@ -430,7 +430,7 @@ pub async fn signal_reaches_the_task(subject: &dyn Subject) {
 }
 
 /// A name that is no signal is said back, and the task is left alone.
-pub async fn unknown_signal_is_refused(subject: &dyn Subject) {
+pub async fn unknown_signal_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "unsignalled", subject.runs_for(FOREVER));
     let unknown = || TaskError::UnknownSignal {
@@ -452,7 +452,7 @@ pub async fn unknown_signal_is_refused(subject: &dyn Subject) {
 }
 
 /// A signal to an ended task has no target; another process can have its number.
-pub async fn signal_to_an_ended_task_is_refused(subject: &dyn Subject) {
+pub async fn signal_to_an_ended_task_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "ended", subject.exits_with(0));
 
@@ -470,7 +470,7 @@ pub async fn signal_to_an_ended_task_is_refused(subject: &dyn Subject) {
 }
 
 /// Force is asked for before a running task is forgotten.
-pub async fn running_task_is_destroyed_by_force_only(subject: &dyn Subject) {
+pub async fn running_task_is_destroyed_by_force_only(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "forced", subject.runs_for(FOREVER));
 
@@ -490,7 +490,7 @@ pub async fn running_task_is_destroyed_by_force_only(subject: &dyn Subject) {
 }
 
 /// A start that fails says so, and its id is free again.
-pub async fn failed_start_leaves_nothing(subject: &dyn Subject) {
+pub async fn failed_start_leaves_nothing(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut config = task(subject, "broken", subject.broken());
 
@@ -508,7 +508,7 @@ pub async fn failed_start_leaves_nothing(subject: &dyn Subject) {
 }
 
 /// An id names one task.
-pub async fn same_id_starts_once(subject: &dyn Subject) {
+pub async fn same_id_starts_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "once", subject.runs_for(FOREVER));
 
@@ -526,7 +526,7 @@ pub async fn same_id_starts_once(subject: &dyn Subject) {
 }
 
 /// A recovered task is found by its id and is what was started: same attributes, pid included.
-pub async fn recovered_task_is_the_same_task(subject: &dyn Subject) {
+pub async fn recovered_task_is_the_same_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "recovered", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -555,7 +555,7 @@ pub async fn recovered_task_is_the_same_task(subject: &dyn Subject) {
 }
 
 /// A host that is not sure may recover once too often.
-pub async fn recovery_of_a_known_task_changes_nothing(subject: &dyn Subject) {
+pub async fn recovery_of_a_known_task_changes_nothing(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "known", subject.runs_for(FOREVER));
 
@@ -568,7 +568,7 @@ pub async fn recovery_of_a_known_task_changes_nothing(subject: &dyn Subject) {
 }
 
 /// A task that ended unseen is gone, and is not mistaken for another.
-pub async fn ended_task_is_not_recovered(subject: &dyn Subject) {
+pub async fn ended_task_is_not_recovered(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "unseen", subject.exits_with(0));
     let handle = start(&*driver, &config).await;
@@ -585,7 +585,7 @@ pub async fn ended_task_is_not_recovered(subject: &dyn Subject) {
 }
 
 /// A handle of a later version is refused with both numbers.
-pub async fn newer_handle_is_refused(subject: &dyn Subject) {
+pub async fn newer_handle_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "newer", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -611,7 +611,7 @@ pub async fn newer_handle_is_refused(subject: &dyn Subject) {
 }
 
 /// Bytes that are no state are refused, not misread.
-pub async fn damaged_handle_is_refused(subject: &dyn Subject) {
+pub async fn damaged_handle_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "damaged", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -634,7 +634,7 @@ pub async fn damaged_handle_is_refused(subject: &dyn Subject) {
 }
 
 /// The stored bytes of a handle are as good as the handle.
-pub async fn stored_handle_still_recovers(subject: &dyn Subject) {
+pub async fn stored_handle_still_recovers(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stored", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -652,7 +652,7 @@ pub async fn stored_handle_still_recovers(subject: &dyn Subject) {
 }
 
 /// A start that fails for the moment is told from one that fails for good.
-pub async fn start_that_may_pass_says_so(subject: &dyn Subject) {
+pub async fn start_that_may_pass_says_so(subject: &dyn DriverUnderTest) {
     let Some(busy) = subject.busy() else {
         return;
     };
@@ -670,7 +670,7 @@ pub async fn start_that_may_pass_says_so(subject: &dyn Subject) {
 
 /// A handle of an earlier version is understood or refused, never misread: what the driver takes
 /// back is the task that was started.
-pub async fn older_handle_is_recovered_or_refused(subject: &dyn Subject) {
+pub async fn older_handle_is_recovered_or_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "older", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -704,7 +704,7 @@ pub async fn older_handle_is_recovered_or_refused(subject: &dyn Subject) {
 }
 
 /// Stops, waits and looks at the same task at the same time all succeed.
-pub async fn concurrent_calls_agree(subject: &dyn Subject) {
+pub async fn concurrent_calls_agree(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "busy", subject.runs_for(FOREVER));
     start(&*driver, &config).await;
@@ -722,7 +722,7 @@ pub async fn concurrent_calls_agree(subject: &dyn Subject) {
 }
 
 /// A reader of statistics learns from the end of the stream that the task ended.
-pub async fn stats_end_with_the_task(subject: &dyn Subject) {
+pub async fn stats_end_with_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "measured", subject.runs_for(FOREVER));
     start(&*driver, &config).await;
@@ -742,7 +742,7 @@ pub async fn stats_end_with_the_task(subject: &dyn Subject) {
 }
 
 /// The interval is kept, roughly: never faster.
-pub async fn stats_come_at_the_interval(subject: &dyn Subject) {
+pub async fn stats_come_at_the_interval(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "paced", subject.runs_for(FOREVER));
     let interval = Duration::from_millis(100);
@@ -761,7 +761,7 @@ pub async fn stats_come_at_the_interval(subject: &dyn Subject) {
 }
 
 /// A host does not wait for the period of the fingerprint.
-pub async fn fingerprint_comes_at_once(subject: &dyn Subject) {
+pub async fn fingerprint_comes_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
     let mut stream = within("fingerprint", driver.fingerprint())
@@ -774,7 +774,7 @@ pub async fn fingerprint_comes_at_once(subject: &dyn Subject) {
 }
 
 /// Nor for what changed: a host learns it from the stream that it has.
-pub async fn fingerprint_tells_a_change_at_once(subject: &dyn Subject) {
+pub async fn fingerprint_tells_a_change_at_once(subject: &dyn DriverUnderTest) {
     let Some(settings) = subject.other_settings() else {
         return;
     };
@@ -798,7 +798,7 @@ pub async fn fingerprint_tells_a_change_at_once(subject: &dyn Subject) {
 }
 
 /// A task's `config` is a block, so its schema is an object.
-pub async fn schema_is_an_object(subject: &dyn Subject) {
+pub async fn schema_is_an_object(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
     let schema = within("schema", driver.task_config_schema()).await;
@@ -809,7 +809,7 @@ pub async fn schema_is_an_object(subject: &dyn Subject) {
 }
 
 /// A host that lost its records gets the handles back; a driver may also say it cannot.
-pub async fn listed_tasks_are_the_started_ones(subject: &dyn Subject) {
+pub async fn listed_tasks_are_the_started_ones(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "listed", subject.runs_for(FOREVER));
     let handle = start(&*driver, &config).await;
@@ -832,7 +832,7 @@ pub async fn listed_tasks_are_the_started_ones(subject: &dyn Subject) {
 }
 
 /// A command's output and exit code come back, if the driver can run one.
-pub async fn command_runs_in_the_task(subject: &dyn Subject) {
+pub async fn command_runs_in_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let capabilities = within("capabilities", driver.capabilities())
         .await
@@ -867,7 +867,7 @@ pub async fn command_runs_in_the_task(subject: &dyn Subject) {
 }
 
 /// Everything the host said is in the handle.
-pub async fn configuration_survives_the_way(subject: &dyn Subject) {
+pub async fn configuration_survives_the_way(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut config = task(subject, "full", subject.runs_for(FOREVER));
     "a-job".clone_into(&mut config.job_id);

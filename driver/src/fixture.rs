@@ -46,9 +46,9 @@ pub fn long() -> bool {
 /// Does `work` while `one` and `other` are exchanged for each other again and again, as fast as can be.
 pub fn exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
     /// Ends the exchange, whatever becomes of the work.
-    struct End<'a>(&'a AtomicBool);
+    struct EndGuard<'a>(&'a AtomicBool);
 
-    impl Drop for End<'_> {
+    impl Drop for EndGuard<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
@@ -63,7 +63,7 @@ pub fn exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
                     rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
             }
         });
-        let _end = End(&is_over);
+        let _end = EndGuard(&is_over);
         work()
     })
 }

@@ -288,7 +288,7 @@ impl Process {
 }
 
 #[derive(Clone, Debug)]
-struct Managed {
+struct ManagedTask {
     pid: u64,
     process: Arc<Process>,
     handle: TaskHandle,
@@ -306,7 +306,7 @@ pub struct MockDriver {
     handle_version: i32,
     /// By allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
-    tasks: Mutex<HashMap<String, Managed>>,
+    tasks: Mutex<HashMap<String, ManagedTask>>,
     events: broadcast::Sender<TaskEvent>,
     fingerprints: watch::Sender<Fingerprint>,
 }
@@ -434,11 +434,11 @@ impl MockDriver {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Managed>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, ManagedTask>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, task_id: &str) -> Result<Managed, TaskError> {
+    fn find(&self, task_id: &str) -> Result<ManagedTask, TaskError> {
         self.lock()
             .get(task_id)
             .cloned()
@@ -484,7 +484,7 @@ impl MockDriver {
         };
         tasks.insert(
             config.id.clone(),
-            Managed {
+            ManagedTask {
                 pid,
                 process,
                 handle: handle.clone(),
@@ -522,7 +522,7 @@ impl MockDriver {
             })?;
         tasks.insert(
             task_id,
-            Managed {
+            ManagedTask {
                 pid,
                 process,
                 handle,
@@ -576,7 +576,7 @@ impl MockDriver {
         Ok(())
     }
 
-    fn running(&self, task_id: &str) -> Result<Managed, TaskError> {
+    fn running(&self, task_id: &str) -> Result<ManagedTask, TaskError> {
         let managed = self.find(task_id)?;
         if managed.process.ended().is_some() {
             return Err(TaskError::NotRunning {

@@ -22,10 +22,10 @@ mod presence;
 mod server;
 mod status;
 
-pub use self::announce::{AnnounceError, Announced, announce, started_by_host};
+pub use self::announce::{AnnounceError, AnnouncedSocket, announce, started_by_host};
 pub use self::client::Client;
 pub use self::handshake::HandshakeError;
-pub use self::launch::{Launch, LaunchError, Unused, discover};
+pub use self::launch::{Launch, LaunchError, UnusedFile, discover};
 pub use self::output::FollowLog;
 pub use self::server::{ServeError, serve};
 

@@ -63,7 +63,7 @@ fn stored(body: &Value) -> Result<Value, String> {
     Ok(json!(Job::from_spec(valid.spec())))
 }
 
-fn judge(line: &str) -> Result<(), String> {
+fn check_corner(line: &str) -> Result<(), String> {
     let parts: Vec<&str> = line.split("||").map(str::trim).collect();
     let [place, text, expected] = parts.as_slice() else {
         return Err("is not three parts".to_owned());
@@ -110,7 +110,11 @@ fn corners_are_stored_as_nomad_stores_them() {
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let wrong: Vec<String> = rows
         .clone()
-        .filter_map(|line| judge(line).err().map(|why| format!("{line}\n    {why}")))
+        .filter_map(|line| {
+            check_corner(line)
+                .err()
+                .map(|why| format!("{line}\n    {why}"))
+        })
         .collect();
     assert!(rows.count() >= 150, "rows were lost");
     assert!(

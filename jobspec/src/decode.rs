@@ -6,13 +6,13 @@ use muster_wire::api::job::unsupported::{self, Answer, Row};
 use serde_json::{Map, Value};
 
 use crate::convert;
-use crate::dynamic::{Found, Item, place};
+use crate::dynamic::{ExpandedBlock, Item, place};
 use crate::eval::Evaluator;
 use crate::fault::{JobFileFault, ReadJobFileError, nearest};
 use crate::field;
 use crate::free;
 use crate::locals;
-use crate::schema::{ALONE, Attr, Block, JOB, Kind, Nested, Shape};
+use crate::schema::{ALONE, Attr, Block, JOB, Nested, Shape, ValueKind};
 use crate::scope::Scope;
 use crate::syntax::{Attribute, Block as HclBlock, Body, Structure};
 use crate::variable::{Inputs, Variables};
@@ -21,7 +21,7 @@ use crate::variable::{Inputs, Variables};
 #[derive(Debug)]
 pub(crate) struct JobFile<'a> {
     /// The `job` block.
-    pub(crate) job: Found<'a>,
+    pub(crate) job: ExpandedBlock<'a>,
     pub(crate) evaluator: Evaluator,
 }
 
@@ -95,7 +95,7 @@ impl<'a> JobFile<'a> {
         };
         match job {
             Some(job) if faults.is_empty() => Ok(Self {
-                job: Found::written(job, &scope),
+                job: ExpandedBlock::written(job, &scope),
                 evaluator,
             }),
             Some(_) | None => Err(Failure::Here(faults)),
@@ -132,7 +132,7 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// `block` as an object, by `schema`.
-    fn object(&mut self, block: &Found<'_>, schema: &Block) -> Map<String, Value> {
+    fn object(&mut self, block: &ExpandedBlock<'_>, schema: &Block) -> Map<String, Value> {
         let mut object = Map::new();
         self.label(block, schema, &mut object);
         for item in block.items(self.evaluator, &mut self.faults) {
@@ -162,7 +162,12 @@ impl Decoder<'_> {
         self.faults.push(JobFileFault::at(place, message));
     }
 
-    fn label(&mut self, block: &Found<'_>, schema: &Block, object: &mut Map<String, Value>) {
+    fn label(
+        &mut self,
+        block: &ExpandedBlock<'_>,
+        schema: &Block,
+        object: &mut Map<String, Value>,
+    ) {
         let name = block.name;
         let is_labelled = !schema.label.is_empty();
         match (is_labelled, block.labels.as_slice()) {
@@ -188,7 +193,7 @@ impl Decoder<'_> {
 
     fn attribute(
         &mut self,
-        block: &Found<'_>,
+        block: &ExpandedBlock<'_>,
         schema: &Block,
         attribute: &Attribute,
         object: &mut Map<String, Value>,
@@ -215,7 +220,7 @@ impl Decoder<'_> {
     /// An attribute that no row of the table names. Nomad also takes `config = { … }`.
     fn block_as_value(
         &mut self,
-        block: &Found<'_>,
+        block: &ExpandedBlock<'_>,
         schema: &Block,
         attribute: &Attribute,
         object: &mut Map<String, Value>,
@@ -253,14 +258,14 @@ impl Decoder<'_> {
 
     fn block(
         &mut self,
-        block: &Found<'_>,
+        block: &ExpandedBlock<'_>,
         schema: &Block,
-        inner: &Found<'_>,
+        inner: &ExpandedBlock<'_>,
         object: &mut Map<String, Value>,
     ) {
         let name = inner.name;
         if let Some(attr) = schema.attrs.iter().find(|attr| attr.name == name) {
-            if attr.kind == Kind::TextMap {
+            if attr.kind == ValueKind::TextMap {
                 self.text_map(inner, attr, object);
             } else {
                 self.faults.push(
@@ -320,7 +325,7 @@ impl Decoder<'_> {
     }
 
     /// The API calls what a task's scaling is about by another word than files do.
-    fn task_scaling(&mut self, inner: &Found<'_>, value: &mut Map<String, Value>) {
+    fn task_scaling(&mut self, inner: &ExpandedBlock<'_>, value: &mut Map<String, Value>) {
         let written = value.remove("type");
         let label = value
             .get("Type")
@@ -346,7 +351,7 @@ impl Decoder<'_> {
     /// Puts what may stand once.
     fn once(
         &mut self,
-        inner: &Found<'_>,
+        inner: &ExpandedBlock<'_>,
         nested: &Nested,
         value: Map<String, Value>,
         object: &mut Map<String, Value>,
@@ -358,7 +363,12 @@ impl Decoder<'_> {
         }
     }
 
-    fn named(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+    fn named(
+        &mut self,
+        inner: &ExpandedBlock<'_>,
+        nested: &Nested,
+        object: &mut Map<String, Value>,
+    ) {
         let value = self.object(inner, nested.block);
         let Some(label) = inner.labels.first() else {
             return;
@@ -375,7 +385,12 @@ impl Decoder<'_> {
     }
 
     /// A constraint or an affinity; a short form names its operator.
-    fn condition(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+    fn condition(
+        &mut self,
+        inner: &ExpandedBlock<'_>,
+        nested: &Nested,
+        object: &mut Map<String, Value>,
+    ) {
         let mut condition = self.object(inner, nested.block);
         let short: Vec<&str> = nested
             .block
@@ -399,13 +414,13 @@ impl Decoder<'_> {
             condition.insert("Operand".to_owned(), Value::String(name.to_owned()));
             match (side, value.as_bool()) {
                 // `distinct_hosts = false` asks for nothing.
-                (Side::Neither, Some(false)) => return,
+                (ConditionSide::Neither, Some(false)) => return,
                 // `is_set = true` beside an attribute.
-                (Side::Neither, _) | (Side::Alone, Some(true)) => {}
-                (Side::Alone | Side::Left, _) => {
+                (ConditionSide::Neither, _) | (ConditionSide::Alone, Some(true)) => {}
+                (ConditionSide::Alone | ConditionSide::Left, _) => {
                     condition.insert("LTarget".to_owned(), value);
                 }
-                (Side::Right, _) => {
+                (ConditionSide::Right, _) => {
                     condition.insert("RTarget".to_owned(), value);
                 }
             }
@@ -414,7 +429,12 @@ impl Decoder<'_> {
     }
 
     /// A task outside a group is a group of its own with the same name. Nomad lists these first.
-    fn alone(&mut self, inner: &Found<'_>, nested: &Nested, object: &mut Map<String, Value>) {
+    fn alone(
+        &mut self,
+        inner: &ExpandedBlock<'_>,
+        nested: &Nested,
+        object: &mut Map<String, Value>,
+    ) {
         let task = self.object(inner, nested.block);
         let mut group = Map::new();
         group.insert(
@@ -425,7 +445,12 @@ impl Decoder<'_> {
         push(object, nested.json, Value::Object(group));
     }
 
-    fn text_map(&mut self, block: &Found<'_>, attr: &Attr, object: &mut Map<String, Value>) {
+    fn text_map(
+        &mut self,
+        block: &ExpandedBlock<'_>,
+        attr: &Attr,
+        object: &mut Map<String, Value>,
+    ) {
         let mut map = Map::new();
         for item in block.items(self.evaluator, &mut self.faults) {
             let attribute = match item {
@@ -464,7 +489,7 @@ impl Decoder<'_> {
 
 /// Which side of a condition the value of a short form is.
 #[derive(Clone, Copy, Debug)]
-enum Side {
+enum ConditionSide {
     /// It only says whether.
     Neither,
     Left,
@@ -474,17 +499,17 @@ enum Side {
 }
 
 /// The operators that are attributes as well.
-const SHORT_FORMS: [(&str, Side); 10] = [
-    ("distinct_hosts", Side::Neither),
-    ("distinct_property", Side::Left),
-    ("is_not_set", Side::Alone),
-    ("is_set", Side::Alone),
-    ("regexp", Side::Right),
-    ("semver", Side::Right),
-    ("set_contains", Side::Right),
-    ("set_contains_all", Side::Right),
-    ("set_contains_any", Side::Right),
-    ("version", Side::Right),
+const SHORT_FORMS: [(&str, ConditionSide); 10] = [
+    ("distinct_hosts", ConditionSide::Neither),
+    ("distinct_property", ConditionSide::Left),
+    ("is_not_set", ConditionSide::Alone),
+    ("is_set", ConditionSide::Alone),
+    ("regexp", ConditionSide::Right),
+    ("semver", ConditionSide::Right),
+    ("set_contains", ConditionSide::Right),
+    ("set_contains_all", ConditionSide::Right),
+    ("set_contains_any", ConditionSide::Right),
+    ("version", ConditionSide::Right),
 ];
 
 fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
@@ -496,7 +521,12 @@ fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-fn unknown(block: &Found<'_>, schema: &Block, name: &str, span: Range<usize>) -> JobFileFault {
+fn unknown(
+    block: &ExpandedBlock<'_>,
+    schema: &Block,
+    name: &str,
+    span: Range<usize>,
+) -> JobFileFault {
     let owner = block.name;
     if let Some(Row {
         answer: Answer::Refused(instead),

@@ -15,12 +15,12 @@ use crate::value::Value;
 #[derive(Debug)]
 pub(crate) enum Item<'a> {
     Attribute(&'a Attribute),
-    Block(Found<'a>),
+    Block(ExpandedBlock<'a>),
 }
 
 /// A block, as it was written or as a `dynamic` block makes it.
 #[derive(Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct ExpandedBlock<'a> {
     pub(crate) name: &'a str,
     /// Where its name stands.
     pub(crate) place: Range<usize>,
@@ -30,7 +30,7 @@ pub(crate) struct Found<'a> {
     pub(crate) scope: Scope,
 }
 
-impl<'a> Found<'a> {
+impl<'a> ExpandedBlock<'a> {
     /// `block` as it was written.
     pub(crate) fn written(block: &'a Block, scope: &Scope) -> Self {
         let labels = block.labels.iter();
@@ -60,7 +60,7 @@ impl<'a> Found<'a> {
                     }
                 }
                 Structure::Block(block) => {
-                    items.push(Item::Block(Found::written(block, &self.scope)));
+                    items.push(Item::Block(ExpandedBlock::written(block, &self.scope)));
                 }
             }
         }
@@ -70,7 +70,7 @@ impl<'a> Found<'a> {
 
 /// The parts of a `dynamic` block.
 #[derive(Debug)]
-struct Parts<'a> {
+struct DynamicBlock<'a> {
     name: &'a str,
     place: Range<usize>,
     for_each: &'a Expression,
@@ -83,8 +83,8 @@ fn expand<'a>(
     block: &'a Block,
     scope: &Scope,
     evaluator: &Evaluator,
-) -> Result<Vec<Found<'a>>, JobFileFault> {
-    let parts = Parts::read(block)?;
+) -> Result<Vec<ExpandedBlock<'a>>, JobFileFault> {
+    let parts = DynamicBlock::read(block)?;
     let mut blocks = Vec::new();
     for (key, value) in evaluator.elements(parts.for_each, scope)? {
         evaluator.charge(VALUE_BYTES, || parts.place.clone())?;
@@ -94,7 +94,7 @@ fn expand<'a>(
             Some(labels) => texts(labels, &scope, evaluator)?,
             None => Vec::new(),
         };
-        blocks.push(Found {
+        blocks.push(ExpandedBlock {
             name: parts.name,
             place: parts.place.clone(),
             labels,
@@ -105,7 +105,7 @@ fn expand<'a>(
     Ok(blocks)
 }
 
-impl<'a> Parts<'a> {
+impl<'a> DynamicBlock<'a> {
     fn read(block: &'a Block) -> Result<Self, JobFileFault> {
         const FORM: &str =
             "write dynamic \"port\" { for_each = […] labels = [port.key] content { … } }";

@@ -105,7 +105,7 @@ impl ReadJobFileError {
                 .iter()
                 .map(|fault| {
                     let source = NamedSource::new(name, text.clone()).with_language("HCL");
-                    miette::Report::new(Shown {
+                    miette::Report::new(FaultReport {
                         fault: fault.clone(),
                     })
                     .with_source_code(source)
@@ -151,19 +151,19 @@ impl std::error::Error for ReadJobFileError {}
 
 /// A fault as miette shows it.
 #[derive(Debug)]
-struct Shown {
+struct FaultReport {
     fault: JobFileFault,
 }
 
-impl fmt::Display for Shown {
+impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.fault.message)
     }
 }
 
-impl std::error::Error for Shown {}
+impl std::error::Error for FaultReport {}
 
-impl Diagnostic for Shown {
+impl Diagnostic for FaultReport {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         self.fault
             .help

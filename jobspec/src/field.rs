@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use crate::convert;
 use crate::eval::{Evaluator, span};
 use crate::fault::JobFileFault;
-use crate::schema::Kind;
+use crate::schema::ValueKind;
 use crate::scope::Scope;
 use crate::syntax::Expression;
 use crate::value::Value;
@@ -35,7 +35,7 @@ pub(crate) fn to_json(value: &Value, expression: &Expression) -> Result<Json, Jo
 /// `value`, which was found at `expression`, as a value of `kind` for the field `field`.
 pub(crate) fn of_kind(
     field: &str,
-    kind: Kind,
+    kind: ValueKind,
     value: &Value,
     expression: &Expression,
 ) -> Result<Json, JobFileFault> {
@@ -44,7 +44,7 @@ pub(crate) fn of_kind(
             .items()
             .and_then(|items| items.iter().find(|item| convert::text(item).is_none()));
         let found = match odd {
-            Some(item) if kind == Kind::Texts => {
+            Some(item) if kind == ValueKind::Texts => {
                 format!("{} with {} in it", value.describe(), item.describe())
             }
             Some(_) | None => value.describe().to_owned(),
@@ -56,14 +56,14 @@ pub(crate) fn of_kind(
         return Ok(Json::Null);
     }
     match kind {
-        Kind::Text => convert::text(value).map(Json::String),
-        Kind::Word(words) => match value {
+        ValueKind::Text => convert::text(value).map(Json::String),
+        ValueKind::Word(words) => match value {
             Value::Text(word) if words.contains(&word.as_str()) => Some(Json::String(word.clone())),
             _ => None,
         },
-        Kind::Int => whole(value),
-        Kind::Bool => convert::boolean(value).map(Json::Bool),
-        Kind::Duration => match value {
+        ValueKind::Int => whole(value),
+        ValueKind::Bool => convert::boolean(value).map(Json::Bool),
+        ValueKind::Duration => match value {
             Value::Text(text) => {
                 return match duration::parse(text) {
                     Ok(parsed) => Ok(Json::from(duration::nanos(parsed))),
@@ -79,11 +79,11 @@ pub(crate) fn of_kind(
                 .map(Json::from),
             _ => None,
         },
-        Kind::Texts => value.items().and_then(|items| {
+        ValueKind::Texts => value.items().and_then(|items| {
             let texts: Option<Vec<String>> = items.iter().map(convert::text).collect();
             texts.map(Json::from)
         }),
-        Kind::TextMap => value.entries().and_then(text_map),
+        ValueKind::TextMap => value.entries().and_then(text_map),
     }
     .ok_or_else(wrong)
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::dynamic::{Found, Item};
+use crate::dynamic::{ExpandedBlock, Item};
 use crate::eval::Evaluator;
 use crate::fault::JobFileFault;
 use crate::field;
@@ -19,11 +19,11 @@ use crate::syntax::{Attribute, Block, ExprKind, Expression};
 
 /// Where the parts of a configuration stand in their file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct FieldSpans {
     by_field: BTreeMap<String, Range<usize>>,
 }
 
-impl Places {
+impl FieldSpans {
     /// Where `field` stands, or what is around it if it is not there.
     pub fn of(&self, field: &str) -> Range<usize> {
         let mut field = field;
@@ -49,21 +49,21 @@ pub fn read(
     name: &str,
     block: &Block,
     faults: &mut Vec<JobFileFault>,
-) -> (Map<String, Value>, Places) {
-    let found = Found::written(block, &Scope::default());
+) -> (Map<String, Value>, FieldSpans) {
+    let found = ExpandedBlock::written(block, &Scope::default());
     read_in(name, &found, &Evaluator::new(""), faults)
 }
 
 /// The keys of `block`, which is called `name`. What cannot be read is added to `faults`.
 pub(crate) fn read_in(
     name: &str,
-    block: &Found<'_>,
+    block: &ExpandedBlock<'_>,
     evaluator: &Evaluator,
     faults: &mut Vec<JobFileFault>,
-) -> (Map<String, Value>, Places) {
+) -> (Map<String, Value>, FieldSpans) {
     let mut reader = Reader {
         evaluator,
-        places: Places::default(),
+        places: FieldSpans::default(),
         faults,
     };
     reader.places.put(name.to_owned(), block.place.clone());
@@ -73,12 +73,12 @@ pub(crate) fn read_in(
 
 struct Reader<'a> {
     evaluator: &'a Evaluator,
-    places: Places,
+    places: FieldSpans,
     faults: &'a mut Vec<JobFileFault>,
 }
 
 impl Reader<'_> {
-    fn body(&mut self, field: &str, block: &Found<'_>) -> Map<String, Value> {
+    fn body(&mut self, field: &str, block: &ExpandedBlock<'_>) -> Map<String, Value> {
         let mut map = Map::new();
         for item in block.items(self.evaluator, self.faults) {
             match item {
@@ -142,7 +142,7 @@ impl Reader<'_> {
         }
     }
 
-    fn block(&mut self, field: &str, block: &Found<'_>, map: &mut Map<String, Value>) {
+    fn block(&mut self, field: &str, block: &ExpandedBlock<'_>, map: &mut Map<String, Value>) {
         let key = block.name.to_owned();
         let place = block.place.clone();
         let list = map
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    fn read_text(text: &str) -> (Value, Places, Vec<JobFileFault>) {
+    fn read_text(text: &str) -> (Value, FieldSpans, Vec<JobFileFault>) {
         let body = crate::syntax::parse_body(text).unwrap();
         let block = body.blocks().next().unwrap();
         let mut faults = Vec::new();

@@ -7,7 +7,7 @@ use muster_wire::limits::FAULTS_MAX;
 use serde_json::{Value, json};
 
 use super::eval::Evaluator;
-use super::{ConfigPlaces, Inputs, parse};
+use super::{ConfigSpans, Inputs, parse};
 
 /// Reads `data` as a job file. Files that it names are looked for where none are.
 ///
@@ -34,7 +34,7 @@ fn check(name: &str, text: &str, job: &Value) {
     // Whether it makes sense is the server's question.
     drop(request::read(json!({ "Job": job }).to_string().as_bytes()));
     let (file, evaluator) = (name.to_owned(), Evaluator::beside(Path::new(name)));
-    let places = ConfigPlaces::parse(file, text.to_owned(), &Inputs::default(), evaluator);
+    let places = ConfigSpans::parse(file, text.to_owned(), &Inputs::default(), evaluator);
     drop(places.of("group", "task", "`config.a[1].b` is wrong"));
     // Two functions answer otherwise each time.
     if !text.contains("uuidv4") && !text.contains("bcrypt") {

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use crate::fault::{JobFileFault, from_parser};
 use crate::number::Number;
 use crate::schema::{Block as Schema, JOB, Shape};
-use crate::syntax::json::{Key, Kind, Node};
+use crate::syntax::json::{Key, Node, NodeKind};
 use crate::syntax::{self, Attribute, Block, Body, ExprKind, Expression, Ident, Structure};
 
-type Parsed<T> = Result<T, JobFileFault>;
+type ParseResult<T> = Result<T, JobFileFault>;
 
 /// The contents that a body may have.
 #[derive(Clone, Copy)]
@@ -88,22 +88,22 @@ impl Form {
 }
 
 /// The blocks of a job file.
-pub(crate) fn job_file(node: &Node) -> Parsed<Body> {
+pub(crate) fn job_file(node: &Node) -> ParseResult<Body> {
     let mut body = Body::default();
     add_body(&mut body, node, Form::File)?;
     Ok(body)
 }
 
 /// The attributes of a file of values. Its texts are no templates, as in Nomad.
-pub(crate) fn values(node: &Node) -> Parsed<Body> {
+pub(crate) fn values(node: &Node) -> ParseResult<Body> {
     let mut body = Body::default();
     add_body(&mut body, node, Form::Values(false))?;
     Ok(body)
 }
 
-fn add_body(body: &mut Body, node: &Node, form: Form) -> Parsed<()> {
+fn add_body(body: &mut Body, node: &Node, form: Form) -> ParseResult<()> {
     match &node.kind {
-        Kind::Object(entries) => {
+        NodeKind::Object(entries) => {
             let mut names: BTreeSet<String> = body
                 .attributes()
                 .map(|known| known.key.name.clone())
@@ -131,13 +131,19 @@ fn add_body(body: &mut Body, node: &Node, form: Form) -> Parsed<()> {
             }
             Ok(())
         }
-        Kind::List(items) => items.iter().try_for_each(|item| add_body(body, item, form)),
+        NodeKind::List(items) => items.iter().try_for_each(|item| add_body(body, item, form)),
         _ => Err(JobFileFault::at(node.span.clone(), "expected an object")),
     }
 }
 
 /// Adds the blocks called `key`, of which `labels` labels are the names of objects.
-fn add_blocks(body: &mut Body, key: &Key, node: &Node, labels: usize, form: Form) -> Parsed<()> {
+fn add_blocks(
+    body: &mut Body,
+    key: &Key,
+    node: &Node,
+    labels: usize,
+    form: Form,
+) -> ParseResult<()> {
     let mut found = Vec::new();
     let is_dynamic = key.text == "dynamic";
     labelled(node, labels, &mut Vec::new(), &mut |known, node| {
@@ -165,14 +171,14 @@ fn labelled(
     node: &Node,
     left: usize,
     known: &mut Vec<Ident>,
-    add: &mut dyn FnMut(&[Ident], &Node) -> Parsed<()>,
-) -> Parsed<()> {
+    add: &mut dyn FnMut(&[Ident], &Node) -> ParseResult<()>,
+) -> ParseResult<()> {
     match &node.kind {
-        Kind::Null => Ok(()),
-        Kind::List(items) => items
+        NodeKind::Null => Ok(()),
+        NodeKind::List(items) => items
             .iter()
             .try_for_each(|item| labelled(item, left, known, add)),
-        Kind::Object(entries) if left > 0 => {
+        NodeKind::Object(entries) if left > 0 => {
             for (key, value) in entries {
                 known.push(ident(key));
                 labelled(value, left - 1, known, add)?;
@@ -180,7 +186,7 @@ fn labelled(
             }
             Ok(())
         }
-        Kind::Object(_) => add(known, node),
+        NodeKind::Object(_) => add(known, node),
         _ => {
             let message = "expected an object: this is a block";
             Err(JobFileFault::at(node.span.clone(), message))
@@ -196,16 +202,16 @@ fn ident(key: &Key) -> Ident {
 }
 
 /// The expression in a text.
-fn keyword(node: &Node) -> Parsed<Expression> {
+fn keyword(node: &Node) -> ParseResult<Expression> {
     match &node.kind {
-        Kind::Text(text) => {
+        NodeKind::Text(text) => {
             syntax::parse_expression(text, node.span.start + 1).map_err(from_parser)
         }
         _ => Err(JobFileFault::at(node.span.clone(), "expected a text")),
     }
 }
 
-fn template(text: &str, place: &std::ops::Range<usize>) -> Parsed<Expression> {
+fn template(text: &str, place: &std::ops::Range<usize>) -> ParseResult<Expression> {
     syntax::parse_template(text, place.start + 1).map_err(|error| {
         // Escapes make a text shorter than it is written.
         let mut fault = from_parser(error);
@@ -214,11 +220,11 @@ fn template(text: &str, place: &std::ops::Range<usize>) -> Parsed<Expression> {
     })
 }
 
-fn expression(node: &Node, has_templates: bool) -> Parsed<Expression> {
+fn expression(node: &Node, has_templates: bool) -> ParseResult<Expression> {
     let kind = match &node.kind {
-        Kind::Null => ExprKind::Null,
-        Kind::Bool(yes) => ExprKind::Bool(*yes),
-        Kind::Number(digits) => match Number::parse(digits) {
+        NodeKind::Null => ExprKind::Null,
+        NodeKind::Bool(yes) => ExprKind::Bool(*yes),
+        NodeKind::Number(digits) => match Number::parse(digits) {
             Some(number) => ExprKind::Number(number),
             None => {
                 return Err(JobFileFault::at(
@@ -227,13 +233,13 @@ fn expression(node: &Node, has_templates: bool) -> Parsed<Expression> {
                 ));
             }
         },
-        Kind::Text(text) if has_templates => template(text, &node.span)?.kind,
-        Kind::Text(text) => ExprKind::Text(text.clone()),
-        Kind::List(items) => {
+        NodeKind::Text(text) if has_templates => template(text, &node.span)?.kind,
+        NodeKind::Text(text) => ExprKind::Text(text.clone()),
+        NodeKind::List(items) => {
             let items = items.iter().map(|item| expression(item, has_templates));
-            ExprKind::Tuple(items.collect::<Parsed<_>>()?)
+            ExprKind::Tuple(items.collect::<ParseResult<_>>()?)
         }
-        Kind::Object(entries) => {
+        NodeKind::Object(entries) => {
             let mut written = Vec::with_capacity(entries.len());
             for (key, value) in entries {
                 let name = if has_templates {

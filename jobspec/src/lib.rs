@@ -42,7 +42,7 @@ pub use eval::span;
 pub use fault::{JobFileFault, ReadJobFileError};
 pub use fault::{from_parser, load};
 pub use field::any;
-pub use locate::ConfigPlaces;
+pub use locate::ConfigSpans;
 pub use variable::Inputs;
 
 /// Reads the job file at `path`; `-` is standard input.
@@ -64,8 +64,8 @@ pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
 pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
     let failed = |faults| ReadJobFileError::new(name, text, faults);
     let body = match read_syntax(name, text).map_err(|fault| failed(vec![fault]))? {
-        Read::Api(job) => return Ok(job),
-        Read::Hcl(body) => body,
+        ParsedFile::Api(job) => return Ok(job),
+        ParsedFile::Hcl(body) => body,
     };
     let evaluator = Evaluator::beside(Path::new(name));
     match JobFile::open(&body, inputs, evaluator) {
@@ -76,7 +76,7 @@ pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFi
 }
 
 /// A job file of which only the syntax was read.
-enum Read {
+enum ParsedFile {
     /// A job in the API's form.
     Api(Value),
     Hcl(syntax::Body),
@@ -89,22 +89,24 @@ fn is_json(name: &str, text: &str) -> bool {
     extension.is_some_and(|extension| extension == "json") || text.starts_with('{')
 }
 
-fn read_syntax(name: &str, text: &str) -> Result<Read, JobFileFault> {
+fn read_syntax(name: &str, text: &str) -> Result<ParsedFile, JobFileFault> {
     if !is_json(name, text) {
-        return syntax::parse_body(text).map(Read::Hcl).map_err(from_parser);
+        return syntax::parse_body(text)
+            .map(ParsedFile::Hcl)
+            .map_err(from_parser);
     }
     let node = syntax::json::parse(text, 0).map_err(|error| {
         JobFileFault::at(error.span, format!("invalid JSON: {}", error.message))
     })?;
     if node.has("job") {
-        return json_syntax::job_file(&node).map(Read::Hcl);
+        return json_syntax::job_file(&node).map(ParsedFile::Hcl);
     }
     let json = serde_json::from_str(text.trim_start_matches('\u{feff}'));
     match json.map_err(|error| JobFileFault::at(0..0, format!("invalid JSON: {error}")))? {
         Value::Object(mut map) if map.contains_key("Job") => {
-            Ok(Read::Api(map.remove("Job").unwrap_or_default()))
+            Ok(ParsedFile::Api(map.remove("Job").unwrap_or_default()))
         }
-        Value::Object(map) if map.contains_key("ID") => Ok(Read::Api(Value::Object(map))),
+        Value::Object(map) if map.contains_key("ID") => Ok(ParsedFile::Api(Value::Object(map))),
         _ => Err(JobFileFault::at(0..0, "has no job").help(
             "write {\"Job\": {\"ID\": …}}, as `muster job inspect` prints it, or {\"job\": {\"name\": {…}}} in HCL's JSON syntax",
         )),

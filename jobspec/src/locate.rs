@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::decode::JobFile;
-use crate::dynamic::{Found, Item};
+use crate::dynamic::{ExpandedBlock, Item};
 use crate::eval::Evaluator;
 use crate::fault::{load, position};
-use crate::free::{self, Places};
+use crate::free::{self, FieldSpans};
 use crate::variable::Inputs;
 
 /// The first name of every field of a task's configuration.
@@ -18,14 +18,14 @@ const ROOT: &str = "config";
 
 /// Where the configurations of a job's tasks stand.
 #[derive(Debug)]
-pub struct ConfigPlaces {
+pub struct ConfigSpans {
     file: String,
     text: String,
     /// By group and task.
-    tasks: BTreeMap<(String, String), Places>,
+    tasks: BTreeMap<(String, String), FieldSpans>,
 }
 
-impl ConfigPlaces {
+impl ConfigSpans {
     /// Those of the job file at `path`, with the values of `inputs`. Empty for the API's JSON, for standard input,
     /// which can be read only once, and for a file that was changed since.
     #[must_use]
@@ -41,8 +41,8 @@ impl ConfigPlaces {
     pub(crate) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {
         let mut tasks = BTreeMap::new();
         let body = match crate::read_syntax(&file, &text) {
-            Ok(crate::Read::Hcl(body)) => Some(body),
-            Ok(crate::Read::Api(_)) | Err(_) => None,
+            Ok(crate::ParsedFile::Hcl(body)) => Some(body),
+            Ok(crate::ParsedFile::Api(_)) | Err(_) => None,
         };
         let opened = body
             .as_ref()
@@ -83,7 +83,11 @@ impl ConfigPlaces {
 }
 
 /// The blocks called `name` in `block`. What cannot be read was reported before the job was registered.
-fn named<'a>(block: &Found<'a>, name: &str, evaluator: &Evaluator) -> Vec<Found<'a>> {
+fn named<'a>(
+    block: &ExpandedBlock<'a>,
+    name: &str,
+    evaluator: &Evaluator,
+) -> Vec<ExpandedBlock<'a>> {
     let items = block.items(evaluator, &mut Vec::new()).into_iter();
     let blocks = items.filter_map(|item| match item {
         Item::Block(block) => Some(block),
@@ -92,15 +96,15 @@ fn named<'a>(block: &Found<'a>, name: &str, evaluator: &Evaluator) -> Vec<Found<
     blocks.filter(|block| block.name == name).collect()
 }
 
-fn label(block: &Found<'_>) -> String {
+fn label(block: &ExpandedBlock<'_>) -> String {
     block.labels.first().cloned().unwrap_or_default()
 }
 
 fn put(
-    task: &Found<'_>,
+    task: &ExpandedBlock<'_>,
     group: String,
     evaluator: &Evaluator,
-    tasks: &mut BTreeMap<(String, String), Places>,
+    tasks: &mut BTreeMap<(String, String), FieldSpans>,
 ) {
     for config in named(task, ROOT, evaluator) {
         let (_config, places) = free::read_in(ROOT, &config, evaluator, &mut Vec::new());
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn words_of_a_driver_have_their_lines() {
-        let places = ConfigPlaces::parse(
+        let places = ConfigSpans::parse(
             "web.hcl".to_owned(),
             TEXT.to_owned(),
             &Inputs::default(),

@@ -272,7 +272,7 @@ fn shrunk(oracle: &mut Oracle, case: Case) -> Case {
     }
 }
 
-fn kept() -> PathBuf {
+fn recorded_cases_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("oracle/cases.jsonl")
 }
 
@@ -305,7 +305,7 @@ fn answers_are_those_of_hcl() {
         Ok(oracle) => oracle,
         Err(reason) => return skipped("answers_are_those_of_hcl", &reason),
     };
-    let known = std::fs::read_to_string(kept()).expect("the kept cases can be read");
+    let known = std::fs::read_to_string(recorded_cases_path()).expect("the kept cases can be read");
     let known: Vec<Json> = known
         .lines()
         .map(|line| serde_json::from_str(line).expect("a kept case is JSON"))
@@ -352,7 +352,7 @@ fn answers_are_those_of_hcl() {
                 differences(&mut oracle, &[(kind, text.clone())], true);
                 let mut file = std::fs::OpenOptions::new()
                     .append(true)
-                    .open(kept())
+                    .open(recorded_cases_path())
                     .expect("the kept cases can be written");
                 writeln!(file, "{}", json!({"kind": kind, "text": text})).expect("it is written");
             }

@@ -43,7 +43,7 @@ struct Tally {
 
 /// The result of one case.
 #[derive(Debug)]
-enum Verdict {
+enum CaseResult {
     Equal,
     RefusedByDesign,
     Different(String),
@@ -66,13 +66,13 @@ fn run(path: &Path) -> Option<Tally> {
     let mut tally = Tally::default();
     for row in &rows {
         match verdict(row, dir) {
-            Verdict::Equal => tally.equal += 1,
-            Verdict::RefusedByDesign => tally.refused_by_design += 1,
-            Verdict::Different(how) => {
+            CaseResult::Equal => tally.equal += 1,
+            CaseResult::RefusedByDesign => tally.refused_by_design += 1,
+            CaseResult::Different(how) => {
                 let name = row["name"].as_str().unwrap_or("?");
                 tally.different.push(format!("{name}: {how}"));
             }
-            Verdict::Other => {}
+            CaseResult::Other => {}
         }
     }
     Some(tally)
@@ -84,10 +84,10 @@ fn contents(field: &Value, dir: &Path) -> String {
     std::fs::read_to_string(dir.join(field)).unwrap_or_else(|_| field.to_owned())
 }
 
-fn verdict(row: &Value, dir: &Path) -> Verdict {
+fn verdict(row: &Value, dir: &Path) -> CaseResult {
     let wanted = match &row["hcl2"] {
         Value::Null if row["parser"] == "hcl2" => None,
-        Value::Null => return Verdict::Other,
+        Value::Null => return CaseResult::Other,
         Value::Object(job) => Some(Value::Object(job.clone())),
         file => Some(serde_json::from_str(&contents(file, dir)).expect("is JSON")),
     };
@@ -102,15 +102,15 @@ fn verdict(row: &Value, dir: &Path) -> Verdict {
     let text = contents(&row["hcl"], dir);
     match (super::parse("job.hcl", &text, &inputs), wanted) {
         (Ok(ours), Some(theirs)) => match difference("Job", &ours, &theirs["Job"]) {
-            None => Verdict::Equal,
-            Some(how) => Verdict::Different(how),
+            None => CaseResult::Equal,
+            Some(how) => CaseResult::Different(how),
         },
-        (Ok(_), None) => Verdict::Different(format!("accepted; Nomad says {}", row["error"])),
-        (Err(error), _) if is_by_design(&error) => Verdict::RefusedByDesign,
-        (Err(error), Some(_)) => Verdict::Different(format!("refused: {error}")),
-        (Err(_), None) if PLACELESS.iter().any(|name| row["name"] == *name) => Verdict::Equal,
+        (Ok(_), None) => CaseResult::Different(format!("accepted; Nomad says {}", row["error"])),
+        (Err(error), _) if is_by_design(&error) => CaseResult::RefusedByDesign,
+        (Err(error), Some(_)) => CaseResult::Different(format!("refused: {error}")),
+        (Err(_), None) if PLACELESS.iter().any(|name| row["name"] == *name) => CaseResult::Equal,
         (Err(error), None) => misplaced(&error, row["error"].as_str().unwrap_or_default())
-            .map_or(Verdict::Equal, Verdict::Different),
+            .map_or(CaseResult::Equal, CaseResult::Different),
     }
 }
 

@@ -5,7 +5,7 @@
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// A text.
     Text,
     /// One of a few texts.
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     TextMap,
 }
 
-impl Kind {
+impl ValueKind {
     /// Describes the kind in messages.
     pub(crate) fn describe(self) -> String {
         match self {
@@ -44,7 +44,7 @@ impl Kind {
 pub(crate) struct Attr {
     pub(crate) name: &'static str,
     pub(crate) json: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueKind,
 }
 
 /// How often a block may stand, and what it becomes.
@@ -88,7 +88,7 @@ pub(crate) struct Block {
     pub(crate) defaults: &'static [(&'static str, &'static str)],
 }
 
-const fn attr(name: &'static str, json: &'static str, kind: Kind) -> Attr {
+const fn attr(name: &'static str, json: &'static str, kind: ValueKind) -> Attr {
     Attr { name, json, kind }
 }
 
@@ -120,16 +120,16 @@ pub(crate) const ALONE: &str = "alone";
 pub(crate) const JOB: Block = Block {
     label: &["ID", "Name"],
     attrs: &[
-        attr("id", "ID", Kind::Text),
-        attr("name", "Name", Kind::Text),
-        attr("namespace", "Namespace", Kind::Text),
-        attr("region", "Region", Kind::Text),
-        attr("type", "Type", Kind::Text),
-        attr("priority", "Priority", Kind::Int),
-        attr("all_at_once", "AllAtOnce", Kind::Bool),
-        attr("datacenters", "Datacenters", Kind::Texts),
-        attr("node_pool", "NodePool", Kind::Text),
-        attr("meta", "Meta", Kind::TextMap),
+        attr("id", "ID", ValueKind::Text),
+        attr("name", "Name", ValueKind::Text),
+        attr("namespace", "Namespace", ValueKind::Text),
+        attr("region", "Region", ValueKind::Text),
+        attr("type", "Type", ValueKind::Text),
+        attr("priority", "Priority", ValueKind::Int),
+        attr("all_at_once", "AllAtOnce", ValueKind::Bool),
+        attr("datacenters", "Datacenters", ValueKind::Texts),
+        attr("node_pool", "NodePool", ValueKind::Text),
+        attr("meta", "Meta", ValueKind::TextMap),
     ],
     blocks: &[
         nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
@@ -155,23 +155,23 @@ pub(crate) const JOB: Block = Block {
 const GROUP: Block = Block {
     label: &["Name"],
     attrs: &[
-        attr("count", "Count", Kind::Int),
+        attr("count", "Count", ValueKind::Int),
         attr(
             "max_client_disconnect",
             "MaxClientDisconnect",
-            Kind::Duration,
+            ValueKind::Duration,
         ),
-        attr("meta", "Meta", Kind::TextMap),
+        attr("meta", "Meta", ValueKind::TextMap),
         attr(
             "prevent_reschedule_on_lost",
             "PreventRescheduleOnLost",
-            Kind::Bool,
+            ValueKind::Bool,
         ),
-        attr("shutdown_delay", "ShutdownDelay", Kind::Duration),
+        attr("shutdown_delay", "ShutdownDelay", ValueKind::Duration),
         attr(
             "stop_after_client_disconnect",
             "StopAfterClientDisconnect",
-            Kind::Duration,
+            ValueKind::Duration,
         ),
     ],
     blocks: &[
@@ -200,14 +200,14 @@ const GROUP: Block = Block {
 const TASK: Block = Block {
     label: &["Name"],
     attrs: &[
-        attr("driver", "Driver", Kind::Text),
-        attr("env", "Env", Kind::TextMap),
-        attr("kill_signal", "KillSignal", Kind::Text),
-        attr("kill_timeout", "KillTimeout", Kind::Duration),
-        attr("leader", "Leader", Kind::Bool),
-        attr("meta", "Meta", Kind::TextMap),
-        attr("shutdown_delay", "ShutdownDelay", Kind::Duration),
-        attr("user", "User", Kind::Text),
+        attr("driver", "Driver", ValueKind::Text),
+        attr("env", "Env", ValueKind::TextMap),
+        attr("kill_signal", "KillSignal", ValueKind::Text),
+        attr("kill_timeout", "KillTimeout", ValueKind::Duration),
+        attr("leader", "Leader", ValueKind::Bool),
+        attr("meta", "Meta", ValueKind::TextMap),
+        attr("shutdown_delay", "ShutdownDelay", ValueKind::Duration),
+        attr("user", "User", ValueKind::Text),
     ],
     blocks: &[
         nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
@@ -235,19 +235,19 @@ const TASK: Block = Block {
 /// name in the API is its own until then.
 const CONSTRAINT: Block = Block {
     attrs: &[
-        attr("attribute", "LTarget", Kind::Text),
-        attr("operator", "Operand", Kind::Text),
-        attr("value", "RTarget", Kind::Text),
-        attr("distinct_hosts", "distinct_hosts", Kind::Bool),
-        attr("distinct_property", "distinct_property", Kind::Text),
-        attr("is_not_set", "is_not_set", Kind::Text),
-        attr("is_set", "is_set", Kind::Text),
-        attr("regexp", "regexp", Kind::Text),
-        attr("semver", "semver", Kind::Text),
-        attr("set_contains", "set_contains", Kind::Text),
-        attr("set_contains_all", "set_contains_all", Kind::Text),
-        attr("set_contains_any", "set_contains_any", Kind::Text),
-        attr("version", "version", Kind::Text),
+        attr("attribute", "LTarget", ValueKind::Text),
+        attr("operator", "Operand", ValueKind::Text),
+        attr("value", "RTarget", ValueKind::Text),
+        attr("distinct_hosts", "distinct_hosts", ValueKind::Bool),
+        attr("distinct_property", "distinct_property", ValueKind::Text),
+        attr("is_not_set", "is_not_set", ValueKind::Text),
+        attr("is_set", "is_set", ValueKind::Text),
+        attr("regexp", "regexp", ValueKind::Text),
+        attr("semver", "semver", ValueKind::Text),
+        attr("set_contains", "set_contains", ValueKind::Text),
+        attr("set_contains_all", "set_contains_all", ValueKind::Text),
+        attr("set_contains_any", "set_contains_any", ValueKind::Text),
+        attr("version", "version", ValueKind::Text),
     ],
     defaults: &[("Operand", "=")],
     ..EMPTY
@@ -255,18 +255,18 @@ const CONSTRAINT: Block = Block {
 
 const AFFINITY: Block = Block {
     attrs: &[
-        attr("attribute", "LTarget", Kind::Text),
-        attr("operator", "Operand", Kind::Text),
-        attr("value", "RTarget", Kind::Text),
-        attr("weight", "Weight", Kind::Int),
-        attr("is_not_set", "is_not_set", Kind::Text),
-        attr("is_set", "is_set", Kind::Text),
-        attr("regexp", "regexp", Kind::Text),
-        attr("semver", "semver", Kind::Text),
-        attr("set_contains", "set_contains", Kind::Text),
-        attr("set_contains_all", "set_contains_all", Kind::Text),
-        attr("set_contains_any", "set_contains_any", Kind::Text),
-        attr("version", "version", Kind::Text),
+        attr("attribute", "LTarget", ValueKind::Text),
+        attr("operator", "Operand", ValueKind::Text),
+        attr("value", "RTarget", ValueKind::Text),
+        attr("weight", "Weight", ValueKind::Int),
+        attr("is_not_set", "is_not_set", ValueKind::Text),
+        attr("is_set", "is_set", ValueKind::Text),
+        attr("regexp", "regexp", ValueKind::Text),
+        attr("semver", "semver", ValueKind::Text),
+        attr("set_contains", "set_contains", ValueKind::Text),
+        attr("set_contains_all", "set_contains_all", ValueKind::Text),
+        attr("set_contains_any", "set_contains_any", ValueKind::Text),
+        attr("version", "version", ValueKind::Text),
     ],
     defaults: &[("Operand", "=")],
     ..EMPTY
@@ -274,8 +274,8 @@ const AFFINITY: Block = Block {
 
 const SPREAD: Block = Block {
     attrs: &[
-        attr("attribute", "Attribute", Kind::Text),
-        attr("weight", "Weight", Kind::Int),
+        attr("attribute", "Attribute", ValueKind::Text),
+        attr("weight", "Weight", ValueKind::Int),
     ],
     blocks: &[nested("target", "SpreadTarget", Shape::Many, &TARGET)],
     ..EMPTY
@@ -283,54 +283,54 @@ const SPREAD: Block = Block {
 
 const TARGET: Block = Block {
     label: &["Value"],
-    attrs: &[attr("percent", "Percent", Kind::Int)],
+    attrs: &[attr("percent", "Percent", ValueKind::Int)],
     ..EMPTY
 };
 
 const UPDATE: Block = Block {
     attrs: &[
-        attr("auto_promote", "AutoPromote", Kind::Bool),
-        attr("auto_revert", "AutoRevert", Kind::Bool),
-        attr("canary", "Canary", Kind::Int),
-        attr("health_check", "HealthCheck", Kind::Text),
-        attr("healthy_deadline", "HealthyDeadline", Kind::Duration),
-        attr("max_parallel", "MaxParallel", Kind::Int),
-        attr("min_healthy_time", "MinHealthyTime", Kind::Duration),
-        attr("progress_deadline", "ProgressDeadline", Kind::Duration),
-        attr("stagger", "Stagger", Kind::Duration),
+        attr("auto_promote", "AutoPromote", ValueKind::Bool),
+        attr("auto_revert", "AutoRevert", ValueKind::Bool),
+        attr("canary", "Canary", ValueKind::Int),
+        attr("health_check", "HealthCheck", ValueKind::Text),
+        attr("healthy_deadline", "HealthyDeadline", ValueKind::Duration),
+        attr("max_parallel", "MaxParallel", ValueKind::Int),
+        attr("min_healthy_time", "MinHealthyTime", ValueKind::Duration),
+        attr("progress_deadline", "ProgressDeadline", ValueKind::Duration),
+        attr("stagger", "Stagger", ValueKind::Duration),
     ],
     ..EMPTY
 };
 
 const MIGRATE: Block = Block {
     attrs: &[
-        attr("health_check", "HealthCheck", Kind::Text),
-        attr("healthy_deadline", "HealthyDeadline", Kind::Duration),
-        attr("max_parallel", "MaxParallel", Kind::Int),
-        attr("min_healthy_time", "MinHealthyTime", Kind::Duration),
+        attr("health_check", "HealthCheck", ValueKind::Text),
+        attr("healthy_deadline", "HealthyDeadline", ValueKind::Duration),
+        attr("max_parallel", "MaxParallel", ValueKind::Int),
+        attr("min_healthy_time", "MinHealthyTime", ValueKind::Duration),
     ],
     ..EMPTY
 };
 
 const RESCHEDULE: Block = Block {
     attrs: &[
-        attr("attempts", "Attempts", Kind::Int),
-        attr("delay", "Delay", Kind::Duration),
-        attr("delay_function", "DelayFunction", Kind::Text),
-        attr("interval", "Interval", Kind::Duration),
-        attr("max_delay", "MaxDelay", Kind::Duration),
-        attr("unlimited", "Unlimited", Kind::Bool),
+        attr("attempts", "Attempts", ValueKind::Int),
+        attr("delay", "Delay", ValueKind::Duration),
+        attr("delay_function", "DelayFunction", ValueKind::Text),
+        attr("interval", "Interval", ValueKind::Duration),
+        attr("max_delay", "MaxDelay", ValueKind::Duration),
+        attr("unlimited", "Unlimited", ValueKind::Bool),
     ],
     ..EMPTY
 };
 
 const PERIODIC: Block = Block {
     attrs: &[
-        attr("cron", "Spec", Kind::Text),
-        attr("crons", "Specs", Kind::Texts),
-        attr("enabled", "Enabled", Kind::Bool),
-        attr("prohibit_overlap", "ProhibitOverlap", Kind::Bool),
-        attr("time_zone", "TimeZone", Kind::Text),
+        attr("cron", "Spec", ValueKind::Text),
+        attr("crons", "Specs", ValueKind::Texts),
+        attr("enabled", "Enabled", ValueKind::Bool),
+        attr("prohibit_overlap", "ProhibitOverlap", ValueKind::Bool),
+        attr("time_zone", "TimeZone", ValueKind::Text),
     ],
     defaults: &[("SpecType", "cron")],
     ..EMPTY
@@ -338,54 +338,58 @@ const PERIODIC: Block = Block {
 
 const PARAMETERIZED: Block = Block {
     attrs: &[
-        attr("meta_optional", "MetaOptional", Kind::Texts),
-        attr("meta_required", "MetaRequired", Kind::Texts),
-        attr("payload", "Payload", Kind::Text),
+        attr("meta_optional", "MetaOptional", ValueKind::Texts),
+        attr("meta_required", "MetaRequired", ValueKind::Texts),
+        attr("payload", "Payload", ValueKind::Text),
     ],
     ..EMPTY
 };
 
 const UI: Block = Block {
-    attrs: &[attr("description", "Description", Kind::Text)],
+    attrs: &[attr("description", "Description", ValueKind::Text)],
     blocks: &[nested("link", "Links", Shape::Many, &LINK)],
     ..EMPTY
 };
 
 const LINK: Block = Block {
     attrs: &[
-        attr("label", "Label", Kind::Text),
-        attr("url", "URL", Kind::Text),
+        attr("label", "Label", ValueKind::Text),
+        attr("url", "URL", ValueKind::Text),
     ],
     ..EMPTY
 };
 
 const DISCONNECT: Block = Block {
     attrs: &[
-        attr("lost_after", "LostAfter", Kind::Duration),
-        attr("reconcile", "Reconcile", Kind::Text),
-        attr("replace", "Replace", Kind::Bool),
-        attr("stop_on_client_after", "StopOnClientAfter", Kind::Duration),
+        attr("lost_after", "LostAfter", ValueKind::Duration),
+        attr("reconcile", "Reconcile", ValueKind::Text),
+        attr("replace", "Replace", ValueKind::Bool),
+        attr(
+            "stop_on_client_after",
+            "StopOnClientAfter",
+            ValueKind::Duration,
+        ),
     ],
     ..EMPTY
 };
 
 const RESTART: Block = Block {
     attrs: &[
-        attr("attempts", "Attempts", Kind::Int),
-        attr("delay", "Delay", Kind::Duration),
-        attr("interval", "Interval", Kind::Duration),
-        attr("mode", "Mode", Kind::Text),
-        attr("render_templates", "RenderTemplates", Kind::Bool),
+        attr("attempts", "Attempts", ValueKind::Int),
+        attr("delay", "Delay", ValueKind::Duration),
+        attr("interval", "Interval", ValueKind::Duration),
+        attr("mode", "Mode", ValueKind::Text),
+        attr("render_templates", "RenderTemplates", ValueKind::Bool),
     ],
     ..EMPTY
 };
 
 const SCALING: Block = Block {
     attrs: &[
-        attr("enabled", "Enabled", Kind::Bool),
-        attr("max", "Max", Kind::Int),
-        attr("min", "Min", Kind::Int),
-        attr("type", "Type", Kind::Word(&["horizontal"])),
+        attr("enabled", "Enabled", ValueKind::Bool),
+        attr("max", "Max", ValueKind::Int),
+        attr("min", "Min", ValueKind::Int),
+        attr("type", "Type", ValueKind::Word(&["horizontal"])),
     ],
     blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
     required: &["max"],
@@ -397,10 +401,10 @@ const SCALING: Block = Block {
 const TASK_SCALING: Block = Block {
     label: &["Type"],
     attrs: &[
-        attr("enabled", "Enabled", Kind::Bool),
-        attr("max", "Max", Kind::Int),
-        attr("min", "Min", Kind::Int),
-        attr("type", "type", Kind::Text),
+        attr("enabled", "Enabled", ValueKind::Bool),
+        attr("max", "Max", ValueKind::Int),
+        attr("min", "Min", ValueKind::Int),
+        attr("type", "type", ValueKind::Text),
     ],
     blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
     required: &["max"],
@@ -409,14 +413,14 @@ const TASK_SCALING: Block = Block {
 
 const IDENTITY: Block = Block {
     attrs: &[
-        attr("aud", "Audience", Kind::Texts),
-        attr("change_mode", "ChangeMode", Kind::Text),
-        attr("change_signal", "ChangeSignal", Kind::Text),
-        attr("env", "Env", Kind::Bool),
-        attr("file", "File", Kind::Bool),
-        attr("filepath", "Filepath", Kind::Text),
-        attr("name", "Name", Kind::Text),
-        attr("ttl", "TTL", Kind::Duration),
+        attr("aud", "Audience", ValueKind::Texts),
+        attr("change_mode", "ChangeMode", ValueKind::Text),
+        attr("change_signal", "ChangeSignal", ValueKind::Text),
+        attr("env", "Env", ValueKind::Bool),
+        attr("file", "File", ValueKind::Bool),
+        attr("filepath", "Filepath", ValueKind::Text),
+        attr("name", "Name", ValueKind::Text),
+        attr("ttl", "TTL", ValueKind::Duration),
     ],
     ..EMPTY
 };
@@ -424,42 +428,42 @@ const IDENTITY: Block = Block {
 const VOLUME: Block = Block {
     label: &["Name"],
     attrs: &[
-        attr("access_mode", "AccessMode", Kind::Text),
-        attr("attachment_mode", "AttachmentMode", Kind::Text),
-        attr("per_alloc", "PerAlloc", Kind::Bool),
-        attr("read_only", "ReadOnly", Kind::Bool),
-        attr("source", "Source", Kind::Text),
-        attr("sticky", "Sticky", Kind::Bool),
-        attr("type", "Type", Kind::Text),
+        attr("access_mode", "AccessMode", ValueKind::Text),
+        attr("attachment_mode", "AttachmentMode", ValueKind::Text),
+        attr("per_alloc", "PerAlloc", ValueKind::Bool),
+        attr("read_only", "ReadOnly", ValueKind::Bool),
+        attr("source", "Source", ValueKind::Text),
+        attr("sticky", "Sticky", ValueKind::Bool),
+        attr("type", "Type", ValueKind::Text),
     ],
     ..EMPTY
 };
 
 const VOLUME_MOUNT: Block = Block {
     attrs: &[
-        attr("destination", "Destination", Kind::Text),
-        attr("propagation_mode", "PropagationMode", Kind::Text),
-        attr("read_only", "ReadOnly", Kind::Bool),
-        attr("selinux_label", "SELinuxLabel", Kind::Text),
-        attr("volume", "Volume", Kind::Text),
+        attr("destination", "Destination", ValueKind::Text),
+        attr("propagation_mode", "PropagationMode", ValueKind::Text),
+        attr("read_only", "ReadOnly", ValueKind::Bool),
+        attr("selinux_label", "SELinuxLabel", ValueKind::Text),
+        attr("volume", "Volume", ValueKind::Text),
     ],
     ..EMPTY
 };
 
 const EPHEMERAL_DISK: Block = Block {
     attrs: &[
-        attr("migrate", "Migrate", Kind::Bool),
-        attr("size", "SizeMB", Kind::Int),
-        attr("sticky", "Sticky", Kind::Bool),
+        attr("migrate", "Migrate", ValueKind::Bool),
+        attr("size", "SizeMB", ValueKind::Int),
+        attr("sticky", "Sticky", ValueKind::Bool),
     ],
     ..EMPTY
 };
 
 const NETWORK: Block = Block {
     attrs: &[
-        attr("hostname", "Hostname", Kind::Text),
-        attr("mbits", "MBits", Kind::Int),
-        attr("mode", "Mode", Kind::Text),
+        attr("hostname", "Hostname", ValueKind::Text),
+        attr("mbits", "MBits", ValueKind::Int),
+        attr("mode", "Mode", ValueKind::Text),
     ],
     blocks: &[
         nested("cni", "CNI", Shape::One, &CNI),
@@ -471,15 +475,15 @@ const NETWORK: Block = Block {
 };
 
 const CNI: Block = Block {
-    attrs: &[attr("args", "Args", Kind::TextMap)],
+    attrs: &[attr("args", "Args", ValueKind::TextMap)],
     ..EMPTY
 };
 
 const DNS: Block = Block {
     attrs: &[
-        attr("options", "Options", Kind::Texts),
-        attr("searches", "Searches", Kind::Texts),
-        attr("servers", "Servers", Kind::Texts),
+        attr("options", "Options", ValueKind::Texts),
+        attr("searches", "Searches", ValueKind::Texts),
+        attr("servers", "Servers", ValueKind::Texts),
     ],
     ..EMPTY
 };
@@ -487,10 +491,10 @@ const DNS: Block = Block {
 const PORT: Block = Block {
     label: &["Label"],
     attrs: &[
-        attr("host_network", "HostNetwork", Kind::Text),
-        attr("ignore_collision", "IgnoreCollision", Kind::Bool),
-        attr("static", "Value", Kind::Int),
-        attr("to", "To", Kind::Int),
+        attr("host_network", "HostNetwork", ValueKind::Text),
+        attr("ignore_collision", "IgnoreCollision", ValueKind::Bool),
+        attr("static", "Value", ValueKind::Int),
+        attr("to", "To", ValueKind::Int),
     ],
     ..EMPTY
 };
@@ -505,8 +509,8 @@ const POLICY: Block = Block {
 
 const POLICY_DIRECTION: Block = Block {
     attrs: &[
-        attr("default", "Default", Kind::Text),
-        attr("rate", "Rate", Kind::Text),
+        attr("default", "Default", ValueKind::Text),
+        attr("rate", "Rate", ValueKind::Text),
     ],
     blocks: &[nested("rule", "Rules", Shape::Many, &POLICY_RULE)],
     ..EMPTY
@@ -515,13 +519,13 @@ const POLICY_DIRECTION: Block = Block {
 const POLICY_RULE: Block = Block {
     label: &["Name"],
     attrs: &[
-        attr("action", "Action", Kind::Text),
-        attr("icmp_code", "ICMPCode", Kind::Int),
-        attr("icmp_type", "ICMPType", Kind::Int),
-        attr("log", "Log", Kind::Bool),
-        attr("peers", "Peers", Kind::Texts),
-        attr("ports", "Ports", Kind::Texts),
-        attr("protocol", "Protocol", Kind::Text),
+        attr("action", "Action", ValueKind::Text),
+        attr("icmp_code", "ICMPCode", ValueKind::Int),
+        attr("icmp_type", "ICMPType", ValueKind::Int),
+        attr("log", "Log", ValueKind::Bool),
+        attr("peers", "Peers", ValueKind::Texts),
+        attr("ports", "Ports", ValueKind::Texts),
+        attr("protocol", "Protocol", ValueKind::Text),
     ],
     required: &["action"],
     ..EMPTY
@@ -529,27 +533,27 @@ const POLICY_RULE: Block = Block {
 
 const LIFECYCLE: Block = Block {
     attrs: &[
-        attr("hook", "Hook", Kind::Text),
-        attr("sidecar", "Sidecar", Kind::Bool),
+        attr("hook", "Hook", ValueKind::Text),
+        attr("sidecar", "Sidecar", ValueKind::Bool),
     ],
     required: &["hook"],
     ..EMPTY
 };
 
 const DISPATCH_PAYLOAD: Block = Block {
-    attrs: &[attr("file", "File", Kind::Text)],
+    attrs: &[attr("file", "File", ValueKind::Text)],
     ..EMPTY
 };
 
 const RESOURCES: Block = Block {
     attrs: &[
-        attr("cores", "Cores", Kind::Int),
-        attr("cpu", "CPU", Kind::Int),
-        attr("cpu_hard_limit", "CPUHardLimit", Kind::Bool),
-        attr("disk", "DiskMB", Kind::Int),
-        attr("iops", "IOPS", Kind::Int),
-        attr("memory", "MemoryMB", Kind::Int),
-        attr("memory_max", "MemoryMaxMB", Kind::Int),
+        attr("cores", "Cores", ValueKind::Int),
+        attr("cpu", "CPU", ValueKind::Int),
+        attr("cpu_hard_limit", "CPUHardLimit", ValueKind::Bool),
+        attr("disk", "DiskMB", ValueKind::Int),
+        attr("iops", "IOPS", ValueKind::Int),
+        attr("memory", "MemoryMB", ValueKind::Int),
+        attr("memory_max", "MemoryMaxMB", ValueKind::Int),
     ],
     blocks: &[
         nested("device", "Devices", Shape::Many, &DEVICE),
@@ -561,18 +565,18 @@ const RESOURCES: Block = Block {
 
 const IO: Block = Block {
     attrs: &[
-        attr("read_ops", "ReadOps", Kind::Int),
-        attr("read_rate", "ReadRate", Kind::Text),
-        attr("weight", "Weight", Kind::Int),
-        attr("write_ops", "WriteOps", Kind::Int),
-        attr("write_rate", "WriteRate", Kind::Text),
+        attr("read_ops", "ReadOps", ValueKind::Int),
+        attr("read_rate", "ReadRate", ValueKind::Text),
+        attr("weight", "Weight", ValueKind::Int),
+        attr("write_ops", "WriteOps", ValueKind::Int),
+        attr("write_rate", "WriteRate", ValueKind::Text),
     ],
     ..EMPTY
 };
 
 const DEVICE: Block = Block {
     label: &["Name"],
-    attrs: &[attr("count", "Count", Kind::Int)],
+    attrs: &[attr("count", "Count", ValueKind::Int)],
     blocks: &[
         nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
         nested("constraint", "Constraints", Shape::Conditions, &CONSTRAINT),
@@ -582,13 +586,13 @@ const DEVICE: Block = Block {
 
 const LOGS: Block = Block {
     attrs: &[
-        attr("disabled", "Disabled", Kind::Bool),
-        attr("enabled", "Enabled", Kind::Bool),
-        attr("max_file_size", "MaxFileSizeMB", Kind::Int),
-        attr("max_files", "MaxFiles", Kind::Int),
-        attr("on_full", "OnFull", Kind::Word(&["block", "drop"])),
-        attr("on_limit", "OnLimit", Kind::Word(&["block", "drop"])),
-        attr("rate", "Rate", Kind::Text),
+        attr("disabled", "Disabled", ValueKind::Bool),
+        attr("enabled", "Enabled", ValueKind::Bool),
+        attr("max_file_size", "MaxFileSizeMB", ValueKind::Int),
+        attr("max_files", "MaxFiles", ValueKind::Int),
+        attr("on_full", "OnFull", ValueKind::Word(&["block", "drop"])),
+        attr("on_limit", "OnLimit", ValueKind::Word(&["block", "drop"])),
+        attr("rate", "Rate", ValueKind::Text),
     ],
     ..EMPTY
 };

@@ -8,14 +8,14 @@ use crate::value::Value;
 /// Names with values; an inner name hides an outer one. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    innermost: Option<Rc<Named>>,
+    innermost: Option<Rc<Binding>>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct Binding {
     name: String,
     value: Value,
-    outer: Option<Rc<Named>>,
+    outer: Option<Rc<Binding>>,
 }
 
 impl Scope {
@@ -31,7 +31,7 @@ impl Scope {
     /// The same with `name` inside.
     pub(crate) fn with(&self, name: impl Into<String>, value: Value) -> Self {
         Self {
-            innermost: Some(Rc::new(Named {
+            innermost: Some(Rc::new(Binding {
                 name: name.into(),
                 value,
                 outer: self.innermost.as_ref().map(Rc::clone),

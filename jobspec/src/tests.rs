@@ -204,7 +204,7 @@ job "front" {
 }
 "#;
 
-fn given(values: &[&str]) -> Result<serde_json::Value, String> {
+fn parse_with_values(values: &[&str]) -> Result<serde_json::Value, String> {
     let inputs = Inputs {
         env: vec![
             ("NOMAD_VAR_count".to_owned(), "2".to_owned()),
@@ -219,12 +219,12 @@ fn given(values: &[&str]) -> Result<serde_json::Value, String> {
 
 #[test]
 fn variables_and_locals_are_filled_in() {
-    let job = given(&["count=3", "zones=[\"a\", \"b\"]"]).unwrap();
+    let job = parse_with_values(&["count=3", "zones=[\"a\", \"b\"]"]).unwrap();
 
     assert_eq!(job["Name"], "front-web-1");
     assert_eq!(job["Datacenters"], serde_json::json!(["a", "b"]));
     assert_eq!(job["TaskGroups"][0]["Count"], 3);
-    assert_eq!(given(&[]).unwrap()["TaskGroups"][0]["Count"], 2);
+    assert_eq!(parse_with_values(&[]).unwrap()["TaskGroups"][0]["Count"], 2);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_file_of_values_is_stronger_than_the_environment() {
 
 #[test]
 fn wrong_values_are_placed_where_they_were_given() {
-    let wrong = |value: &str| given(&[value]).expect_err("is wrong");
+    let wrong = |value: &str| parse_with_values(&[value]).expect_err("is wrong");
 
     expect!["--var:1:7: `count`: it must be of type number, not the text `many`"]
         .assert_eq(&wrong("count=many"));

@@ -59,7 +59,7 @@ pub enum ReloadError {
 }
 
 /// The state of a file: time, size, number.
-pub type Stamp = Option<(i64, i64, u64, u64)>;
+pub type FileStamp = Option<(i64, i64, u64, u64)>;
 
 /// Where the files are.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct Files {
 }
 
 impl Files {
-    fn stamps(&self) -> Vec<Stamp> {
+    fn stamps(&self) -> Vec<FileStamp> {
         let word = self.role.as_str();
         [
             "ca.pem".to_owned(),
@@ -83,17 +83,17 @@ impl Files {
 
 /// Returns the stamp of the file at `path`.
 #[must_use]
-pub fn stamp(path: &Path) -> Stamp {
+pub fn stamp(path: &Path) -> FileStamp {
     let data = std::fs::metadata(path).ok()?;
     Some((data.mtime(), data.mtime_nsec(), data.size(), data.ino()))
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CertificateState {
     /// `None`: they never change.
     files: Option<Files>,
     /// The files as they were last looked at.
-    looked_at: Mutex<Vec<Stamp>>,
+    looked_at: Mutex<Vec<FileStamp>>,
     current: watch::Sender<Arc<Identity>>,
     asked: Notify,
 }
@@ -101,7 +101,7 @@ struct Shared {
 /// The certificates of this process. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    shared: Arc<Shared>,
+    shared: Arc<CertificateState>,
 }
 
 impl Certificates {
@@ -125,9 +125,9 @@ impl Certificates {
         Ok(Self::new(identity, Some(files), stamps))
     }
 
-    fn new(identity: Identity, files: Option<Files>, stamps: Vec<Stamp>) -> Self {
+    fn new(identity: Identity, files: Option<Files>, stamps: Vec<FileStamp>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CertificateState {
                 files,
                 looked_at: Mutex::new(stamps),
                 current: watch::Sender::new(Arc::new(identity)),
@@ -226,7 +226,7 @@ impl Certificates {
         }
     }
 
-    fn looked_at(&self) -> std::sync::MutexGuard<'_, Vec<Stamp>> {
+    fn looked_at(&self) -> std::sync::MutexGuard<'_, Vec<FileStamp>> {
         // A list of times is whole whatever happened elsewhere.
         self.shared
             .looked_at

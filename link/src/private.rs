@@ -129,7 +129,7 @@ pub fn claim_dir(path: &Path, is_own: impl Fn(&str) -> bool) -> io::Result<bool>
 
 /// A file or directory that other users may read or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exposed {
+pub struct ExposedFile {
     /// Where it is.
     pub path: PathBuf,
     /// Its permissions.
@@ -142,7 +142,7 @@ pub struct Exposed {
 /// # Errors
 ///
 /// The directory cannot be read.
-pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<Exposed>> {
+pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<ExposedFile>> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
     let mut looked_at = 0;
@@ -163,7 +163,7 @@ pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<Exposed>> {
             continue;
         }
         if mode & OTHERS != 0 {
-            found.push(Exposed {
+            found.push(ExposedFile {
                 path: path.clone(),
                 mode,
             });
@@ -246,7 +246,7 @@ mod tests {
 
         let found = exposed(dir.path(), &[]).unwrap();
         let mode = 0o644;
-        assert_eq!(found, [Exposed { path: file, mode }]);
+        assert_eq!(found, [ExposedFile { path: file, mode }]);
         assert_eq!(exposed(dir.path(), &["file"]).unwrap(), []);
     }
 }

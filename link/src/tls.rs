@@ -80,7 +80,7 @@ pub fn is_name(name: &str) -> bool {
 
 /// The subject of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject<'a> {
+pub enum CertificateSubject<'a> {
     /// Any agent of the cluster.
     Agent,
     /// A user of the HTTP API.
@@ -94,7 +94,7 @@ pub enum Subject<'a> {
     },
 }
 
-impl Subject<'_> {
+impl CertificateSubject<'_> {
     /// Returns the role of its holder.
     #[must_use]
     pub fn role(&self) -> Role {
@@ -239,11 +239,15 @@ pub fn ensure_cluster(dir: &Path, cluster: &str, server: &str) -> Result<(), Tls
     }
     create(dir)?;
     let authority = Authority::generate(cluster)?;
-    let server = Subject::Server {
+    let server = CertificateSubject::Server {
         name: server,
         hosts: &[],
     };
-    for subject in [Subject::Agent, Subject::Operator, server] {
+    for subject in [
+        CertificateSubject::Agent,
+        CertificateSubject::Operator,
+        server,
+    ] {
         authority.issue(dir, subject, CERTIFICATE_LIFE)?;
     }
     // Its certificate last: its presence says that the rest is there.
@@ -279,7 +283,7 @@ impl Authority {
         params
             .distinguished_name
             .push(DnType::OrganizationName, cluster);
-        hold(&mut params, AUTHORITY_LIFE);
+        set_validity(&mut params, AUTHORITY_LIFE);
         let certificate = params.self_signed(&key).map_err(generate_error(&name))?;
         Ok(Self {
             cluster: cluster.to_owned(),
@@ -341,7 +345,12 @@ impl Authority {
     /// # Errors
     ///
     /// [`TlsError::ServerName`], [`TlsError::Generate`], [`TlsError::Write`].
-    pub fn issue(&self, dir: &Path, subject: Subject<'_>, life: Duration) -> Result<(), TlsError> {
+    pub fn issue(
+        &self,
+        dir: &Path,
+        subject: CertificateSubject<'_>,
+        life: Duration,
+    ) -> Result<(), TlsError> {
         let name = subject.role().dns_name(&self.cluster);
         let key = KeyPair::generate().map_err(generate_error(&name))?;
         self.issue_with(dir, subject, life, &key)
@@ -355,7 +364,7 @@ impl Authority {
     pub fn issue_for_key(
         &self,
         dir: &Path,
-        subject: Subject<'_>,
+        subject: CertificateSubject<'_>,
         life: Duration,
         key: &Path,
     ) -> Result<(), TlsError> {
@@ -368,14 +377,14 @@ impl Authority {
     fn issue_with(
         &self,
         dir: &Path,
-        subject: Subject<'_>,
+        subject: CertificateSubject<'_>,
         life: Duration,
         key: &KeyPair,
     ) -> Result<(), TlsError> {
         let role = subject.role();
         let name = role.dns_name(&self.cluster);
         let mut names = vec![name.clone()];
-        if let Subject::Server {
+        if let CertificateSubject::Server {
             name: server,
             hosts,
         } = subject
@@ -397,7 +406,7 @@ impl Authority {
             ExtendedKeyUsagePurpose::ClientAuth,
             ExtendedKeyUsagePurpose::ServerAuth,
         ];
-        hold(&mut params, life);
+        set_validity(&mut params, life);
         let leaf = params
             .signed_by(key, &self.issuer)
             .map_err(generate_error(&name))?;
@@ -432,7 +441,7 @@ fn generate_error(name: &str) -> impl FnOnce(rcgen::Error) -> TlsError + use<> {
     move |source| TlsError::Generate { name, source }
 }
 
-fn hold(params: &mut CertificateParams, life: Duration) {
+fn set_validity(params: &mut CertificateParams, life: Duration) {
     let now = SystemTime::now();
     params.not_before = (now - CLOCK_SKEW).into();
     params.not_after = (now + life).into();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use muster_link::certificates::{Certificates, ReloadError};
-use muster_link::tls::{Authority, Identity, Role, Subject, ensure_cluster};
+use muster_link::tls::{Authority, CertificateSubject, Identity, Role, ensure_cluster};
 use muster_link::{endpoint, peer};
 use muster_wire::rpc::ALPN_AGENT;
 use quinn::{Connection, ConnectionError, Endpoint};
@@ -24,9 +24,9 @@ fn cluster() -> TempDir {
 /// Gives the files of `role` in `dir` a new certificate that holds for `life`.
 fn issue(dir: &Path, role: Role, life: Duration) {
     let subject = match role {
-        Role::Agent => Subject::Agent,
-        Role::Operator => Subject::Operator,
-        Role::Server => Subject::Server {
+        Role::Agent => CertificateSubject::Agent,
+        Role::Operator => CertificateSubject::Operator,
+        Role::Server => CertificateSubject::Server {
             name: "s1",
             hosts: &[],
         },
@@ -199,7 +199,7 @@ async fn a_peer_whose_certificate_has_ended_is_told_what_to_do() {
 fn a_certificate_of_another_server_is_refused() {
     let dir = cluster();
     let server = Certificates::load(dir.path(), Role::Server).unwrap();
-    let other = Subject::Server {
+    let other = CertificateSubject::Server {
         name: "s2",
         hosts: &[],
     };

@@ -53,7 +53,7 @@ pub(crate) enum Outcome {
 
 /// A promise and its outcome.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct BudgetResult {
     pub(crate) budget: Budget,
     pub(crate) outcome: Outcome,
     pub(crate) found: String,
@@ -83,13 +83,13 @@ pub(crate) fn judge(
     budgets: &[Budget],
     results: &[(String, Metric)],
     subjects: &[String],
-) -> Vec<Verdict> {
+) -> Vec<BudgetResult> {
     budgets
         .iter()
         .filter(|budget| subjects.is_empty() || subjects.contains(&budget.subject))
         .map(|budget| {
             let (outcome, found) = verdict(budget, results);
-            Verdict {
+            BudgetResult {
                 budget: budget.clone(),
                 outcome,
                 found,

@@ -59,7 +59,7 @@ impl Samples {
 
 /// The same quantity of somebody else, measured in the same run.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Rival {
+pub(crate) struct Baseline {
     /// The name.
     pub(crate) name: String,
     /// Its values, in the order of the rounds.
@@ -76,13 +76,13 @@ pub(crate) struct Metric {
     /// Ours.
     pub(crate) ours: Samples,
     /// The rivals, the first of them being the one that a budget without a name means.
-    pub(crate) rivals: Vec<Rival>,
+    pub(crate) rivals: Vec<Baseline>,
 }
 
 impl Metric {
     /// Ours over a rival's: the median of the rounds' ratios, so that what slows the machine down for
     /// some rounds weighs on both sides alike.
-    pub(crate) fn ratio(&self, rival: &Rival) -> f64 {
+    pub(crate) fn ratio(&self, rival: &Baseline) -> f64 {
         let pairs = self.ours.0.iter().zip(&rival.theirs.0);
         Samples(pairs.map(|(ours, theirs)| ours / theirs).collect()).median()
     }
@@ -107,7 +107,7 @@ impl Tally {
             Some(known) => known.theirs.0.push(value),
             None => {
                 let (name, theirs) = (rival.to_owned(), Samples(vec![value]));
-                rivals.push(Rival { name, theirs });
+                rivals.push(Baseline { name, theirs });
             }
         }
     }

@@ -24,7 +24,7 @@ const COLOURS: [&str; 8] = [
 ];
 
 /// Points of one line: nodes, and nanoseconds a placement.
-type Line = Vec<(f64, f64)>;
+type PlotLine = Vec<(f64, f64)>;
 
 /// Draws what `results` say to `path`.
 pub(crate) fn write(path: &Path, results: &[(String, Metric)]) -> anyhow::Result<()> {
@@ -36,8 +36,8 @@ pub(crate) fn write(path: &Path, results: &[(String, Metric)]) -> anyhow::Result
     Ok(std::fs::write(path, draw(&lines))?)
 }
 
-fn lines(results: &[(String, Metric)]) -> BTreeMap<String, Line> {
-    let mut lines: BTreeMap<String, Line> = BTreeMap::new();
+fn lines(results: &[(String, Metric)]) -> BTreeMap<String, PlotLine> {
+    let mut lines: BTreeMap<String, PlotLine> = BTreeMap::new();
     for (_, metric) in results {
         let Some((what, shape, nodes)) = parts(&metric.name) else {
             continue;
@@ -104,7 +104,7 @@ impl Axis {
     }
 }
 
-fn draw(lines: &BTreeMap<String, Line>) -> String {
+fn draw(lines: &BTreeMap<String, PlotLine>) -> String {
     let points = || lines.values().flatten();
     let across = Axis::over(points().map(|point| point.0), LEFT, RIGHT);
     let up = Axis::over(points().map(|point| point.1), BOTTOM, TOP);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::budget::{Outcome, Verdict};
+use crate::budget::{BudgetResult, Outcome};
 use crate::harness::{Metric, Samples};
 use crate::machine::Machine;
 
@@ -38,7 +38,7 @@ pub(crate) fn print(metrics: &[Metric]) {
 }
 
 /// Prints what became of each promise.
-pub(crate) fn print_verdicts(verdicts: &[Verdict]) {
+pub(crate) fn print_verdicts(verdicts: &[BudgetResult]) {
     println!("budgets");
     for verdict in verdicts {
         let word = match verdict.outcome {
@@ -72,13 +72,13 @@ pub(crate) fn write_json(
     path: &Path,
     machine: &Machine,
     results: &[(String, Metric)],
-    verdicts: &[Verdict],
+    verdicts: &[BudgetResult],
 ) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct Report<'a> {
         machine: &'a Machine,
         results: &'a [(String, Metric)],
-        verdicts: &'a [Verdict],
+        verdicts: &'a [BudgetResult],
     }
     let file = std::fs::File::create(path)?;
     serde_json::to_writer_pretty(

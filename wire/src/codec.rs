@@ -67,16 +67,16 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
 /// As [`encode`]; `bytes` may have a part of the value then.
 pub fn encode_behind<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
     let written =
-        bincode::serde::encode_into_writer(value, Behind(bytes), bincode::config::standard());
+        bincode::serde::encode_into_writer(value, AppendTo(bytes), bincode::config::standard());
     written.map_err(|error| EncodeError {
         what: std::any::type_name::<T>(),
         reason: error.to_string(),
     })
 }
 
-struct Behind<'a>(&'a mut Vec<u8>);
+struct AppendTo<'a>(&'a mut Vec<u8>);
 
-impl bincode::enc::write::Writer for Behind<'_> {
+impl bincode::enc::write::Writer for AppendTo<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
         self.0.extend_from_slice(bytes);
         Ok(())

@@ -8,8 +8,8 @@ use crate::api::job::request::{self, ReadJobError};
 use crate::api::job::{Job, RegisterRequest};
 use crate::limits;
 use crate::rpc::{
-    AgentReply, AgentRequest, DiskPiece, DiskTaken, ExecInput, ExecPiece, FromAgent, LogPiece,
-    LogTaken, NodeReply, NodeRequest, ToAgent,
+    AgentReply, AgentRequest, DiskAck, DiskPiece, ExecInput, ExecPiece, FromAgent, LogAck,
+    LogPiece, NodeReply, NodeRequest, ToAgent,
 };
 use crate::{codec, frame};
 
@@ -22,11 +22,11 @@ const MESSAGES: [fn(&[u8]); 12] = [
     reads_back::<AgentRequest>,
     reads_back::<AgentReply>,
     reads_back::<DiskPiece>,
-    reads_back::<DiskTaken>,
+    reads_back::<DiskAck>,
     reads_back::<ExecInput>,
     reads_back::<ExecPiece>,
     reads_back::<LogPiece>,
-    reads_back::<LogTaken>,
+    reads_back::<LogAck>,
 ];
 
 /// Reads `data` as a byte that names a kind of message, and a stream of frames.

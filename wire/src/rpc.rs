@@ -20,7 +20,7 @@ use muster_domain::node::{NodeCollected, NodeSecret, NodeSpec};
 use serde::{Deserialize, Serialize};
 
 pub use disk::{
-    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskPlace, DiskRequest, DiskSum, DiskTaken,
+    AgentReply, AgentRequest, DiskAck, DiskDir, DiskEntry, DiskPiece, DiskRequest, DiskSum,
     FileMeta,
 };
 pub use exec::{ExecExit, ExecInput, ExecPiece, ExecSession};
@@ -194,7 +194,7 @@ pub enum NodeRequest {
         /// Only verdicts with a greater number.
         after: u64,
     },
-    /// Output of a task, in [`LogPiece`]s. The reader acknowledges with [`LogTaken`] on the same stream the output that
+    /// Output of a task, in [`LogPiece`]s. The reader acknowledges with [`LogAck`] on the same stream the output that
     /// it passed on. So the output on its way to a slow reader is bounded and leaves room for everything else.
     ReadLogs(LogsRequest),
     /// Run a command in a task, with its input and output as streams.
@@ -213,7 +213,7 @@ pub enum NodeRequest {
         /// The allocation.
         alloc_id: AllocId,
     },
-    /// The data of an allocation that has ended, in [`DiskPiece`]s. The reader acknowledges with [`DiskTaken`] on the
+    /// The data of an allocation that has ended, in [`DiskPiece`]s. The reader acknowledges with [`DiskAck`] on the
     /// same stream the data that it unpacked.
     ReadDisk(DiskRequest),
 }
@@ -287,7 +287,7 @@ pub struct LogPiece {
 }
 
 impl LogPiece {
-    /// The size that counts in [`LogTaken`]: its bytes and a flat rate for the rest of the message.
+    /// The size that counts in [`LogAck`]: its bytes and a flat rate for the rest of the message.
     #[must_use]
     pub fn cost(&self) -> u64 {
         const REST_OF_MESSAGE_BYTES: u64 = 128;
@@ -298,7 +298,7 @@ impl LogPiece {
 /// An acknowledgement by the reader of a log: it passed pieces on. It is sent at the latest when they add up to
 /// [`crate::limits::LOG_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogTaken {
+pub struct LogAck {
     /// The sum of their [`LogPiece::cost`].
     pub bytes: u64,
 }

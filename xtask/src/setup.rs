@@ -41,13 +41,13 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    fn includes(self, purpose: Purpose) -> bool {
+    fn includes(self, purpose: PackageUse) -> bool {
         match self {
             Self::Demo => matches!(
                 purpose,
-                Purpose::Compile | Purpose::Allocator | Purpose::Ebpf
+                PackageUse::Compile | PackageUse::Allocator | PackageUse::Ebpf
             ),
-            Self::Ebpf => matches!(purpose, Purpose::Compile | Purpose::Ebpf),
+            Self::Ebpf => matches!(purpose, PackageUse::Compile | PackageUse::Ebpf),
             Self::Tests => true,
         }
     }
@@ -64,7 +64,7 @@ impl Scope {
 
 /// The purpose of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum PackageUse {
     Compile,
     Allocator,
     Ebpf,
@@ -72,7 +72,7 @@ enum Purpose {
     Guest,
 }
 
-impl std::fmt::Display for Purpose {
+impl std::fmt::Display for PackageUse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Compile => "building",
@@ -85,9 +85,9 @@ impl std::fmt::Display for Purpose {
 }
 
 /// Something that is needed, and where Debian has it.
-struct Need {
+struct Requirement {
     name: &'static str,
-    purpose: Purpose,
+    purpose: PackageUse,
     packages: &'static [&'static str],
     present: fn() -> bool,
 }
@@ -96,59 +96,59 @@ const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
-const NEEDS: [Need; 16] = [
-    Need {
+const NEEDS: [Requirement; 16] = [
+    Requirement {
         name: "a C compiler",
-        purpose: Purpose::Compile,
+        purpose: PackageUse::Compile,
         packages: &["gcc", "libc6-dev"],
         present: || has("cc"),
     },
-    Need {
+    Requirement {
         name: "make",
-        purpose: Purpose::Allocator,
+        purpose: PackageUse::Allocator,
         packages: &["make"],
         present: || has("make"),
     },
-    Need {
+    Requirement {
         name: "a compiler for eBPF",
-        purpose: Purpose::Ebpf,
+        purpose: PackageUse::Ebpf,
         packages: &["rustc-web", "cargo-web", "rust-web-src"],
         present: || ebpf::compiler().is_some(),
     },
-    Need {
+    Requirement {
         name: "what bpf-linker is built with",
-        purpose: Purpose::Ebpf,
+        purpose: PackageUse::Ebpf,
         // g++ for the library that LLVM is linked with, not for itself.
         packages: &["llvm-22-dev", "libzstd-dev", "g++"],
         present: || ebpf::linker().is_some() || can_build_linker(),
     },
-    Need {
+    Requirement {
         name: "ip",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &["iproute2"],
         present: || has("ip"),
     },
-    Need {
+    Requirement {
         name: "strace",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &["strace"],
         present: || has("strace"),
     },
-    Need {
+    Requirement {
         name: "nft",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &["nftables"],
         present: || has("nft"),
     },
-    Need {
+    Requirement {
         name: "CNI plugins",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &["containernetworking-plugins", "iptables"],
         present: || Path::new("/usr/lib/cni/bridge").exists() && has("iptables"),
     },
-    Need {
+    Requirement {
         name: "Go and the library of Nomad's plugins",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &[
             "golang-go",
             "golang-github-hashicorp-go-plugin-dev",
@@ -159,45 +159,45 @@ const NEEDS: [Need; 16] = [
         ],
         present: || has("go") && has("protoc") && go_libraries(),
     },
-    Need {
+    Requirement {
         name: "programs that isolated tasks have to run",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &["nodejs", "openjdk-17-jdk-headless"],
         present: || has("node") && has("java"),
     },
-    Need {
+    Requirement {
         name: "what the judges of isolation are made with",
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &judges::PACKAGES,
         present: || judges::present() || judges::can_be_made(),
     },
-    Need {
+    Requirement {
         name: JUDGES,
-        purpose: Purpose::Tests,
+        purpose: PackageUse::Tests,
         packages: &[],
         present: judges::present,
     },
-    Need {
+    Requirement {
         name: "qemu-system-x86_64",
-        purpose: Purpose::Guest,
+        purpose: PackageUse::Guest,
         packages: &["qemu-system-x86"],
         present: || !cfg!(target_arch = "x86_64") || has("qemu-system-x86_64"),
     },
-    Need {
+    Requirement {
         name: "a busybox that needs no library",
-        purpose: Purpose::Guest,
+        purpose: PackageUse::Guest,
         packages: &["busybox-static"],
         present: static_busybox,
     },
-    Need {
+    Requirement {
         name: "stress-ng",
-        purpose: Purpose::Guest,
+        purpose: PackageUse::Guest,
         packages: &["stress-ng"],
         present: || has("stress-ng"),
     },
-    Need {
+    Requirement {
         name: LINKER,
-        purpose: Purpose::Ebpf,
+        purpose: PackageUse::Ebpf,
         packages: &[],
         present: || ebpf::linker().is_some(),
     },
@@ -248,11 +248,11 @@ pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
 pub(crate) fn can_compile() -> bool {
     NEEDS
         .iter()
-        .filter(|need| matches!(need.purpose, Purpose::Compile | Purpose::Allocator))
+        .filter(|need| matches!(need.purpose, PackageUse::Compile | PackageUse::Allocator))
         .all(|need| (need.present)())
 }
 
-fn install(scope: Scope, missing: &[&Need]) -> anyhow::Result<()> {
+fn install(scope: Scope, missing: &[&Requirement]) -> anyhow::Result<()> {
     let mut problems = Vec::new();
     let mut note = |result: anyhow::Result<()>| {
         if let Err(error) = result {
@@ -272,14 +272,14 @@ fn install(scope: Scope, missing: &[&Need]) -> anyhow::Result<()> {
             ))
         });
     }
-    if scope.includes(Purpose::Tests) && !judges::present() && judges::can_be_made() {
+    if scope.includes(PackageUse::Tests) && !judges::present() && judges::can_be_made() {
         note(steps::run("make the judges of isolation", judges::make));
     }
     report(&self::missing(scope), &problems)
 }
 
 /// The needs of `scope` that are not present.
-fn missing(scope: Scope) -> Vec<&'static Need> {
+fn missing(scope: Scope) -> Vec<&'static Requirement> {
     NEEDS
         .iter()
         .filter(|need| scope.includes(need.purpose) && !(need.present)())
@@ -287,7 +287,7 @@ fn missing(scope: Scope) -> Vec<&'static Need> {
 }
 
 /// Says what became of it.
-fn report(missing: &[&Need], problems: &[String]) -> anyhow::Result<()> {
+fn report(missing: &[&Requirement], problems: &[String]) -> anyhow::Result<()> {
     if missing.is_empty() {
         println!("setup: nothing is missing any more");
         return Ok(());
@@ -298,7 +298,7 @@ fn report(missing: &[&Need], problems: &[String]) -> anyhow::Result<()> {
         message.push_str("; ");
         message.push_str(problem);
     }
-    if missing.iter().any(|need| need.purpose == Purpose::Ebpf) {
+    if missing.iter().any(|need| need.purpose == PackageUse::Ebpf) {
         message.push_str(
             "; Muster builds without its eBPF programs, and says so when it runs. \
              Another way to a compiler for them is \
@@ -309,7 +309,7 @@ fn report(missing: &[&Need], problems: &[String]) -> anyhow::Result<()> {
 }
 
 /// Installs the packages of `needs` that Debian has.
-fn install_packages(needs: &[&Need]) -> anyhow::Result<()> {
+fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
     let wanted: BTreeSet<&str> = needs
         .iter()
         .flat_map(|need| need.packages)
@@ -466,7 +466,7 @@ fn confirmed() -> anyhow::Result<bool> {
 }
 
 /// Where a need comes from, for a reader.
-fn source(need: &Need) -> String {
+fn source(need: &Requirement) -> String {
     if need.packages.is_empty() {
         match need.name {
             LINKER => ": built from crates.io",
@@ -534,7 +534,7 @@ mod tests {
     fn what_is_still_missing_is_said_with_the_way_out() {
         let need = NEEDS
             .iter()
-            .find(|need| need.purpose == Purpose::Ebpf)
+            .find(|need| need.purpose == PackageUse::Ebpf)
             .unwrap();
 
         let error = report(&[need], &["no network".to_owned()])

@@ -27,7 +27,7 @@ use crate::{compiler, ebpf, setup, shell, sim, vm};
 use guest::Guest;
 use output::Run;
 use report::{Report, Skip};
-use timing::{Started, Timing};
+use timing::{StepTimer, Timing};
 
 /// A check of the source.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ pub(crate) fn run_gate(
     let folder = shell::target_dir().join("test-report");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
-    let all = Gate {
+    let all = GateRun {
         options,
         lints,
         folder: &folder,
@@ -130,7 +130,7 @@ pub(crate) fn run_gate(
 }
 
 /// A run of the gate: what its threads share.
-struct Gate<'a> {
+struct GateRun<'a> {
     options: &'a Options,
     /// Whether clippy compiles, so that one build gives programs and lints.
     lints: bool,
@@ -139,7 +139,7 @@ struct Gate<'a> {
     timing: Mutex<Timing>,
 }
 
-impl Gate<'_> {
+impl GateRun<'_> {
     fn report(&self) -> std::sync::MutexGuard<'_, Report> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +150,7 @@ impl Gate<'_> {
 
     /// Runs `work` and records its times.
     fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
-        let step = Started::new(name);
+        let step = StepTimer::new(name);
         let result = work();
         self.timing().end(step);
         result

@@ -22,7 +22,7 @@ use muster_domain::one_off;
 use serde::{Deserialize, Serialize};
 
 use crate::health::{Condition, Health, HealthSnapshot};
-use crate::lifecycle::{self, Role, Sibling};
+use crate::lifecycle::{self, GroupTask, Role};
 use crate::limits;
 use crate::task::{
     RemoteTask, StopCause, TaskEffect, TaskInput, TaskPolicy, TaskRunner, TaskSnapshot, shortened,
@@ -100,7 +100,7 @@ pub struct AllocSnapshot {
     /// It is being destroyed.
     pub destroying: bool,
     /// Its stop, if that is under way or was.
-    pub stopping: Option<Stopping>,
+    pub stopping: Option<AllocStop>,
     /// Whether it is healthy.
     pub health: HealthSnapshot,
     /// Its tasks, in the order of the group.
@@ -109,7 +109,7 @@ pub struct AllocSnapshot {
 
 /// The stop of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stopping {
+pub struct AllocStop {
     /// The cause.
     pub cause: StopCause,
     /// The group's delay lasts until then; `None` when it is over.
@@ -161,7 +161,7 @@ pub struct AllocRunner {
     tasks: Vec<TaskRunner>,
     stage: Stage,
     destroy_asked: bool,
-    stopping: Option<Stopping>,
+    stopping: Option<AllocStop>,
     /// From the decision to stop the allocation to the first stop of a task.
     shutdown_delay: Duration,
     health: Health,
@@ -372,7 +372,7 @@ impl AllocRunner {
                     self.stage = Stage::Received;
                 }
             }
-            Event::Told { message } => self.told(&message, now),
+            Event::Told { message } => self.record_event(&message, now),
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {
@@ -573,7 +573,7 @@ impl AllocRunner {
     }
 
     /// How the work of a one-off task ended, once nothing of it runs.
-    fn end(&self) -> Option<Box<one_off::End>> {
+    fn end(&self) -> Option<Box<one_off::WorkEnd>> {
         let mut ends = self.tasks.iter().filter_map(TaskRunner::end);
         let end = ends.next().filter(|_| self.is_terminal())?;
         Some(Box::new(end.clone()))
@@ -621,7 +621,7 @@ impl AllocRunner {
         }
     }
 
-    fn told(&mut self, message: &str, now: Timestamp) {
+    fn record_event(&mut self, message: &str, now: Timestamp) {
         for task in &mut self.tasks {
             if task.state().phase != TaskPhase::Dead {
                 task.handle_told(TaskEventKind::Setup, message, now);
@@ -646,7 +646,7 @@ impl AllocRunner {
         }
     }
 
-    fn siblings(&self) -> Vec<Sibling> {
+    fn siblings(&self) -> Vec<GroupTask> {
         self.tasks.iter().map(TaskRunner::sibling).collect()
     }
 
@@ -655,7 +655,7 @@ impl AllocRunner {
             .is_some_and(|stopping| stopping.cause == cause)
     }
 
-    fn condition(&self, siblings: &[Sibling]) -> Condition {
+    fn condition(&self, siblings: &[GroupTask]) -> Condition {
         if self.is_stopped_by(StopCause::Asked) || self.is_stopped_by(StopCause::Disconnected) {
             Condition::Leaving
         } else {
@@ -680,7 +680,7 @@ impl AllocRunner {
                 task.handle_told(TaskEventKind::Killing, &message, now);
             }
         }
-        self.stopping = Some(Stopping {
+        self.stopping = Some(AllocStop {
             cause,
             kill_at: waits.then(|| now.plus(delay)),
         });
@@ -710,7 +710,7 @@ impl AllocRunner {
             )
             | None => StopCause::DiskExceeded,
         };
-        self.stopping = Some(Stopping {
+        self.stopping = Some(AllocStop {
             cause,
             kill_at: None,
         });
@@ -781,7 +781,7 @@ impl AllocRunner {
     /// Goes on with a stop: tasks without a process at once, then, after the delay, the leader, then the other tasks,
     /// and the sidecars last.
     fn stop_tasks(&mut self, now: Timestamp) {
-        let Some(Stopping { cause, kill_at }) = self.stopping else {
+        let Some(AllocStop { cause, kill_at }) = self.stopping else {
             return;
         };
         // Without a process that ran, there is nothing for those that come last to follow.
@@ -816,7 +816,7 @@ impl AllocRunner {
             }
         }
         self.unsaved |= kill_at.is_some();
-        self.stopping = Some(Stopping {
+        self.stopping = Some(AllocStop {
             cause,
             kill_at: None,
         });

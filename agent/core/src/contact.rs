@@ -19,7 +19,7 @@ use crate::node::Desired;
 
 /// When a leader last heard of the node.
 #[derive(Debug)]
-pub struct Contact {
+pub struct HeartbeatLease {
     last: Timestamp,
     /// When this agent began, if `last` is an earlier one's.
     began: Option<Timestamp>,
@@ -38,7 +38,7 @@ pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
     }
 }
 
-impl Contact {
+impl HeartbeatLease {
     /// The contact of an agent that starts; `earlier` is that of the agent before it in this boot.
     #[must_use]
     pub fn new(now: Timestamp, earlier: Option<Timestamp>) -> Self {
@@ -88,13 +88,13 @@ impl Contact {
     fn turns(&self, desired: &Desired) -> impl Iterator<Item = (Timestamp, AllocId)> {
         desired.dependent().filter_map(|alloc| {
             let alloc_id = alloc.alloc_id;
-            let at = self.turn(alloc_id, self.last.plus(patience(alloc)?));
+            let at = self.stop_time(alloc_id, self.last.plus(patience(alloc)?));
             (!self.stopped.contains(&alloc_id)).then_some((at, alloc_id))
         })
     }
 
     /// When an allocation stops whose patience is over at `due`.
-    fn turn(&self, alloc_id: AllocId, due: Timestamp) -> Timestamp {
+    fn stop_time(&self, alloc_id: AllocId, due: Timestamp) -> Timestamp {
         let first = |from: Timestamp| from.plus(FIRST_CONTACT);
         let at_start = self.began.map(first);
         let at_start = at_start.map(|at| at.min(due.plus(FIRST_CONTACT_LATE_MAX)));
@@ -112,7 +112,7 @@ mod tests {
     use muster_domain::id::LogIndex;
 
     use super::*;
-    use crate::node::News;
+    use crate::node::DesiredUpdate;
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(1_000 * seconds)
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_newer_patience_takes_the_place_of_the_old_one() {
         let mut desired = desired(&[Some(30), None]);
-        let contact = Contact::new(at(0), None);
+        let contact = HeartbeatLease::new(at(0), None);
         let changed = [(id(0), None), (id(1), Some(20))].map(|(alloc_id, seconds)| {
             let mut alloc = desired.get(alloc_id).unwrap().clone();
             alloc.alloc_modify_index = LogIndex(2);
@@ -148,17 +148,17 @@ mod tests {
             alloc
         });
 
-        desired.apply(News {
+        desired.apply(DesiredUpdate {
             index: LogIndex(2),
             allocs: changed.into(),
-            ..News::default()
+            ..DesiredUpdate::default()
         });
 
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(20));
-        desired.apply(News {
+        desired.apply(DesiredUpdate {
             index: LogIndex(3),
             gone: vec![id(1)],
-            ..News::default()
+            ..DesiredUpdate::default()
         });
         assert_eq!(contact.poll_timeout(&desired), None);
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn each_stops_after_its_own_time() {
         let desired = desired(&[Some(60), None, Some(30)]);
-        let mut contact = Contact::new(at(0), None);
+        let mut contact = HeartbeatLease::new(at(0), None);
         contact.handle_heartbeat(at(100));
 
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(130));
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_heartbeat_begins_the_time_anew() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(0), None);
+        let mut contact = HeartbeatLease::new(at(0), None);
 
         contact.handle_heartbeat(at(29));
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn an_older_heartbeat_takes_no_time_back() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(0), None);
+        let mut contact = HeartbeatLease::new(at(0), None);
         contact.handle_heartbeat(at(20));
 
         contact.handle_heartbeat(at(10));
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn an_agent_without_servers_counts_from_its_start() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(5), None);
+        let mut contact = HeartbeatLease::new(at(5), None);
 
         assert_eq!(contact.handle_timeout(&desired, at(35)), [id(0)]);
     }
@@ -213,8 +213,8 @@ mod tests {
     fn an_agent_that_is_started_again_goes_on_counting() {
         let desired = desired(&[Some(30)]);
 
-        let mut second = Contact::new(at(29), Some(at(0)));
-        let mut third = Contact::new(at(33), Some(at(0)));
+        let mut second = HeartbeatLease::new(at(29), Some(at(0)));
+        let mut third = HeartbeatLease::new(at(33), Some(at(0)));
 
         assert_eq!(second.handle_timeout(&desired, at(33)), []);
         assert_eq!(third.poll_timeout(&desired).unwrap().0, at(38));
@@ -226,8 +226,8 @@ mod tests {
     fn a_patience_that_ended_long_ago_is_not_lengthened() {
         let desired = desired(&[Some(30)]);
 
-        let late = Contact::new(at(38), Some(at(0)));
-        let mut too_late = Contact::new(at(41), Some(at(0)));
+        let late = HeartbeatLease::new(at(38), Some(at(0)));
+        let mut too_late = HeartbeatLease::new(at(41), Some(at(0)));
 
         assert_eq!(late.poll_timeout(&desired).unwrap().0, at(40));
         assert_eq!(too_late.handle_timeout(&desired, at(41)), [id(0)]);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_server_that_answers_an_agent_in_time_keeps_everything() {
         let desired = desired(&[Some(30), Some(1)]);
-        let mut contact = Contact::new(at(32), Some(at(0)));
+        let mut contact = HeartbeatLease::new(at(32), Some(at(0)));
 
         contact.handle_heartbeat(at(33));
 
@@ -248,7 +248,7 @@ mod tests {
     /// A file that somebody else wrote must not make a patience longer than it is.
     #[test]
     fn no_contact_is_in_the_future() {
-        let contact = Contact::new(at(5), Some(at(500)));
+        let contact = HeartbeatLease::new(at(5), Some(at(500)));
 
         assert_eq!(
             contact.poll_timeout(&desired(&[Some(30)])).unwrap().0,
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn what_a_server_tells_of_first_is_not_stopped_at_once() {
         let desired = desired(&[Some(30)]);
-        let mut contact = Contact::new(at(300), Some(at(0)));
+        let mut contact = HeartbeatLease::new(at(300), Some(at(0)));
         contact.handle_told(desired.get(id(0)).unwrap(), at(302));
 
         assert_eq!(contact.handle_timeout(&desired, at(302)), []);
@@ -292,6 +292,9 @@ mod tests {
 
         let desired = Desired::restore([stopped]);
 
-        assert_eq!(Contact::new(at(0), None).poll_timeout(&desired), None);
+        assert_eq!(
+            HeartbeatLease::new(at(0), None).poll_timeout(&desired),
+            None
+        );
     }
 }

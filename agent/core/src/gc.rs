@@ -22,7 +22,7 @@ use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 
 pub use muster_domain::node::{GcReason, KeptReason};
 pub use news::GcNews;
-pub use rounds::{Rounds, Seen};
+pub use rounds::{GcReading, Rounds};
 
 /// Thresholds of a node. Names and defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct GcState {
 
 /// A destroy that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Refusal {
+struct DestroyBackoff {
     pause: Duration,
     /// It is not tried before.
     until: Timestamp,
@@ -141,7 +141,7 @@ pub struct Collector {
     removed: BTreeSet<AllocId>,
     /// Allocations that are to be destroyed by request.
     forced: BTreeSet<AllocId>,
-    refused: BTreeMap<AllocId, Refusal>,
+    refused: BTreeMap<AllocId, DestroyBackoff>,
     destroyed: BTreeMap<GcReason, u64>,
     refusals: u64,
     last: Option<(Timestamp, GcReason)>,
@@ -200,7 +200,8 @@ impl Collector {
             .map_or(DESTROY_PAUSE_MIN, |refusal| refusal.pause * 2)
             .min(DESTROY_PAUSE_MAX);
         let until = now.plus(pause);
-        self.refused.insert(alloc_id, Refusal { pause, until });
+        self.refused
+            .insert(alloc_id, DestroyBackoff { pause, until });
     }
 
     /// The node has lost the driver of a task, and that driver did not release its resources. The allocation is

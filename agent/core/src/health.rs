@@ -11,7 +11,7 @@ use muster_domain::id::{DeploymentId, Timestamp};
 use muster_domain::job::{HealthCheck, JobType};
 use serde::{Deserialize, Serialize};
 
-use crate::lifecycle::{Role, Sibling};
+use crate::lifecycle::{GroupTask, Role};
 
 /// By what an allocation is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub enum Condition {
 impl Condition {
     /// The condition of the tasks of an allocation that nobody asked to stop.
     #[must_use]
-    pub fn of(all: &[Sibling]) -> Self {
+    pub fn of(all: &[GroupTask]) -> Self {
         let over = all.iter().all(|task| task.phase == TaskPhase::Dead);
         if over || all.iter().any(|task| task.failed) {
             return Self::Broken;
@@ -90,7 +90,7 @@ impl Condition {
     }
 }
 
-fn is_as_wanted(task: &Sibling) -> bool {
+fn is_as_wanted(task: &GroupTask) -> bool {
     match task.role {
         Role::Prestart => task.phase == TaskPhase::Dead,
         Role::PrestartSidecar | Role::Main | Role::PoststartSidecar => task.running_since.is_some(),

@@ -70,7 +70,7 @@ impl Role {
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own about the task"
 )]
-pub struct Sibling {
+pub struct GroupTask {
     /// When it runs.
     pub role: Role,
     /// Whether the others end with it.
@@ -87,7 +87,7 @@ pub struct Sibling {
     pub running_since: Option<Timestamp>,
 }
 
-impl Sibling {
+impl GroupTask {
     fn is_dead(&self) -> bool {
         self.phase == TaskPhase::Dead
     }
@@ -104,12 +104,12 @@ impl Sibling {
 
 /// Whether a task of this role may have a process.
 #[must_use]
-pub fn may_start(role: Role, all: &[Sibling]) -> bool {
+pub fn may_start(role: Role, all: &[GroupTask]) -> bool {
     let mut main = all.iter().filter(|task| task.role == Role::Main);
     match role {
         Role::Prestart | Role::PrestartSidecar => true,
         // A sidecar that is being restarted takes no main task back.
-        Role::Main => main.any(|task| task.attempted) || all.iter().all(Sibling::lets_main_start),
+        Role::Main => main.any(|task| task.attempted) || all.iter().all(GroupTask::lets_main_start),
         Role::Poststart | Role::PoststartSidecar => main.all(|task| task.started),
         Role::Poststop => all
             .iter()
@@ -119,7 +119,7 @@ pub fn may_start(role: Role, all: &[Sibling]) -> bool {
 
 /// Why everything but what comes last must stop, if it must.
 #[must_use]
-pub fn reason_to_stop(all: &[Sibling]) -> Option<StopCause> {
+pub fn reason_to_stop(all: &[GroupTask]) -> Option<StopCause> {
     let mut before_last = all.iter().filter(|task| task.role != Role::Poststop);
     if before_last.clone().any(|task| task.failed) {
         Some(StopCause::SiblingFailed)

@@ -30,7 +30,7 @@ pub enum Change {
 
 /// A message of the control plane about what it wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct DesiredUpdate {
     /// The state it was made from.
     pub index: LogIndex,
     /// Changed allocations.
@@ -45,7 +45,7 @@ pub struct News {
 
 /// The result of merging a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergeOutcome {
     /// News for the node.
     pub changes: Vec<Change>,
     /// The first set of the session is whole: what it does not name is not wanted.
@@ -56,7 +56,7 @@ pub struct Merged {
 
 /// All allocations of the node at one index, as far as they were told.
 #[derive(Debug, Default)]
-struct Set {
+struct PartialDesiredSet {
     mentioned: BTreeSet<AllocId>,
     /// How many there are, once that was told.
     count: Option<usize>,
@@ -71,7 +71,7 @@ pub struct Desired {
     /// Everything that was wanted up to here is known.
     index: LogIndex,
     /// Sets that are being told, by their index, until the first of the session is whole; `None` after that.
-    sets: Option<BTreeMap<LogIndex, Set>>,
+    sets: Option<BTreeMap<LogIndex, PartialDesiredSet>>,
     /// Destroyed allocations: up to which index they stay away.
     tombstones: BTreeMap<AllocId, LogIndex>,
     tombstone_order: VecDeque<AllocId>,
@@ -110,8 +110,8 @@ impl Desired {
     }
 
     /// Merges a message and says what is new.
-    pub fn apply(&mut self, news: News) -> Merged {
-        let mut merged = Merged::default();
+    pub fn apply(&mut self, news: DesiredUpdate) -> MergeOutcome {
+        let mut merged = MergeOutcome::default();
         if let Some(sets) = &mut self.sets {
             let set = sets.entry(news.index).or_default();
             set.mentioned
@@ -140,7 +140,7 @@ impl Desired {
 
     /// Ends the set at `index` if all of it is there: what it does not name is not wanted. A message that was
     /// overtaken by the end of its set must not be taken for silence.
-    fn end_set(&mut self, index: LogIndex, merged: &mut Merged) {
+    fn end_set(&mut self, index: LogIndex, merged: &mut MergeOutcome) {
         let sets = self.sets.as_ref();
         let Some(set) = sets.and_then(|sets| sets.get(&index)) else {
             return;

@@ -40,7 +40,7 @@ const LAYERS_MAX: usize = 4_000_000;
 
 /// One direction's policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Compiled {
+pub struct CompiledPolicy {
     /// Rules by number, as they are told: name and what they do. The last is the default.
     pub rules: Vec<(String, bool)>,
     /// Intervals of prefixes.
@@ -57,9 +57,9 @@ pub struct Compiled {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TaskPolicies {
     /// The policy for packets that it receives.
-    pub ingress: Compiled,
+    pub ingress: CompiledPolicy,
     /// The policy for packets that it sends.
-    pub egress: Compiled,
+    pub egress: CompiledPolicy,
     /// How fast it may receive.
     pub ingress_rate: Option<BitRate>,
     /// How fast it may send.
@@ -174,7 +174,7 @@ impl<'a> Layers<'a> {
         }
     }
 
-    fn compile(self, direction: &'static str) -> Result<Compiled, PolicyTooLargeError> {
+    fn compile(self, direction: &'static str) -> Result<CompiledPolicy, PolicyTooLargeError> {
         let too_large = PolicyTooLargeError { direction };
         let mut lists = Lists::default();
         let mut layers = 0;
@@ -205,7 +205,7 @@ impl<'a> Layers<'a> {
             .map(|(name, rule)| (name.clone(), allows(rule)))
             .chain([(DEFAULT_RULE.to_owned(), self.default == PolicyAction::Allow)])
             .collect();
-        Ok(Compiled {
+        Ok(CompiledPolicy {
             rules,
             lists: lists.lists,
             v4,

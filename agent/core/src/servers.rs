@@ -17,7 +17,7 @@ use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_
 
 /// The record of one server's failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Trouble {
+struct ServerBackoff {
     /// In a row.
     failures: u32,
     /// Time of the next attempt, at the earliest.
@@ -31,7 +31,7 @@ pub struct Servers<A> {
     configured: Vec<A>,
     /// Named by the control plane.
     learned: Vec<A>,
-    trouble: BTreeMap<A, Trouble>,
+    trouble: BTreeMap<A, ServerBackoff>,
     /// No attempt before: the herd is spread.
     rest: Timestamp,
     seed: u64,
@@ -148,7 +148,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
 
     fn put(&mut self, server: &A, failures: u32, until: Timestamp) {
         self.trouble
-            .insert(server.clone(), Trouble { failures, until });
+            .insert(server.clone(), ServerBackoff { failures, until });
     }
 
     /// Half of `pause` to all of it.

@@ -14,10 +14,10 @@ use std::time::Duration;
 use muster_domain::alloc::{Exit, TaskEvent, TaskEventKind, TaskNetwork, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
 use muster_domain::job::{JobType, RestartPolicy, Task};
-use muster_domain::one_off::End;
+use muster_domain::one_off::WorkEnd;
 use serde::{Deserialize, Serialize};
 
-use crate::lifecycle::{Role, Sibling};
+use crate::lifecycle::{GroupTask, Role};
 use crate::limits;
 pub use remote::RemoteTask;
 use restart::Decision;
@@ -64,7 +64,7 @@ impl TaskPolicy {
 
 /// Where a task is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Life {
+pub enum TaskLifecycle {
     /// It is to be started at `at`.
     Waiting {
         /// The earliest time of the start.
@@ -134,7 +134,7 @@ pub enum TaskInput {
         /// More for the operator, such as the limit of an out-of-memory kill; may be empty.
         detail: String,
         /// How the work of a one-off task ended; `None` of everything else.
-        end: Option<Box<End>>,
+        end: Option<Box<WorkEnd>>,
     },
     /// A recovery found its process running.
     Recovered,
@@ -249,7 +249,7 @@ pub struct TaskSnapshot {
     /// The reported state.
     pub state: TaskState,
     /// Where it was.
-    pub life: Life,
+    pub life: TaskLifecycle,
     /// Starts so far.
     pub attempt: u32,
     /// Restarts counted by the policy.
@@ -259,7 +259,7 @@ pub struct TaskSnapshot {
     /// Start time of its newest process.
     pub running_since: Option<Timestamp>,
     /// How the work of a one-off task ended, once it has.
-    pub end: Option<Box<End>>,
+    pub end: Option<Box<WorkEnd>>,
 }
 
 /// Runs one task.
@@ -267,12 +267,12 @@ pub struct TaskSnapshot {
 pub struct TaskRunner {
     policy: TaskPolicy,
     state: TaskState,
-    life: Life,
+    life: TaskLifecycle,
     attempt: u32,
     tracker: RestartTracker,
     stop: Option<StopCause>,
     running_since: Option<Timestamp>,
-    end: Option<Box<End>>,
+    end: Option<Box<WorkEnd>>,
     /// Saved by itself.
     remote: RemoteTask,
     /// It waits for others of its allocation; follows from their states, and is not saved.
@@ -289,7 +289,7 @@ impl TaskRunner {
         let mut runner = Self {
             policy,
             state: TaskState::pending(name),
-            life: Life::Waiting { at: now },
+            life: TaskLifecycle::Waiting { at: now },
             attempt: 0,
             tracker: RestartTracker::default(),
             stop: None,
@@ -331,13 +331,13 @@ impl TaskRunner {
             changes: 0,
         };
         match life {
-            Life::Waiting { .. } | Life::Dead => {}
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. } => {
-                runner.life = Life::Recovering;
+            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => {}
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. } => {
+                runner.life = TaskLifecycle::Recovering;
                 runner.effects.push_back(TaskEffect::Recover { attempt });
             }
         }
@@ -352,7 +352,7 @@ impl TaskRunner {
         runner.attempt = 1;
         runner.state.phase = TaskPhase::Running;
         runner.state.started_at = Some(now);
-        runner.life = Life::Recovering;
+        runner.life = TaskLifecycle::Recovering;
         runner.effects.push_back(TaskEffect::Recover { attempt: 1 });
         runner
     }
@@ -366,13 +366,13 @@ impl TaskRunner {
     /// task of the handle `leave`.
     pub fn handle_remote(&mut self, take: Option<Vec<u8>>, leave: Option<Vec<u8>>) {
         let is_untouched = match self.life {
-            Life::Waiting { .. } => self.attempt == 0,
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Dead => false,
+            TaskLifecycle::Waiting { .. } => self.attempt == 0,
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Dead => false,
         };
         let before = self.remote.clone();
         if take.is_some() && is_untouched {
@@ -408,18 +408,20 @@ impl TaskRunner {
     /// Does what is due: a start, the signal that asks it to end, or force.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.life {
-            Life::Waiting { at } if at <= now && self.stop.is_none() && !self.held => {
+            TaskLifecycle::Waiting { at } if at <= now && self.stop.is_none() && !self.held => {
                 self.start(now);
             }
-            Life::Closing { kill_at } if kill_at <= now => self.ask_to_stop(now),
-            Life::Stopping { force_at, forced } if force_at <= now => self.force(forced, now),
-            Life::Waiting { .. }
-            | Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Dead => {}
+            TaskLifecycle::Closing { kill_at } if kill_at <= now => self.ask_to_stop(now),
+            TaskLifecycle::Stopping { force_at, forced } if force_at <= now => {
+                self.force(forced, now)
+            }
+            TaskLifecycle::Waiting { .. }
+            | TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Dead => {}
         }
     }
 
@@ -445,7 +447,7 @@ impl TaskRunner {
 
     /// Stops the task for good. Repeating it changes nothing.
     pub fn handle_stop(&mut self, cause: StopCause, now: Timestamp) {
-        if self.stop.is_some() || self.life == Life::Dead {
+        if self.stop.is_some() || self.life == TaskLifecycle::Dead {
             return;
         }
         self.stop = Some(cause);
@@ -454,8 +456,8 @@ impl TaskRunner {
             self.event(kind, message, now);
         }
         match self.life {
-            Life::Waiting { .. } if self.must_be_taken() => self.start(now),
-            Life::Waiting { .. } => {
+            TaskLifecycle::Waiting { .. } if self.must_be_taken() => self.start(now),
+            TaskLifecycle::Waiting { .. } => {
                 self.remote.take = None;
                 self.event(TaskEventKind::Killed, "stopped while no process ran", now);
                 let why = self
@@ -464,18 +466,18 @@ impl TaskRunner {
                 self.die(cause.fails(), &why, now);
             }
             // After a start or recovery, the answer on its way decides what there is to stop.
-            Life::Starting
-            | Life::Recovering
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Dead => {}
-            Life::Running => self.close(now),
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Dead => {}
+            TaskLifecycle::Running => self.close(now),
         }
     }
 
     /// The process ended before its turn in a stop of the allocation. The task is neither started again nor failed.
     pub fn handle_end_during_stop(&mut self, cause: StopCause) {
-        if self.life != Life::Dead && self.stop.is_none() {
+        if self.life != TaskLifecycle::Dead && self.stop.is_none() {
             self.stop = Some(cause);
             self.changes += 1;
         }
@@ -485,16 +487,16 @@ impl TaskRunner {
     /// not touched.
     pub fn handle_unrunnable(&mut self, reason: &str, now: Timestamp) {
         match self.life {
-            Life::Waiting { .. } => {
+            TaskLifecycle::Waiting { .. } => {
                 self.event(TaskEventKind::DriverFailure, reason, now);
                 self.die(true, &not_created(reason), now);
             }
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Dead => {}
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Dead => {}
         }
     }
 
@@ -507,11 +509,14 @@ impl TaskRunner {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         match self.life {
-            Life::Waiting { .. } if self.held => None,
-            Life::Waiting { at } => Some((at, "start the task")),
-            Life::Closing { kill_at } => Some((kill_at, "stop the task")),
-            Life::Stopping { force_at, .. } => Some((force_at, "kill the task")),
-            Life::Starting | Life::Recovering | Life::Running | Life::Dead => None,
+            TaskLifecycle::Waiting { .. } if self.held => None,
+            TaskLifecycle::Waiting { at } => Some((at, "start the task")),
+            TaskLifecycle::Closing { kill_at } => Some((kill_at, "stop the task")),
+            TaskLifecycle::Stopping { force_at, .. } => Some((force_at, "kill the task")),
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Dead => None,
         }
     }
 
@@ -523,7 +528,7 @@ impl TaskRunner {
 
     /// How the work of a one-off task ended, once it has.
     #[must_use]
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&WorkEnd> {
         self.end.as_deref()
     }
 
@@ -535,13 +540,13 @@ impl TaskRunner {
 
     /// Whether it runs on another system, and must be taken over even if it is to stop.
     pub(crate) fn must_be_taken(&self) -> bool {
-        let is_over = self.life == Life::Dead;
+        let is_over = self.life == TaskLifecycle::Dead;
         self.remote.must_be_taken() && !is_over
     }
 
     /// Where it is in its life.
     #[must_use]
-    pub fn life(&self) -> Life {
+    pub fn life(&self) -> TaskLifecycle {
         self.life
     }
 
@@ -549,19 +554,19 @@ impl TaskRunner {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         match self.life {
-            Life::Waiting { .. } | Life::Dead => true,
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. } => false,
+            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => true,
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. } => false,
         }
     }
 
     /// The view that its siblings have of it.
     #[must_use]
-    pub fn sibling(&self) -> Sibling {
-        Sibling {
+    pub fn sibling(&self) -> GroupTask {
+        GroupTask {
             role: self.policy.role,
             leader: self.policy.leader,
             phase: self.state.phase,
@@ -569,7 +574,9 @@ impl TaskRunner {
             attempted: self.attempt > 0,
             started: self.state.started_at.is_some(),
             // Whether a process that is looked for runs still is not known.
-            running_since: self.running_since.filter(|_| self.life != Life::Recovering),
+            running_since: self
+                .running_since
+                .filter(|_| self.life != TaskLifecycle::Recovering),
         }
     }
 
@@ -604,7 +611,7 @@ impl TaskRunner {
             "cgroup, FIFOs and directories are being made",
             now,
         );
-        self.set_life(Life::Starting);
+        self.set_life(TaskLifecycle::Starting);
         let attempt = self.attempt;
         self.effects.push_back(match self.remote.take.clone() {
             Some(handle) => TaskEffect::TakeOver { attempt, handle },
@@ -614,37 +621,37 @@ impl TaskRunner {
 
     fn runs_elsewhere(&mut self, handle: Vec<u8>) {
         match self.life {
-            Life::Starting | Life::Recovering => {
+            TaskLifecycle::Starting | TaskLifecycle::Recovering => {
                 self.remote.running = Some(handle);
                 self.changes += 1;
             }
-            Life::Waiting { .. }
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Dead => {}
+            TaskLifecycle::Waiting { .. }
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Dead => {}
         }
     }
 
     fn reached(&mut self, network: Box<TaskNetwork>) {
         match self.life {
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. } => {
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. } => {
                 if self.state.network.as_ref() != Some(&network) {
                     self.state.network = Some(network);
                     self.changes += 1;
                 }
             }
             // Said too late.
-            Life::Waiting { .. } | Life::Dead => {}
+            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => {}
         }
     }
 
     fn nothing_to_take(&mut self, reason: &str, now: Timestamp) {
-        if self.life != Life::Starting {
+        if self.life != TaskLifecycle::Starting {
             return;
         }
         self.remote.take = None;
@@ -662,13 +669,13 @@ impl TaskRunner {
 
     fn detached(&mut self, note: &str, now: Timestamp) {
         match self.life {
-            Life::Stopping { .. } => {}
-            Life::Waiting { .. }
-            | Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Dead => return,
+            TaskLifecycle::Stopping { .. } => {}
+            TaskLifecycle::Waiting { .. }
+            | TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Dead => return,
         }
         if !note.is_empty() {
             self.event(TaskEventKind::DriverFailure, note, now);
@@ -679,7 +686,7 @@ impl TaskRunner {
     }
 
     fn started(&mut self, note: &str, now: Timestamp) {
-        if self.life != Life::Starting {
+        if self.life != TaskLifecycle::Starting {
             return;
         }
         if !note.is_empty() {
@@ -694,7 +701,7 @@ impl TaskRunner {
     }
 
     fn recovered(&mut self, now: Timestamp) {
-        if self.life != Life::Recovering {
+        if self.life != TaskLifecycle::Recovering {
             return;
         }
         self.event(
@@ -713,14 +720,14 @@ impl TaskRunner {
         self.state.phase = TaskPhase::Running;
         self.state.started_at.get_or_insert(now);
         self.running_since.get_or_insert(now);
-        self.set_life(Life::Running);
+        self.set_life(TaskLifecycle::Running);
         if self.stop.is_some() {
             self.close(now);
         }
     }
 
     fn never_started(&mut self, now: Timestamp) {
-        if self.life != Life::Recovering {
+        if self.life != TaskLifecycle::Recovering {
             return;
         }
         if let Some(cause) = self.stop.filter(|_| !self.remote.must_be_taken()) {
@@ -737,7 +744,7 @@ impl TaskRunner {
             self.state.restarts = self.state.restarts.saturating_sub(1);
         }
         self.attempt = self.attempt.saturating_sub(1);
-        self.set_life(Life::Waiting { at: now });
+        self.set_life(TaskLifecycle::Waiting { at: now });
         if self.stop.is_some() {
             self.start(now);
         } else {
@@ -746,7 +753,7 @@ impl TaskRunner {
     }
 
     fn start_failed(&mut self, reason: &str, retryable: bool, now: Timestamp) {
-        if self.life != Life::Starting {
+        if self.life != TaskLifecycle::Starting {
             return;
         }
         self.event(TaskEventKind::DriverFailure, reason, now);
@@ -765,14 +772,14 @@ impl TaskRunner {
         }
     }
 
-    fn exited(&mut self, exit: Exit, detail: &str, end: Option<Box<End>>, now: Timestamp) {
+    fn exited(&mut self, exit: Exit, detail: &str, end: Option<Box<WorkEnd>>, now: Timestamp) {
         match self.life {
-            Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. }
-            | Life::Recovering
-            | Life::Starting => {}
-            Life::Waiting { .. } | Life::Dead => return,
+            TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. }
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Starting => {}
+            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => return,
         }
         (self.remote.take, self.remote.running) = (None, None);
         // The clock of the report: a process that was found ended did run once.
@@ -784,11 +791,11 @@ impl TaskRunner {
             if self.stop.is_some_and(StopCause::fails) {
                 // How the process took the signal is not why the work failed.
                 let why = self.disk_words().unwrap_or_else(|| message.clone());
-                *end = End {
+                *end = WorkEnd {
                     exit: end.exit,
                     oom: end.oom.take(),
                     usage: std::mem::take(&mut end.usage),
-                    ..End::failure(&why, end.at)
+                    ..WorkEnd::failure(&why, end.at)
                 };
             }
             if self.stop == Some(StopCause::Disconnected) && end.failed {
@@ -808,7 +815,7 @@ impl TaskRunner {
     }
 
     fn lost(&mut self, reason: &str, now: Timestamp) {
-        if self.life == Life::Dead {
+        if self.life == TaskLifecycle::Dead {
             return;
         }
         let exit = Exit {
@@ -822,21 +829,21 @@ impl TaskRunner {
 
     fn stop_failed(&mut self, reason: &str, now: Timestamp) {
         match self.life {
-            Life::Stopping { force_at, forced } => {
+            TaskLifecycle::Stopping { force_at, forced } => {
                 self.event(TaskEventKind::DriverFailure, reason, now);
                 // The task still has its time: it may have got the signal.
                 let earliest = now.plus(self.policy.kill_timeout);
-                self.set_life(Life::Stopping {
+                self.set_life(TaskLifecycle::Stopping {
                     force_at: force_at.min(earliest),
                     forced,
                 });
             }
-            Life::Waiting { .. }
-            | Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Dead => {}
+            TaskLifecycle::Waiting { .. }
+            | TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Dead => {}
         }
     }
 
@@ -850,7 +857,7 @@ impl TaskRunner {
         }
         let message = format!("waiting for the shutdown delay of {delay:?}");
         self.event(TaskEventKind::Killing, &message, now);
-        self.set_life(Life::Closing {
+        self.set_life(TaskLifecycle::Closing {
             kill_at: now.plus(delay),
         });
     }
@@ -875,7 +882,7 @@ impl TaskRunner {
         let message = format!("{name} sent, force after {timeout:?}");
         self.event(TaskEventKind::Killing, &message, now);
         let force_at = now.plus(timeout).plus(limits::STOP_GRACE);
-        self.set_life(Life::Stopping {
+        self.set_life(TaskLifecycle::Stopping {
             force_at,
             forced: false,
         });
@@ -884,7 +891,7 @@ impl TaskRunner {
 
     /// Asks for it once, and again if nobody answered: a task that is another's is never forced.
     fn detach(&mut self, now: Timestamp) {
-        self.set_life(Life::Stopping {
+        self.set_life(TaskLifecycle::Stopping {
             force_at: now.plus(limits::DETACH_INTERVAL),
             forced: false,
         });
@@ -903,7 +910,7 @@ impl TaskRunner {
                 now,
             );
         }
-        self.set_life(Life::Stopping {
+        self.set_life(TaskLifecycle::Stopping {
             force_at: now.plus(limits::FORCE_INTERVAL),
             forced: true,
         });
@@ -928,7 +935,7 @@ impl TaskRunner {
                 );
                 self.state.phase = TaskPhase::Pending;
                 self.running_since = None;
-                self.set_life(Life::Waiting { at });
+                self.set_life(TaskLifecycle::Waiting { at });
                 self.handle_timeout(now);
             }
             Decision::GiveUp { why } => {
@@ -949,24 +956,24 @@ impl TaskRunner {
     /// `reason`.
     fn die(&mut self, failed: bool, reason: &str, now: Timestamp) {
         if self.policy.once && self.end.is_none() {
-            self.end = Some(Box::new(End::failure(reason, now)));
+            self.end = Some(Box::new(WorkEnd::failure(reason, now)));
         }
         self.state.phase = TaskPhase::Dead;
         self.state.failed = failed;
         self.state.finished_at = Some(now);
         self.running_since = None;
-        self.set_life(Life::Dead);
+        self.set_life(TaskLifecycle::Dead);
     }
 
-    fn set_life(&mut self, life: Life) {
+    fn set_life(&mut self, life: TaskLifecycle) {
         match life {
             // In these states its address does not lead to this task any more.
-            Life::Waiting { .. } | Life::Dead => self.state.network = None,
-            Life::Starting
-            | Life::Recovering
-            | Life::Running
-            | Life::Closing { .. }
-            | Life::Stopping { .. } => {}
+            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => self.state.network = None,
+            TaskLifecycle::Starting
+            | TaskLifecycle::Recovering
+            | TaskLifecycle::Running
+            | TaskLifecycle::Closing { .. }
+            | TaskLifecycle::Stopping { .. } => {}
         }
         self.life = life;
         self.changes += 1;
@@ -1000,18 +1007,18 @@ fn not_created(reason: &str) -> String {
 
 /// How work ended of which its process is all that is known.
 #[must_use]
-pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> End {
+pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> WorkEnd {
     let exit_known = (!exit.unknown).then_some(exit);
     if exit.success() {
-        return End {
+        return WorkEnd {
             exit: exit_known,
             at,
-            ..End::default()
+            ..WorkEnd::default()
         };
     }
-    End {
+    WorkEnd {
         exit: exit_known,
-        ..End::failure(message, at)
+        ..WorkEnd::failure(message, at)
     }
 }
 

@@ -44,11 +44,11 @@ fn is_in_the_way(alloc: &DesiredAlloc, other: &DesiredAlloc) -> bool {
 
 /// The allocations that wait, each with those that it waits for.
 #[derive(Debug, Default)]
-pub struct Turns {
+pub struct StartDependencies {
     waiting: BTreeMap<AllocId, BTreeSet<AllocId>>,
 }
 
-impl Turns {
+impl StartDependencies {
     /// An allocation waits for those of `before`, unless there are none.
     pub fn wait(&mut self, alloc_id: AllocId, before: BTreeSet<AllocId>) {
         if !before.is_empty() {

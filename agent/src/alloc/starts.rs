@@ -9,29 +9,29 @@ use muster_domain::alloc::DesiredAlloc;
 
 /// By the task's place in its group; one at most for each task.
 #[derive(Debug, Default)]
-pub(crate) struct Starts {
-    under_way: Vec<(usize, Start)>,
+pub(crate) struct PendingStarts {
+    under_way: Vec<(usize, PendingStart)>,
 }
 
 #[derive(Debug)]
-enum Start {
+enum PendingStart {
     /// As this says.
     Of(Arc<DesiredAlloc>),
     /// The node's rules have changed since.
     Outdated,
 }
 
-impl Starts {
+impl PendingStarts {
     /// A task is started, or looked for, as `desired` says.
     pub(super) fn begin(&mut self, task_at: usize, desired: Arc<DesiredAlloc>) {
         self.take(task_at);
-        self.under_way.push((task_at, Start::Of(desired)));
+        self.under_way.push((task_at, PendingStart::Of(desired)));
     }
 
     /// The node's rules have changed.
     pub(super) fn outdate(&mut self) {
         for (_, start) in &mut self.under_way {
-            *start = Start::Outdated;
+            *start = PendingStart::Outdated;
         }
     }
 
@@ -39,13 +39,13 @@ impl Starts {
     /// asked for once.
     pub(super) fn is_outdated(&mut self, task_at: usize, desired: &DesiredAlloc) -> bool {
         match self.take(task_at) {
-            Some(Start::Of(begun)) => !begun.job.is_same(&desired.job),
-            Some(Start::Outdated) => true,
+            Some(PendingStart::Of(begun)) => !begun.job.is_same(&desired.job),
+            Some(PendingStart::Outdated) => true,
             None => false,
         }
     }
 
-    fn take(&mut self, task_at: usize) -> Option<Start> {
+    fn take(&mut self, task_at: usize) -> Option<PendingStart> {
         let mut starts = self.under_way.iter();
         let at = starts.position(|(of, _)| *of == task_at)?;
         let (_, start) = self.under_way.swap_remove(at);
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_job_that_changes_during_a_start_outdates_it_once() {
         let (old, new) = (desired(1), desired(2));
-        let mut starts = Starts::default();
+        let mut starts = PendingStarts::default();
 
         starts.begin(0, Arc::clone(&old));
         starts.begin(1, Arc::clone(&old));
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_job_that_changed_before_a_start_outdates_nothing() {
         let (old, new) = (desired(1), desired(2));
-        let mut starts = Starts::default();
+        let mut starts = PendingStarts::default();
         starts.begin(0, Arc::clone(&old));
         starts.is_outdated(0, &old);
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn rules_that_change_during_a_start_outdate_it() {
         let job = desired(1);
-        let mut starts = Starts::default();
+        let mut starts = PendingStarts::default();
         starts.begin(0, Arc::clone(&job));
 
         starts.outdate();

@@ -107,7 +107,7 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
 /// The name under which we know the program.
 fn our_name(program: &ProgramInfo) -> Option<&'static str> {
     let found = program.name_as_str()?;
-    names().find(|name| kept(name) == found)
+    names().find(|name| kernel_name(name) == found)
 }
 
 fn names() -> impl Iterator<Item = &'static str> {
@@ -115,7 +115,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The part of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, an end included).
-fn kept(name: &str) -> &str {
+fn kernel_name(name: &str) -> &str {
     name.get(..15).unwrap_or(name)
 }
 
@@ -233,7 +233,7 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
 
         for name in names() {
-            assert!(seen.insert(kept(name)), "{name}");
+            assert!(seen.insert(kernel_name(name)), "{name}");
         }
     }
 

@@ -42,7 +42,7 @@ const TRACEPOINTS: [(&str, &str); 5] = [
 
 /// A program on the tracepoint of its name that counts a part of the rest; without it that part is absent.
 #[derive(Clone, Copy)]
-struct Part {
+struct OptionalProgram {
     program: &'static str,
     /// The name of the part that it counts.
     part: &'static str,
@@ -52,26 +52,26 @@ struct Part {
     lack: &'static str,
 }
 
-const PARTS: [Part; 4] = [
-    Part {
+const PARTS: [OptionalProgram; 4] = [
+    OptionalProgram {
         program: "inet_sock_set_state",
         part: "connections",
         can: sockets_name_cgroups,
         lack: NO_SOCKETS,
     },
-    Part {
+    OptionalProgram {
         program: "tcp_retransmit_skb",
         part: "tcp_retransmits",
         can: sockets_name_cgroups,
         lack: NO_SOCKETS,
     },
-    Part {
+    OptionalProgram {
         program: "block_rq_issue",
         part: "block",
         can: |facts| facts.request_bio != 0,
         lack: NO_REQUESTS,
     },
-    Part {
+    OptionalProgram {
         program: "block_rq_complete",
         part: "block",
         can: |facts| facts.request_bio != 0,
@@ -107,12 +107,12 @@ pub(super) const CHARGE_RUNNING: &str = "charge_running";
 /// The program that walks over groups when the agent asks.
 pub(super) const WALK_GROUPS: &str = "walk_groups";
 
-/// The name of waiting for a CPU in [`Absent`].
+/// The name of waiting for a CPU in [`MissingParts`].
 pub(super) const RUN_DELAY: &str = "run_delay";
 
 /// The parts that this load cannot count, each with the reason. The reasons are kept beside the programs, as links that
 /// lead nowhere, for the agents that adopt them.
-pub(super) type Absent = BTreeMap<&'static str, String>;
+pub(super) type MissingParts = BTreeMap<&'static str, String>;
 
 /// Why the programs could not be loaded.
 #[derive(Debug, Error)]
@@ -264,7 +264,7 @@ fn pin_classifier(
 }
 
 /// The parts that the load in `programs` cannot count.
-pub(super) fn absent(programs: &Path) -> Absent {
+pub(super) fn absent(programs: &Path) -> MissingParts {
     let parts = PARTS.iter().map(|part| (part.program, part.part));
     let parts = parts.chain([(RUN_DELAY, RUN_DELAY)]);
     let reasons = parts.filter_map(|(pin, part)| {
@@ -278,12 +278,12 @@ pub(super) fn absent(programs: &Path) -> Absent {
 /// Attaches a program that only counts, or keeps in its place why it does not.
 fn load_part(
     ebpf: &mut Ebpf,
-    part: Part,
+    part: OptionalProgram,
     facts: &Facts,
     btf: &Btf,
     programs: &Path,
 ) -> Result<(), LoadProgramsError> {
-    let Part {
+    let OptionalProgram {
         program, can, lack, ..
     } = part;
     let attached = if can(facts) {
@@ -342,7 +342,7 @@ fn attach_packets(
     let link = program
         .attach(cgroup, direction, CgroupAttachMode::Single)
         .and_then(|id| program.take_link(id));
-    held(name, link)
+    pinnable_link(name, link)
 }
 
 fn attach_call(
@@ -355,11 +355,11 @@ fn attach_call(
     let link = program
         .attach(cgroup, CgroupAttachMode::Single)
         .and_then(|id| program.take_link(id));
-    held(name, link)
+    pinnable_link(name, link)
 }
 
 /// The link by which a program is attached, as one that can be pinned.
-fn held<L>(
+fn pinnable_link<L>(
     program: &'static str,
     link: Result<L, ProgramError>,
 ) -> Result<FdLink, LoadProgramsError>

@@ -21,7 +21,7 @@ use std::{
 };
 
 use aya::maps::{Map, MapData, RingBuf};
-use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
+use muster_agent_core::policy::{CompiledPolicy, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
 use muster_domain::job::BitRate;
 use muster_ebpf_common::{
     CgroupId, Plain,
@@ -43,14 +43,14 @@ use crate::bpf::{
     open_map,
 };
 
-use counts::{Carried, Past, name_hash};
-use kept::{Earlier, Kept};
+use counts::{CarriedOverCounters, PolicyHistory, name_hash};
+use kept::{PersistedCounters, PreviousGeneration};
 
 pub use counts::RuleCount;
 
 /// Why a task has no policy, and must not start.
 #[derive(Debug, Error)]
-pub enum FenceError {
+pub enum LoadPolicyError {
     /// All policies of the node together have too many rules.
     #[error(
         "load the task's network policy: the policies of this node's tasks need more than the {INTERVALS_MAX} \
@@ -77,13 +77,13 @@ pub(super) struct Policy {
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
     rates: PinnedMap<CgroupId, Rates>,
-    kept: Kept,
+    kept: PersistedCounters,
     /// At [`CHANGES`], how often the policies of a task were changed.
     active: PinnedMap<u32, u64>,
     /// A change of a policy holds this lock from its beginning to its end.
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<PolicyTable>,
     /// Taken after the other, and for moments.
-    known: Mutex<Known>,
+    known: Mutex<PolicyIndex>,
 }
 
 /// See [`Policy::active`].
@@ -91,23 +91,23 @@ const CHANGES: u32 = 1;
 
 /// The content of the maps.
 #[derive(Debug, Default)]
-struct Loaded {
+struct PolicyTable {
     /// The number that was given last.
     last: u32,
     /// Policies by what they say.
-    numbers: HashMap<Arc<Compiled>, u32>,
-    policies: BTreeMap<u32, Entry>,
+    numbers: HashMap<Arc<CompiledPolicy>, u32>,
+    policies: BTreeMap<u32, SharedRules>,
     /// Policies that nobody has, which programs may still be reading; the oldest first.
-    retired: VecDeque<(Instant, u32, Entry)>,
-    room: Room,
+    retired: VecDeque<(Instant, u32, SharedRules)>,
+    room: IntervalAllocator,
     /// The state of the agent before, as far as this one has not taken it over.
-    earlier: Earlier,
+    earlier: PreviousGeneration,
 }
 
 /// The state that readers use.
 #[derive(Debug, Default)]
-struct Known {
-    tasks: BTreeMap<CgroupId, Arc<Fenced>>,
+struct PolicyIndex {
+    tasks: BTreeMap<CgroupId, Arc<TaskPolicyState>>,
     /// The policies by number, those that programs may still be reading included.
     rules: BTreeMap<u32, Arc<Rules>>,
     /// The task whose policies are being changed.
@@ -115,7 +115,7 @@ struct Known {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SharedRules {
     rules: Arc<Rules>,
     ranges: Vec<(u32, u32)>,
     tasks: u32,
@@ -124,12 +124,12 @@ struct Entry {
 /// A policy, and what its rules' names are known by.
 #[derive(Debug)]
 struct Rules {
-    compiled: Arc<Compiled>,
+    compiled: Arc<CompiledPolicy>,
     names: Vec<u64>,
 }
 
 impl Rules {
-    fn of(compiled: Compiled) -> Self {
+    fn of(compiled: CompiledPolicy) -> Self {
         let names = compiled.rules.iter().map(|(name, _)| name_hash(name));
         Self {
             names: names.collect(),
@@ -140,17 +140,17 @@ impl Rules {
 
 /// The policies of a task, ingress and egress, and the rest of its fence.
 #[derive(Debug)]
-struct Fenced {
+struct TaskPolicyState {
     numbers: [u32; 2],
     rules: [Arc<Rules>; 2],
     ports: BTreeSet<u16>,
-    carried: Carried,
+    carried: CarriedOverCounters,
 }
 
-impl Fenced {
-    fn past(&self) -> Past<'_> {
+impl TaskPolicyState {
+    fn past(&self) -> PolicyHistory<'_> {
         let [ingress, egress] = &self.rules;
-        Past {
+        PolicyHistory {
             numbers: self.numbers,
             names: [&ingress.names, &egress.names],
             carried: &self.carried,
@@ -168,7 +168,7 @@ impl Policy {
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
             rates: PinnedMap::shared(open_map(maps, "RATES")?),
-            kept: Kept::open(maps)?,
+            kept: PersistedCounters::open(maps)?,
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
             known: Mutex::default(),
@@ -186,10 +186,10 @@ impl Policy {
     }
 
     /// Learns which intervals are in use, of whomever.
-    fn find_room(&self, loaded: &mut Loaded) -> io::Result<()> {
+    fn find_room(&self, loaded: &mut PolicyTable) -> io::Result<()> {
         let leaves = [leaves_of(&self.leaves4)?, leaves_of(&self.leaves6)?];
         let ranges = leaves.iter().flatten().map(|leaf| (leaf.first, leaf.count));
-        loaded.room = Room::without(ranges);
+        loaded.room = IntervalAllocator::without(ranges);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Policy {
         ports: &BTreeSet<u16>,
         behind_door: bool,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> Result<(), FenceError> {
+    ) -> Result<(), LoadPolicyError> {
         let mut loaded = self.locked();
         let left = first(self.fence.lookup(task)?).map(|fence| [fence.ingress, fence.egress]);
         let (ingress, ingress_rules) = self.load(&mut loaded, &policies.ingress)?;
@@ -257,7 +257,7 @@ impl Policy {
         };
         let numbers = [ingress, egress];
         let (before, _) = self.fenced(task);
-        let flag = |policy: &Compiled, flag: u64| if policy.open { flag } else { 0 };
+        let flag = |policy: &CompiledPolicy, flag: u64| if policy.open { flag } else { 0 };
         let fence = Fence {
             task,
             ingress,
@@ -268,11 +268,11 @@ impl Policy {
                 | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
                 | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
-        let mut fenced = Fenced {
+        let mut fenced = TaskPolicyState {
             numbers,
             rules: [ingress_rules, egress_rules],
             ports: ports.clone(),
-            carried: Carried::new(),
+            carried: CarriedOverCounters::new(),
         };
         let past = match (&before, left) {
             (Some(before), _) => Some(before.past()),
@@ -291,7 +291,7 @@ impl Policy {
                 // Counts from here until the fence is changed may be lost.
                 let changed = changed.as_ref();
                 floor = changed.map(|past| self.floor(task, past, &traffic));
-                self.set_fence(task, fence)
+                self.write_policy_ref(task, fence)
             });
         if let Err(error) = made {
             release(&mut loaded, ingress);
@@ -339,7 +339,7 @@ impl Policy {
     }
 
     /// Sets the fence, and has verdicts forgotten that were made with another one.
-    fn set_fence(&self, task: CgroupId, fence: Fence) -> io::Result<()> {
+    fn write_policy_ref(&self, task: CgroupId, fence: Fence) -> io::Result<()> {
         let before = first(self.fence.lookup(task)?);
         self.fence.set_all(task, fence)?;
         if before.is_none_or(|before| before == fence) {
@@ -429,9 +429,9 @@ impl Policy {
     /// The number of `compiled`, written if it is not there, and its rules.
     fn load(
         &self,
-        loaded: &mut Loaded,
-        compiled: &Compiled,
-    ) -> Result<(u32, Arc<Rules>), FenceError> {
+        loaded: &mut PolicyTable,
+        compiled: &CompiledPolicy,
+    ) -> Result<(u32, Arc<Rules>), LoadPolicyError> {
         if let Some(number) = loaded.numbers.get(compiled).copied()
             && let Some(entry) = loaded.policies.get_mut(&number)
         {
@@ -444,7 +444,7 @@ impl Policy {
             let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
             let Some(first) = self.take_room(loaded, count) else {
                 loaded.room.put_all(&ranges);
-                return Err(FenceError::Full);
+                return Err(LoadPolicyError::Full);
             };
             ranges.push((first, count));
         }
@@ -459,7 +459,7 @@ impl Policy {
         let rules = Arc::new(Rules::of(compiled.clone()));
         self.kept.name(number, &rules.names);
         loaded.numbers.insert(Arc::clone(&rules.compiled), number);
-        let entry = Entry {
+        let entry = SharedRules {
             rules: Arc::clone(&rules),
             ranges,
             tasks: 1,
@@ -470,7 +470,7 @@ impl Policy {
     }
 
     /// Where room is lacking only because policies that nobody has are not forgotten yet, waits for that.
-    fn take_room(&self, loaded: &mut Loaded, count: u32) -> Option<u32> {
+    fn take_room(&self, loaded: &mut PolicyTable, count: u32) -> Option<u32> {
         loop {
             if let Some(first) = loaded.room.take(count) {
                 return Some(first);
@@ -481,7 +481,12 @@ impl Policy {
         }
     }
 
-    fn write(&self, policy: u32, compiled: &Compiled, ranges: &[(u32, u32)]) -> io::Result<()> {
+    fn write(
+        &self,
+        policy: u32,
+        compiled: &CompiledPolicy,
+        ranges: &[(u32, u32)],
+    ) -> io::Result<()> {
         let lists = ranges.iter().zip(&compiled.lists);
         let intervals = lists.flat_map(|((first, _), list)| (*first..).zip(list.iter().copied()));
         let intervals: Vec<_> = intervals.collect();
@@ -510,7 +515,7 @@ impl Policy {
     }
 
     /// Removes what of a policy is there. What cannot be removed is only room that is lost.
-    fn unwrite(&self, policy: u32, compiled: &Compiled) {
+    fn unwrite(&self, policy: u32, compiled: &CompiledPolicy) {
         let nets = widest_first(compiled.v4.keys(), |net| net.prefix_len().into());
         let removed4 = nets.map(|net| self.leaves4.remove(key4(policy, *net)));
         let nets = widest_first(compiled.v6.keys(), |net| net.prefix_len().into());
@@ -525,7 +530,7 @@ impl Policy {
         self.take_back(&mut self.locked(), Instant::now());
     }
 
-    fn take_back(&self, loaded: &mut Loaded, now: Instant) {
+    fn take_back(&self, loaded: &mut PolicyTable, now: Instant) {
         while let Some((since, ..)) = loaded.retired.front()
             && now.duration_since(*since) >= QUARANTINE
             && let Some((_, number, entry)) = loaded.retired.pop_front()
@@ -537,34 +542,34 @@ impl Policy {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Loaded> {
+    fn locked(&self) -> MutexGuard<'_, PolicyTable> {
         // A panic elsewhere leaves at most room that is lost.
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, PolicyIndex> {
         // Nothing that can panic runs between two of its changes that belong together.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The fence of the task, and whether that is being changed.
-    fn fenced(&self, task: CgroupId) -> (Option<Arc<Fenced>>, bool) {
+    fn fenced(&self, task: CgroupId) -> (Option<Arc<TaskPolicyState>>, bool) {
         let known = self.known();
         let fenced = known.tasks.get(&task).map(Arc::clone);
         (fenced, known.changing == Some(task))
     }
 
     /// Tells readers that the task's policies are being changed, until it is dropped.
-    fn changing(&self, task: CgroupId) -> Changing<'_> {
+    fn changing(&self, task: CgroupId) -> PolicyChangeGuard<'_> {
         self.known().changing = Some(task);
-        Changing(self)
+        PolicyChangeGuard(self)
     }
 }
 
 /// See [`Policy::changing`].
-struct Changing<'a>(&'a Policy);
+struct PolicyChangeGuard<'a>(&'a Policy);
 
-impl Drop for Changing<'_> {
+impl Drop for PolicyChangeGuard<'_> {
     fn drop(&mut self) {
         self.0.known().changing = None;
     }
@@ -578,7 +583,7 @@ pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
 }
 
 /// One task fewer has the policy `number`.
-fn release(loaded: &mut Loaded, number: u32) {
+fn release(loaded: &mut PolicyTable, number: u32) {
     let Some(entry) = loaded.policies.get_mut(&number) else {
         return;
     };
@@ -593,10 +598,10 @@ fn release(loaded: &mut Loaded, number: u32) {
     loaded.retired.push_back((Instant::now(), number, entry));
 }
 
-fn no_room(error: io::Error) -> FenceError {
+fn no_room(error: io::Error) -> LoadPolicyError {
     match error.raw_os_error() {
-        Some(libc::E2BIG | libc::ENOSPC) => FenceError::TooMany,
-        _ => FenceError::Kernel(error),
+        Some(libc::E2BIG | libc::ENOSPC) => LoadPolicyError::TooMany,
+        _ => LoadPolicyError::Kernel(error),
     }
 }
 
@@ -660,12 +665,12 @@ fn first<V: Copy>(values: Option<Vec<V>>) -> Option<V> {
 
 /// The free intervals: first fit.
 #[derive(Debug)]
-struct Room {
+struct IntervalAllocator {
     /// Free ranges: first and length.
     free: BTreeMap<u32, u32>,
 }
 
-impl Default for Room {
+impl Default for IntervalAllocator {
     fn default() -> Self {
         Self {
             free: BTreeMap::from([(0, INTERVALS_MAX)]),
@@ -673,7 +678,7 @@ impl Default for Room {
     }
 }
 
-impl Room {
+impl IntervalAllocator {
     fn without(used: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut room = Self::default();
         used.for_each(|range| room.take_out(range));
@@ -733,7 +738,7 @@ mod tests {
 
     #[test]
     fn room_is_used_again_and_grows_together() {
-        let mut room = Room::default();
+        let mut room = IntervalAllocator::default();
         let first = room.take(10).unwrap();
         let second = room.take(20).unwrap();
         let third = room.take(5).unwrap();
@@ -778,7 +783,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_agent_used_is_not_free() {
-        let room = Room::without([(5, 5), (20, 1), (5, 5)].into_iter());
+        let room = IntervalAllocator::without([(5, 5), (20, 1), (5, 5)].into_iter());
 
         let expected = BTreeMap::from([(0, 5), (10, 10), (21, INTERVALS_MAX - 21)]);
         assert_eq!(room.free, expected);

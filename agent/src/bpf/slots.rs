@@ -24,12 +24,12 @@ const REGISTRATIONS: u32 = 2;
 pub(super) struct Slots {
     numbers: PinnedMap<CgroupId, u64>,
     active: PinnedMap<u32, u64>,
-    book: Mutex<Book>,
+    book: Mutex<SlotTable>,
 }
 
 /// The owners of slots, as far as this agent gave them or found them given. Reading the map of them instead would cost
 /// one more look-up for every task in each collection.
-pub(super) type Given = HashMap<CgroupId, u32, IdHash>;
+pub(super) type SlotOwners = HashMap<CgroupId, u32, IdHash>;
 
 impl Slots {
     pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
@@ -42,7 +42,7 @@ impl Slots {
 
     /// Learns which slots an earlier agent gave.
     pub(super) fn take_up(&self) -> io::Result<()> {
-        let given: Given = self.all()?.into_iter().collect();
+        let given: SlotOwners = self.all()?.into_iter().collect();
         let taken: BTreeSet<u32> = given.values().copied().collect();
         let mut book = self.locked();
         book.free.retain(|slot| !taken.contains(slot));
@@ -66,7 +66,7 @@ impl Slots {
     }
 
     /// Lends the slots that are given, and says how many slots, from the first on, they are among.
-    pub(super) fn with_given<T>(&self, use_them: impl FnOnce(&Given, usize) -> T) -> T {
+    pub(super) fn with_given<T>(&self, use_them: impl FnOnce(&SlotOwners, usize) -> T) -> T {
         let book = self.locked();
         use_them(&book.given, among(book.given.values()))
     }
@@ -102,7 +102,7 @@ impl Slots {
         self.active.set_all(REGISTRATIONS, next)
     }
 
-    fn locked(&self) -> MutexGuard<'_, Book> {
+    fn locked(&self) -> MutexGuard<'_, SlotTable> {
         // A panic elsewhere leaves at most a slot that nobody has.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,25 +115,25 @@ pub(super) fn among<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
 
 /// The owners of the slots, and the slots without an owner.
 #[derive(Debug)]
-struct Book {
-    given: Given,
+struct SlotTable {
+    given: SlotOwners,
     /// Slots without an owner.
     free: BTreeSet<u32>,
     /// Slots without an owner in which programs may still be counting, each with the time of its release.
     retired: VecDeque<(Instant, u32)>,
 }
 
-impl Default for Book {
+impl Default for SlotTable {
     fn default() -> Self {
         Self {
-            given: Given::default(),
+            given: SlotOwners::default(),
             free: (0..SLOTS_MAX).collect(),
             retired: VecDeque::new(),
         }
     }
 }
 
-impl Book {
+impl SlotTable {
     /// The first one: all that are used are read at each collection, and those between them.
     fn take(&mut self, now: Instant) -> Option<u32> {
         while let Some((since, slot)) = self.retired.front().copied() {
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_given_back_waits() {
-        let mut book = Book::default();
+        let mut book = SlotTable::default();
         let now = Instant::now();
         assert_eq!(book.take(now), Some(0));
         assert_eq!(book.take(now), Some(1));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn slots_come_to_an_end() {
-        let mut book = Book::default();
+        let mut book = SlotTable::default();
         let now = Instant::now();
 
         let taken = std::iter::from_fn(|| book.take(now)).count();

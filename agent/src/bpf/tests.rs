@@ -71,7 +71,7 @@ fn what_two_loads_see_of_a_process_is_counted_once() {
         return;
     };
     let bpf = node.open();
-    Bpf::attach_twin(&node.config()).unwrap();
+    Bpf::attach_second_load(&node.config()).unwrap();
 
     node.start("spawn 100");
     node.wait();

@@ -23,7 +23,7 @@ use crate::bpf::{Bpf, OpenBpfError, policy::open_ring};
 
 /// One packet, or attempt to connect, that was judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToldVerdict {
+pub struct PacketVerdict {
     /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// The task.
@@ -83,7 +83,7 @@ impl Verdicts {
     /// # Errors
     ///
     /// The error of the kernel on the wait.
-    pub async fn next(&mut self, bpf: &Bpf, mut each: impl FnMut(ToldVerdict)) -> io::Result<()> {
+    pub async fn next(&mut self, bpf: &Bpf, mut each: impl FnMut(PacketVerdict)) -> io::Result<()> {
         let mut ready = self.ring.readable_mut().await?;
         while let Some(item) = ready.get_inner_mut().0.next() {
             if let Some(event) = read(&item) {
@@ -117,9 +117,9 @@ fn read(bytes: &[u8]) -> Option<VerdictEvent> {
 }
 
 impl Bpf {
-    fn told(&self, event: &VerdictEvent) -> ToldVerdict {
+    fn told(&self, event: &VerdictEvent) -> PacketVerdict {
         let verdict = Verdict(event.verdict);
-        ToldVerdict {
+        PacketVerdict {
             at_ns: event.at_ns,
             task: event.task,
             direction: if event.direction == Direction::Egress as u8 {

@@ -15,13 +15,13 @@ use netlink_packet_route::address::AddressScope;
 use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
-use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
-use super::workshop::{self, Made, Order, door_mac, inside_mac};
+use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
+use super::workshop::{self, AllocNetns, NetnsRequest, door_mac, inside_mac};
 use super::{DEFAULT_SUBNET, NodeNetwork};
 use crate::bpf::{Bpf, BpfConfig};
 
 /// The error of a measurement.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type BenchmarkError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The machine's port that leads to the first network; the next to the next.
 const FIRST_PORT: u16 = 20_000;
@@ -30,16 +30,16 @@ const FIRST_PORT: u16 = 20_000;
 #[derive(Debug)]
 pub struct Networks {
     bpf: Bpf,
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<NetnsRequest>,
     node: NodeNetwork,
-    made: Vec<Made>,
-    bare: Vec<Bare>,
+    made: Vec<AllocNetns>,
+    bare: Vec<BaselineNetwork>,
     netlink: Netlink,
 }
 
 /// A network as a plain loop makes it.
 #[derive(Debug)]
-struct Bare {
+struct BaselineNetwork {
     door: u32,
     _namespace: std::fs::File,
 }
@@ -50,7 +50,7 @@ impl Networks {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn open(config: &BpfConfig) -> Result<Self, Failed> {
+    pub fn open(config: &BpfConfig) -> Result<Self, BenchmarkError> {
         let bpf = Bpf::open(config)?;
         let node_id = muster_domain::id::NodeId(*uuid::Uuid::new_v4().as_bytes());
         let node = NodeNetwork::new(node_id, DEFAULT_SUBNET);
@@ -75,12 +75,12 @@ impl Networks {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn make(&mut self) -> Result<(), Failed> {
+    pub fn make(&mut self) -> Result<(), BenchmarkError> {
         let number = self.made.len();
         let (done, made) = oneshot::channel();
         let name = format!("mu-{number:012x}");
         let alias = "measurement".to_owned();
-        self.orders.blocking_send(Order::Make {
+        self.orders.blocking_send(NetnsRequest::Make {
             name,
             alias,
             namespace: None,
@@ -115,7 +115,7 @@ impl Networks {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn make_bare(&mut self) -> Result<(), Failed> {
+    pub fn make_bare(&mut self) -> Result<(), BenchmarkError> {
         let number = u32::try_from(self.bare.len())?;
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 27, 0, 2)) + number);
         let home = std::fs::File::open("/proc/thread-self/ns/net")?;
@@ -124,7 +124,7 @@ impl Networks {
         let mut inside = Netlink::open()?;
         setns(home.as_fd(), CloneFlags::CLONE_NEWNET)?;
         let name = format!("bare{number:x}");
-        self.netlink.make_pair(&Pair {
+        self.netlink.make_pair(&VethPair {
             door: &name,
             door_mac: door_mac(address),
             inside: "eth0",
@@ -153,7 +153,7 @@ impl Networks {
             self.netlink
                 .attach(door, place, self.node.handle, program)?;
         }
-        self.bare.push(Bare {
+        self.bare.push(BaselineNetwork {
             door,
             _namespace: namespace,
         });
@@ -165,7 +165,7 @@ impl Networks {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn remove_bare(&mut self) -> Result<(), Failed> {
+    pub fn remove_bare(&mut self) -> Result<(), BenchmarkError> {
         for bare in self.bare.drain(..) {
             self.netlink.remove_device(bare.door)?;
         }
@@ -177,7 +177,7 @@ impl Networks {
     /// # Errors
     ///
     /// If there is no room.
-    pub fn fence(&self, group: &TaskGroup, task: u64, rules: u32) -> Result<(), Failed> {
+    pub fn fence(&self, group: &TaskGroup, task: u64, rules: u32) -> Result<(), BenchmarkError> {
         let rule = |number: u32| {
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number * 256);
             let port = u16::try_from(1 + (task + u64::from(number)) % 60_000).unwrap_or(1);
@@ -215,7 +215,7 @@ impl Networks {
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn forget(&self, task: u64) -> Result<(), Failed> {
+    pub fn forget(&self, task: u64) -> Result<(), BenchmarkError> {
         Ok(self.bpf.forget(task)?)
     }
 }
@@ -224,7 +224,7 @@ impl Drop for Networks {
     fn drop(&mut self) {
         for made in self.made.drain(..) {
             let (done, removed) = oneshot::channel();
-            let order = Order::Remove {
+            let order = NetnsRequest::Remove {
                 door: made.door,
                 address: made.address,
                 done,

@@ -59,7 +59,7 @@ pub(super) struct Device {
 
 /// A pair of devices that is to be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair<'a> {
+pub(super) struct VethPair<'a> {
     pub(super) door: &'a str,
     pub(super) door_mac: [u8; 6],
     pub(super) inside: &'a str,
@@ -173,7 +173,7 @@ impl Netlink {
     }
 
     /// Makes both ends of a pair, the door up: the kernel wakes no other end before both are there.
-    pub(super) fn make_pair(&mut self, pair: &Pair<'_>) -> io::Result<()> {
+    pub(super) fn make_pair(&mut self, pair: &VethPair<'_>) -> io::Result<()> {
         let mut inside = LinkMessage::default();
         inside.attributes = vec![
             LinkAttribute::IfName(pair.inside.to_owned()),

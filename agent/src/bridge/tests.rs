@@ -26,10 +26,13 @@ fn a_port_without_another_inside_is_the_same() {
 }
 
 /// Answers what the thread is asked to remove, and says through which doors that was.
-async fn removed(orders: &mut mpsc::Receiver<Order>, answers: Vec<io::Result<()>>) -> Vec<u32> {
+async fn removed(
+    orders: &mut mpsc::Receiver<NetnsRequest>,
+    answers: Vec<io::Result<()>>,
+) -> Vec<u32> {
     let mut doors = Vec::new();
     for answer in answers {
-        let Some(Order::Remove { door, done, .. }) = orders.recv().await else {
+        let Some(NetnsRequest::Remove { door, done, .. }) = orders.recv().await else {
             panic!("something else is asked for");
         };
         done.send(answer).unwrap();

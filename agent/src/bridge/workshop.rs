@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failing;
 use super::masquerade::{self, DOOR_PREFIX};
-use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, Pair};
+use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
 use super::settings::Settings;
 use super::{BridgeError, NodeNetwork};
 use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
@@ -34,7 +34,7 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// A network that is there.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct AllocNetns {
     /// The number of its door.
     pub(super) door: u32,
     pub(super) address: Ipv4Addr,
@@ -43,20 +43,20 @@ pub(super) struct Made {
 
 /// A request to the thread.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum NetnsRequest {
     /// A network for the allocation whose door has this name: in the namespace that somebody else made, or else in one
     /// of its own.
     Make {
         name: String,
         alias: String,
         namespace: Option<OwnedFd>,
-        done: oneshot::Sender<Result<Made, BridgeError>>,
+        done: oneshot::Sender<Result<AllocNetns, BridgeError>>,
     },
     /// The network that the first of these namespaces with that door has.
     Adopt {
         name: String,
         namespaces: Vec<OwnedFd>,
-        done: oneshot::Sender<Result<Option<Made>, BridgeError>>,
+        done: oneshot::Sender<Result<Option<AllocNetns>, BridgeError>>,
     },
     /// Its end.
     Remove {
@@ -74,11 +74,11 @@ pub(super) enum Order {
 pub(super) fn start(
     node: NodeNetwork,
     programs: [Arc<OwnedFd>; 2],
-) -> Result<mpsc::Sender<Order>, BridgeError> {
+) -> Result<mpsc::Sender<NetnsRequest>, BridgeError> {
     let pool = AddressPool::new(node.subnet)?;
     let (orders, inbox) = mpsc::channel(BRIDGE_ORDERS_MAX);
     let work = move || {
-        let workshop = Workshop {
+        let workshop = NetnsWorker {
             node,
             programs,
             pool,
@@ -94,16 +94,16 @@ pub(super) fn start(
 }
 
 #[derive(Debug)]
-struct Workshop {
+struct NetnsWorker {
     node: NodeNetwork,
     programs: [Arc<OwnedFd>; 2],
     pool: AddressPool,
-    machine: Option<Machine>,
+    machine: Option<HostNetns>,
 }
 
 /// The machine's side, made ready.
 #[derive(Debug)]
-struct Machine {
+struct HostNetns {
     netlink: Netlink,
     namespace: File,
     settings: Settings,
@@ -112,12 +112,12 @@ struct Machine {
     mtu: u32,
 }
 
-impl Workshop {
-    fn work(mut self, mut inbox: mpsc::Receiver<Order>) {
+impl NetnsWorker {
+    fn work(mut self, mut inbox: mpsc::Receiver<NetnsRequest>) {
         while let Some(order) = inbox.blocking_recv() {
             // The requester may have stopped waiting; then the result goes away with the answer.
             match order {
-                Order::Make {
+                NetnsRequest::Make {
                     name,
                     alias,
                     namespace,
@@ -128,25 +128,25 @@ impl Workshop {
                         self.unmake(made.door, made.address);
                     }
                 }
-                Order::Adopt {
+                NetnsRequest::Adopt {
                     name,
                     namespaces,
                     done,
                 } => drop(done.send(self.adopt(&name, namespaces))),
-                Order::Remove {
+                NetnsRequest::Remove {
                     door,
                     address,
                     done,
                 } => drop(done.send(self.remove(door, address))),
-                Order::Look { done } => drop(done.send(self.look())),
+                NetnsRequest::Look { done } => drop(done.send(self.list_veths())),
             }
         }
     }
 
     /// The machine's side, made ready if it is not.
-    fn machine(&mut self) -> Result<&mut Machine, BridgeError> {
+    fn machine(&mut self) -> Result<&mut HostNetns, BridgeError> {
         if self.machine.is_none() {
-            let mut machine = Machine::open()?;
+            let mut machine = HostNetns::open()?;
             machine.refuse_overlap(self.node.subnet)?;
             masquerade::install(&self.node.table, self.node.subnet).map_err(|source| {
                 BridgeError::kernel(
@@ -169,7 +169,7 @@ impl Workshop {
         name: &str,
         alias: &str,
         given: Option<&OwnedFd>,
-    ) -> Result<Made, BridgeError> {
+    ) -> Result<AllocNetns, BridgeError> {
         self.machine()?;
         for _ in 0..BRIDGE_TRIES_MAX {
             let address = self.pool.take().ok_or(BridgeError::NoAddress {
@@ -198,14 +198,14 @@ impl Workshop {
         alias: &str,
         address: Ipv4Addr,
         given: Option<&OwnedFd>,
-    ) -> Result<Made, BridgeError> {
+    ) -> Result<AllocNetns, BridgeError> {
         let (handle, programs) = (self.node.handle, self.programs.clone());
         let machine = self.machine()?;
         let (namespace, mut inside) = match given {
             Some(given) => machine.given_namespace(given)?,
             None => machine.fresh_namespace()?,
         };
-        let pair = Pair {
+        let pair = VethPair {
             door: name,
             door_mac: door_mac(address),
             inside: INSIDE,
@@ -226,7 +226,7 @@ impl Workshop {
         }
         let made = machine.netlink.make_pair(&pair);
         made.map_err(|source| kernel("make a pair of devices (veth)", source))?;
-        let furnished = machine.made_door(name).and_then(|door| {
+        let furnished = machine.create_host_veth(name).and_then(|door| {
             furnish_inside(&mut inside, address)
                 .map_err(|source| kernel("set up the allocation's device", source))?;
             machine.furnish(name, door, address)?;
@@ -240,14 +240,18 @@ impl Workshop {
                 tracing::warn!(%error, name, "a device is left until its namespace goes");
             }
         })?;
-        Ok(Made {
+        Ok(AllocNetns {
             door,
             address,
             namespace,
         })
     }
 
-    fn adopt(&mut self, name: &str, namespaces: Vec<OwnedFd>) -> Result<Option<Made>, BridgeError> {
+    fn adopt(
+        &mut self,
+        name: &str,
+        namespaces: Vec<OwnedFd>,
+    ) -> Result<Option<AllocNetns>, BridgeError> {
         let (handle, programs) = (self.node.handle, self.programs.clone());
         let machine = self.machine()?;
         let kernel = BridgeError::kernel;
@@ -262,7 +266,7 @@ impl Workshop {
             let hooked = machine.hook(door.index, handle, &programs);
             hooked.map_err(|source| kernel("attach the programs of a door", source))?;
             self.pool.adopt(address.octets());
-            return Ok(Some(Made {
+            return Ok(Some(AllocNetns {
                 door: door.index,
                 address,
                 namespace,
@@ -286,7 +290,7 @@ impl Workshop {
         Ok(())
     }
 
-    fn look(&mut self) -> io::Result<BTreeSet<u32>> {
+    fn list_veths(&mut self) -> io::Result<BTreeSet<u32>> {
         let (handle, programs) = (self.node.handle, self.programs.clone());
         let devices = match &mut self.machine {
             Some(machine) => {
@@ -299,7 +303,7 @@ impl Workshop {
     }
 }
 
-impl Machine {
+impl HostNetns {
     fn open() -> Result<Self, BridgeError> {
         let namespace = File::open(OWN_NAMESPACE);
         let namespace = namespace.map_err(|source| {
@@ -391,7 +395,7 @@ impl Machine {
         // Every user may have the ports below 1024 there: they are the allocation's alone.
         let open_ports = "net/ipv4/ip_unprivileged_port_start";
         let opened = self.settings.write(open_ports, "0");
-        self.come_back();
+        self.return_to_host_namespace();
         if let Err(error) = opened {
             tracing::debug!(%error, "ports below 1024 of an allocation are for root alone");
         }
@@ -408,7 +412,7 @@ impl Machine {
         let namespace = given.try_clone().map_err(failed)?;
         setns(given.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|source| failed(source.into()))?;
         let inside = Netlink::open();
-        self.come_back();
+        self.return_to_host_namespace();
         Ok((namespace, inside.map_err(failed)?))
     }
 
@@ -419,7 +423,7 @@ impl Machine {
         setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)
             .map_err(|source| failed(source.into()))?;
         let inside = Netlink::open();
-        self.come_back();
+        self.return_to_host_namespace();
         let mut inside = inside.map_err(failed)?;
         let Some(device) = inside.device(INSIDE).map_err(failed)? else {
             return Ok(None);
@@ -432,7 +436,7 @@ impl Machine {
     }
 
     /// Back to the machine's namespace.
-    fn come_back(&self) {
+    fn return_to_host_namespace(&self) {
         // The namespace is open and was this thread's, so this cannot fail. In another namespace the thread would do
         // harm.
         setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET)
@@ -440,7 +444,7 @@ impl Machine {
     }
 
     /// The number of the door that was just made.
-    fn made_door(&mut self, name: &str) -> Result<u32, BridgeError> {
+    fn create_host_veth(&mut self, name: &str) -> Result<u32, BridgeError> {
         let door = self.netlink.device(name);
         let door =
             door.map_err(|source| BridgeError::kernel("find the device just made", source))?;

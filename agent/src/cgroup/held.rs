@@ -2,7 +2,7 @@
 //!
 //! A file is opened when it is first asked for; one that is not there is not looked for again, because no kernel gets it
 //! while the group lives. The kernel keeps some 5 KiB for each (a file, and the page that it was printed into), so
-//! there is room for so many only ([`Room`]): what finds none is opened each time, as if nothing were held. They are
+//! there is room for so many only ([`OpenFileBudget`]): what finds none is opened each time, as if nothing were held. They are
 //! closed with the task, and those that only somebody who asks needs, when nobody has asked for a while.
 
 use std::fs::File;
@@ -20,20 +20,20 @@ use crate::cgroup::file::{self, CgroupFileError, READ_BYTES, READ_BYTES_MAX};
 use crate::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HELD_PART};
 
 /// The process's descriptors are counted for the process.
-static ROOM: LazyLock<Room> = LazyLock::new(|| {
+static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let part = usize::try_from(descriptors / FILES_HELD_PART).unwrap_or(usize::MAX);
-    Room::new(part.min(FILES_HELD_MAX))
+    OpenFileBudget::new(part.min(FILES_HELD_MAX))
 });
 
 /// How many files may be held.
 #[derive(Debug)]
-struct Room {
+struct OpenFileBudget {
     held: AtomicUsize,
     max: usize,
 }
 
-impl Room {
+impl OpenFileBudget {
     const fn new(max: usize) -> Self {
         Self {
             held: AtomicUsize::new(0),
@@ -41,51 +41,51 @@ impl Room {
         }
     }
 
-    fn take(&'static self) -> Option<Place> {
+    fn take(&'static self) -> Option<FileSlot> {
         let more = |held| (held < self.max).then_some(held + 1);
         let taken = self
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.ok().map(|_| Place(self))
+        taken.ok().map(|_| FileSlot(self))
     }
 }
 
 /// The right to hold one file.
 #[derive(Debug)]
-struct Place(&'static Room);
+struct FileSlot(&'static OpenFileBudget);
 
-impl Drop for Place {
+impl Drop for FileSlot {
     fn drop(&mut self) {
         self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Which of a task's groups a file is of: its own in the v2 hierarchy, or a controller's in v1.
-pub(crate) type At = Option<Controller>;
+pub(crate) type GroupHierarchy = Option<Controller>;
 
 #[derive(Debug)]
-struct HeldFile {
-    at: At,
+struct CachedFile {
+    at: GroupHierarchy,
     name: &'static str,
     /// `None` where there is no such file.
-    file: Option<(File, Place)>,
+    file: Option<(File, FileSlot)>,
 }
 
 /// The files of one task.
 #[derive(Debug)]
-pub(crate) struct HeldFiles {
-    held: Mutex<Held>,
-    room: &'static LazyLock<Room>,
+pub(crate) struct CgroupFileCache {
+    held: Mutex<OpenFiles>,
+    room: &'static LazyLock<OpenFileBudget>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    files: Vec<HeldFile>,
+struct OpenFiles {
+    files: Vec<CachedFile>,
     /// When somebody last asked for everything.
     asked: Option<Instant>,
 }
 
-impl HeldFiles {
+impl CgroupFileCache {
     /// None yet: not every task lives until it is looked at.
     pub(crate) fn new() -> Self {
         Self {
@@ -95,7 +95,7 @@ impl HeldFiles {
     }
 
     /// To read some of them, in the directories that `dir` tells. Another who reads waits.
-    pub(crate) fn reader<D: Fn(At) -> PathBuf>(&self, dir: D) -> Reader<'_, D> {
+    pub(crate) fn reader<D: Fn(GroupHierarchy) -> PathBuf>(&self, dir: D) -> Reader<'_, D> {
         Reader {
             held: self.locked(),
             room: self.room,
@@ -122,22 +122,26 @@ impl HeldFiles {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Held> {
+    fn locked(&self) -> MutexGuard<'_, OpenFiles> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reads files of one task into one buffer.
 pub(crate) struct Reader<'a, D> {
-    held: MutexGuard<'a, Held>,
-    room: &'static LazyLock<Room>,
+    held: MutexGuard<'a, OpenFiles>,
+    room: &'static LazyLock<OpenFileBudget>,
     dir: D,
     text: Vec<u8>,
 }
 
-impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
+impl<D: Fn(GroupHierarchy) -> PathBuf> Reader<'_, D> {
     /// The whole of a file.
-    pub(crate) fn read(&mut self, at: At, name: &'static str) -> Result<&str, CgroupFileError> {
+    pub(crate) fn read(
+        &mut self,
+        at: GroupHierarchy,
+        name: &'static str,
+    ) -> Result<&str, CgroupFileError> {
         if self.fill(at, name)? {
             return self.text(at, name);
         }
@@ -147,7 +151,7 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
     /// The same, `None` where there is no such file.
     pub(crate) fn read_if_any(
         &mut self,
-        at: At,
+        at: GroupHierarchy,
         name: &'static str,
     ) -> Result<Option<&str>, CgroupFileError> {
         match self.fill(at, name) {
@@ -159,7 +163,11 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
     }
 
     /// A number.
-    pub(crate) fn number(&mut self, at: At, name: &'static str) -> Result<u64, CgroupFileError> {
+    pub(crate) fn number(
+        &mut self,
+        at: GroupHierarchy,
+        name: &'static str,
+    ) -> Result<u64, CgroupFileError> {
         let number = file::parse_number(self.read(at, name)?);
         number.ok_or_else(|| self.no("a number", at, name))
     }
@@ -167,7 +175,7 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
     /// A number, `None` where there is no such file or none in it.
     pub(crate) fn number_if_any(
         &mut self,
-        at: At,
+        at: GroupHierarchy,
         name: &'static str,
     ) -> Result<Option<u64>, CgroupFileError> {
         Ok(self.read_if_any(at, name)?.and_then(file::parse_number))
@@ -176,7 +184,7 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
     /// A number, where `max` and `-1` mean that there is no limit.
     pub(crate) fn limit(
         &mut self,
-        at: At,
+        at: GroupHierarchy,
         name: &'static str,
     ) -> Result<Option<u64>, CgroupFileError> {
         let limit = file::parse_limit(self.read(at, name)?);
@@ -184,16 +192,16 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
     }
 
     /// Where a file's group is.
-    pub(crate) fn dir(&self, at: At) -> PathBuf {
+    pub(crate) fn dir(&self, at: GroupHierarchy) -> PathBuf {
         (self.dir)(at)
     }
 
-    fn failed(&self, at: At, name: &str, source: io::Error) -> CgroupFileError {
+    fn failed(&self, at: GroupHierarchy, name: &str, source: io::Error) -> CgroupFileError {
         let path = self.dir(at).join(name);
         CgroupFileError::Read { path, source }
     }
 
-    fn no(&self, expected: &'static str, at: At, name: &str) -> CgroupFileError {
+    fn no(&self, expected: &'static str, at: GroupHierarchy, name: &str) -> CgroupFileError {
         CgroupFileError::Format {
             path: self.dir(at).join(name),
             text: String::from_utf8_lossy(&self.text).into_owned(),
@@ -201,13 +209,13 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
         }
     }
 
-    fn text(&self, at: At, name: &str) -> Result<&str, CgroupFileError> {
+    fn text(&self, at: GroupHierarchy, name: &str) -> Result<&str, CgroupFileError> {
         let text = str::from_utf8(&self.text);
         text.map_err(|_not_utf8| self.no("text", at, name))
     }
 
     /// Reads a file; `false` if there is none.
-    fn fill(&mut self, at: At, name: &'static str) -> Result<bool, CgroupFileError> {
+    fn fill(&mut self, at: GroupHierarchy, name: &'static str) -> Result<bool, CgroupFileError> {
         let mut files = self.held.files.iter();
         if let Some(held) = files.find(|held| held.name == name && held.at == at) {
             let Some((file, _)) = &held.file else {
@@ -225,13 +233,13 @@ impl<D: Fn(At) -> PathBuf> Reader<'_, D> {
         };
         let Some(file) = file else {
             let file = None;
-            self.held.files.push(HeldFile { at, name, file });
+            self.held.files.push(CachedFile { at, name, file });
             return Ok(false);
         };
         fill(&mut self.text, &file).map_err(|source| self.failed(at, name, source))?;
         if let Some(place) = self.room.take() {
             let file = Some((file, place));
-            self.held.files.push(HeldFile { at, name, file });
+            self.held.files.push(CachedFile { at, name, file });
         }
         Ok(true)
     }
@@ -262,10 +270,10 @@ mod tests {
 
     const NUMBER: &str = "pids.current";
 
-    static WIDE: LazyLock<Room> = LazyLock::new(|| Room::new(100));
+    static WIDE: LazyLock<OpenFileBudget> = LazyLock::new(|| OpenFileBudget::new(100));
 
-    fn files(room: &'static LazyLock<Room>) -> HeldFiles {
-        HeldFiles {
+    fn files(room: &'static LazyLock<OpenFileBudget>) -> CgroupFileCache {
+        CgroupFileCache {
             held: Mutex::default(),
             room,
         }
@@ -297,12 +305,12 @@ mod tests {
 
     #[test]
     fn without_room_files_are_opened_each_time() {
-        static NARROW: LazyLock<Room> = LazyLock::new(|| Room::new(1));
+        static NARROW: LazyLock<OpenFileBudget> = LazyLock::new(|| OpenFileBudget::new(1));
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let (first, second) = (files(&NARROW), files(&NARROW));
         fs::write(path(NUMBER), "1\n").unwrap();
-        let own = |_: At| dir.path().to_owned();
+        let own = |_: GroupHierarchy| dir.path().to_owned();
         assert_eq!(first.reader(own).number(None, NUMBER).unwrap(), 1);
         assert_eq!(second.reader(own).number(None, NUMBER).unwrap(), 1);
         fs::remove_file(path(NUMBER)).unwrap();
@@ -316,7 +324,7 @@ mod tests {
 
     #[test]
     fn what_nobody_asks_for_is_let_go() {
-        static OTHERS: LazyLock<Room> = LazyLock::new(|| Room::new(10));
+        static OTHERS: LazyLock<OpenFileBudget> = LazyLock::new(|| OpenFileBudget::new(10));
         let dir = tempfile::tempdir().unwrap();
         for name in ["kept", "closed"] {
             fs::write(dir.path().join(name), "1").unwrap();

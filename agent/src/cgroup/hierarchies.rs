@@ -146,14 +146,14 @@ pub enum ProbeCgroupError {
 
 /// One mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MountedHierarchy {
     /// Where it is mounted.
     pub(crate) mount: PathBuf,
     /// Our own group, relative to the mount; empty for the root.
     pub(crate) own: PathBuf,
 }
 
-impl Place {
+impl MountedHierarchy {
     /// The directory that our tree's root goes into.
     pub(crate) fn base(&self) -> PathBuf {
         let leaf = self.own.file_name().is_some_and(|name| name == AGENT_LEAF);
@@ -174,10 +174,10 @@ impl Place {
 /// The hierarchies of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchies {
-    v2: Option<Place>,
+    v2: Option<MountedHierarchy>,
     /// Controllers that the v2 hierarchy offers to our own group.
     v2_offers: Vec<String>,
-    v1: BTreeMap<Controller, Place>,
+    v1: BTreeMap<Controller, MountedHierarchy>,
 }
 
 impl Hierarchies {
@@ -286,12 +286,12 @@ impl Hierarchies {
     }
 
     /// The v2 hierarchy.
-    pub(crate) fn v2(&self) -> Option<&Place> {
+    pub(crate) fn v2(&self) -> Option<&MountedHierarchy> {
         self.v2.as_ref()
     }
 
     /// The v1 hierarchy that `controller` is bound to.
-    pub(crate) fn v1(&self, controller: Controller) -> Option<&Place> {
+    pub(crate) fn v1(&self, controller: Controller) -> Option<&MountedHierarchy> {
         self.v1.get(&controller)
     }
 }
@@ -320,12 +320,12 @@ impl<'a> Mount<'a> {
     }
 
     /// Where the group `own` is below this mount, which may show only a part of the hierarchy.
-    fn place(&self, own: &str) -> Place {
+    fn place(&self, own: &str) -> MountedHierarchy {
         let own = Path::new(own);
         let shown = own
             .strip_prefix(&self.root)
             .or_else(|_| own.strip_prefix("/"));
-        Place {
+        MountedHierarchy {
             mount: PathBuf::from(&self.point),
             own: shown.unwrap_or(Path::new("")).into(),
         }
@@ -362,7 +362,7 @@ fn unescape(field: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use super::{CgroupMode, Controller, ControllerMode, Hierarchies, Place};
+    use super::{CgroupMode, Controller, ControllerMode, Hierarchies, MountedHierarchy};
 
     const HYBRID: &str = "\
 31 23 0:28 / /cg rw,relatime - tmpfs tmpfs rw,mode=755
@@ -423,7 +423,7 @@ mod tests {
 
         let found = Hierarchies::parse(mounts, "0::/pod/c/inner\n");
 
-        let expected = Place {
+        let expected = MountedHierarchy {
             mount: "/my cg".into(),
             own: "inner".into(),
         };

@@ -6,7 +6,7 @@ use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{At, Reader};
+use crate::cgroup::held::{GroupHierarchy, Reader};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
@@ -264,9 +264,9 @@ pub(crate) fn current_name(v2: bool) -> &'static str {
 }
 
 /// The memory use of the group at `at`. No file is read twice.
-pub(crate) fn stats<D: Fn(At) -> PathBuf>(
+pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut Reader<'_, D>,
-    at: At,
+    at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     if at.is_none() {
         stats_v2(files, at)
@@ -277,9 +277,9 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(
 
 /// The kinds of memory use of the group at `at`, as one file has them; the other values are missing. v2 has swap in its
 /// own file, and v1 the kernel's memory.
-pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
+pub(crate) fn kinds<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut Reader<'_, D>,
-    at: At,
+    at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let text = files.read(at, STAT)?;
     let keys = if at.is_none() {
@@ -314,9 +314,9 @@ pub(crate) fn kinds<D: Fn(At) -> PathBuf>(
     })
 }
 
-fn stats_v2<D: Fn(At) -> PathBuf>(
+fn stats_v2<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut Reader<'_, D>,
-    at: At,
+    at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let kinds = kinds(files, at)?;
     let events = files.read(at, "memory.events")?;
@@ -333,9 +333,9 @@ fn stats_v2<D: Fn(At) -> PathBuf>(
     })
 }
 
-fn stats_v1<D: Fn(At) -> PathBuf>(
+fn stats_v1<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut Reader<'_, D>,
-    at: At,
+    at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let kinds = kinds(files, at)?;
     let limit = files.limit(at, "memory.limit_in_bytes")?;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::held::{At, Reader};
+use crate::cgroup::held::{GroupHierarchy, Reader};
 use crate::cgroup::stats::{Pressure, PressureStats};
 use crate::cgroup::{NodeTree, TaskCgroup, file};
 
@@ -17,7 +17,9 @@ use crate::cgroup::{NodeTree, TaskCgroup, file};
 pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
 /// The pressure of the v2 group; `None` where this kernel keeps none.
-pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<PressureStats> {
+pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
+    files: &mut Reader<'_, D>,
+) -> Option<PressureStats> {
     // A kernel with pressure switched off may have the files, and refuse to read them.
     let mut of = |name| parse(files.read(None, name).ok()?);
     let [cpu, memory, io] = FILES;
@@ -30,7 +32,7 @@ pub(crate) fn stats<D: Fn(At) -> PathBuf>(files: &mut Reader<'_, D>) -> Option<P
 
 /// The resource that a task may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum PressureResource {
     /// Processor time.
     Cpu,
     /// A disk.
@@ -39,7 +41,7 @@ pub(crate) enum Want {
     Memory,
 }
 
-impl Want {
+impl PressureResource {
     /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -75,7 +77,7 @@ impl NodeTree {
     /// The error of the kernel, such as that it keeps no pressure.
     pub(crate) fn pressure_trigger(
         &self,
-        want: Want,
+        want: PressureResource,
         stall: Duration,
         window: Duration,
     ) -> io::Result<File> {
@@ -93,7 +95,7 @@ impl NodeTree {
 
 impl TaskCgroup {
     /// How long some process of it has stood still; `None` where nobody knows.
-    pub(crate) fn stalled(&self, want: Want) -> Option<Duration> {
+    pub(crate) fn stalled(&self, want: PressureResource) -> Option<Duration> {
         let pressure = parse(&file::read(self.dir(), want.file()).ok()?)?;
         Some(Duration::from_micros(pressure.some_us))
     }

@@ -61,7 +61,7 @@ pub struct Unenforced {
 
 /// A limit that was found to be another than the task's, and set again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drift {
+pub struct CorrectedLimit {
     /// The file that holds it.
     pub file: PathBuf,
     /// The value before.
@@ -70,7 +70,7 @@ pub struct Drift {
     pub set: String,
 }
 
-impl fmt::Display for Drift {
+impl fmt::Display for CorrectedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, found, set } = self;
         let name = file.file_name().unwrap_or_default().display();

@@ -69,7 +69,7 @@ pub struct PressureStats {
 
 /// For how long a task was kept from running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
+pub struct StallStats {
     /// Time that processes had to wait for their quota's next period, in microseconds.
     pub throttled_us: Option<u64>,
     /// Pressure.

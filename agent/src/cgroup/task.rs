@@ -13,15 +13,15 @@ use muster_domain::resources::IoLimits;
 use muster_ebpf_common::group::GroupRow;
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{At, HeldFiles, Reader};
+use crate::cgroup::held::{CgroupFileCache, GroupHierarchy, Reader};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::cgroup::oom::{self, OomCount};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
-    ApplyLimitError, Controller, Drift, KillError, Limits, NodeTree, NodeTreeError, TaskName,
-    TaskStats, Unenforced, Waits, Walked, cpu, cpuset, freeze, io as disks, kill, memory, note,
-    pids, pressure, walked,
+    ApplyLimitError, CgroupRows, Controller, CorrectedLimit, KillError, Limits, NodeTree,
+    NodeTreeError, StallStats, TaskName, TaskStats, Unenforced, cpu, cpuset, freeze, io as disks,
+    kill, memory, note, pids, pressure, walked,
 };
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
@@ -39,7 +39,7 @@ struct Group {
 }
 
 impl Group {
-    fn new(bound: &tree::Bound, name: &TaskName) -> Self {
+    fn new(bound: &tree::ControllerRoot, name: &TaskName) -> Self {
         let alloc_dir = bound.root.join(&name.alloc);
         Self {
             dir: alloc_dir.join(&name.task),
@@ -63,7 +63,7 @@ pub struct TaskCgroup {
     /// The ids of its groups in v1, once somebody asked.
     v1_ids: OnceLock<Box<[(Controller, u64)]>>,
     /// Files that are read again and again, held open.
-    files: HeldFiles,
+    files: CgroupFileCache,
     /// The last requested limits of its disks; locked during a write.
     io: Mutex<IoLimits>,
     /// Limits that this task misses beyond those that every task of the node does.
@@ -228,7 +228,7 @@ impl TaskCgroup {
             name,
             id,
             v1_ids: OnceLock::new(),
-            files: HeldFiles::new(),
+            files: CgroupFileCache::new(),
             io: Mutex::default(),
             has_cpuset: cpuset.is_some_and(|group| group.dir.join("cpuset.cpus").exists()),
             unenforced: swap.into_iter().collect(),
@@ -274,7 +274,7 @@ impl TaskCgroup {
         let v1 = self.group(Controller::Io);
         let v2 = || {
             let root = self.tree.v2_dir().to_owned();
-            Group::new(&tree::Bound { root, v2: true }, &self.name)
+            Group::new(&tree::ControllerRoot { root, v2: true }, &self.name)
         };
         v1.or_else(|| disks::is_in_v2(&self.dir).then(v2))
     }
@@ -364,14 +364,14 @@ impl TaskCgroup {
     /// # Errors
     ///
     /// [`ApplyLimitError`], as [`Self::apply`].
-    pub fn repair(&self, limits: &Limits) -> Result<Vec<Drift>, ApplyLimitError> {
+    pub fn repair(&self, limits: &Limits) -> Result<Vec<CorrectedLimit>, ApplyLimitError> {
         let before = self.limit_files()?;
         self.apply(limits)?;
         // The kernel rounds: what it makes of the limits is compared, and not what was asked for.
         let mut after = self.limit_files()?;
         let changed = before.into_iter().filter_map(|(file, found)| {
             let set = after.remove(&file)?;
-            (set != found).then_some(Drift { file, found, set })
+            (set != found).then_some(CorrectedLimit { file, found, set })
         });
         Ok(changed.collect())
     }
@@ -490,7 +490,7 @@ impl TaskCgroup {
     /// # Errors
     ///
     /// [`CgroupFileError`].
-    pub fn stats_in(&self, walked: &Walked) -> Result<Option<TaskStats>, CgroupFileError> {
+    pub fn stats_in(&self, walked: &CgroupRows) -> Result<Option<TaskStats>, CgroupFileError> {
         let Some(rows) = self.rows_in(walked) else {
             return Ok(None);
         };
@@ -512,10 +512,10 @@ impl TaskCgroup {
 
     /// Bytes of memory charged and how long it was kept from running, from what a walk found; `None` if it did not find
     /// it all. It is called all the time, and closes what [`Self::stats_in`] opened and nobody needs any more.
-    pub fn now_in(&self, walked: &Walked) -> Option<(Option<u64>, Waits)> {
+    pub fn now_in(&self, walked: &CgroupRows) -> Option<(Option<u64>, StallStats)> {
         let rows = self.rows_in(walked)?;
         self.files.let_go(&[], std::time::Instant::now());
-        let waits = Waits {
+        let waits = StallStats {
             throttled_us: rows
                 .cpu
                 .and_then(walked::cpu)
@@ -526,7 +526,7 @@ impl TaskCgroup {
     }
 
     /// Its rows: a controller's is `None` where it is not to be had.
-    fn rows_in<'a>(&self, walked: &'a Walked) -> Option<Rows<'a>> {
+    fn rows_in<'a>(&self, walked: &'a CgroupRows) -> Option<Rows<'a>> {
         let of = |controller| match self.at(controller) {
             Some(at) => walked.row(at, self.id_in(at)?).map(Some),
             None => Some(None),
@@ -540,7 +540,7 @@ impl TaskCgroup {
     }
 
     /// The id of its group at `at`.
-    fn id_in(&self, at: At) -> Option<u64> {
+    fn id_in(&self, at: GroupHierarchy) -> Option<u64> {
         let Some(wanted) = at else {
             return Some(self.id);
         };
@@ -556,7 +556,7 @@ impl TaskCgroup {
         ids.find_map(|(controller, id)| (*controller == wanted).then_some(*id))
     }
 
-    fn reader(&self) -> Reader<'_, impl Fn(At) -> PathBuf> {
+    fn reader(&self) -> Reader<'_, impl Fn(GroupHierarchy) -> PathBuf> {
         self.files.reader(|at| {
             let v1 = at.and_then(|controller| self.group(controller));
             v1.map_or_else(|| self.dir.to_path_buf(), |group| group.dir)
@@ -564,7 +564,7 @@ impl TaskCgroup {
     }
 
     /// Where files of a controller are, if it is to be had.
-    fn at(&self, controller: Controller) -> Option<At> {
+    fn at(&self, controller: Controller) -> Option<GroupHierarchy> {
         let bound = self.tree.bound().get(&controller)?;
         Some((!bound.v2).then_some(controller))
     }
@@ -598,14 +598,14 @@ impl TaskCgroup {
     /// # Errors
     ///
     /// [`CgroupFileError`]; [`CgroupFileError::is_gone`] once the group was removed.
-    pub fn waits_now(&self) -> Result<Waits, CgroupFileError> {
+    pub fn waits_now(&self) -> Result<StallStats, CgroupFileError> {
         let [some_cpu, some_memory, some_io] = pressure::FILES;
         let memory = self.at(Controller::Memory);
         let memory = memory.map_or("", |at| memory::current_name(at.is_none()));
         let needed = [memory, cpu::STAT, some_cpu, some_memory, some_io];
         self.files.let_go(&needed, std::time::Instant::now());
         let mut files = self.reader();
-        Ok(Waits {
+        Ok(StallStats {
             throttled_us: cpu::throttled_us(&mut files, self.at(Controller::Cpu))?,
             pressure: pressure::stats(&mut files),
         })

@@ -138,13 +138,15 @@ fn probe_finds_where_this_process_is() {
     let hierarchies = Hierarchies::probe().unwrap();
     let own = std::process::id().to_string();
 
-    let v2 = hierarchies.v2().map(super::hierarchies::Place::own_dir);
+    let v2 = hierarchies
+        .v2()
+        .map(super::hierarchies::MountedHierarchy::own_dir);
     let v1 = Controller::ALL
         .into_iter()
         .filter_map(|c| hierarchies.v1(c));
     for dir in v2
         .into_iter()
-        .chain(v1.map(super::hierarchies::Place::own_dir))
+        .chain(v1.map(super::hierarchies::MountedHierarchy::own_dir))
     {
         let procs = read(&dir, "cgroup.procs");
         assert!(procs.lines().any(|pid| pid == own), "{}", dir.display());

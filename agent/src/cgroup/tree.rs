@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::hierarchies::{AGENT_LEAF, Place};
+use crate::cgroup::hierarchies::{AGENT_LEAF, MountedHierarchy};
 use crate::cgroup::limits::{NAME_BYTES_MAX, NESTED_MAX};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::{
@@ -37,7 +37,7 @@ pub struct TaskName {
 
 /// Where a controller's groups of this tree are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bound {
+pub(crate) struct ControllerRoot {
     /// The tree's root in that hierarchy.
     pub(crate) root: PathBuf,
     pub(crate) v2: bool,
@@ -49,10 +49,10 @@ pub struct NodeTreeRecord {
     name: String,
     v2_root: PathBuf,
     task_level: Option<u32>,
-    bound: BTreeMap<Controller, Bound>,
+    bound: BTreeMap<Controller, ControllerRoot>,
     /// For tasks with cores of their own; made when the first of them comes.
     #[serde(default)]
-    cpuset: Option<Bound>,
+    cpuset: Option<ControllerRoot>,
 }
 
 /// The tree of this node. Clones share it: each task has one.
@@ -142,7 +142,7 @@ impl NodeTree {
             if passed_on.contains(&controller) {
                 bound.insert(
                     controller,
-                    Bound {
+                    ControllerRoot {
                         root: v2_root.clone(),
                         v2: true,
                     },
@@ -150,7 +150,7 @@ impl NodeTree {
             } else if let Some(place) = hierarchies.v1(controller) {
                 let root = place.base().join(name);
                 make(&root)?;
-                bound.insert(controller, Bound { root, v2: false });
+                bound.insert(controller, ControllerRoot { root, v2: false });
             } else if !wanted.contains(&controller) {
                 unenforced.push(absent(controller, v2));
             }
@@ -309,18 +309,18 @@ impl NodeTree {
         self.roots().contains(&dir) || cpuset == Some(dir)
     }
 
-    pub(crate) fn bound(&self) -> &BTreeMap<Controller, Bound> {
+    pub(crate) fn bound(&self) -> &BTreeMap<Controller, ControllerRoot> {
         &self.record.bound
     }
 
     /// Where groups of tasks with cores of their own are.
-    pub(crate) fn cpuset(&self) -> Option<&Bound> {
+    pub(crate) fn cpuset(&self) -> Option<&ControllerRoot> {
         self.record.cpuset.as_ref()
     }
 
     /// Cores that tasks may have for themselves; none where the kernel cannot keep them apart.
     pub(crate) fn core_ids(&self) -> Vec<u16> {
-        let Some(Bound { root, v2 }) = self.cpuset() else {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
             return Vec::new();
         };
         // The tree's own group in v1 may not be there yet.
@@ -344,7 +344,7 @@ impl NodeTree {
     }
 
     fn move_to(&self, task: &TaskName, cores: &[u16]) -> Result<(), ShareCoresError> {
-        let Some(Bound { root, v2 }) = self.cpuset() else {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
             return Ok(());
         };
         let dir = root.join(&task.alloc).join(&task.task);
@@ -373,7 +373,7 @@ impl NodeTree {
     /// Makes the group of a task with cores of its own in a v1 hierarchy, or lets the allocation's in v2
     /// have such tasks.
     pub(crate) fn make_cpuset(&self, alloc: &str, task: &str) -> Result<(), NodeTreeError> {
-        let Some(Bound { root, v2 }) = self.cpuset() else {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
             return Ok(());
         };
         let alloc_dir = root.join(alloc);
@@ -413,10 +413,10 @@ impl NodeTree {
 
 /// Makes the tree's root where disks are limited in v1. Few tasks ask for that, so a node that cannot have it runs the
 /// others.
-fn io_in_v1(hierarchies: &Hierarchies, name: &str) -> Option<Bound> {
+fn io_in_v1(hierarchies: &Hierarchies, name: &str) -> Option<ControllerRoot> {
     let root = hierarchies.v1(Controller::Io)?.base().join(name);
     match make(&root) {
-        Ok(()) => Some(Bound { root, v2: false }),
+        Ok(()) => Some(ControllerRoot { root, v2: false }),
         Err(error) => {
             tracing::warn!(%error, "tasks that limit disks are refused");
             None
@@ -429,14 +429,14 @@ fn cpuset_place(
     name: &str,
     v2_root: &Path,
     passed_on: &[Controller],
-) -> Option<Bound> {
+) -> Option<ControllerRoot> {
     if passed_on.contains(&Controller::Cpuset) {
         let root = v2_root.to_owned();
-        return Some(Bound { root, v2: true });
+        return Some(ControllerRoot { root, v2: true });
     }
     let place = hierarchies.v1(Controller::Cpuset)?;
     let root = place.base().join(name);
-    Some(Bound { root, v2: false })
+    Some(ControllerRoot { root, v2: false })
 }
 
 /// Refuses what cannot be one component of a path, and the names with a meaning of their own.
@@ -469,7 +469,7 @@ fn enable(dir: &Path, controller: Controller) -> Result<(), CgroupFileError> {
 
 /// Moves this process out of the group that the tree goes into, unless that is the root of the
 /// hierarchy, which alone may have processes beside children with controllers.
-fn leave_inner_group(v2: &Place) -> Result<(), NodeTreeError> {
+fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
     let (base, own) = (v2.base(), v2.own_dir());
     if base != own || !base.join("cgroup.type").exists() {
         return Ok(());
@@ -513,7 +513,7 @@ fn refused(base: &Path, controller: Controller, error: &CgroupFileError) -> Stri
     )
 }
 
-fn absent(controller: Controller, v2: &Place) -> Unenforced {
+fn absent(controller: Controller, v2: &MountedHierarchy) -> Unenforced {
     let base = v2.base();
     let reason = format!(
         "{controller} is bound to no v1 hierarchy and not offered to {}: switch it on at boot \
@@ -523,7 +523,7 @@ fn absent(controller: Controller, v2: &Place) -> Unenforced {
     Unenforced { controller, reason }
 }
 
-fn task_level(v2: &Place) -> Option<u32> {
+fn task_level(v2: &MountedHierarchy) -> Option<u32> {
     // The root of the hierarchy has no type; the root of a namespace has.
     if v2.mount.join("cgroup.type").exists() {
         return None;

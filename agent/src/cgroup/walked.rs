@@ -13,17 +13,17 @@ use muster_ebpf_common::group::{
 
 use crate::bpf::GroupRows;
 use crate::cgroup::NodeTree;
-use crate::cgroup::held::At;
+use crate::cgroup::held::GroupHierarchy;
 use crate::cgroup::memory;
 use crate::cgroup::stats::{CpuStats, MemoryStats, Pressure, PressureStats};
 
 /// The rows of all tasks.
 #[derive(Debug, Default)]
-pub struct Walked {
+pub struct CgroupRows {
     /// By root: controllers of v1 may share one.
     rows: Vec<GroupRows>,
     /// Where a controller's are, and those of the v2 hierarchy.
-    places: BTreeMap<At, usize>,
+    places: BTreeMap<GroupHierarchy, usize>,
     /// Whether swap is counted in v2.
     counts_swap: bool,
 }
@@ -37,10 +37,10 @@ impl NodeTree {
     pub fn walk(
         &self,
         mut below: impl FnMut(&Path, bool) -> io::Result<GroupRows>,
-    ) -> io::Result<Walked> {
-        let mut walked = Walked {
+    ) -> io::Result<CgroupRows> {
+        let mut walked = CgroupRows {
             counts_swap: memory::counts_swap(self.v2_dir()),
-            ..Walked::default()
+            ..CgroupRows::default()
         };
         for (place, root) in self.roots().into_iter().enumerate() {
             let is_v2 = place == 0;
@@ -58,14 +58,19 @@ impl NodeTree {
     }
 }
 
-impl Walked {
+impl CgroupRows {
     /// The row of the group with this id at `at`.
-    pub(crate) fn row(&self, at: At, id: u64) -> Option<&GroupRow> {
+    pub(crate) fn row(&self, at: GroupHierarchy, id: u64) -> Option<&GroupRow> {
         self.rows.get(*self.places.get(&at)?)?.get(&id)
     }
 
     /// The memory use in the row, for memory controlled at `at`. `kinds` comes from a file.
-    pub(crate) fn memory(&self, row: &GroupRow, at: At, kinds: MemoryStats) -> Option<MemoryStats> {
+    pub(crate) fn memory(
+        &self,
+        row: &GroupRow,
+        at: GroupHierarchy,
+        kinds: MemoryStats,
+    ) -> Option<MemoryStats> {
         if row.has & HAS_MEMORY == 0 {
             return None;
         }
@@ -167,16 +172,16 @@ mod tests {
     fn what_a_group_has_no_controller_for_is_absent() {
         let row = row();
 
-        assert_eq!(Walked::default().memory(&row, None, kinds()), None);
+        assert_eq!(CgroupRows::default().memory(&row, None, kinds()), None);
         assert_eq!((memory_bytes(&row), pids(&row)), (None, None));
         assert_eq!((cpu(&row), pressure(&row)), (None, None));
     }
 
     #[test]
     fn memory_is_told_as_its_hierarchy_counts_it() {
-        let walked = Walked {
+        let walked = CgroupRows {
             counts_swap: true,
-            ..Walked::default()
+            ..CgroupRows::default()
         };
         let row = GroupRow {
             has: HAS_MEMORY | HAS_SWAP | HAS_KERNEL,
@@ -198,7 +203,7 @@ mod tests {
         assert_eq!((v2.high_events, v2.max_events), (Some(8), Some(9)));
         assert_eq!((v1.swap_bytes, v1.kernel_bytes), (Some(2), Some(6 * page)));
         assert_eq!((v1.high_events, v1.max_events), (None, None));
-        let uncounted = Walked::default().memory(&row, None, MemoryStats::default());
+        let uncounted = CgroupRows::default().memory(&row, None, MemoryStats::default());
         assert_eq!(uncounted.unwrap().swap_bytes, None);
     }
 

@@ -72,7 +72,7 @@ struct Refusal {
 
 /// A call of a plugin.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct PluginInvocation<'a> {
     pub(super) plugin: &'a str,
     pub(super) program: &'a Path,
     pub(super) env: Vec<(&'static str, String)>,
@@ -88,7 +88,7 @@ pub(super) struct Output {
     pub(super) stderr: Vec<u8>,
 }
 
-impl Call<'_> {
+impl PluginInvocation<'_> {
     /// Runs the plugin. The answer is what it printed.
     pub(super) async fn run(&self) -> Result<Vec<u8>, PluginError> {
         let failed = |reason| PluginError::new(self.plugin, reason);

@@ -8,18 +8,18 @@ use std::time::SystemTime;
 use muster_domain::node::cni_network_attribute;
 use serde::Deserialize;
 
-use super::exec::{Call, Output};
+use super::exec::{Output, PluginInvocation};
 use super::request::is_executable;
 use super::{CniSettings, blocking, config, locked};
 use crate::limits::{CNI_PROGRAMS_MAX, CNI_VERSION_DEADLINE};
 
 /// The facts known of a program: what tells it from another file, and its version if it said one.
-type Known = (SystemTime, u64, Option<String>);
+type ProgramFacts = (SystemTime, u64, Option<String>);
 
 /// Versions of plugins, asked for again when their programs change.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprint {
-    versions: Mutex<BTreeMap<PathBuf, Known>>,
+    versions: Mutex<BTreeMap<PathBuf, ProgramFacts>>,
     /// Faults that are logged already.
     told: Mutex<Vec<(PathBuf, String)>>,
 }
@@ -34,7 +34,7 @@ impl Fingerprint {
             let attribute = cni_network_attribute(&list.name);
             attributes.insert(attribute, list.version.to_string());
         }
-        self.tell(faults);
+        self.log_new_faults(faults);
 
         let path = settings.path.clone();
         let programs = blocking(move || Ok(programs(&path))).await;
@@ -61,7 +61,7 @@ impl Fingerprint {
     }
 
     /// Logs faults that were not there before.
-    fn tell(&self, faults: Vec<(PathBuf, String)>) {
+    fn log_new_faults(&self, faults: Vec<(PathBuf, String)>) {
         let mut told = locked(&self.told);
         for (path, reason) in faults.iter().filter(|fault| !told.contains(fault)) {
             tracing::warn!(path = %path.display(), reason, "a CNI configuration is not used");
@@ -103,7 +103,7 @@ struct Versions {
 /// The version of a plugin. One that does not tell has the newest version of CNI that it supports.
 async fn version(name: &str, program: &Path) -> Option<String> {
     let ask = async |env: Vec<(&'static str, String)>| {
-        let call = Call {
+        let call = PluginInvocation {
             plugin: name,
             program,
             env,

@@ -41,7 +41,7 @@ struct Dns {
 /// The output of a plugin. Plugins of older specifications print `null` for empty fields.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Printed {
+struct PluginOutput {
     cni_version: Option<String>,
     ips: Option<Vec<Ip>>,
     interfaces: Option<Vec<Interface>>,
@@ -56,8 +56,8 @@ impl AddResult {
     /// A description of the fault.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        let printed = Printed::deserialize(&value).map_err(|error| error.to_string())?;
-        let Printed {
+        let printed = PluginOutput::deserialize(&value).map_err(|error| error.to_string())?;
+        let PluginOutput {
             cni_version,
             ips,
             interfaces,

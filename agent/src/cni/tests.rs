@@ -20,12 +20,12 @@ use super::*;
 const RESULT: &str = r#"{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"interface":0,"address":"10.1.2.3/24"}]}"#;
 
 /// Plugins and configurations in a directory of their own.
-pub(super) struct Place {
+pub(super) struct TestPlugins {
     pub(super) dir: tempfile::TempDir,
     deadline: Duration,
 }
 
-impl Place {
+impl TestPlugins {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for part in ["bin", "config", "data"] {
@@ -92,7 +92,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestPlugins {
     /// A test that failed leaves no mount.
     fn drop(&mut self) {
         drop(namespace::remove(&self.namespace()));
@@ -179,7 +179,7 @@ async fn plugins_run_in_order_and_back() {
     if !is_root("plugins_run_in_order_and_back") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", &format!("echo '{RESULT}'"));
     place.plugin("second", &format!("echo '{RESULT}'"));
     place.network("net", &chained());
@@ -275,7 +275,7 @@ async fn half_a_network_is_undone_with_a_reason() {
             "the CNI network `net` gave the allocation no address",
         ),
     ] {
-        let place = Place::new();
+        let place = TestPlugins::new();
         place.plugin("first", &format!("echo '{RESULT}'"));
         place.plugin("second", script);
         place.network("net", &chained());
@@ -303,7 +303,7 @@ async fn a_plugin_that_hangs_is_killed() {
     if !is_root("a_plugin_that_hangs_is_killed") {
         return;
     }
-    let mut place = Place::new();
+    let mut place = TestPlugins::new();
     place.deadline = Duration::from_millis(500);
     let pids = place.dir.path().join("pids");
     let hang = format!(
@@ -342,7 +342,7 @@ async fn what_is_missing_is_named() {
     if !is_root("what_is_missing_is_named") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     fs::write(place.dir.path().join("config/bad.conf"), "{}").unwrap();
     let networks = place.open();
     let unknown = chain(&set_up(&networks, &desired(&[])).await.unwrap_err());
@@ -372,7 +372,7 @@ async fn a_failed_removal_is_repeated() {
     if !is_root("a_failed_removal_is_repeated") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     let mark = place.dir.path().join("mended");
     place.plugin("first", &format!("echo '{RESULT}'"));
     let broken = format!(
@@ -413,7 +413,7 @@ async fn a_removal_that_always_fails_is_given_up() {
     if !is_root("a_removal_that_always_fails_is_given_up") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", &format!("echo '{RESULT}'"));
     place.plugin(
         "second",
@@ -440,7 +440,7 @@ async fn a_killed_agent_s_half_is_undone() {
     if !is_root("a_killed_agent_s_half_is_undone") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", "exit 0");
     place.plugin("second", "exit 0");
     place.network("net", &chained());
@@ -471,7 +471,7 @@ async fn a_namespace_that_is_gone_has_no_path() {
     if !is_root("a_namespace_that_is_gone_has_no_path") {
         return;
     }
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", &format!("echo '{RESULT}'"));
     place.plugin("second", &format!("echo '{RESULT}'"));
     place.network("net", &chained());
@@ -489,7 +489,7 @@ async fn a_namespace_that_is_gone_has_no_path() {
 
 #[tokio::test]
 async fn garbage_is_collected_from_version_1_1() {
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", "exit 0");
     place.plugin("second", "exit 0");
     for (name, version, gc) in [
@@ -523,7 +523,7 @@ async fn garbage_is_collected_from_version_1_1() {
 /// A fault in one file and a plugin that tells no version keep no other from being found.
 #[tokio::test]
 async fn plugins_and_networks_are_fingerprinted() {
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", "echo 'CNI first plugin v1.4.0' >&2; exit 1");
     place.plugin(
         "second",
@@ -553,7 +553,7 @@ async fn plugins_and_networks_are_fingerprinted() {
 /// Nobody but its owner may change a program that the agent runs.
 #[test]
 fn programs_that_all_can_change_are_not_run() {
-    let place = Place::new();
+    let place = TestPlugins::new();
     place.plugin("first", "exit 0");
     let path = place.dir.path().join("bin");
     let found = |kind: &str| request::program(std::slice::from_ref(&path), kind).is_some();

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::requests::fail;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };
@@ -33,7 +33,7 @@ const UNKNOWN_EXIT_CODE: i32 = -1;
 /// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
 /// not wait for it.
 pub(super) async fn run(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     session: ExecSession,
     mut sender: FrameSender,
     receiver: FrameReceiver,
@@ -73,7 +73,7 @@ pub(super) async fn run(
         }
     };
     sender.send(&NodeReply::ExecOpened).await?;
-    carry(output, to_driver, sender, receiver).await
+    relay(output, to_driver, sender, receiver).await
 }
 
 fn refusal(error: &TaskError, driver: &str) -> String {
@@ -91,7 +91,7 @@ struct Windows {
     output: Window,
 }
 
-async fn carry(
+async fn relay(
     output: ExecOutputStream,
     to_driver: mpsc::Sender<DriverInput>,
     mut sender: FrameSender,

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use muster_domain::id::Timestamp;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
-use muster_wire::rpc::{FailureKind, LogOrigin, LogPiece, LogTaken, LogsRequest, NodeReply};
+use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, NodeReply};
 
 use super::requests::fail;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
 use crate::task::{chain, stream_name, why_untaken};
@@ -17,7 +17,7 @@ use crate::task::{chain, stream_name, why_untaken};
 /// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the
 /// node allows; without, what is on its way is bounded by the stream alone.
 pub(super) async fn stream(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
     taken: Option<FrameReceiver>,
@@ -90,7 +90,7 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 /// Why a task without files has none, if nothing of its output is taken.
 fn why_absent(
     reader: &LogReader,
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: &LogsRequest,
 ) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
@@ -100,7 +100,7 @@ fn why_absent(
 }
 
 /// A task has files once it wrote something; of one that did not it is known whether it ever ran.
-fn has_task(reader: &LogReader, facilities: &Facilities, request: &LogsRequest) -> bool {
+fn has_task(reader: &LogReader, facilities: &AgentContext, request: &LogsRequest) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
     written
         || facilities
@@ -114,7 +114,7 @@ fn has_task(reader: &LogReader, facilities: &Facilities, request: &LogsRequest) 
 async fn send(
     reader: &mut LogReader,
     name: &str,
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
 ) -> Result<Result<(), ReadLogError>, SendFrameError> {
@@ -156,14 +156,14 @@ impl Window<'_> {
             if room > 0 {
                 return Some(room);
             }
-            match self.taken.recv::<LogTaken>().await {
+            match self.taken.recv::<LogAck>().await {
                 Ok(Some(taken)) => self.take(taken.bytes),
                 Ok(None) | Err(_) => return None,
             }
         }
     }
 
-    fn owe(&mut self, bytes: u64) {
+    fn add_unacknowledged(&mut self, bytes: u64) {
         self.owed += bytes;
         self.all_owed.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -199,7 +199,7 @@ fn room(owed: u64, all_owed: u64) -> usize {
 async fn send_pieces(
     reader: &mut LogReader,
     name: &str,
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
     mut window: Window<'_>,
@@ -229,7 +229,7 @@ async fn send_pieces(
             Err(error) => return Ok(Err(error)),
         };
         if let NodeReply::LogPiece(piece) = &reply {
-            window.owe(piece.cost());
+            window.add_unacknowledged(piece.cost());
         }
         sender.send(&reply).await?;
     }
@@ -257,7 +257,7 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
 }
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
-fn lives(facilities: &Facilities, request: &LogsRequest) -> bool {
+fn lives(facilities: &AgentContext, request: &LogsRequest) -> bool {
     facilities
         .live
         .get(request.alloc_id, &request.task)

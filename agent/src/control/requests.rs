@@ -13,14 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::{exec, logs};
-use crate::facilities::Facilities;
-use crate::gc::{self, Collected};
+use crate::facilities::AgentContext;
+use crate::gc::{self, GcOutcome};
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::task::chain;
 use crate::{history, migrate, stats, verdicts};
 
 /// Answers questions until the connection ends.
-pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
+pub(super) async fn serve(facilities: Arc<AgentContext>, connection: Connection) {
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(STREAMS_MAX));
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     let mut answers = JoinSet::new();
@@ -41,7 +41,7 @@ pub(super) async fn serve(facilities: Arc<Facilities>, connection: Connection) {
 /// Sends a log for as long as its reader wants it. That may be long: it has a place of its own, and questions
 /// that are answered at once do not wait for it.
 async fn read_log(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: &LogsRequest,
     mut sender: FrameSender,
     taken: Option<FrameReceiver>,
@@ -76,7 +76,7 @@ fn failed(reason: String) -> NodeReply {
 }
 
 async fn answer(
-    facilities: &Arc<Facilities>,
+    facilities: &Arc<AgentContext>,
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
@@ -150,7 +150,7 @@ async fn answer(
 
 /// Sends a signal to a task, or to every one of an allocation that runs.
 async fn signal_tasks(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     alloc_id: AllocId,
     task: Option<&str>,
     signal: &str,
@@ -189,7 +189,7 @@ async fn signal_tasks(
 
 /// Collects everything that is over and returns the result. The caller hears meanwhile that the node is alive.
 async fn collect(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     dry_run: bool,
     sender: &mut FrameSender,
 ) -> Result<NodeReply, SendFrameError> {
@@ -206,7 +206,7 @@ async fn collect(
             kind: FailureKind::Unavailable,
         });
     };
-    let Collected {
+    let GcOutcome {
         freed,
         inodes,
         bytes,

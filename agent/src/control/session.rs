@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use muster_agent_core::node::News;
+use muster_agent_core::node::DesiredUpdate;
 use muster_domain::id::LogIndex;
 use muster_domain::job::NetworkPolicy;
 use muster_domain::node::NodeSpec;
@@ -22,7 +22,7 @@ use crate::limits::{
 };
 use crate::node::Event;
 
-type Received = Result<Option<ToAgent>, RecvFrameError>;
+type ReceiveResult = Result<Option<ToAgent>, RecvFrameError>;
 
 /// Heartbeats that were sent and not counted yet.
 #[derive(Debug)]
@@ -121,7 +121,9 @@ impl<'a> Session<'a> {
         link.servers.set_ttl(ttl);
         link.learn(servers).await;
         link.facilities.outbox.begin_session();
-        link.facilities.standing.hangs_on(Some(connection.clone()));
+        link.facilities
+            .standing
+            .set_connection(Some(connection.clone()));
         let session = Session {
             link,
             addr,
@@ -137,7 +139,7 @@ impl<'a> Session<'a> {
 
     async fn hold(
         mut self,
-        mut inbox: mpsc::Receiver<Received>,
+        mut inbox: mpsc::Receiver<ReceiveResult>,
         ttl: Duration,
     ) -> Result<(), SessionError> {
         let facilities = Arc::clone(&self.link.facilities);
@@ -236,7 +238,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn handle(&mut self, received: Option<Received>) -> Result<(), SessionError> {
+    async fn handle(&mut self, received: Option<ReceiveResult>) -> Result<(), SessionError> {
         match message(received)? {
             // The answer to a registration of a changed fingerprint.
             ToAgent::Registered { servers, .. } | ToAgent::Servers { servers } => {
@@ -276,7 +278,7 @@ impl<'a> Session<'a> {
                 self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let drivers = &self.link.facilities.nomad_drivers;
-                let news = News {
+                let news = DesiredUpdate {
                     index,
                     allocs: drivers.rewritten(allocs),
                     unchanged,
@@ -306,7 +308,7 @@ impl<'a> Session<'a> {
 }
 
 /// Reading a frame must not be interrupted, so it has a task of its own.
-async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<Received>) {
+async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<ReceiveResult>) {
     loop {
         let received = receiver.recv::<ToAgent>().await;
         let last = !matches!(received, Ok(Some(_)));
@@ -319,7 +321,7 @@ async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<Received>) {
 /// Waits for the answer to the registration.
 async fn welcome(
     addr: SocketAddr,
-    inbox: &mut mpsc::Receiver<Received>,
+    inbox: &mut mpsc::Receiver<ReceiveResult>,
 ) -> Result<(Duration, Vec<SocketAddr>), SessionError> {
     let answer = tokio::time::timeout(SESSION_DEADLINE, inbox.recv())
         .await
@@ -351,7 +353,7 @@ async fn welcome(
     }
 }
 
-fn message(received: Option<Received>) -> Result<ToAgent, SessionError> {
+fn message(received: Option<ReceiveResult>) -> Result<ToAgent, SessionError> {
     received
         .ok_or(SessionError::Ended)??
         .ok_or(SessionError::Ended)

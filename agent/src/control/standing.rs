@@ -8,14 +8,14 @@ use tokio::sync::watch;
 
 /// Shared by the session and the node's loop.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ControlPlaneStatus {
     known: watch::Sender<LogIndex>,
     lease: watch::Sender<Option<Instant>>,
     heard: watch::Sender<Option<Instant>>,
     server: watch::Sender<Option<Connection>>,
 }
 
-impl Default for Standing {
+impl Default for ControlPlaneStatus {
     fn default() -> Self {
         Self {
             known: watch::Sender::new(LogIndex(0)),
@@ -26,7 +26,7 @@ impl Default for Standing {
     }
 }
 
-impl Standing {
+impl ControlPlaneStatus {
     /// The node's loop knows everything that is wanted up to `index`.
     pub(crate) fn knows(&self, index: LogIndex) {
         self.known.send_if_modified(|known| {
@@ -54,7 +54,7 @@ impl Standing {
     }
 
     /// The node has a session over `connection`, or none.
-    pub(super) fn hangs_on(&self, connection: Option<Connection>) {
+    pub(super) fn set_connection(&self, connection: Option<Connection>) {
         self.server.send_replace(connection);
     }
 
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_never_taken_back() {
-        let standing = Standing::default();
+        let standing = ControlPlaneStatus::default();
         let now = Instant::now();
         let later = now + Duration::from_secs(10);
 

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{FileType, OFlags, RawDir};
 use rustix::io::Errno;
 
@@ -30,7 +30,7 @@ pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
     let mut pending: Vec<(Rc<OwnedFd>, CString, u32)> = Vec::new();
     let mut next = Some((Rc::new(tree), 1));
     while let Some((dir, depth)) = next.take() {
-        give(dir.as_fd(), project)?;
+        set_project(dir.as_fd(), project)?;
         let mut entries = RawDir::new(dir.as_fd(), &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;
@@ -44,8 +44,8 @@ pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
                 }
                 FileType::Directory => pending.push((Rc::clone(&dir), name.to_owned(), depth + 1)),
                 FileType::RegularFile => {
-                    let file = beneath::open(&*dir, name, READ, Through::Dirs)?;
-                    give(file.as_fd(), project)?;
+                    let file = beneath::open(&*dir, name, READ, Traversal::Dirs)?;
+                    set_project(file.as_fd(), project)?;
                 }
                 FileType::Symlink
                 | FileType::Fifo
@@ -57,14 +57,14 @@ pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
         }
         if let Some((parent, name, depth)) = pending.pop() {
             let flags = READ.union(OFlags::DIRECTORY);
-            let dir = beneath::open(&*parent, &name, flags, Through::Dirs)?;
+            let dir = beneath::open(&*parent, &name, flags, Traversal::Dirs)?;
             next = Some((Rc::new(dir), depth));
         }
     }
     Ok(())
 }
 
-fn give(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+fn set_project(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     match sys::move_to_project(file, project) {
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => Ok(()),
         given => given,

@@ -78,15 +78,24 @@ fn what_a_file_system_gets_fuller_by_is_added_up() {
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
     // Nobody knows what was there before.
-    assert_eq!(space.look(at(0), full(500, 9)), Growth::None);
+    assert_eq!(space.look(at(0), full(500, 9)), UsageGrowth::None);
 
     let asked = space.look(at(0), || panic!("it is not asked all the time"));
-    assert_eq!(asked, Growth::None);
-    assert_eq!(space.look(at(1), full(600, 9)), Growth::To(used(100, 0)));
-    assert_eq!(space.look(at(2), full(100, 12)), Growth::To(used(100, 3)));
-    assert_eq!(space.look(at(3), full(100, 12)), Growth::None);
-    assert_eq!(space.look(at(4), || None), Growth::Unknown);
-    assert_eq!(space.look(at(5), full(150, 11)), Growth::To(used(150, 3)));
+    assert_eq!(asked, UsageGrowth::None);
+    assert_eq!(
+        space.look(at(1), full(600, 9)),
+        UsageGrowth::To(used(100, 0))
+    );
+    assert_eq!(
+        space.look(at(2), full(100, 12)),
+        UsageGrowth::To(used(100, 3))
+    );
+    assert_eq!(space.look(at(3), full(100, 12)), UsageGrowth::None);
+    assert_eq!(space.look(at(4), || None), UsageGrowth::Unknown);
+    assert_eq!(
+        space.look(at(5), full(150, 11)),
+        UsageGrowth::To(used(150, 3))
+    );
 }
 
 #[test]
@@ -94,7 +103,7 @@ fn whoever_may_have_exceeded_its_limit_is_looked_at() {
     let (inbox, _inputs) = mpsc::channel(1);
     let later = Instant::now() + DEADLINE;
     let (mb, held) = (1 << 20, |mb: u64| Some((now(), used(mb << 20, 5))));
-    let watched = |calm, seen| Watched {
+    let watched = |calm, seen| MeasuredAlloc {
         dir: PathBuf::new(),
         limit: limit(10),
         quota: false,
@@ -119,27 +128,27 @@ fn whoever_may_have_exceeded_its_limit_is_looked_at() {
             .collect::<Vec<_>>()
     };
 
-    assert_eq!(due(Growth::None), [false; 4]);
+    assert_eq!(due(UsageGrowth::None), [false; 4]);
     assert_eq!(
-        due(Growth::To(used(2 * mb + 100, 0))),
+        due(UsageGrowth::To(used(2 * mb + 100, 0))),
         [false, false, false, true]
     );
     assert_eq!(
-        due(Growth::To(used(2 * mb + 101, 0))),
+        due(UsageGrowth::To(used(2 * mb + 101, 0))),
         [false, true, false, true]
     );
     assert_eq!(
-        due(Growth::To(used(100, INODES_MIN))),
+        due(UsageGrowth::To(used(100, INODES_MIN))),
         [true, true, false, true]
     );
-    assert_eq!(due(Growth::Unknown), [true, true, false, true]);
+    assert_eq!(due(UsageGrowth::Unknown), [true, true, false, true]);
 }
 
 #[test]
 fn those_that_are_due_longest_come_first() {
     let (inbox, _inputs) = mpsc::channel(1);
     let begun = Instant::now();
-    let watched = |due: u32| Watched {
+    let watched = |due: u32| MeasuredAlloc {
         dir: PathBuf::new(),
         limit: limit(10),
         quota: false,
@@ -156,8 +165,9 @@ fn those_that_are_due_longest_come_first() {
     let some = due(&mut all, begun + MEASURE_INTERVAL_MIN * 62, used(7, 7));
     let many = due(&mut all, begun + MEASURE_INTERVAL_MIN * 90, used(7, 7));
 
-    let bytes =
-        |found: &[(AllocId, Watched)]| found.iter().map(|(id, _)| id.0[0]).collect::<Vec<_>>();
+    let bytes = |found: &[(AllocId, MeasuredAlloc)]| {
+        found.iter().map(|(id, _)| id.0[0]).collect::<Vec<_>>()
+    };
     assert_eq!(bytes(&none), [0; 0]);
     assert_eq!(bytes(&some), [40, 39, 38]);
     assert_eq!(bytes(&many), (25..=40).rev().collect::<Vec<u8>>());
@@ -166,7 +176,7 @@ fn those_that_are_due_longest_come_first() {
 
 #[test]
 fn small_measurements_are_rested_from_together() {
-    let mut owed = Owed::default();
+    let mut owed = MeasureDebt::default();
     let small = REST_MIN / REST_FACTOR / 4 + Duration::from_micros(1);
 
     let rests = [small; 8].map(|took| owed.after(took));
@@ -179,7 +189,7 @@ fn small_measurements_are_rested_from_together() {
 
 #[test]
 fn a_great_tree_is_rested_from_at_once_and_not_for_long() {
-    let mut owed = Owed::default();
+    let mut owed = MeasureDebt::default();
 
     assert_eq!(owed.after(Duration::from_micros(1)), None);
     assert_eq!(owed.after(Duration::from_mins(1)), Some(REST_MAX));
@@ -189,7 +199,7 @@ fn a_great_tree_is_rested_from_at_once_and_not_for_long() {
 #[test]
 fn the_message_names_limit_use_and_places() {
     let place = |name: &str, mb: u64| (name.to_owned(), used(mb << 20, 5));
-    let look = Look {
+    let look = Measurement {
         used: used((12 << 20) + 1, 40),
         in_force: None,
         by_place: [
@@ -220,8 +230,8 @@ fn only_two_words_are_known() {
 fn accounted(dir: &Path) -> Disks {
     let mut disks = Disks::start(dir, DiskEnforcement::Off).unwrap();
     assert_eq!(disks.stats(alloc_id()), None);
-    let shared = Shared {
-        means: Means::Accounted {
+    let shared = DiskState {
+        means: DiskEnforcementMode::Accounted {
             reason: "a test".to_owned(),
         },
         allocs: dir.to_owned(),
@@ -236,7 +246,7 @@ fn accounted(dir: &Path) -> Disks {
     disks
 }
 
-fn told(inputs: &mut mpsc::Receiver<Input>) -> String {
+fn exceeded_message(inputs: &mut mpsc::Receiver<Input>) -> String {
     let begun = Instant::now();
     while begun.elapsed() < DEADLINE {
         match inputs.try_recv() {
@@ -261,7 +271,7 @@ fn a_runner_hears_of_too_many_bytes() {
 
     disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
 
-    let message = told(&mut inputs);
+    let message = exceeded_message(&mut inputs);
     assert!(message.contains("of 10 MiB"), "{message}");
     assert!(message.contains("most in web/local 11"), "{message}");
     let stats = disks.stats(alloc_id()).unwrap();
@@ -280,7 +290,7 @@ fn a_runner_hears_of_too_many_inodes() {
 
     disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
 
-    let message = told(&mut inputs);
+    let message = exceeded_message(&mut inputs);
     assert!(message.contains("of 4096 inodes"), "{message}");
 }
 
@@ -301,7 +311,7 @@ fn a_changed_limit_counts_at_once() {
 
     disks.watch(alloc_id(), temp.path(), limit(10), &inbox);
 
-    told(&mut inputs);
+    exceeded_message(&mut inputs);
     disks.forget(alloc_id());
     assert_eq!(disks.stats(alloc_id()), None);
 }

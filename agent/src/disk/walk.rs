@@ -12,7 +12,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
@@ -21,7 +21,7 @@ use super::limits::{DEPTH_MAX, READ_BYTES};
 
 /// The measurement of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Measured {
+pub(crate) struct TreeUsage {
     /// All of it, with its root.
     pub(crate) all: Amount,
     /// By the two first parts of the path.
@@ -31,7 +31,7 @@ pub(crate) struct Measured {
 }
 
 /// A directory to read.
-struct Pending {
+struct PendingDir {
     parent: Rc<OwnedFd>,
     name: CString,
     depth: u32,
@@ -44,8 +44,8 @@ struct Walker<'a> {
     device: (u32, u32),
     /// Files with several names that were counted.
     seen: HashSet<u64>,
-    pending: Vec<Pending>,
-    measured: Measured,
+    pending: Vec<PendingDir>,
+    measured: TreeUsage,
 }
 
 /// Measures what is in `root`, until it is more than `inodes_max`, which bounds how long it takes.
@@ -53,7 +53,7 @@ struct Walker<'a> {
 /// # Errors
 ///
 /// If the root cannot be read, or `stop` was set. What vanishes meanwhile is not counted.
-pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result<Measured, Errno> {
+pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result<TreeUsage, Errno> {
     let root = beneath::open_top(root, OFlags::RDONLY)?;
     let own = stat(root.as_fd(), c"")?;
     let mut walker = Walker {
@@ -61,7 +61,7 @@ pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result
         device: (own.stx_dev_major, own.stx_dev_minor),
         seen: HashSet::new(),
         pending: Vec::new(),
-        measured: Measured::default(),
+        measured: TreeUsage::default(),
     };
     walker.measured.all.add(amount(&own));
     let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
@@ -74,7 +74,7 @@ pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result
             break;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Ok(dir) = beneath::open(&*next.parent, &next.name, flags, Through::Dirs) else {
+        let Ok(dir) = beneath::open(&*next.parent, &next.name, flags, Traversal::Dirs) else {
             // It vanished, or something else is in its place.
             continue;
         };
@@ -147,7 +147,7 @@ impl Walker<'_> {
             self.measured.too_deep = true;
             return;
         }
-        self.pending.push(Pending {
+        self.pending.push(PendingDir {
             parent: Rc::clone(dir),
             name: name.to_owned(),
             depth,
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    fn measured(root: &Path) -> Measured {
+    fn measured(root: &Path) -> TreeUsage {
         measure(root, u64::MAX, &AtomicBool::new(false)).unwrap()
     }
 

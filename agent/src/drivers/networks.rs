@@ -16,7 +16,7 @@ use muster_driver::{DriverError, NetworkIsolation, NetworkMode};
 use serde::{Deserialize, Serialize};
 
 use super::{DriverSlot, TaskConfigError};
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE};
 use crate::store::Write;
 
@@ -28,12 +28,12 @@ pub(crate) struct DriverNetwork {
     /// The host's name in it.
     pub(crate) hostname: String,
     /// The network that was made; `None` while that is not known.
-    pub(crate) made: Option<MadeNetwork>,
+    pub(crate) made: Option<NetworkDescription>,
 }
 
 /// The description that a driver gives of a network that it made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MadeNetwork {
+pub(crate) struct NetworkDescription {
     /// File that stands for the namespace.
     pub(crate) path: String,
     /// The driver's own notes.
@@ -128,14 +128,14 @@ impl DriverNetworks {
     pub(crate) fn of(&self, alloc_id: AllocId) -> Option<NetworkIsolation> {
         let known = self.locked();
         let made = known.get(&alloc_id)?.made.clone();
-        made.map(MadeNetwork::isolation)
+        made.map(NetworkDescription::isolation)
     }
 
     /// Has the driver of a group that must make its network make it; `None` if there is no such driver. The same
     /// however often it is asked for.
     pub(crate) async fn ensure(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         hostname: &str,
@@ -156,17 +156,17 @@ impl DriverNetworks {
             hostname: hostname.to_owned(),
             made: None,
         };
-        self.keep(facilities, alloc_id, &network).await;
+        self.save_record(facilities, alloc_id, &network).await;
         let made = create(slot, driver, alloc_id, hostname).await?;
         network.made = Some(made.clone());
-        self.keep(facilities, alloc_id, &network).await;
+        self.save_record(facilities, alloc_id, &network).await;
         Ok(Some(made.isolation()))
     }
 
     /// Has the driver take back what it made for an allocation of which nothing runs. May be repeated.
     pub(crate) async fn release(
         &self,
-        facilities: &Facilities,
+        facilities: &AgentContext,
         alloc_id: AllocId,
     ) -> Result<(), DriverNetworkError> {
         let known = self.locked().get(&alloc_id).cloned();
@@ -204,7 +204,12 @@ impl DriverNetworks {
         Ok(())
     }
 
-    async fn keep(&self, facilities: &Facilities, alloc_id: AllocId, network: &DriverNetwork) {
+    async fn save_record(
+        &self,
+        facilities: &AgentContext,
+        alloc_id: AllocId,
+        network: &DriverNetwork,
+    ) {
         self.locked().insert(alloc_id, network.clone());
         let write = Write::DriverNetwork(alloc_id, Some(Box::new(network.clone())));
         // The store's thread tells the operator; this agent knows it.
@@ -217,7 +222,7 @@ impl DriverNetworks {
     }
 }
 
-impl MadeNetwork {
+impl NetworkDescription {
     fn isolation(self) -> NetworkIsolation {
         let Self {
             path,
@@ -237,7 +242,7 @@ impl MadeNetwork {
 
 /// The driver among those of the group's tasks that must make their network.
 async fn maker<'a>(
-    facilities: &'a Facilities,
+    facilities: &'a AgentContext,
     group: &'a TaskGroup,
 ) -> Result<Option<(&'a str, &'a DriverSlot)>, DriverNetworkError> {
     let mut maker: Option<(&str, &DriverSlot)> = None;
@@ -282,7 +287,7 @@ async fn create(
     driver: &str,
     alloc_id: AllocId,
     hostname: &str,
-) -> Result<MadeNetwork, DriverNetworkError> {
+) -> Result<NetworkDescription, DriverNetworkError> {
     let id = alloc_id.to_string();
     let created = slot.driver.create_network(&id, hostname).await;
     let created = created.map_err(|source| DriverNetworkError::Create {
@@ -310,7 +315,7 @@ async fn create(
             bytes,
         });
     }
-    Ok(MadeNetwork {
+    Ok(NetworkDescription {
         path,
         labels,
         hostname,

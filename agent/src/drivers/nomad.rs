@@ -17,7 +17,7 @@ use super::{DriverHealth, Drivers, native};
 
 /// A driver of Nomad that the native driver serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Served {
+struct NomadDriver {
     name: &'static str,
     /// The level of isolation of its tasks.
     isolation: &'static str,
@@ -25,7 +25,7 @@ struct Served {
     implied: &'static [(&'static str, &'static [&'static str])],
 }
 
-const EXEC: Served = Served {
+const EXEC: NomadDriver = NomadDriver {
     name: "exec",
     isolation: "contained",
     implied: &[
@@ -33,7 +33,7 @@ const EXEC: Served = Served {
         ("ipc_mode", &["", "private"]),
     ],
 };
-const RAW_EXEC: Served = Served {
+const RAW_EXEC: NomadDriver = NomadDriver {
     name: "raw_exec",
     isolation: "raw",
     implied: &[],
@@ -42,7 +42,7 @@ const RAW_EXEC: Served = Served {
 /// Which of Nomad's drivers the native driver serves on this node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NomadDrivers {
-    served: Vec<Served>,
+    served: Vec<NomadDriver>,
     allow_raw: bool,
 }
 
@@ -56,7 +56,7 @@ impl NomadDrivers {
     /// Those that no driver of `drivers` has the name of, if the native driver is there.
     /// `allow_raw`: the native driver takes raw tasks.
     pub(crate) fn beside(drivers: &Drivers, allow_raw: bool) -> Self {
-        let is_free = |served: &Served| drivers.named(served.name).is_none();
+        let is_free = |served: &NomadDriver| drivers.named(served.name).is_none();
         let has_native = drivers.named(native::NAME).is_some();
         let served = [EXEC, RAW_EXEC].into_iter().filter(is_free);
         Self {
@@ -104,7 +104,7 @@ impl NomadDrivers {
         }
     }
 
-    fn served_as(&self, driver: &str) -> Option<&Served> {
+    fn served_as(&self, driver: &str) -> Option<&NomadDriver> {
         self.served.iter().find(|served| served.name == driver)
     }
 
@@ -135,7 +135,7 @@ impl NomadDrivers {
 
 /// The `config` of a task of `served`, as the native driver takes it. Fields that it does not have stay, and are refused
 /// by name when the task starts.
-fn native_config(served: &Served, config_json: &str) -> String {
+fn native_config(served: &NomadDriver, config_json: &str) -> String {
     let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(config_json) else {
         return config_json.to_owned();
     };
@@ -144,7 +144,7 @@ fn native_config(served: &Served, config_json: &str) -> String {
     Value::Object(fields).to_string()
 }
 
-fn drop_implied(served: &Served, fields: &mut Map<String, Value>) {
+fn drop_implied(served: &NomadDriver, fields: &mut Map<String, Value>) {
     for (field, values) in served.implied {
         let is_implied = fields
             .get(*field)
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    const BOTH: [Served; 2] = [EXEC, RAW_EXEC];
+    const BOTH: [NomadDriver; 2] = [EXEC, RAW_EXEC];
 
     fn rewritten(driver: &str, config: &Value) -> (String, Value) {
         let mut spec = fixture::job("web").build();

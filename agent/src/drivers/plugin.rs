@@ -114,7 +114,7 @@ struct Plugin {
 
 /// A process that answers.
 #[derive(Debug)]
-enum Life {
+enum PluginProcess {
     /// This agent started it.
     Child(Child),
     /// An earlier agent started it.
@@ -122,17 +122,17 @@ enum Life {
 }
 
 /// Puts a process into the drivers' cgroup.
-pub(crate) type Place = Arc<dyn Fn(u32) + Send + Sync>;
+pub(crate) type CgroupPlacement = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// The parts of the agent that supervising needs.
 #[derive(Clone)]
-pub(crate) struct Around {
+pub(crate) struct SupervisorContext {
     /// The facts about this node that drivers are told.
     pub(crate) host: Arc<HostInfo>,
     /// Where records, logs and sockets are.
     pub(crate) dir: PathBuf,
     /// Puts a process into its cgroup.
-    pub(crate) place: Place,
+    pub(crate) place: CgroupPlacement,
     /// The health of the drivers.
     pub(crate) health: watch::Sender<DriverHealth>,
     /// The agent stops.
@@ -144,7 +144,7 @@ pub(crate) struct Around {
 pub(crate) async fn start_all(
     plugin_dir: &Path,
     settings: &BTreeMap<String, PluginSettings>,
-    around: &Around,
+    around: &SupervisorContext,
     drivers: &mut Drivers,
     tasks: &mut JoinSet<()>,
 ) -> Result<Vec<Client>, PluginError> {
@@ -261,13 +261,13 @@ impl Plugin {
     }
 
     /// Takes up the process that is recorded, or starts one.
-    async fn begin(&self, around: &Around) -> Result<Life, String> {
+    async fn begin(&self, around: &SupervisorContext) -> Result<PluginProcess, String> {
         if let Some(record) = Record::load(&self.record) {
             if record.process.is_alive() {
                 if let Some(socket) = &record.socket {
                     self.client.redirect(socket);
                     if self.client.ping().await.is_ok() {
-                        return Ok(Life::Adopted(record.process));
+                        return Ok(PluginProcess::Adopted(record.process));
                     }
                 }
                 tracing::error!(
@@ -281,9 +281,9 @@ impl Plugin {
             remove_socket(record.socket.as_deref());
         }
         let mut child = self.launch.spawn().map_err(|error| chain(&error))?;
-        let answer = self.shake(&mut child, around).await;
+        let answer = self.perform_handshake(&mut child, around).await;
         match answer {
-            Ok(()) => Ok(Life::Child(child)),
+            Ok(()) => Ok(PluginProcess::Child(child)),
             Err(reason) => {
                 if let Err(error) = child.kill().await {
                     tracing::warn!(%error, driver = self.block, "a plugin that does not answer cannot be killed");
@@ -293,7 +293,11 @@ impl Plugin {
         }
     }
 
-    async fn shake(&self, child: &mut Child, around: &Around) -> Result<(), String> {
+    async fn perform_handshake(
+        &self,
+        child: &mut Child,
+        around: &SupervisorContext,
+    ) -> Result<(), String> {
         let mut record = child.id().and_then(ProcessId::of).map(|process| Record {
             process,
             socket: None,
@@ -329,10 +333,10 @@ impl Plugin {
     /// because an operator is there to mend it.
     async fn first_words(
         &mut self,
-        life: Result<Life, String>,
+        life: Result<PluginProcess, String>,
         settings: &BTreeMap<String, PluginSettings>,
-        around: &Around,
-    ) -> Result<(String, Option<Life>), PluginError> {
+        around: &SupervisorContext,
+    ) -> Result<(String, Option<PluginProcess>), PluginError> {
         let presumed = presumed_name(&self.launch.program);
         let failed = |reason: String| {
             tracing::error!(
@@ -375,11 +379,11 @@ impl Plugin {
     }
 
     /// Ends a process that is of no use.
-    async fn end(&self, life: Option<Life>) {
+    async fn end(&self, life: Option<PluginProcess>) {
         let ended = async {
             match life {
-                Some(Life::Child(mut child)) => drop(child.wait().await),
-                Some(Life::Adopted(process)) => process.ended().await,
+                Some(PluginProcess::Child(mut child)) => drop(child.wait().await),
+                Some(PluginProcess::Adopted(process)) => process.ended().await,
                 None => {}
             }
         };
@@ -420,9 +424,9 @@ async fn supervise(
     plugin: Plugin,
     name: String,
     log: FollowLog,
-    first: Option<Life>,
+    first: Option<PluginProcess>,
     lives: watch::Sender<u64>,
-    around: Around,
+    around: SupervisorContext,
 ) {
     let following = log.run(&name);
     let supervising = async {
@@ -470,11 +474,11 @@ impl Plugin {
     /// A process that answers and knows its configuration. `first` was introduced already.
     async fn answering(
         &self,
-        first: Option<Life>,
+        first: Option<PluginProcess>,
         known: bool,
         name: &str,
-        around: &Around,
-    ) -> Result<Life, String> {
+        around: &SupervisorContext,
+    ) -> Result<PluginProcess, String> {
         if let Some(first) = first {
             return Ok(first);
         }
@@ -496,11 +500,11 @@ impl Plugin {
         Err(error)
     }
 
-    async fn ended(&self, life: Life, name: &str, around: &Around) {
+    async fn ended(&self, life: PluginProcess, name: &str, around: &SupervisorContext) {
         let client = self.client.clone();
         let ended = async {
             match life {
-                Life::Child(mut child) => {
+                PluginProcess::Child(mut child) => {
                     let status = child.wait().await;
                     tracing::warn!(
                         driver = self.block,
@@ -508,7 +512,7 @@ impl Plugin {
                         "the process of a plugin ended"
                     );
                 }
-                Life::Adopted(process) => process.ended().await,
+                PluginProcess::Adopted(process) => process.ended().await,
             }
         };
         let attended = async {

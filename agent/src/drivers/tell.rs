@@ -8,14 +8,14 @@ use muster_driver::TaskEvent;
 use tokio_util::sync::CancellationToken;
 
 use super::{DriverSlot, wait};
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
 
 /// Follows the events of one driver until the agent stops.
 pub(crate) async fn follow_events(
     name: String,
     slot: DriverSlot,
-    facilities: Arc<Facilities>,
+    facilities: Arc<AgentContext>,
     stop: CancellationToken,
 ) {
     let mut pause = DRIVER_PAUSE_MIN;
@@ -42,7 +42,7 @@ pub(crate) async fn follow_events(
 }
 
 /// An event of a start that is over, or of a task of somebody else, is nobody's.
-async fn deliver(driver: &str, event: TaskEvent, facilities: &Facilities) {
+async fn deliver(driver: &str, event: TaskEvent, facilities: &AgentContext) {
     let TaskEvent {
         task_id,
         alloc_id,

@@ -33,14 +33,14 @@ use crate::task::{Inputs, LiveTask, chain};
 /// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]
 pub(crate) struct DriverUsage {
-    told: Mutex<Option<Box<Told>>>,
+    told: Mutex<Option<Box<UsageHistory>>>,
     /// Where it put the task, if that was on a network of its own.
     network: Mutex<Option<Box<TaskNetwork>>>,
 }
 
 /// Usage of a task as far as its driver tells it; what it does not tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct ReportedUsage {
     /// CPU time since this agent asks.
     pub(crate) cpu: Option<Duration>,
     pub(crate) throttled_periods: Option<u64>,
@@ -56,13 +56,13 @@ pub(crate) struct Known {
 
 /// The messages received so far.
 #[derive(Debug, Default)]
-struct Told {
+struct UsageHistory {
     /// Of all words before the newest.
     cpu_before: Duration,
     /// The time that the newest message added.
     cpu_added: Duration,
     /// The newest words, with no CPU time in them, and when they came.
-    newest: Option<(Known, Instant)>,
+    newest: Option<(ReportedUsage, Instant)>,
     /// Whether the newest words have CPU time in them.
     has_cpu: bool,
     /// The reason why the driver tells nothing.
@@ -128,7 +128,7 @@ pub(crate) fn is_hidden(live: &LiveTask) -> bool {
 
 impl DriverUsage {
     /// Returns what the driver told last, or why that is not known.
-    pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<Known, String> {
+    pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<ReportedUsage, String> {
         let told = self.locked();
         let Some(told) = told.as_deref() else {
             return Err(format!(
@@ -194,13 +194,13 @@ impl DriverUsage {
         told.refusal = Some(why.into());
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<Box<Told>>> {
+    fn locked(&self) -> MutexGuard<'_, Option<Box<UsageHistory>>> {
         // A panic elsewhere leaves a whole word: each is written without one.
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
+impl UsageHistory {
     fn take(&mut self, stats: &TaskStats, now: Instant, first: bool) {
         let (cpu, memory) = (&stats.usage.cpu, &stats.usage.memory);
         let share = share(cpu);
@@ -217,7 +217,7 @@ impl Told {
     }
 
     /// Returns what is known at `now`; `None` if that is too old.
-    fn at(&self, now: Instant) -> Option<Known> {
+    fn at(&self, now: Instant) -> Option<ReportedUsage> {
         let (known, arrived) = self.newest.as_ref()?;
         let age = now.saturating_duration_since(*arrived);
         if age > DRIVER_USAGE_KEPT {
@@ -225,7 +225,7 @@ impl Told {
         }
         let part = age.as_secs_f64() / DRIVER_USAGE_INTERVAL.as_secs_f64();
         let cpu = self.cpu_before + used(self.cpu_added, part.min(1.0));
-        Some(Known {
+        Some(ReportedUsage {
             cpu: self.has_cpu.then_some(cpu),
             ..known.clone()
         })
@@ -274,11 +274,11 @@ fn share(cpu: &CpuUsage) -> Option<f64> {
 /// x86-64 (`NR_CPUS`).
 const PERCENT_MAX: f64 = 100.0 * 8_192.0;
 
-fn known(cpu: &CpuUsage, memory: &MemoryUsage) -> Known {
+fn known(cpu: &CpuUsage, memory: &MemoryUsage) -> ReportedUsage {
     let counted = |field, value| cpu.measured.contains(&field).then_some(value);
     let bytes = |field, value| memory.measured.contains(&field).then_some(value);
     let anon_bytes = bytes(MemoryField::Rss, memory.rss);
-    Known {
+    ReportedUsage {
         cpu: None,
         throttled_periods: counted(CpuField::ThrottledPeriods, cpu.throttled_periods),
         throttled: counted(CpuField::ThrottledTime, cpu.throttled_time).map(Duration::from_nanos),

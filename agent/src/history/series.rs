@@ -7,7 +7,7 @@ use muster_domain::id::Timestamp;
 use muster_wire::rpc::HistoryPoint;
 
 use crate::bpf::TaskTotals;
-use crate::cgroup::Waits;
+use crate::cgroup::StallStats;
 use crate::history::nanos;
 use crate::limits::{HISTORY_POINT_BYTES, HISTORY_POINTS_MAX};
 
@@ -23,7 +23,7 @@ const ABSENT_NARROW: u32 = u32::MAX;
 
 /// When a look was taken: two clocks, as people's may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Moment {
+pub(super) struct SampleTime {
     pub(super) at: Timestamp,
     /// Since the machine's boot, standing still included.
     pub(super) since_boot: Duration,
@@ -41,7 +41,7 @@ impl Counts {
     pub(super) const ZERO: Self = Self([0; COUNTED]);
 
     /// Takes the counts of the programs, as far as this machine `has` all of them.
-    pub(super) fn new(totals: &TaskTotals, has: Parts) -> Self {
+    pub(super) fn new(totals: &TaskTotals, has: AvailablePrograms) -> Self {
         let TaskTotals {
             cpu_ns,
             run_delay_ns,
@@ -70,8 +70,8 @@ impl Counts {
     }
 
     /// The same with how long the task was kept from running.
-    pub(super) fn with_waits(mut self, waits: Waits) -> Self {
-        let Waits {
+    pub(super) fn with_waits(mut self, waits: StallStats) -> Self {
+        let StallStats {
             throttled_us,
             pressure,
         } = waits;
@@ -120,7 +120,7 @@ impl Counts {
 
 /// The programs of which a machine may lack some.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts {
+pub(super) struct AvailablePrograms {
     pub(super) run_delay: bool,
     pub(super) block: bool,
     pub(super) retransmits: bool,
@@ -146,7 +146,7 @@ pub(super) struct Series {
     cgroup_id: u64,
     /// The counts at that look.
     counts: Counts,
-    looked: Moment,
+    looked: SampleTime,
     points: VecDeque<Point>,
     /// Why values were absent at that look.
     pub(super) absent: Reasons,
@@ -164,7 +164,7 @@ pub(super) struct Reasons {
 
 impl Series {
     /// The first look at a task, whose first point comes with the next look.
-    pub(super) fn begin(cgroup_id: u64, counts: Counts, looked: Moment) -> Self {
+    pub(super) fn begin(cgroup_id: u64, counts: Counts, looked: SampleTime) -> Self {
         Self {
             cgroup_id,
             counts,
@@ -186,14 +186,14 @@ impl Series {
     }
 
     /// Another start of the task, with what had been counted of it at `looked`.
-    pub(super) fn begin_again(&mut self, cgroup_id: u64, counts: Counts, looked: Moment) {
+    pub(super) fn begin_again(&mut self, cgroup_id: u64, counts: Counts, looked: SampleTime) {
         self.cgroup_id = cgroup_id;
         self.counts = counts;
         self.looked = looked;
     }
 
     /// Another look at the same start.
-    pub(super) fn look(&mut self, counts: Counts, memory_bytes: Option<u64>, now: Moment) {
+    pub(super) fn look(&mut self, counts: Counts, memory_bytes: Option<u64>, now: SampleTime) {
         let span = now.since_boot.saturating_sub(self.looked.since_boot);
         let (used, used_narrow) = counts.since(self.counts).packed();
         let point = Point {

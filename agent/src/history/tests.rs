@@ -6,15 +6,15 @@ use crate::limits::HISTORY_POINTS_MAX;
 const STEP_S: u64 = 10;
 
 /// The clock on the wall is a day ahead of the time since boot.
-fn moment(s: u64) -> Moment {
-    Moment {
+fn moment(s: u64) -> SampleTime {
+    SampleTime {
         at: Timestamp::from_millis((86_400 + s) * 1_000),
         since_boot: Duration::from_secs(s),
     }
 }
 
 /// The programs for disks are not there.
-const HAS: Parts = Parts {
+const HAS: AvailablePrograms = AvailablePrograms {
     run_delay: true,
     block: false,
     retransmits: true,
@@ -25,13 +25,13 @@ fn key(task: &str) -> Key {
 }
 
 /// So much CPU time, and as many bytes sent.
-fn look(cgroup_id: u64, began_s: u64, used: u64) -> Look {
+fn look(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
     let totals = TaskTotals {
         cpu_ns: used,
         net_tx_bytes: used,
         ..TaskTotals::default()
     };
-    Look {
+    Sample {
         cgroup_id,
         counts: Counts::new(&totals, HAS),
         began: Some(Duration::from_secs(began_s)),
@@ -41,8 +41,8 @@ fn look(cgroup_id: u64, began_s: u64, used: u64) -> Look {
 }
 
 /// Steps at multiples of ten seconds, each with what is found of the one task.
-fn kept(steps: impl IntoIterator<Item = (u64, Option<Look>)>) -> Kept {
-    let mut kept = Kept::default();
+fn kept(steps: impl IntoIterator<Item = (u64, Option<Sample>)>) -> HistoryState {
+    let mut kept = HistoryState::default();
     for (s, found) in steps {
         if let Some(look) = found {
             kept.look(key("main"), look, moment(s));
@@ -53,7 +53,7 @@ fn kept(steps: impl IntoIterator<Item = (u64, Option<Look>)>) -> Kept {
 }
 
 /// End and length of the span in seconds, and what was used.
-fn points(kept: &Kept) -> Vec<(u64, u64, Option<u64>)> {
+fn points(kept: &HistoryState) -> Vec<(u64, u64, Option<u64>)> {
     let Some(series) = kept.tasks.get(&key("main")) else {
         return Vec::new();
     };
@@ -161,7 +161,7 @@ fn what_is_not_counted_is_absent_and_not_zero() {
 /// 32 bits can say.
 #[test]
 fn waits_and_switches_are_those_of_the_span() {
-    let waits = |us: u64| Waits {
+    let waits = |us: u64| StallStats {
         throttled_us: Some(2 * us),
         pressure: Some(PressureStats {
             cpu: some(us),
@@ -237,7 +237,7 @@ fn a_task_that_ended_is_told_for_ten_minutes() {
 /// A task that ended makes room, the first to end first. Tasks that live stay, and one more task has no history.
 #[test]
 fn there_are_only_so_many() {
-    let mut kept = Kept::default();
+    let mut kept = HistoryState::default();
     kept.end_step(moment(10));
     for (name, at) in [("ended first", 20), ("ended later", 30)] {
         kept.look(key(name), look(1, at - 1, 1), moment(at));

@@ -219,7 +219,7 @@ pub(crate) struct Gaps {
 
 /// The content at an offset, counted from the begin of a log file, dropped bytes included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum OffsetContent {
     /// Bytes, or the end.
     Data {
         /// Where in the log file.
@@ -262,7 +262,7 @@ impl Gaps {
     }
 
     /// Returns the content at `relative`.
-    pub(crate) fn place(&self, relative: u64) -> io::Result<Place> {
+    pub(crate) fn place(&self, relative: u64) -> io::Result<OffsetContent> {
         let Some(file) = &self.file else {
             return find(0, relative, |_none| Err(io::ErrorKind::NotFound.into()));
         };
@@ -302,7 +302,11 @@ impl Gaps {
 }
 
 /// Finds the content at `relative` among `count` gaps that ascend.
-fn find(count: u64, relative: u64, gap: impl Fn(u64) -> io::Result<Gap>) -> io::Result<Place> {
+fn find(
+    count: u64,
+    relative: u64,
+    gap: impl Fn(u64) -> io::Result<Gap>,
+) -> io::Result<OffsetContent> {
     // Gaps before `low` end at or before the offset, those from `high` on behind it.
     let (mut low, mut high) = (0, count);
     let (mut before, mut next) = (0, None);
@@ -319,7 +323,7 @@ fn find(count: u64, relative: u64, gap: impl Fn(u64) -> io::Result<Gap>) -> io::
     }
     let position = relative.saturating_sub(before);
     let Some(next) = next else {
-        return Ok(Place::Data {
+        return Ok(OffsetContent::Data {
             position,
             until_gap: None,
         });
@@ -327,13 +331,13 @@ fn find(count: u64, relative: u64, gap: impl Fn(u64) -> io::Result<Gap>) -> io::
     let begin = next.position.saturating_add(before);
     if relative < begin {
         let until_gap = Some(begin - relative);
-        return Ok(Place::Data {
+        return Ok(OffsetContent::Data {
             position,
             until_gap,
         });
     }
     let left = next.end() - relative;
-    Ok(Place::Gap { left })
+    Ok(OffsetContent::Gap { left })
 }
 
 #[cfg(test)]

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use crate::logs::LogDir;
 use crate::logs::dir::OpenLogDirError;
-use crate::logs::gaps::{Gaps, Place};
+use crate::logs::gaps::{Gaps, OffsetContent};
 use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RELIST_MAX};
 use crate::logs::offsets::{self, Offsets};
-use crate::logs::times::{self, Since, Taken};
+use crate::logs::times::{self, SinceStart, TakenTime};
 
 /// One file of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +100,12 @@ pub struct LogReader {
     name: String,
     offset: u64,
     /// The file that `offset` was last found in.
-    open: Option<Open>,
+    open: Option<OpenLogFile>,
 }
 
 /// A file that is read from, kept open so that it can be read to its end when it is rotated away.
 #[derive(Debug)]
-struct Open {
+struct OpenLogFile {
     file: LogFile,
     data: File,
     gaps: Gaps,
@@ -116,7 +116,7 @@ struct Open {
     whole_to: u64,
 }
 
-impl Open {
+impl OpenLogFile {
     /// Whether the next file begins where this one of `length` bytes ends.
     fn is_followed(&self, length: u64, known: &Offsets) -> bool {
         let next = known.get(&(self.file.index + 1));
@@ -125,7 +125,7 @@ impl Open {
 }
 
 /// The result of one look at the files.
-enum Look {
+enum ReadAttempt {
     Found(Chunk),
     /// Nothing was written at or behind the offset yet.
     End,
@@ -301,12 +301,12 @@ impl LogReader {
         for file in files.iter().rev() {
             let young = times::since(&self.dir, &self.name, file.index, file.offset, since);
             match young {
-                Ok(Since::Older) => break,
-                Ok(Since::From(offset)) => {
+                Ok(SinceStart::Older) => break,
+                Ok(SinceStart::From(offset)) => {
                     found = offset;
                     break;
                 }
-                Ok(Since::All) => found = file.offset,
+                Ok(SinceStart::All) => found = file.offset,
                 // Rotated away meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(error) => return Err(self.failed(error)),
@@ -356,12 +356,12 @@ impl LogReader {
         let limit = limit.clamp(1, READ_BYTES_MAX);
         for _round in 0..RELIST_MAX {
             match self.look(limit).map_err(|source| self.failed(source))? {
-                Look::Found(chunk) => {
+                ReadAttempt::Found(chunk) => {
                     self.offset = chunk.end();
                     return Ok(Some(chunk));
                 }
-                Look::End => return Ok(None),
-                Look::Again => {}
+                ReadAttempt::End => return Ok(None),
+                ReadAttempt::Again => {}
             }
         }
         Err(self.failed(io::Error::other(
@@ -389,7 +389,7 @@ impl LogReader {
             return Ok(Some((chunk, None)));
         };
         // Looked up again: a time is written before its bytes, so that of all that was read is there by now.
-        let Taken { at, until } = self.taken(*offset);
+        let TakenTime { at, until } = self.taken(*offset);
         let same = until.map_or(u64::MAX, |until| until - *offset);
         let read = bytes.len();
         bytes.truncate(usize::try_from(same).unwrap_or(usize::MAX));
@@ -401,8 +401,8 @@ impl LogReader {
     }
 
     /// When the byte at `offset` was taken, if it is in the file that is open.
-    fn taken(&self, offset: u64) -> Taken {
-        self.open.as_ref().map_or_else(Taken::default, |open| {
+    fn taken(&self, offset: u64) -> TakenTime {
+        self.open.as_ref().map_or_else(TakenTime::default, |open| {
             let LogFile {
                 index,
                 offset: begin,
@@ -458,39 +458,39 @@ impl LogReader {
         }
     }
 
-    fn look(&mut self, limit: usize) -> io::Result<Look> {
+    fn look(&mut self, limit: usize) -> io::Result<ReadAttempt> {
         if let Some(chunk) = self.read_open(limit)? {
-            return Ok(Look::Found(chunk));
+            return Ok(ReadAttempt::Found(chunk));
         }
         let files = self.list()?;
         let behind = files.partition_point(|file| file.offset <= self.offset);
         let next = files.get(behind);
         let Some(at) = behind.checked_sub(1) else {
-            return Ok(next.map_or(Look::End, |next| self.gap(next, GapCause::Rotated)));
+            return Ok(next.map_or(ReadAttempt::End, |next| self.gap(next, GapCause::Rotated)));
         };
         match self.open_file(&files[at]) {
             Ok(open) => self.open = Some(open),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Look::Again),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ReadAttempt::Again),
             Err(error) => return Err(error),
         }
         if let Some(chunk) = self.read_open(limit)? {
-            return Ok(Look::Found(chunk));
+            return Ok(ReadAttempt::Found(chunk));
         }
         // The file before the gap is kept, so none was removed from between.
-        Ok(next.map_or(Look::End, |next| self.gap(next, GapCause::Dropped)))
+        Ok(next.map_or(ReadAttempt::End, |next| self.gap(next, GapCause::Dropped)))
     }
 
-    fn gap(&self, next: &LogFile, cause: GapCause) -> Look {
-        Look::Found(Chunk::Gap {
+    fn gap(&self, next: &LogFile, cause: GapCause) -> ReadAttempt {
+        ReadAttempt::Found(Chunk::Gap {
             offset: self.offset,
             bytes: next.offset - self.offset,
             cause,
         })
     }
 
-    fn open_file(&self, file: &LogFile) -> io::Result<Open> {
+    fn open_file(&self, file: &LogFile) -> io::Result<OpenLogFile> {
         let name = format!("{}.{}", self.name, file.index);
-        Ok(Open {
+        Ok(OpenLogFile {
             file: *file,
             data: self.dir.open_file(&name, OFlags::RDONLY)?,
             gaps: Gaps::open(&self.dir, &self.name, file.index)?,
@@ -520,11 +520,11 @@ impl LogReader {
             length = length.min(open.whole_to);
         }
         let (position, until_gap) = match open.gaps.place(relative)? {
-            Place::Data {
+            OffsetContent::Data {
                 position,
                 until_gap,
             } => (position, until_gap.unwrap_or(u64::MAX)),
-            Place::Gap { left } => {
+            OffsetContent::Gap { left } => {
                 return Ok(Some(Chunk::Gap {
                     offset: self.offset,
                     bytes: left,

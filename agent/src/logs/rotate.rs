@@ -88,7 +88,7 @@ pub struct RotatingFile {
 }
 
 /// The state of a stream on disk, made sound.
-struct Found {
+struct RecoveredStream {
     offsets: Offsets,
     current: File,
     position: u64,
@@ -160,7 +160,7 @@ impl RotatingFile {
         let Some(found) = found(dir, &self.name)? else {
             return Ok(false);
         };
-        let Found {
+        let RecoveredStream {
             offsets,
             current,
             position,
@@ -449,7 +449,7 @@ impl RotatingFile {
 }
 
 /// Looks for the files of a stream, and finishes what a writer that was killed had begun. `None` if nothing is there.
-fn found(dir: &LogDir, name: &str) -> io::Result<Option<Found>> {
+fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     let known = offsets::load(dir, name)?.unwrap_or_default();
     let mut files = Vec::new();
     for index in dir.indexes(name)? {
@@ -471,7 +471,7 @@ fn found(dir: &LogDir, name: &str) -> io::Result<Option<Found>> {
         dir.remove(&gaps::file_name(name, before))?;
         dir.remove(&times::file_name(name, before))?;
     }
-    Ok(Some(Found {
+    Ok(Some(RecoveredStream {
         offsets,
         current,
         position,

@@ -676,14 +676,14 @@ fn first_byte_goes_behind_what_is_there() {
 }
 
 /// The action of [`whatever_is_written`] between two words.
-enum Between {
+enum WriterAction {
     Nothing,
     Rest,
     Restart,
 }
 
 /// Words, gaps and times through two rotations, with room for gaps taken or without.
-fn whatever_is_written(dir: &Path, between: &Between, reserves: bool) -> RotatingFile {
+fn whatever_is_written(dir: &Path, between: &WriterAction, reserves: bool) -> RotatingFile {
     let limits = limits(3, 10);
     let open = || {
         let mut file = writer(dir, limits);
@@ -711,9 +711,9 @@ fn whatever_is_written(dir: &Path, between: &Between, reserves: bool) -> Rotatin
             file.drop_bytes(second);
         }
         match between {
-            Between::Nothing => {}
-            Between::Rest => file.rest(),
-            Between::Restart => {
+            WriterAction::Nothing => {}
+            WriterAction::Rest => file.rest(),
+            WriterAction::Restart => {
                 drop(file);
                 file = open();
             }
@@ -730,7 +730,12 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn closed_files_go_on_as_if_they_had_been_open() {
     for reserves in [false, true] {
-        let written = [Between::Nothing, Between::Rest, Between::Restart].map(|between| {
+        let written = [
+            WriterAction::Nothing,
+            WriterAction::Rest,
+            WriterAction::Restart,
+        ]
+        .map(|between| {
             let dir = tempfile::tempdir().unwrap();
             let mut file = whatever_is_written(dir.path(), &between, reserves);
             file.rest();

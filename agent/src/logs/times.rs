@@ -69,13 +69,13 @@ pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct TimesWriter {
     /// On the heap: most streams say nothing.
-    open: Option<Box<Open>>,
+    open: Option<Box<OpenTimesFile>>,
     /// Records are held back until [`TimesWriter::flush`], some at most.
     holds: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenTimesFile {
     index: u64,
     file: File,
     file_id: FileId,
@@ -150,7 +150,7 @@ impl TimesWriter {
         let mut open = match self.open.take().filter(|open| open.index == index) {
             Some(open) => open,
             // What is held of the log file before is written when that is dropped.
-            None => Box::new(Open::resume(dir, name, index, record.offset)?),
+            None => Box::new(OpenTimesFile::resume(dir, name, index, record.offset)?),
         };
         if open.last.is_some_and(|last| last.offset == record.offset) {
             // Nothing followed the last one.
@@ -165,7 +165,7 @@ impl TimesWriter {
     }
 }
 
-impl Open {
+impl OpenTimesFile {
     /// Goes on behind the records that are there, unless they are about bytes that are not.
     fn resume(dir: &Path, name: &str, index: u64, end: u64) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE;
@@ -252,7 +252,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenTimesFile {
     fn drop(&mut self) {
         if let Err(error) = self.flush() {
             tracing::debug!(%error, "times of log bytes cannot be kept");
@@ -262,7 +262,7 @@ impl Drop for Open {
 
 /// When bytes were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct TakenTime {
     /// The time; `None` where it is not known.
     pub(crate) at: Option<Timestamp>,
     /// The offset from which on another time holds.
@@ -270,8 +270,8 @@ pub(crate) struct Taken {
 }
 
 /// When the byte at `offset` of the log file `index`, which begins at `begin`, was taken.
-pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> Taken {
-    let look = || -> io::Result<Taken> {
+pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> TakenTime {
+    let look = || -> io::Result<TakenTime> {
         let file = dir.open_file(&file_name(name, index), OFlags::RDONLY)?;
         let Some(held) = held::of(FileId::of(&file)?) else {
             let count = file.metadata()?.len() / RECORD_BYTES;
@@ -294,10 +294,10 @@ fn find(
     begin: u64,
     offset: u64,
     record: impl Fn(u64) -> io::Result<Record>,
-) -> io::Result<Taken> {
+) -> io::Result<TakenTime> {
     // Records before `low` are at or before the offset, those from `high` on are behind it.
     let (mut low, mut high) = (0, count);
-    let mut taken = Taken::default();
+    let mut taken = TakenTime::default();
     while low < high {
         let middle = low + (high - low) / 2;
         let met = record(middle)?;
@@ -315,7 +315,7 @@ fn find(
 
 /// The answer of one log file's times to a search for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Since {
+pub(crate) enum SinceStart {
     /// Everything in the file is older.
     Older,
     /// Bytes from here on are as young; whatever is before is older.
@@ -332,7 +332,7 @@ pub(crate) fn since(
     index: u64,
     begin: u64,
     since: Timestamp,
-) -> io::Result<Since> {
+) -> io::Result<SinceStart> {
     let records = dir
         .open_file(&file_name(name, index), OFlags::RDONLY)
         .and_then(|file| with_held(&file))
@@ -345,9 +345,9 @@ pub(crate) fn since(
         .metadata()?
         .modified()?;
     Ok(if at(changed) < since {
-        Since::Older
+        SinceStart::Older
     } else {
-        Since::All
+        SinceStart::All
     })
 }
 
@@ -361,11 +361,11 @@ fn with_held(file: &File) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn among(records: &[Record], begin: u64, since: Timestamp) -> Since {
+fn among(records: &[Record], begin: u64, since: Timestamp) -> SinceStart {
     match records.iter().find(|record| record.at >= since) {
-        None => Since::Older,
-        Some(record) if record.offset <= begin => Since::All,
-        Some(record) => Since::From(record.offset),
+        None => SinceStart::Older,
+        Some(record) if record.offset <= begin => SinceStart::All,
+        Some(record) => SinceStart::From(record.offset),
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use muster_domain::id::AllocId;
-use muster_wire::rpc::DiskPlace;
+use muster_wire::rpc::DiskDir;
 
 use super::pack::place_path;
 use super::unpack::staged_name;
@@ -71,8 +71,8 @@ pub(crate) fn settle(
     if !has_arrived(&alloc) {
         return Ok(false);
     }
-    let locals = tasks.into_iter().map(DiskPlace::Local);
-    for place in std::iter::once(DiskPlace::Shared).chain(locals) {
+    let locals = tasks.into_iter().map(DiskDir::Local);
+    for place in std::iter::once(DiskDir::Shared).chain(locals) {
         let from = alloc.join(ARRIVED).join(staged_name(&place));
         move_in(&from, &alloc.join(place_path(&place)))?;
     }

@@ -9,14 +9,14 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
 use muster_wire::limits::DISK_TAKEN_BYTES;
-use muster_wire::rpc::{AgentReply, AgentRequest, DiskPiece, DiskSum, DiskTaken};
+use muster_wire::rpc::{AgentReply, AgentRequest, DiskAck, DiskPiece, DiskSum};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
 use super::arrival;
 use super::unpack::{UnpackError, Unpacker};
 use crate::disk::DiskLimit;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{
     FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
     FETCH_TRIES_MAX,
@@ -88,7 +88,7 @@ impl FetchError {
 ///
 /// The reason why the allocation begins without them.
 pub(crate) async fn fetch(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     desired: &DesiredAlloc,
     previous: AllocId,
 ) -> Result<String, String> {
@@ -102,7 +102,7 @@ pub(crate) async fn fetch(
     loop {
         let tried = try_once(facilities, (desired.alloc_id, previous), &alloc, limit).await;
         let error = match tried {
-            Ok(sum) => return Ok(came(previous, sum)),
+            Ok(sum) => return Ok(describe_transfer(previous, sum)),
             Err(error) if error.is_passing() && tries < FETCH_TRIES_MAX => error,
             Err(error) => return Err(refused(previous, &error, tries)),
         };
@@ -116,7 +116,7 @@ pub(crate) async fn fetch(
     }
 }
 
-fn came(previous: AllocId, sum: DiskSum) -> String {
+fn describe_transfer(previous: AllocId, sum: DiskSum) -> String {
     let DiskSum {
         inodes,
         bytes,
@@ -144,7 +144,7 @@ fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
 }
 
 async fn try_once(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     (alloc_id, previous): (AllocId, AllocId),
     alloc: &Path,
     limit: DiskLimit,
@@ -159,7 +159,7 @@ async fn try_once(
 }
 
 /// The connection of the session with a server, once there is one.
-async fn connection(facilities: &Facilities) -> Result<Connection, FetchError> {
+async fn connection(facilities: &AgentContext) -> Result<Connection, FetchError> {
     let mut server = facilities.standing.server();
     let connected = server.wait_for(Option::is_some);
     match tokio::time::timeout(FETCH_ALONE_MAX, connected).await {
@@ -169,7 +169,7 @@ async fn connection(facilities: &Facilities) -> Result<Connection, FetchError> {
 }
 
 /// The next message of the stream.
-enum Step {
+enum FetchItem {
     Piece(DiskPiece),
     End(DiskSum),
 }
@@ -204,14 +204,14 @@ async fn receive_all(
 /// Reads what comes until its end.
 async fn receive(
     receiver: &mut FrameReceiver,
-    to_unpack: mpsc::Sender<Step>,
+    to_unpack: mpsc::Sender<FetchItem>,
 ) -> Result<(), FetchError> {
     loop {
         let reply = tokio::time::timeout(FETCH_SILENCE_MAX, receiver.recv::<AgentReply>()).await;
         let (step, is_last) = match reply.map_err(|_elapsed| FetchError::Silent)?? {
             Some(AgentReply::Idle) => continue,
-            Some(AgentReply::DiskPiece(piece)) => (Step::Piece(piece), false),
-            Some(AgentReply::DiskEnd(sum)) => (Step::End(sum), true),
+            Some(AgentReply::DiskPiece(piece)) => (FetchItem::Piece(piece), false),
+            Some(AgentReply::DiskEnd(sum)) => (FetchItem::End(sum), true),
             Some(AgentReply::Later { reason }) => return Err(FetchError::Later(reason)),
             Some(AgentReply::Gone { reason }) => return Err(FetchError::Gone(reason)),
             None => return Err(FetchError::Cut),
@@ -229,7 +229,7 @@ async fn acknowledge(sender: &mut FrameSender, mut taken: mpsc::Receiver<u64>) {
     while let Some(cost) = taken.recv().await {
         bytes += cost;
         if bytes >= DISK_TAKEN_BYTES {
-            let taken = DiskTaken {
+            let taken = DiskAck {
                 bytes: std::mem::take(&mut bytes),
             };
             // A server that is gone ends the stream that is read.
@@ -242,20 +242,20 @@ async fn acknowledge(sender: &mut FrameSender, mut taken: mpsc::Receiver<u64>) {
 fn unpack(
     alloc: &Path,
     limit: DiskLimit,
-    mut steps: mpsc::Receiver<Step>,
+    mut steps: mpsc::Receiver<FetchItem>,
     unpacked: &mpsc::Sender<u64>,
 ) -> Result<DiskSum, FetchError> {
     let incoming = arrival::make_incoming(alloc).map_err(FetchError::Directory)?;
     let mut unpacker = Unpacker::new(&incoming, limit).map_err(FetchError::Directory)?;
     while let Some(step) = steps.blocking_recv() {
         match step {
-            Step::Piece(piece) => {
+            FetchItem::Piece(piece) => {
                 let cost = piece.cost();
                 unpacker.take(piece)?;
                 // Nobody listens when the stream is over.
                 let _told = unpacked.blocking_send(cost);
             }
-            Step::End(sum) => {
+            FetchItem::End(sum) => {
                 let sum = unpacker.finish(sum)?;
                 arrival::complete(alloc).map_err(FetchError::Directory)?;
                 return Ok(sum);

@@ -7,14 +7,14 @@ use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_link::window::Window;
 use muster_wire::limits::DISK_WINDOW_BYTES;
-use muster_wire::rpc::{DiskPiece, DiskRequest, DiskSum, DiskTaken, FailureKind, NodeReply};
+use muster_wire::rpc::{DiskAck, DiskPiece, DiskRequest, DiskSum, FailureKind, NodeReply};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
-use super::loans::Loan;
+use super::loans::DirLease;
 use super::pack::{self, PackError};
 use crate::control;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::task::chain;
 
@@ -24,7 +24,7 @@ use crate::task::chain;
 ///
 /// If the asking node has gone.
 pub(crate) async fn lend(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     request: DiskRequest,
     mut sender: FrameSender,
     receiver: FrameReceiver,
@@ -64,20 +64,20 @@ pub(crate) async fn lend(
 }
 
 /// Whether a task of it has a process, or may get one.
-fn may_write(facilities: &Facilities, alloc_id: AllocId) -> bool {
+fn may_write(facilities: &AgentContext, alloc_id: AllocId) -> bool {
     facilities.outbox.is_unfinished(alloc_id) || !facilities.live.of(Some(alloc_id)).is_empty()
 }
 
 /// Hears what was unpacked until the asking node has gone.
 async fn take_words(mut receiver: FrameReceiver, window: &Window) {
-    while let Ok(Some(DiskTaken { bytes })) = receiver.recv().await {
+    while let Ok(Some(DiskAck { bytes })) = receiver.recv().await {
         window.give(bytes);
     }
 }
 
 /// Waits until few enough are read.
 async fn wait_for_turn(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     sender: &mut FrameSender,
 ) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
     let turn = Arc::clone(&facilities.loans.places).acquire_owned();
@@ -92,12 +92,12 @@ async fn wait_for_turn(
 }
 
 /// The loan and the permit that are held as long as directories are read.
-type Held = (Loan, Option<OwnedSemaphorePermit>);
+type ReadGuard = (DirLease, Option<OwnedSemaphorePermit>);
 
 async fn send(
     request: DiskRequest,
     alloc: PathBuf,
-    held: Held,
+    held: ReadGuard,
     sender: &mut FrameSender,
     window: &Window,
 ) -> Result<(), SendFrameError> {
@@ -143,7 +143,7 @@ async fn send(
 fn read(
     request: DiskRequest,
     alloc: PathBuf,
-    held: Held,
+    held: ReadGuard,
 ) -> (
     mpsc::Receiver<DiskPiece>,
     JoinHandle<Result<DiskSum, PackError>>,

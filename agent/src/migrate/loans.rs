@@ -10,7 +10,7 @@ use crate::limits::{LENDINGS_MAX, LENDINGS_WAITING_MAX};
 
 /// The node's loans.
 #[derive(Debug)]
-pub(crate) struct Loans {
+pub(crate) struct DirLeases {
     /// Places for those that are read, [`LENDINGS_MAX`].
     pub(super) places: Arc<Semaphore>,
     /// Places for those and whoever waits for one of them, [`LENDINGS_WAITING_MAX`].
@@ -28,7 +28,7 @@ enum State {
     Leaving(usize),
 }
 
-impl Default for Loans {
+impl Default for DirLeases {
     fn default() -> Self {
         Self {
             places: Arc::new(Semaphore::new(LENDINGS_MAX)),
@@ -41,14 +41,14 @@ impl Default for Loans {
 
 /// Keeps an allocation's directories where they are until it is dropped.
 #[derive(Debug)]
-pub(super) struct Loan {
-    loans: Arc<Loans>,
+pub(super) struct DirLease {
+    loans: Arc<DirLeases>,
     alloc_id: AllocId,
 }
 
-impl Loans {
+impl DirLeases {
     /// Keeps the directories of an allocation; `None` if they are about to go.
-    pub(super) fn lend(self: &Arc<Self>, alloc_id: AllocId) -> Option<Loan> {
+    pub(super) fn lend(self: &Arc<Self>, alloc_id: AllocId) -> Option<DirLease> {
         let mut known = self.locked();
         match known.entry(alloc_id).or_insert(State::Lent(0)) {
             State::Lent(readers) => *readers += 1,
@@ -56,7 +56,7 @@ impl Loans {
         }
         drop(known);
         let loans = Arc::clone(self);
-        Some(Loan { loans, alloc_id })
+        Some(DirLease { loans, alloc_id })
     }
 
     /// Whether somebody reads them.
@@ -108,7 +108,7 @@ impl Loans {
     }
 }
 
-impl Drop for Loan {
+impl Drop for DirLease {
     fn drop(&mut self) {
         self.loans.give_back(self.alloc_id);
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn directories_go_when_the_last_reader_has_returned_them() {
-        let loans = Arc::new(Loans::default());
+        let loans = Arc::new(DirLeases::default());
         let (one, two) = (loans.lend(ALLOC), loans.lend(ALLOC));
         let mut leaving = pin!(loans.leave(ALLOC));
         let mut context = Context::from_waker(Waker::noop());
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_is_about_to_go_is_not_lent() {
-        let loans = Arc::new(Loans::default());
+        let loans = Arc::new(DirLeases::default());
         let loan = loans.lend(ALLOC);
         loans.mark_leaving(ALLOC);
 

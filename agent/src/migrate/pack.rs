@@ -10,9 +10,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use muster_wire::limits::DISK_PIECE_BYTES_MAX;
-use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
+use muster_wire::rpc::{DiskDir, DiskEntry, DiskPiece, DiskSum, FileMeta};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
@@ -71,12 +71,12 @@ pub(super) fn pack(
         sum: DiskSum::default(),
         sink,
     };
-    let locals = tasks.iter().map(|task| DiskPlace::Local(task.clone()));
+    let locals = tasks.iter().map(|task| DiskDir::Local(task.clone()));
     let mut found = false;
-    for place in std::iter::once(DiskPlace::Shared).chain(locals) {
+    for place in std::iter::once(DiskDir::Shared).chain(locals) {
         let path = place_path(&place);
         let flags = READ | OFlags::DIRECTORY;
-        let dir = match beneath::open(&root, &path, flags, Through::Dirs) {
+        let dir = match beneath::open(&root, &path, flags, Traversal::Dirs) {
             // It was moved away, or a task put something else there.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             dir => dir.map_err(|errno| read_error(alloc.join(&path), errno))?,
@@ -102,10 +102,10 @@ pub(super) fn pack(
 }
 
 /// Where a place is below the directory of its allocation.
-pub(super) fn place_path(place: &DiskPlace) -> PathBuf {
+pub(super) fn place_path(place: &DiskDir) -> PathBuf {
     match place {
-        DiskPlace::Shared => PathBuf::from("alloc/data"),
-        DiskPlace::Local(task) => Path::new(task).join("local"),
+        DiskDir::Shared => PathBuf::from("alloc/data"),
+        DiskDir::Local(task) => Path::new(task).join("local"),
     }
 }
 
@@ -179,7 +179,7 @@ struct Walk<'a, 'b, 'c> {
 }
 
 /// A directory that is open, and those in it that are still to be read.
-struct Level {
+struct OpenDir {
     dir: OwnedFd,
     below: Vec<CString>,
 }
@@ -196,7 +196,7 @@ impl Walk<'_, '_, '_> {
                 continue;
             };
             let flags = READ | OFlags::DIRECTORY;
-            let dir = beneath::open(&level.dir, &name, flags, Through::Dirs);
+            let dir = beneath::open(&level.dir, &name, flags, Traversal::Dirs);
             let dir = dir.map_err(|errno| self.read_error(&name, errno))?;
             if levels.len() >= DEPTH_MAX as usize {
                 let path = self.at.clone();
@@ -215,7 +215,7 @@ impl Walk<'_, '_, '_> {
     }
 
     /// Sends what is in a directory, and remembers the directories.
-    fn level(&mut self, dir: OwnedFd) -> Result<Level, PackError> {
+    fn level(&mut self, dir: OwnedFd) -> Result<OpenDir, PackError> {
         let mut below = Vec::new();
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut entries = RawDir::new(dir.as_fd(), &mut buffer);
@@ -245,7 +245,7 @@ impl Walk<'_, '_, '_> {
             }
         }
         self.buffer = buffer;
-        Ok(Level { dir, below })
+        Ok(OpenDir { dir, below })
     }
 
     fn link(&mut self, dir: BorrowedFd<'_>, name: &CStr, found: &Statx) -> Result<(), PackError> {
@@ -262,7 +262,7 @@ impl Walk<'_, '_, '_> {
         if found.stx_nlink > 1 && !self.is_first(name, found.stx_ino)? {
             return Ok(());
         }
-        let file = beneath::open(dir, name, READ, Through::Dirs)
+        let file = beneath::open(dir, name, READ, Traversal::Dirs)
             .map_err(|errno| self.read_error(name, errno))?;
         self.packer.push(DiskEntry::File {
             name: name.to_bytes().to_vec(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use muster_domain::id::{AllocId, LogIndex};
 use muster_driver::fixture::exchanging;
 use muster_wire::limits::DISK_PIECE_BYTES_MAX;
-use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
+use muster_wire::rpc::{DiskDir, DiskEntry, DiskPiece, DiskSum, FileMeta};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::pack::{PackError, pack};
@@ -22,7 +22,7 @@ const PLENTY: DiskLimit = DiskLimit {
 };
 
 /// An allocation and the one that replaces it, each with its directories.
-struct Scene {
+struct Replacement {
     _temp: tempfile::TempDir,
     data: DataDir,
     former: AllocId,
@@ -30,7 +30,7 @@ struct Scene {
 }
 
 /// Both have the task `web`.
-fn scene() -> Scene {
+fn scene() -> Replacement {
     let temp = tempfile::tempdir().unwrap();
     let data = DataDir::new(temp.path()).unwrap();
     data.prepare().unwrap();
@@ -38,7 +38,7 @@ fn scene() -> Scene {
     for alloc_id in [former, heir] {
         data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
     }
-    Scene {
+    Replacement {
         _temp: temp,
         data,
         former,
@@ -46,7 +46,7 @@ fn scene() -> Scene {
     }
 }
 
-impl Scene {
+impl Replacement {
     fn former(&self, path: &str) -> PathBuf {
         self.data.alloc(self.former).alloc.join(path)
     }
@@ -91,7 +91,7 @@ impl Scene {
 
     /// Returns the error of a stream of these steps in the shared place.
     fn refused(&self, steps: Vec<DiskEntry>) -> UnpackError {
-        let mut entries = vec![DiskEntry::Place(DiskPlace::Shared)];
+        let mut entries = vec![DiskEntry::Place(DiskDir::Shared)];
         entries.extend(steps);
         let sum = DiskSum::default();
         self.unpack(vec![DiskPiece { entries }], sum, PLENTY)
@@ -447,7 +447,7 @@ fn steps_out_of_order_are_refused() {
         vec![file("f", 1), data(1, b"x")],
         vec![file("f", 9), data(u64::MAX, b"x")],
         vec![file("f", 9), enter("d"), data(0, b"x")],
-        vec![enter("d"), DiskEntry::Place(DiskPlace::Local("web".into()))],
+        vec![enter("d"), DiskEntry::Place(DiskDir::Local("web".into()))],
         vec![again(&[])],
         vec![again(&["nowhere"])],
         vec![enter("d"), DiskEntry::Leave, again(&["d"])],

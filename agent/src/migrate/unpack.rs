@@ -10,8 +10,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use muster_domain::account::ACCOUNT_ID_MAX;
-use muster_driver::beneath::{self, Through};
-use muster_wire::rpc::{DiskEntry, DiskPiece, DiskPlace, DiskSum, FileMeta};
+use muster_driver::beneath::{self, Traversal};
+use muster_wire::rpc::{DiskDir, DiskEntry, DiskPiece, DiskSum, FileMeta};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
@@ -82,10 +82,10 @@ struct File {
 }
 
 /// The name of a place in the directory that is unpacked into.
-pub(super) fn staged_name(place: &DiskPlace) -> String {
+pub(super) fn staged_name(place: &DiskDir) -> String {
     match place {
-        DiskPlace::Shared => "shared".to_owned(),
-        DiskPlace::Local(task) => format!("local.{task}"),
+        DiskDir::Shared => "shared".to_owned(),
+        DiskDir::Local(task) => format!("local.{task}"),
     }
 }
 
@@ -160,7 +160,7 @@ impl Unpacker {
         }
     }
 
-    fn place(&mut self, place: &DiskPlace) -> Result<(), UnpackError> {
+    fn place(&mut self, place: &DiskDir) -> Result<(), UnpackError> {
         if self.open.len() > 1 {
             return Err(UnpackError::Malformed("a directory does not end"));
         }
@@ -202,7 +202,7 @@ impl Unpacker {
         let name = one_name(name)?;
         self.count_inode()?;
         let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
-        let made = beneath::create(&self.here()?.fd, &name, flags, mode, Through::Dirs);
+        let made = beneath::create(&self.here()?.fd, &name, flags, mode, Traversal::Dirs);
         let fd = made.map_err(|errno| write_error(&name, errno))?;
         self.file = Some(File {
             fd,
@@ -286,7 +286,7 @@ impl Unpacker {
         let mut dir = None;
         for part in parts {
             let parent = dir.as_ref().unwrap_or(&place.fd);
-            match beneath::open(parent, &part, DIR, Through::Dirs) {
+            match beneath::open(parent, &part, DIR, Traversal::Dirs) {
                 Ok(below) => dir = Some(below),
                 Err(_) => return Err(not_there),
             }
@@ -329,7 +329,7 @@ fn one_name(name: Vec<u8>) -> Result<CString, UnpackError> {
 /// Makes and opens a directory that only its maker can enter.
 fn make_dir(parent: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
-    beneath::open(parent, name, DIR, Through::Dirs)
+    beneath::open(parent, name, DIR, Traversal::Dirs)
 }
 
 /// Gives a file or directory its owner, its permissions and its age.

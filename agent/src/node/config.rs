@@ -26,7 +26,7 @@ use crate::users::UserRange;
 
 /// The fate of tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum ShutdownPolicy {
     /// They run on, and the next agent on the data directory adopts them.
     KeepTasks,
     /// They are stopped first, and the driver's process with them.

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
-use muster_agent_core::contact::Contact;
-use muster_agent_core::gc::{Collector, GcConfig, GcReason, GcSpace, KeptReason, Rounds, Seen};
+use muster_agent_core::contact::HeartbeatLease;
+use muster_agent_core::gc::{
+    Collector, GcConfig, GcReading, GcReason, GcSpace, KeptReason, Rounds,
+};
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
-use muster_agent_core::node::{Change, Desired, News};
-use muster_agent_core::turns::{self, Turns};
+use muster_agent_core::node::{Change, Desired, DesiredUpdate};
+use muster_agent_core::turns::{self, StartDependencies};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
@@ -20,16 +22,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{self, AllocTask, Input, Starts};
+use crate::alloc::{self, AllocTask, Input, PendingStarts};
 use crate::cgroup::{TaskCgroup, TaskName};
 use crate::contact::ContactClock;
-use crate::facilities::{Facilities, now};
+use crate::facilities::{AgentContext, now};
 use crate::fingerprint::disk_usage;
-use crate::gc::{self, Asks, Collected};
+use crate::gc::{self, GcOutcome, GcRequests};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::node::jobs::Jobs;
-use crate::store::{Loaded, TaskRecord, Write};
-use crate::task::{Unrecorded, chain};
+use crate::store::{StoreContents, TaskRecord, Write};
+use crate::task::{MissingRecordMeaning, chain};
 
 /// Everything the node's loop reacts to.
 #[derive(Debug)]
@@ -39,14 +41,14 @@ pub(crate) enum Event {
     /// The control plane says what it wants.
     Desired {
         /// The news from the control plane.
-        news: News,
+        news: DesiredUpdate,
         /// The remote tasks of those allocations, as the control plane has them.
         remote: Vec<RemoteAlloc>,
     },
     /// Everything that belongs to no allocation is to be removed.
     SweepDue {
         /// The remains on the machine before this event.
-        found: Found,
+        found: NodeInventory,
     },
     /// Destroy everything that has finished, and try at once to delete what could not be deleted.
     CollectGarbage,
@@ -55,7 +57,7 @@ pub(crate) enum Event {
         /// Do nothing.
         dry_run: bool,
         /// Told what was done.
-        done: oneshot::Sender<Collected>,
+        done: oneshot::Sender<GcOutcome>,
     },
     /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
     Prepared {
@@ -101,7 +103,7 @@ pub(crate) enum Event {
 
 /// An allocation that exists.
 #[derive(Debug)]
-struct Known {
+struct AllocEntry {
     runner: Runner,
     finished: bool,
 }
@@ -119,19 +121,19 @@ enum Runner {
 /// The node's allocations.
 #[derive(Debug)]
 pub(super) struct Node {
-    facilities: Arc<Facilities>,
+    facilities: Arc<AgentContext>,
     events: mpsc::Sender<Event>,
     desired: Desired,
-    contact: Contact,
+    contact: HeartbeatLease,
     clock: ContactClock,
-    allocs: BTreeMap<AllocId, Known>,
+    allocs: BTreeMap<AllocId, AllocEntry>,
     jobs: Jobs,
-    turns: Turns,
+    turns: StartDependencies,
     /// The heir that gets the data of an allocation, until it has them.
     heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
     rounds: Rounds,
-    asks: Asks,
+    asks: GcRequests,
     /// Allocations with cgroups that were there before this agent.
     found: BTreeSet<AllocId>,
     /// Whether what nobody wants was removed.
@@ -146,7 +148,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(
-        facilities: Arc<Facilities>,
+        facilities: Arc<AgentContext>,
         events: mpsc::Sender<Event>,
         gc: GcConfig,
         found: BTreeSet<AllocId>,
@@ -156,15 +158,15 @@ impl Node {
             facilities,
             events,
             desired: Desired::default(),
-            contact: Contact::new(clock.began(), earlier),
+            contact: HeartbeatLease::new(clock.began(), earlier),
             clock,
             allocs: BTreeMap::new(),
             jobs: Jobs::default(),
-            turns: Turns::default(),
+            turns: StartDependencies::default(),
             heirs: BTreeMap::new(),
             collector: Collector::new(gc),
             rounds: Rounds::default(),
-            asks: Asks::default(),
+            asks: GcRequests::default(),
             found,
             swept: false,
             store_lost: false,
@@ -177,7 +179,7 @@ impl Node {
     /// Takes up what is stored, then reacts until the agent stops.
     pub(super) async fn run(
         mut self,
-        loaded: Loaded,
+        loaded: StoreContents,
         mut inbox: mpsc::Receiver<Event>,
         stop: CancellationToken,
     ) {
@@ -220,8 +222,8 @@ impl Node {
         }
     }
 
-    fn restore(&mut self, loaded: Loaded) {
-        let Loaded {
+    fn restore(&mut self, loaded: StoreContents) {
+        let StoreContents {
             allocs,
             mut tasks,
             servers: _,
@@ -237,7 +239,7 @@ impl Node {
         self.store_lost = fresh && !self.found.is_empty();
         self.store_is_new = lost;
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
-        let Facilities { cores, tree, .. } = &*self.facilities;
+        let AgentContext { cores, tree, .. } = &*self.facilities;
         for (desired, _) in allocs.values() {
             cores.adopt(tree, desired);
         }
@@ -274,7 +276,13 @@ impl Node {
                 .filter(|((id, _), _)| *id == alloc_id)
                 .map(|((_, name), record)| (name, record))
                 .collect();
-            self.run_alloc(desired, runner, records, Unrecorded::NeverStarted, true);
+            self.run_alloc(
+                desired,
+                runner,
+                records,
+                MissingRecordMeaning::NeverStarted,
+                true,
+            );
         }
     }
 
@@ -304,7 +312,7 @@ impl Node {
     fn ended(&mut self, alloc_id: AllocId) {
         self.has_inherited(alloc_id);
         for next in self.turns.handle_ended(alloc_id) {
-            self.tell(next, AllocEvent::TurnCame.into());
+            self.send_input(next, AllocEvent::TurnCame.into());
         }
     }
 
@@ -341,7 +349,7 @@ impl Node {
             Event::CollectGarbage => drop(self.force()),
             Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
             Event::Prepared { alloc_id } => self.has_inherited(alloc_id),
-            Event::Released { alloc_id } => self.tell(alloc_id, Input::Destroy),
+            Event::Released { alloc_id } => self.send_input(alloc_id, Input::Destroy),
             Event::Refused { alloc_id } => {
                 self.collector.handle_refused(alloc_id, now());
                 self.asks.settled(alloc_id, false);
@@ -394,14 +402,14 @@ impl Node {
                     *desired,
                     runner,
                     BTreeMap::new(),
-                    Unrecorded::NeverStarted,
+                    MissingRecordMeaning::NeverStarted,
                     false,
                 );
             }
             Change::Start(desired) | Change::Unremembered(desired) => {
                 let any = self.found.contains(&desired.alloc_id);
                 let unrecorded = if any {
-                    Unrecorded::Ended
+                    MissingRecordMeaning::Ended
                 } else {
                     self.without_trace(&desired)
                 };
@@ -411,13 +419,13 @@ impl Node {
             Change::Update(mut desired) => {
                 let (alloc_id, remote) = (desired.alloc_id, of(desired.alloc_id));
                 desired.job = self.jobs.shared(desired.job);
-                self.tell(alloc_id, Input::Desired(Box::new((*desired, remote))));
+                self.send_input(alloc_id, Input::Desired(Box::new((*desired, remote))));
             }
             Change::Gone(alloc_id) => {
                 if self.allocs.contains_key(&alloc_id) {
                     self.collector.handle_removed(alloc_id);
                 }
-                self.tell(alloc_id, Input::Destroy);
+                self.send_input(alloc_id, Input::Destroy);
             }
         }
     }
@@ -429,29 +437,29 @@ impl Node {
     }
 
     /// Why nothing is known of an allocation that may have run and of which no process was found.
-    fn without_trace(&self, desired: &DesiredAlloc) -> Unrecorded {
-        let Facilities { data, .. } = &*self.facilities;
+    fn without_trace(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
+        let AgentContext { data, .. } = &*self.facilities;
         if self.store_is_new {
-            Unrecorded::StoreLost
+            MissingRecordMeaning::StoreLost
         } else if data.alloc(desired.alloc_id).alloc.exists() {
-            Unrecorded::Untraced
+            MissingRecordMeaning::Untraced
         } else {
-            Unrecorded::NeverHere
+            MissingRecordMeaning::NeverHere
         }
     }
 
     /// Tells every allocation of which something may run.
     fn tell_awake(&mut self, input: impl Fn() -> Input) {
-        let asleep = |known: &Known| matches!(known.runner, Runner::Asleep(_));
+        let asleep = |known: &AllocEntry| matches!(known.runner, Runner::Asleep(_));
         let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
         let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
         for alloc_id in all {
-            self.tell(alloc_id, input());
+            self.send_input(alloc_id, input());
         }
     }
 
     /// Never waits: a runner whose inbox is full may be waiting for this loop.
-    fn tell(&mut self, alloc_id: AllocId, input: Input) {
+    fn send_input(&mut self, alloc_id: AllocId, input: Input) {
         let Some(known) = self.allocs.get_mut(&alloc_id) else {
             return;
         };
@@ -477,7 +485,7 @@ impl Node {
         mut desired: DesiredAlloc,
         runner: Result<AllocRunner, MalformedAllocError>,
         records: BTreeMap<String, TaskRecord>,
-        unrecorded: Unrecorded,
+        unrecorded: MissingRecordMeaning,
         restored: bool,
     ) {
         let alloc_id = desired.alloc_id;
@@ -501,7 +509,7 @@ impl Node {
                 self.facilities.outbox.put(report, false);
             }
         } else {
-            let Facilities { cores, tree, .. } = &*self.facilities;
+            let AgentContext { cores, tree, .. } = &*self.facilities;
             cores.adopt(tree, &desired);
         }
         // One whose network was not given back has something to do.
@@ -520,7 +528,7 @@ impl Node {
             restored,
             has_remote_stored: restored,
             unstored: None,
-            starts: Starts::default(),
+            starts: PendingStarts::default(),
             stopped: CancellationToken::new(),
         });
         let runner = if let Some(at) = finished {
@@ -532,7 +540,8 @@ impl Node {
             Runner::Awake(inbox)
         };
         let finished = finished.is_some();
-        self.allocs.insert(alloc_id, Known { runner, finished });
+        self.allocs
+            .insert(alloc_id, AllocEntry { runner, finished });
     }
 
     fn stop_disconnected(&mut self) {
@@ -546,7 +555,7 @@ impl Node {
                 continue;
             }
             tracing::warn!(%alloc_id, "no server was in reach for stop_on_client_after: the allocation is stopped");
-            self.tell(alloc_id, Input::Disconnected);
+            self.send_input(alloc_id, Input::Disconnected);
         }
     }
 
@@ -557,7 +566,7 @@ impl Node {
         let space = || {
             let space = space(&facilities);
             if limits.exceeded(&space).is_some() {
-                facilities.trash.hurry();
+                facilities.trash.raise_priority();
             }
             space
         };
@@ -569,13 +578,13 @@ impl Node {
                 break;
             };
             if reason == GcReason::Forced {
-                facilities.trash.hurry();
+                facilities.trash.raise_priority();
             }
             tracing::info!(%alloc_id, reason = reason.as_str(), "a finished allocation is destroyed");
             if facilities.leftovers.has(alloc_id) {
                 self.release(alloc_id);
             } else {
-                self.tell(alloc_id, Input::Destroy);
+                self.send_input(alloc_id, Input::Destroy);
             }
         }
         let kept = |alloc_id| kept(&facilities, &self.heirs, alloc_id);
@@ -591,7 +600,7 @@ impl Node {
     }
 
     /// Tells the servers of the collection that is over, if one is.
-    fn tell_collected(&mut self, seen: Seen) {
+    fn tell_collected(&mut self, seen: GcReading) {
         let Some(report) = self.rounds.handle_seen(seen, now()) else {
             return;
         };
@@ -619,7 +628,7 @@ impl Node {
         });
     }
 
-    fn collect_now(&mut self, dry_run: bool, done: oneshot::Sender<Collected>) {
+    fn collect_now(&mut self, dry_run: bool, done: oneshot::Sender<GcOutcome>) {
         let mut waiting = if dry_run {
             BTreeSet::new()
         } else {
@@ -669,7 +678,7 @@ impl Node {
         let facilities = Arc::clone(&self.facilities);
         self.runners.spawn(async move {
             tokio::time::sleep(delay).await;
-            let looked = tokio::task::spawn_blocking(move || Found::look(&facilities));
+            let looked = tokio::task::spawn_blocking(move || NodeInventory::look(&facilities));
             if let Ok(found) = looked.await {
                 drop(events.send(Event::SweepDue { found }).await);
             }
@@ -678,7 +687,7 @@ impl Node {
 
     /// The node knows all its allocations, and what was found is older than what it knows: what belongs to none of
     /// them is removed.
-    fn sweep(&mut self, mut found: Found) {
+    fn sweep(&mut self, mut found: NodeInventory) {
         found.retain(|alloc_id| !self.allocs.contains_key(&alloc_id));
         let facilities = Arc::clone(&self.facilities);
         self.runners
@@ -689,13 +698,13 @@ impl Node {
 /// Tasks and directories on the machine. An allocation that begins after the look is not in it. A caller that removes
 /// what belongs to none must therefore ask for the known allocations after the look, not before.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct NodeInventory {
     tasks: Vec<TaskName>,
     allocs: Vec<AllocId>,
 }
 
-impl Found {
-    fn look(facilities: &Facilities) -> Self {
+impl NodeInventory {
+    fn look(facilities: &AgentContext) -> Self {
         Self {
             tasks: facilities.tree.tasks().unwrap_or_default(),
             allocs: facilities.data.found_allocs(),
@@ -710,7 +719,7 @@ impl Found {
     }
 
     /// Ends the tasks and removes them and the directories.
-    async fn remove(self, facilities: &Facilities) {
+    async fn remove(self, facilities: &AgentContext) {
         for name in self.tasks {
             tracing::warn!(
                 alloc_id = name.alloc,
@@ -744,7 +753,7 @@ fn longest_stop(group: &TaskGroup) -> Duration {
         .saturating_add(longest(false))
 }
 
-async fn end_stray(facilities: &Facilities, alloc: &str, task: &str) {
+async fn end_stray(facilities: &AgentContext, alloc: &str, task: &str) {
     let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else {
         return;
     };
@@ -780,7 +789,7 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
 
 /// The reason why an allocation that has finished may not go, even on request.
 fn kept(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     heirs: &BTreeMap<AllocId, AllocId>,
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
@@ -794,7 +803,7 @@ fn kept(
 }
 
 /// How full the file system of the allocations is.
-fn space(facilities: &Facilities) -> GcSpace {
+fn space(facilities: &AgentContext) -> GcSpace {
     let usage = disk_usage(&facilities.data.allocs());
     GcSpace {
         disk_percent: usage.percent,

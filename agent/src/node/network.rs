@@ -18,9 +18,9 @@ use super::listeners::{self, Listener};
 use crate::bpf::{Bpf, GATEWAY};
 use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
-use crate::store::Loaded;
+use crate::store::StoreContents;
 
 /// The node's additions to every task's policy at this moment. The operator's configuration stays as it is. The servers
 /// and the cluster's policy may change while tasks run.
@@ -37,7 +37,7 @@ pub(crate) struct NodeRules {
 
 impl NodeRules {
     /// Those of `config`, with what an earlier agent `loaded` of the servers and of the cluster's policy.
-    pub(super) fn new(config: &AgentConfig, loaded: &Loaded) -> Self {
+    pub(super) fn new(config: &AgentConfig, loaded: &StoreContents) -> Self {
         let mut configured = config.network.clone();
         configured
             .forbidden
@@ -77,10 +77,10 @@ impl NodeRules {
     }
 
     /// Puts `places` where others were that are told by this `name`, besides those that are configured.
-    fn forbid(&self, name: &str, places: Vec<Place>) -> bool {
+    fn forbid(&self, name: &str, places: Vec<DeniedEndpoint>) -> bool {
         self.change(|rules| {
             let configured = &self.configured.forbidden;
-            let stays = |place: &Place| place.0 != name || configured.contains(place);
+            let stays = |place: &DeniedEndpoint| place.0 != name || configured.contains(place);
             rules.forbidden.retain(stays);
             for place in places {
                 if !rules.forbidden.contains(&place) {
@@ -100,7 +100,7 @@ impl NodeRules {
                 .forbidden
                 .iter()
                 .filter(|(_, net, ..)| *net == gateway);
-            let here: Vec<Place> = here.cloned().collect();
+            let here: Vec<DeniedEndpoint> = here.cloned().collect();
             for (name, _, protocol, port) in here {
                 for net in &own {
                     let place = (name.clone(), *net, protocol, port);
@@ -151,15 +151,15 @@ const SERVERS: &str = "servers";
 const HTTP_API: &str = "http-api";
 
 /// A place that no task reaches, with what a refusal is told by.
-type Place = (String, IpNet, PolicyProtocol, u16);
+type DeniedEndpoint = (String, IpNet, PolicyProtocol, u16);
 
 /// Where servers listen for agents and for each other.
-fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<Place> {
+fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<DeniedEndpoint> {
     sockets(SERVERS, PolicyProtocol::Udp, servers)
 }
 
 /// The places where a socket of a server on this machine is reached.
-fn listener((protocol, socket): Listener) -> Vec<Place> {
+fn listener((protocol, socket): Listener) -> Vec<DeniedEndpoint> {
     let place = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
     if socket.ip().is_unspecified() {
         everywhere_here().into_iter().map(place).collect()
@@ -182,7 +182,7 @@ fn everywhere_here() -> BTreeSet<IpNet> {
 
 /// Where these sockets are reached. One on this machine may listen at every address, whatever it says: at those of
 /// loopback, at the gateway of bridged tasks, and at every other one that the machine has.
-fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<Place> {
+fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<DeniedEndpoint> {
     let mut places = Vec::new();
     for addr in addrs {
         let own = IpNet::from(addr.ip());
@@ -236,7 +236,7 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
 }
 
 /// Removes what eBPF maps have of cgroups that are gone, now and then until the agent stops.
-pub(super) async fn reconcile(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(super) async fn reconcile(facilities: Arc<AgentContext>, stop: CancellationToken) {
     let mut before = BTreeSet::new();
     let mut look = tokio::time::interval(RECONCILE_INTERVAL);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
@@ -257,7 +257,7 @@ pub(super) async fn reconcile(facilities: Arc<Facilities>, stop: CancellationTok
 }
 
 /// Cgroups that the maps know and that are gone.
-fn stale(facilities: &Facilities) -> BTreeSet<u64> {
+fn stale(facilities: &AgentContext) -> BTreeSet<u64> {
     let known = facilities.bpf().and_then(|bpf| bpf.collect().ok());
     let Some(known) = known else {
         return BTreeSet::new();
@@ -282,7 +282,7 @@ fn stale(facilities: &Facilities) -> BTreeSet<u64> {
 }
 
 /// Removes network policies that tasks had before this agent found them and gave them theirs.
-pub(super) async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationToken) {
+pub(super) async fn sweep_later(facilities: Arc<AgentContext>, stop: CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(SWEEP_AFTER) => {}
         () = stop.cancelled() => return,
@@ -296,8 +296,8 @@ pub(super) async fn sweep_later(facilities: Arc<Facilities>, stop: CancellationT
 mod tests {
     use super::*;
 
-    fn is_covered(places: &[Place], address: IpAddr, port: u16) -> bool {
-        let covers = |(_, net, _, of): &Place| net.contains(&address) && *of == port;
+    fn is_covered(places: &[DeniedEndpoint], address: IpAddr, port: u16) -> bool {
+        let covers = |(_, net, _, of): &DeniedEndpoint| net.contains(&address) && *of == port;
         places.iter().any(covers)
     }
 

@@ -22,16 +22,16 @@ use crate::bridge::{self, Bridge, NodeNetwork};
 use crate::cgroup::{Hierarchies, NodeTree};
 use crate::cni::{self, CniNetworks};
 use crate::conditions::Conditions;
-use crate::contact::KeptContact;
-use crate::control::Standing;
+use crate::contact::ContactFile;
+use crate::control::ControlPlaneStatus;
 use crate::cores::Cores;
-use crate::disk::{Disks, Means};
+use crate::disk::{DiskEnforcementMode, Disks};
 use crate::drivers::native::{self, NativeProcess};
 use crate::drivers::networks::DriverNetworks;
 use crate::drivers::nomad::NomadDrivers;
-use crate::drivers::plugin::{self, Around};
+use crate::drivers::plugin::{self, SupervisorContext};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
-use crate::facilities::{Facilities, LiveTasks};
+use crate::facilities::{AgentContext, LiveTasks};
 use crate::fingerprint::{boot_id, meminfo, topology};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
@@ -42,23 +42,23 @@ use crate::pressure;
 use crate::reports::Outbox;
 use crate::ring::LogRing;
 use crate::start_health::{self, StartHealth};
-use crate::store::{self, Loaded, Store};
+use crate::store::{self, Store, StoreContents};
 use crate::task::{self, chain};
 use crate::trash::Trash;
 use crate::users::WorkloadUsers;
 use crate::verdicts::{self, VerdictLog};
 
 /// The opened parts of the agent.
-pub(super) struct Opened {
-    pub(super) facilities: Arc<Facilities>,
-    pub(super) loaded: Loaded,
+pub(super) struct AgentParts {
+    pub(super) facilities: Arc<AgentContext>,
+    pub(super) loaded: StoreContents,
     pub(super) publisher: Publisher,
     /// Drivers in processes of their own.
     pub(super) clients: Vec<Client>,
     /// Allocations that have a cgroup with processes.
     pub(super) found: BTreeSet<AllocId>,
     /// The record of when a leader last heard of the node.
-    pub(super) contact: KeptContact,
+    pub(super) contact: ContactFile,
 }
 
 #[expect(
@@ -70,7 +70,7 @@ pub(super) async fn open(
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
     node: mpsc::Sender<Event>,
-) -> Result<Opened, StartAgentError> {
+) -> Result<AgentParts, StartAgentError> {
     let data = prepared(config)?;
     let open_files = start_health::raise_open_files();
     let native = native_process(config, &data, open_files)?;
@@ -78,7 +78,7 @@ pub(super) async fn open(
     let (node_id, store, mut loaded) = open_store(&data, &conditions)?;
     let node_secret = store::node_secret(data.root(), fresh_node_secret())?;
     let boot_id = boot_id();
-    let contact = KeptContact::open(data.root(), &boot_id);
+    let contact = ContactFile::open(data.root(), &boot_id);
     let (hierarchies, tree) = reserving_tree(config, &data, node_id)?;
     let (network, bpf, bridge) = open_network(config, &data, node_id, &loaded, &tree);
     let cni = Arc::new(CniNetworks::open(data.root(), config.cni.clone()));
@@ -101,7 +101,7 @@ pub(super) async fn open(
     watch_health(&drivers, &health, stop, tasks);
     let nomad_drivers = NomadDrivers::beside(&drivers, allows_raw(config));
 
-    let facts = super::spec::Parts {
+    let facts = super::spec::NodeFacts {
         node_id,
         hierarchies,
         bpf: bpf.as_ref().map(Bpf::adoption).map_err(Clone::clone),
@@ -122,7 +122,7 @@ pub(super) async fn open(
         watched_health,
         conditions.clone(),
     );
-    let facilities = Arc::new(Facilities {
+    let facilities = Arc::new(AgentContext {
         data,
         store,
         start_health: StartHealth::new(conditions.clone()),
@@ -144,7 +144,7 @@ pub(super) async fn open(
         boot_id,
         node_secret,
         spec,
-        standing: Standing::default(),
+        standing: ControlPlaneStatus::default(),
         outbox: Outbox::default(),
         live: LiveTasks::default(),
         histories: Histories::default(),
@@ -170,7 +170,7 @@ pub(super) async fn open(
         let orphans = facilities.cni.orphans(&known);
         tasks.spawn(cni::recover(Arc::clone(&facilities), orphans, stop.clone()));
     }
-    Ok(Opened {
+    Ok(AgentParts {
         facilities,
         loaded,
         publisher,
@@ -186,7 +186,7 @@ fn open_network(
     config: &AgentConfig,
     data: &DataDir,
     node_id: NodeId,
-    loaded: &Loaded,
+    loaded: &StoreContents,
     tree: &NodeTree,
 ) -> (NodeRules, Result<Bpf, String>, Bridge) {
     let rules = NodeRules::new(config, loaded);
@@ -206,13 +206,13 @@ fn around(
     tree: &NodeTree,
     health: &watch::Sender<DriverHealth>,
     stop: &CancellationToken,
-) -> Around {
+) -> SupervisorContext {
     let leaf = tree.clone();
     let is_spared = config.oom_score_adj.is_some();
     let is_free = |core: &u16| !config.reserved_cores.contains(core);
     let cores: Vec<u16> = tree.core_ids().into_iter().filter(is_free).collect();
     let topology = topology(&cores, config.reserved.cpu_mhz);
-    Around {
+    SupervisorContext {
         host: Arc::new(HostInfo::new(topology)),
         dir: data.drivers(),
         place: Arc::new(move |pid| {
@@ -232,7 +232,7 @@ fn around(
 fn open_store(
     data: &DataDir,
     conditions: &Conditions,
-) -> Result<(NodeId, Store, Loaded), StartAgentError> {
+) -> Result<(NodeId, Store, StoreContents), StartAgentError> {
     let is_known = store::known_node_id(data.root()).is_some();
     let node_id = store::node_id(data.root(), fresh_node_id())?;
     let (store, mut loaded) = store::open(data.root(), conditions.clone())?;
@@ -257,7 +257,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
 }
 
 /// Takes what drivers and programs tell, until the agent stops.
-fn follow_all(facilities: &Arc<Facilities>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
+fn follow_all(facilities: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(new_disks::follow(Arc::clone(facilities), stop.clone()));
     tasks.spawn(start_health::follow(Arc::clone(facilities), stop.clone()));
@@ -288,7 +288,7 @@ fn watch_health(
 
 fn start_native(
     process: NativeProcess,
-    around: &Around,
+    around: &SupervisorContext,
     drivers: &mut Drivers,
     tasks: &mut JoinSet<()>,
 ) -> Client {
@@ -456,7 +456,7 @@ fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
     let trash = Trash::start(&data.trash(), gc.parallel_destroys.max(1));
     let trash = trash.map_err(|error| StartAgentError::Dirs(format!("the trash: {error}")))?;
     for dir in [data.allocs(), data.root().join("logs")] {
-        trash.look_beside(&dir);
+        trash.add_sibling_root(&dir);
     }
     Ok(trash)
 }
@@ -465,7 +465,7 @@ fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
 fn open_disks(config: &AgentConfig, data: &DataDir) -> Result<Arc<Disks>, StartAgentError> {
     let disks = Disks::start(&data.allocs(), config.disk);
     let disks = disks.map_err(|error| StartAgentError::Dirs(format!("its disks: {error}")))?;
-    if let Means::Accounted { reason } = disks.means() {
+    if let DiskEnforcementMode::Accounted { reason } = disks.means() {
         tracing::info!(
             reason,
             "ephemeral disks are measured, and allocations beyond them stopped"

@@ -20,7 +20,7 @@ use crate::bpf::{Adoption, Bpf};
 use crate::cgroup::{Hierarchies, Unenforced};
 use crate::cni::CniNetworks;
 use crate::conditions::Conditions;
-use crate::disk::Means;
+use crate::disk::DiskEnforcementMode;
 use crate::drivers::DriverHealth;
 use crate::drivers::nomad::NomadDrivers;
 use crate::fingerprint::{Facts, address_towards};
@@ -29,14 +29,14 @@ use crate::ring::Engine;
 
 /// Facts that the opened parts of the node know.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct NodeFacts {
     pub(super) node_id: NodeId,
     pub(super) hierarchies: Hierarchies,
     pub(super) bpf: Result<Adoption, String>,
     /// Why allocations cannot have networks of their own.
     pub(super) no_bridge: Option<String>,
     pub(super) engine: Engine,
-    pub(super) disks: Means,
+    pub(super) disks: DiskEnforcementMode,
     pub(super) unenforced: Vec<Unenforced>,
     pub(super) core_ids: Vec<u16>,
     pub(super) node_secret: NodeSecret,
@@ -46,7 +46,7 @@ pub(super) struct Parts {
     pub(super) cni_attributes: BTreeMap<String, String>,
 }
 
-impl Parts {
+impl NodeFacts {
     fn attributes(&self) -> BTreeMap<String, String> {
         let mut attributes = self.hierarchies.attributes();
         let mut add = |name: &str, value: String| attributes.insert(name.to_owned(), value);
@@ -71,7 +71,7 @@ impl Parts {
         };
         add("muster.log_engine", self.engine.to_string());
         add("storage.quota", self.disks.as_str().to_owned());
-        if let Means::Accounted { reason } = &self.disks {
+        if let DiskEnforcementMode::Accounted { reason } = &self.disks {
             add("storage.quota.reason", reason.clone());
         }
         if let Some(reason) = self.hierarchies.unreserved() {
@@ -93,7 +93,7 @@ impl Parts {
 pub(super) struct Publisher {
     base: NodeSpec,
     data: DataDir,
-    parts: Parts,
+    parts: NodeFacts,
     health: watch::Receiver<DriverHealth>,
     conditions: Conditions,
     spec: watch::Sender<Arc<NodeSpec>>,
@@ -103,7 +103,7 @@ impl Publisher {
     pub(super) fn new(
         config: &AgentConfig,
         data: DataDir,
-        parts: Parts,
+        parts: NodeFacts,
         health: watch::Receiver<DriverHealth>,
         conditions: Conditions,
     ) -> (Self, watch::Receiver<Arc<NodeSpec>>) {
@@ -184,14 +184,14 @@ impl Publisher {
         );
         let mut drivers = self.health.borrow().clone();
         self.parts.nomad_drivers.add_health(&mut drivers);
-        hold_back(&mut drivers, &mut attributes, &self.conditions.all());
+        withhold(&mut drivers, &mut attributes, &self.conditions.all());
         for (name, driver) in &drivers {
             if driver.healthy {
                 attributes.insert(format!("driver.{name}"), "1".to_owned());
             }
             attributes.extend(driver.attributes.clone());
         }
-        keep_steady(&mut total, &mut attributes, known);
+        smooth_disk_space(&mut total, &mut attributes, known);
         NodeSpec {
             attributes,
             drivers,
@@ -207,7 +207,7 @@ impl Publisher {
 }
 
 /// While the node has a condition, no driver of it takes tasks, and each says why.
-fn hold_back(
+fn withhold(
     drivers: &mut DriverHealth,
     attributes: &mut BTreeMap<String, String>,
     conditions: &BTreeMap<String, String>,
@@ -261,7 +261,11 @@ fn offered(volumes: &BTreeMap<String, HostVolume>) -> BTreeMap<String, HostVolum
 
 /// Free disk space changes all the time, and each change would be a registration: the first value
 /// stays until it is off by a tenth.
-fn keep_steady(total: &mut Amount, attributes: &mut BTreeMap<String, String>, known: &NodeSpec) {
+fn smooth_disk_space(
+    total: &mut Amount,
+    attributes: &mut BTreeMap<String, String>,
+    known: &NodeSpec,
+) {
     let before = known.resources.total.disk_mb;
     if before.abs_diff(total.disk_mb) * 10 > before {
         return;
@@ -298,7 +302,7 @@ mod tests {
         };
         let mut attributes =
             BTreeMap::from([("unique.storage.bytesfree".to_owned(), "new".to_owned())]);
-        keep_steady(&mut total, &mut attributes, &known(before));
+        smooth_disk_space(&mut total, &mut attributes, &known(before));
         (
             total.disk_mb,
             attributes["unique.storage.bytesfree"].clone(),
@@ -317,7 +321,7 @@ mod tests {
         let mut attributes = BTreeMap::new();
         let conditions = BTreeMap::from([("store".to_owned(), "disk full".to_owned())]);
 
-        hold_back(&mut drivers, &mut attributes, &conditions);
+        withhold(&mut drivers, &mut attributes, &conditions);
 
         assert!(!drivers["native"].healthy);
         assert_eq!(

@@ -11,7 +11,7 @@ use crate::ring::limits::{DELAY_MAX, DELAY_MIN, IDLE_AFTER};
 
 /// The step after a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum DrainStep {
     /// Drain again at once: the writer is fast.
     Again,
     /// Let it fill.
@@ -20,12 +20,12 @@ pub(crate) enum Next {
 
 /// The state of one stream's pace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct StreamPace {
     capacity: u64,
     pause: Duration,
 }
 
-impl Pace {
+impl StreamPace {
     /// For a FIFO that holds `capacity` bytes.
     pub(crate) fn new(capacity: u64) -> Self {
         Self {
@@ -35,14 +35,14 @@ impl Pace {
     }
 
     /// After a drain that took `bytes`, more than none, `since` the one before.
-    pub(crate) fn drained(&mut self, bytes: u64, since: Duration) -> Next {
+    pub(crate) fn drained(&mut self, bytes: u64, since: Duration) -> DrainStep {
         if since >= IDLE_AFTER {
             self.pause = Duration::ZERO;
         }
         let half = self.capacity / 2;
         if bytes >= half {
             self.pause = Duration::ZERO;
-            return Next::Again;
+            return DrainStep::Again;
         }
         // Time to fill half of it at the rate just seen.
         let until_half = since.saturating_mul(saturating_u32(half / bytes.max(1)));
@@ -51,9 +51,9 @@ impl Pace {
             .min(DELAY_MAX)
             .min(until_half);
         if self.pause < DELAY_MIN {
-            return Next::Again;
+            return DrainStep::Again;
         }
-        Next::Pause(self.pause)
+        DrainStep::Pause(self.pause)
     }
 }
 
@@ -65,7 +65,7 @@ fn saturating_u32(value: u64) -> u32 {
 mod tests {
     use std::time::Duration;
 
-    use super::{Next, Pace};
+    use super::{DrainStep, StreamPace};
 
     const MIB: u64 = 1024 * 1024;
 
@@ -75,44 +75,44 @@ mod tests {
 
     #[test]
     fn pause_grows_while_lines_keep_coming() {
-        let mut pace = Pace::new(MIB);
+        let mut pace = StreamPace::new(MIB);
 
         let pauses = [1_000, 1, 2, 4, 8, 16, 32, 64, 90].map(|since| pace.drained(128, ms(since)));
 
-        let expected = [1, 2, 4, 8, 16, 32, 64, 90, 90].map(|pause| Next::Pause(ms(pause)));
+        let expected = [1, 2, 4, 8, 16, 32, 64, 90, 90].map(|pause| DrainStep::Pause(ms(pause)));
         assert_eq!(pauses, expected);
     }
 
     #[test]
     fn silence_makes_the_next_line_prompt() {
-        let mut pace = Pace::new(MIB);
+        let mut pace = StreamPace::new(MIB);
         for _ in 0..10 {
             pace.drained(128, ms(50));
         }
 
-        assert_eq!(pace.drained(128, ms(200)), Next::Pause(ms(1)));
+        assert_eq!(pace.drained(128, ms(200)), DrainStep::Pause(ms(1)));
     }
 
     /// 100 kB in 10 ms fill half a MiB in 52 ms; 100 kB in 1 ms fill it in 5.
     #[test]
     fn pause_is_bounded_by_the_rate() {
-        let mut pace = Pace::new(MIB);
+        let mut pace = StreamPace::new(MIB);
         for _ in 0..10 {
             pace.drained(128, ms(50));
         }
 
-        assert_eq!(pace.drained(100_000, ms(10)), Next::Pause(ms(50)));
-        assert_eq!(pace.drained(100_000, ms(1)), Next::Pause(ms(5)));
+        assert_eq!(pace.drained(100_000, ms(10)), DrainStep::Pause(ms(50)));
+        assert_eq!(pace.drained(100_000, ms(1)), DrainStep::Pause(ms(5)));
     }
 
     #[test]
     fn fast_writer_is_drained_again_at_once() {
-        let mut pace = Pace::new(MIB);
+        let mut pace = StreamPace::new(MIB);
 
-        assert_eq!(pace.drained(MIB / 2, ms(50)), Next::Again);
+        assert_eq!(pace.drained(MIB / 2, ms(50)), DrainStep::Again);
         assert_eq!(
             pace.drained(64 * 1024, Duration::from_micros(50)),
-            Next::Again
+            DrainStep::Again
         );
     }
 }

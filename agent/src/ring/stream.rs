@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use crate::logs::RotatingFile;
 use crate::ring::bucket::{Allowance, Bucket};
 use crate::ring::limits::{COPY_BYTES, DELAY_GRID, DRAIN_BYTES_MAX, RETRY_MAX, RETRY_MIN};
-use crate::ring::pace::{Next, Pace};
+use crate::ring::pace::{DrainStep, StreamPace};
 use crate::ring::readiness::Readiness;
 use crate::ring::{DetachReport, OnFull, RateLimit, StreamStats, Transfer};
 
 /// The loop's order to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum StreamRequest {
     /// Drain, for as long as it is attached.
     Run,
     /// Drain what is there and end, at the latest at that time.
@@ -33,7 +33,7 @@ pub(crate) enum Order {
 
 /// The state of a running stream that the loop sees.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct StreamProgress {
     pub(crate) stats: RefCell<StreamStats>,
     activity: Cell<Activity>,
 }
@@ -51,7 +51,7 @@ enum Activity {
     Closing,
 }
 
-impl Seen {
+impl StreamProgress {
     /// Once in each sweep: whether no byte came since the one before, so that the stream is to be woken for its
     /// files to be closed.
     pub(crate) fn is_to_rest(&self) -> bool {
@@ -75,8 +75,8 @@ pub(crate) struct Stream {
     file: RotatingFile,
     on_full: OnFull,
     limit: Option<Limit>,
-    pace: Pace,
-    seen: Rc<Seen>,
+    pace: StreamPace,
+    seen: Rc<StreamProgress>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
     buffer: Vec<u8>,
     /// The part of the buffer that was read and not yet written.
@@ -104,7 +104,7 @@ pub(crate) struct Rules {
 }
 
 /// How a drain ended.
-enum Drained {
+enum DrainOutcome {
     /// Took bytes; the FIFO may hold more.
     Some(u64),
     /// There were none.
@@ -146,8 +146,8 @@ impl Stream {
             file,
             on_full,
             limit,
-            pace: Pace::new(capacity as u64),
-            seen: Rc::new(Seen {
+            pace: StreamPace::new(capacity as u64),
+            seen: Rc::new(StreamProgress {
                 stats: RefCell::new(stats),
                 activity: Cell::new(Activity::AtRest),
             }),
@@ -160,7 +160,7 @@ impl Stream {
     }
 
     /// Returns the state that the loop sees while the stream runs.
-    pub(crate) fn seen(&self) -> Rc<Seen> {
+    pub(crate) fn seen(&self) -> Rc<StreamProgress> {
         Rc::clone(&self.seen)
     }
 
@@ -168,43 +168,44 @@ impl Stream {
     /// Boxed: as a part of the future it would be in it twice.
     pub(crate) async fn run(
         mut self: Box<Self>,
-        mut orders: watch::Receiver<Order>,
+        mut orders: watch::Receiver<StreamRequest>,
     ) -> DetachReport {
         loop {
             // Without anybody left to give orders, the loop is ending.
             let alone = orders.has_changed().is_err();
             let order = *orders.borrow_and_update();
-            let late = matches!(order, Order::Finish(deadline) if deadline <= Instant::now());
-            if order == Order::Halt || late || alone {
+            let late =
+                matches!(order, StreamRequest::Finish(deadline) if deadline <= Instant::now());
+            if order == StreamRequest::Halt || late || alone {
                 break;
             }
-            if order != Order::Run {
+            if order != StreamRequest::Run {
                 self.lift_limit();
             }
             let pause = match self.drain() {
-                Drained::Some(bytes) => self.pause_after(bytes),
-                Drained::Nothing if order != Order::Run => break,
-                Drained::Nothing => {
+                DrainOutcome::Some(bytes) => self.pause_after(bytes),
+                DrainOutcome::Nothing if order != StreamRequest::Run => break,
+                DrainOutcome::Nothing => {
                     // Silence may be long.
                     self.file.flush_times();
                     self.rest_if_silent();
                     self.wait(&mut orders).await;
                     continue;
                 }
-                Drained::Blocked => {
+                DrainOutcome::Blocked => {
                     self.retry = (self.retry * 2).min(RETRY_MAX);
                     Some(Instant::now() + self.retry)
                 }
-                Drained::Held(until) => Some(until),
-                Drained::Dropped(bytes) => {
+                DrainOutcome::Held(until) => Some(until),
+                DrainOutcome::Dropped(bytes) => {
                     // Even the fastest writer is looked at no oftener than others.
                     let soon = Instant::now() + DELAY_GRID;
                     Some(self.pause_after(bytes).map_or(soon, |wake| wake.max(soon)))
                 }
             };
             match (pause, order) {
-                (Some(wake), Order::Run) => sleep_until(wake, &mut orders).await,
-                (Some(wake), Order::Finish(deadline)) if self.blocked() => {
+                (Some(wake), StreamRequest::Run) => sleep_until(wake, &mut orders).await,
+                (Some(wake), StreamRequest::Finish(deadline)) if self.blocked() => {
                     sleep_until(wake.min(deadline), &mut orders).await;
                 }
                 _ => tokio::task::yield_now().await,
@@ -227,7 +228,7 @@ impl Stream {
         self.seen.stats.borrow().blocked.is_some()
     }
 
-    async fn wait(&mut self, orders: &mut watch::Receiver<Order>) {
+    async fn wait(&mut self, orders: &mut watch::Receiver<StreamRequest>) {
         let ready = tokio::select! {
             ready = self.fifo.ready() => ready,
             // A closed channel is an order too: the loop below reads it as the last one given.
@@ -247,10 +248,10 @@ impl Stream {
         let since = now.duration_since(self.drained_at);
         self.drained_at = now;
         match self.pace.drained(bytes, since) {
-            Next::Again => None,
-            Next::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
+            DrainStep::Again => None,
+            DrainStep::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
             // Never to the past: a pause spans at least one line.
-            Next::Pause(pause) => Some(self.on_grid(now + pause)),
+            DrainStep::Pause(pause) => Some(self.on_grid(now + pause)),
         }
     }
 
@@ -263,7 +264,7 @@ impl Stream {
     }
 
     /// Takes what is there, at most [`DRAIN_BYTES_MAX`] and what the rate allows.
-    fn drain(&mut self) -> Drained {
+    fn drain(&mut self) -> DrainOutcome {
         let most = match self.allowed() {
             Allowance::Bytes(bytes) => bytes.min(DRAIN_BYTES_MAX),
             Allowance::NoneUntil(until) => return self.too_much(self.epoch + until),
@@ -284,23 +285,23 @@ impl Stream {
                         limit.bucket.took(moved);
                     }
                     if moved < wanted {
-                        return Drained::Some(taken);
+                        return DrainOutcome::Some(taken);
                     }
                 }
-                Ok(None) if taken > 0 => return Drained::Some(taken),
-                Ok(None) => return Drained::Nothing,
+                Ok(None) if taken > 0 => return DrainOutcome::Some(taken),
+                Ok(None) => return DrainOutcome::Nothing,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.cannot_write(&error),
             }
         }
         if taken == DRAIN_BYTES_MAX {
-            return Drained::Some(taken);
+            return DrainOutcome::Some(taken);
         }
         // The rate is used up: what else there is, is held at once and not looked at before.
         match self.allowed() {
-            Allowance::Bytes(_) => Drained::Some(taken),
+            Allowance::Bytes(_) => DrainOutcome::Some(taken),
             Allowance::NoneUntil(until) => match self.too_much(self.epoch + until) {
-                Drained::Nothing => Drained::Some(taken),
+                DrainOutcome::Nothing => DrainOutcome::Some(taken),
                 held => held,
             },
         }
@@ -326,18 +327,18 @@ impl Stream {
     }
 
     /// Handles bytes that may not be taken until `until`.
-    fn too_much(&mut self, until: Instant) -> Drained {
+    fn too_much(&mut self, until: Instant) -> DrainOutcome {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         if waiting == 0 && self.held.is_empty() {
-            return Drained::Nothing;
+            return DrainOutcome::Nothing;
         }
         let Some(limit) = &mut self.limit else {
-            return Drained::Nothing;
+            return DrainOutcome::Nothing;
         };
         limit.held_at = Some(Instant::now());
         match limit.on_limit {
-            OnFull::Block => Drained::Held(self.on_grid(until + DELAY_GRID)),
-            OnFull::Drop => Drained::Dropped(self.discard()),
+            OnFull::Block => DrainOutcome::Held(self.on_grid(until + DELAY_GRID)),
+            OnFull::Drop => DrainOutcome::Dropped(self.discard()),
         }
     }
 
@@ -400,17 +401,17 @@ impl Stream {
         stats.blocked = None;
     }
 
-    fn cannot_write(&mut self, error: &io::Error) -> Drained {
+    fn cannot_write(&mut self, error: &io::Error) -> DrainOutcome {
         if !self.blocked() {
             tracing::warn!(%error, files = self.file.place(), on_full = ?self.on_full,
                 "log bytes cannot be written; check free space and the log directory");
         }
         self.seen.stats.borrow_mut().blocked = Some(error.to_string());
         match self.on_full {
-            OnFull::Block => Drained::Blocked,
+            OnFull::Block => DrainOutcome::Blocked,
             OnFull::Drop => match self.discard() {
-                0 => Drained::Nothing,
-                dropped => Drained::Dropped(dropped),
+                0 => DrainOutcome::Nothing,
+                dropped => DrainOutcome::Dropped(dropped),
             },
         }
     }
@@ -462,7 +463,7 @@ fn now() -> Timestamp {
 }
 
 /// Sleeps, unless there is another order first.
-async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<Order>) {
+async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<StreamRequest>) {
     tokio::select! {
         () = tokio::time::sleep_until(wake) => {}
         _changed = orders.changed() => {}
@@ -471,10 +472,10 @@ async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<Order>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Activity, Cell, RefCell, Seen, StreamStats};
+    use super::{Activity, Cell, RefCell, StreamProgress, StreamStats};
 
-    fn seen(activity: Activity) -> Seen {
-        Seen {
+    fn seen(activity: Activity) -> StreamProgress {
+        StreamProgress {
             stats: RefCell::new(StreamStats::default()),
             activity: Cell::new(activity),
         }

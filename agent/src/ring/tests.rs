@@ -45,12 +45,12 @@ const ALL: [RingConfig; 4] = [
 ];
 
 /// A directory of FIFOs and one of logs.
-struct Place {
+struct TestDirs {
     root: PathBuf,
     _dir: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl TestDirs {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let place = Self::at(dir.path());
@@ -164,7 +164,7 @@ async fn detach(ring: &LogRing, stream_id: StreamId) -> DetachReport {
 #[tokio::test]
 async fn counter_lines_of_many_writers_arrive_once_in_order() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let ring = LogRing::start(config).unwrap();
         let names: Vec<String> = (0..8).map(|n| format!("t{n}.stdout")).collect();
         let mut streams = Vec::new();
@@ -211,7 +211,7 @@ fn engine_is_the_one_that_was_asked_for() {
 #[tokio::test]
 async fn writer_blocks_while_nobody_drains_and_loses_nothing() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(place.spec("web.stdout")).await.unwrap();
@@ -244,7 +244,7 @@ async fn writer_blocks_while_nobody_drains_and_loses_nothing() {
 #[tokio::test]
 async fn stopped_wait_takes_no_bytes() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         for round in 0..3 {
             let ring = LogRing::start(config).unwrap();
@@ -268,7 +268,7 @@ async fn stopped_wait_takes_no_bytes() {
 #[tokio::test]
 async fn detach_drains_what_waits_and_keeps_no_descriptor() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let before = open_fifos(&place);
@@ -284,7 +284,7 @@ async fn detach_drains_what_waits_and_keeps_no_descriptor() {
     }
 }
 
-fn open_fifos(place: &Place) -> usize {
+fn open_fifos(place: &TestDirs) -> usize {
     let fifos = place.root.join("fifos");
     let open = fs::read_dir("/proc/self/fd").unwrap();
     let links = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
@@ -295,7 +295,7 @@ fn open_fifos(place: &Place) -> usize {
 #[tokio::test]
 async fn detach_from_a_busy_writer_ends_in_time() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(place.spec("web.stdout")).await.unwrap();
@@ -320,7 +320,7 @@ async fn detach_from_a_busy_writer_ends_in_time() {
 
 #[tokio::test]
 async fn second_writer_of_the_same_files_is_refused() {
-    let place = Place::new();
+    let place = TestDirs::new();
     let ring = LogRing::start(ALL[0]).unwrap();
     let stream_id = ring.attach(place.spec("web.stdout")).await.unwrap();
 
@@ -342,7 +342,7 @@ async fn second_writer_of_the_same_files_is_refused() {
 #[tokio::test]
 async fn thousand_idle_streams_start_no_thread() {
     raise_descriptors();
-    let place = Place::new();
+    let place = TestDirs::new();
     let ring = LogRing::start(ALL[0]).unwrap();
     let mut streams = Vec::new();
     for n in 0..1_000 {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::logs::{LogDir, RotatingFile};
 use crate::ring::limits::{REST_MAX, REST_SWEEP, RING_ENTRIES, STREAMS_MAX};
 use crate::ring::readiness::Readiness;
-use crate::ring::stream::{Order, Rules, Seen, Stream};
+use crate::ring::stream::{Rules, Stream, StreamProgress, StreamRequest};
 use crate::ring::{
     AttachError, DetachReport, Engine, EngineChoice, OnFull, RingConfig, StreamId, StreamSpec,
     StreamStats, Transfer,
@@ -43,13 +43,13 @@ pub(crate) enum Command {
 }
 
 /// The one message of [`run`] at its start: the engine, or why there is none.
-pub(crate) type Started = Result<Engine, Option<io::Error>>;
+pub(crate) type StartResult = Result<Engine, Option<io::Error>>;
 
 /// The thread's whole life.
 pub(crate) fn run(
     config: RingConfig,
     inbox: mpsc::Receiver<Command>,
-    started: &SyncSender<Started>,
+    started: &SyncSender<StartResult>,
 ) {
     let ring = match config.engine {
         EngineChoice::Epoll => Err("asked for".to_owned()),
@@ -61,7 +61,7 @@ pub(crate) fn run(
     match ring {
         Ok(runtime) => {
             let worker = Worker::new(Engine::IoUring, config.transfer);
-            say(started, Ok(Engine::IoUring));
+            send_start_result(started, Ok(Engine::IoUring));
             runtime.block_on(worker.serve(inbox));
         }
         Err(reason) => {
@@ -71,17 +71,17 @@ pub(crate) fn run(
                 .build()
             {
                 Ok(runtime) => {
-                    say(started, Ok(engine.clone()));
+                    send_start_result(started, Ok(engine.clone()));
                     let worker = Worker::new(engine, config.transfer);
                     LocalSet::new().block_on(&runtime, worker.serve(inbox));
                 }
-                Err(error) => say(started, Err(Some(error))),
+                Err(error) => send_start_result(started, Err(Some(error))),
             }
         }
     }
 }
 
-fn say(started: &SyncSender<Started>, what: Started) {
+fn send_start_result(started: &SyncSender<StartResult>, what: StartResult) {
     if started.send(what).is_err() {
         tracing::debug!("nobody waits for the log thread to start");
     }
@@ -90,10 +90,10 @@ fn say(started: &SyncSender<Started>, what: Started) {
 /// A stream's directory and name.
 type Key = (PathBuf, String);
 
-struct Attached {
+struct AttachedStream {
     key: Key,
-    orders: watch::Sender<Order>,
-    seen: Rc<Seen>,
+    orders: watch::Sender<StreamRequest>,
+    seen: Rc<StreamProgress>,
     task: JoinHandle<DetachReport>,
 }
 
@@ -101,7 +101,7 @@ struct Worker {
     engine: Engine,
     transfer: Transfer,
     epoch: Instant,
-    streams: BTreeMap<StreamId, Attached>,
+    streams: BTreeMap<StreamId, AttachedStream>,
     /// Those of `streams`: a node with thousands looks for each whether it is there.
     keys: HashSet<Key>,
     next_id: u64,
@@ -139,7 +139,7 @@ impl Worker {
             }
         }
         for stream in self.streams.values() {
-            stream.orders.send_replace(Order::Halt);
+            stream.orders.send_replace(StreamRequest::Halt);
         }
         for stream in std::mem::take(&mut self.streams).into_values() {
             join(stream.task).await;
@@ -185,7 +185,7 @@ impl Worker {
             .values()
             .filter(|stream| stream.seen.is_to_rest());
         for stream in silent.take(REST_MAX) {
-            stream.orders.send_replace(Order::Run);
+            stream.orders.send_replace(StreamRequest::Run);
         }
     }
 
@@ -237,7 +237,7 @@ impl Worker {
             transfer: self.transfer,
         };
         let stream = Box::new(Stream::new(fifo, file, rules, capacity, self.epoch));
-        let (orders, inbox) = watch::channel(Order::Run);
+        let (orders, inbox) = watch::channel(StreamRequest::Run);
         let seen = stream.seen();
         let task = tokio::task::spawn_local(stream.run(inbox));
         let stream_id = StreamId(self.next_id);
@@ -245,7 +245,7 @@ impl Worker {
         self.keys.insert(key.clone());
         self.streams.insert(
             stream_id,
-            Attached {
+            AttachedStream {
                 key,
                 orders,
                 seen,
@@ -277,11 +277,11 @@ impl Worker {
         self.keys.remove(&stream.key);
         stream
             .orders
-            .send_replace(Order::Finish(Instant::now() + within));
+            .send_replace(StreamRequest::Finish(Instant::now() + within));
         let key = stream.key.clone();
         let finishing = tokio::task::spawn_local(async move {
             // The sender lives as long as its stream.
-            let Attached { task, orders, .. } = stream;
+            let AttachedStream { task, orders, .. } = stream;
             if answer.send(join(task).await).is_err() {
                 tracing::debug!("nobody waits for a detached log");
             }

@@ -12,13 +12,13 @@ use crate::trash::Trash;
 const SOON: Duration = Duration::from_mins(1);
 
 /// A host directory with a file system mounted in it, and an allocation of one task.
-struct Place {
+struct TestAlloc {
     temp: tempfile::TempDir,
     data: DataDir,
     alloc_id: AllocId,
 }
 
-impl Drop for Place {
+impl Drop for TestAlloc {
     fn drop(&mut self) {
         drop(remove_all(&self.roots()));
         // What is not mounted need not be taken off.
@@ -26,7 +26,7 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl TestAlloc {
     /// `None` where nothing can be mounted; that was said then.
     fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
@@ -83,7 +83,7 @@ impl Place {
         let path = path.display().to_string();
         let env = ChrootEnv::new([(path, at.to_owned())]).unwrap();
         let dirs = self.data.alloc(self.alloc_id);
-        let means = Means {
+        let means = RootSources {
             env: &env,
             data: self.data.root(),
             driver,
@@ -109,7 +109,7 @@ fn mounts(dir: &Path) -> usize {
 
 #[test]
 fn a_root_shows_the_host_and_cannot_change_it() {
-    let Some(place) = Place::new("a_root_shows_the_host_and_cannot_change_it") else {
+    let Some(place) = TestAlloc::new("a_root_shows_the_host_and_cannot_change_it") else {
         return;
     };
 
@@ -142,7 +142,7 @@ fn a_root_shows_the_host_and_cannot_change_it() {
 
 #[test]
 fn a_root_that_is_taken_away_leaves_the_host_as_it_was() {
-    let Some(place) = Place::new("a_root_that_is_taken_away_leaves_the_host_as_it_was") else {
+    let Some(place) = TestAlloc::new("a_root_that_is_taken_away_leaves_the_host_as_it_was") else {
         return;
     };
     let before = mounts(place.temp.path());
@@ -165,7 +165,7 @@ fn a_root_that_is_taken_away_leaves_the_host_as_it_was() {
 /// Neither the deletion of the allocation, nor one of the roots themselves, whoever might ask for it.
 #[tokio::test]
 async fn no_deletion_walks_into_a_root() {
-    let Some(place) = Place::new("no_deletion_walks_into_a_root") else {
+    let Some(place) = TestAlloc::new("no_deletion_walks_into_a_root") else {
         return;
     };
     let trash = Trash::with_threads(&place.data.trash(), 1).unwrap();
@@ -191,7 +191,7 @@ async fn no_deletion_walks_into_a_root() {
 /// A task leaves links for the next start: nothing is mounted where they lead.
 #[test]
 fn a_link_in_a_place_is_not_followed() {
-    let Some(place) = Place::new("a_link_in_a_place_is_not_followed") else {
+    let Some(place) = TestAlloc::new("a_link_in_a_place_is_not_followed") else {
         return;
     };
     let outside = place.temp.path().join("outside");
@@ -216,7 +216,7 @@ fn a_link_in_a_place_is_not_followed() {
 
 #[test]
 fn files_are_shown_too_and_what_is_absent_is_told() {
-    let Some(place) = Place::new("files_are_shown_too_and_what_is_absent_is_told") else {
+    let Some(place) = TestAlloc::new("files_are_shown_too_and_what_is_absent_is_told") else {
         return;
     };
 
@@ -231,7 +231,7 @@ fn files_are_shown_too_and_what_is_absent_is_told() {
 /// The data directory, one that holds it, one in it, and what is no file.
 #[test]
 fn what_cannot_be_shown_is_refused() {
-    let Some(place) = Place::new("what_cannot_be_shown_is_refused") else {
+    let Some(place) = TestAlloc::new("what_cannot_be_shown_is_refused") else {
         return;
     };
     let data = place.data.root().to_owned();
@@ -260,7 +260,7 @@ fn what_cannot_be_shown_is_refused() {
 #[test]
 fn a_driver_that_would_see_nothing_is_not_given_a_root() {
     const NAME: &str = "a_driver_that_would_see_nothing_is_not_given_a_root";
-    let Some(place) = Place::new(NAME) else {
+    let Some(place) = TestAlloc::new(NAME) else {
         return;
     };
     let script = ["--mount", "--propagation", "private", "sh", "-c"];
@@ -288,7 +288,7 @@ fn a_driver_that_would_see_nothing_is_not_given_a_root() {
 
 #[test]
 fn cleaning_takes_roots_away() {
-    let Some(place) = Place::new("cleaning_takes_roots_away") else {
+    let Some(place) = TestAlloc::new("cleaning_takes_roots_away") else {
         return;
     };
     place.shown(&place.host(), "/usr").unwrap();

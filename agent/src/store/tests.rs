@@ -1,17 +1,17 @@
 use muster_agent_core::alloc::AllocRunner;
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::{BlockBytes, Counted};
+use muster_domain::one_off::{BlockBytes, TaskUsageTotals};
 
 use super::convert::{
     AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, DesiredAllocOf3, DesiredAllocOf4,
     DesiredAllocOf5, DesiredAllocOf7, DesiredAllocOf9, TaskRecordOf2, TaskRecordOf6,
 };
 use super::*;
-use crate::drivers::networks::MadeNetwork;
+use crate::drivers::networks::NetworkDescription;
 use crate::ring::SmallDisk;
 
-fn open(data_dir: &Path) -> Result<(Store, Loaded), OpenStoreError> {
+fn open(data_dir: &Path) -> Result<(Store, StoreContents), OpenStoreError> {
     super::open(data_dir, Conditions::default())
 }
 
@@ -40,7 +40,7 @@ fn record() -> TaskRecord {
                 ..Exit::default()
             },
             detail: "detail".into(),
-            end: Some(Box::new(End::failure("why", Timestamp(7)))),
+            end: Some(Box::new(WorkEnd::failure("why", Timestamp(7)))),
         }),
     }
 }
@@ -49,7 +49,7 @@ fn record() -> TaskRecord {
 fn counted_record() -> TaskRecord {
     let mut record = record();
     let end = record.ended.as_mut().unwrap().end.as_mut().unwrap();
-    end.usage.counted = Some(Counted {
+    end.usage.counted = Some(TaskUsageTotals {
         forks: 1,
         net_rx_bytes: 2,
         net_rx_packets: 3,
@@ -86,7 +86,7 @@ fn driver_network() -> DriverNetwork {
     DriverNetwork {
         driver: "docker".into(),
         hostname: "web-1".into(),
-        made: Some(MadeNetwork {
+        made: Some(NetworkDescription {
             path: "/proc/1/ns/net".into(),
             labels: BTreeMap::from([("container".into(), "x".into())]),
             hostname: "web-1".into(),
@@ -222,8 +222,8 @@ fn records_of_users_keep_their_bytes() {
 }
 
 /// Returns the written content, for comparison.
-fn contents(loaded: &Loaded) -> String {
-    let Loaded {
+fn contents(loaded: &StoreContents) -> String {
+    let StoreContents {
         allocs,
         tasks,
         leftovers,

@@ -118,21 +118,21 @@ impl Store {
 
     /// Hands `writes` over; they are on disk when the answer says so. What was handed over before is
     /// on disk before.
-    pub(crate) async fn submit(&self, writes: Vec<Write>) -> Result<Pending, WriteStoreError> {
+    pub(crate) async fn submit(&self, writes: Vec<Write>) -> Result<PendingWrite, WriteStoreError> {
         let (done, answer) = oneshot::channel();
         let sent = self.jobs.send(Job { writes, done }).await;
         sent.map_err(|_closed| WriteStoreError::ended())?;
-        Ok(Pending { answer })
+        Ok(PendingWrite { answer })
     }
 }
 
 /// Writes on their way to the disk.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingWrite {
     answer: oneshot::Receiver<Result<(), WriteStoreError>>,
 }
 
-impl Pending {
+impl PendingWrite {
     /// Returns when they are there.
     pub(crate) async fn stored(self) -> Result<(), WriteStoreError> {
         self.answer
@@ -165,9 +165,9 @@ fn key(write: &Write) -> Key {
 
 /// The newest write of each record, of those that are not on disk.
 #[derive(Debug, Default)]
-struct Unwritten(BTreeMap<Key, Write>);
+struct QueuedWrites(BTreeMap<Key, Write>);
 
-impl Unwritten {
+impl QueuedWrites {
     fn add(&mut self, write: Write) {
         if let Write::Remove(alloc_id) = &write {
             self.0.retain(|(of, ..), _| *of != Some(*alloc_id));
@@ -180,7 +180,7 @@ struct Writer {
     path: PathBuf,
     /// `None` after an error, until it was opened again.
     database: Option<Database>,
-    unwritten: Unwritten,
+    unwritten: QueuedWrites,
     conditions: Conditions,
     /// After an error: the reason, and when the next attempt is made.
     failed: Option<(WriteStoreError, Instant)>,
@@ -193,7 +193,7 @@ impl Writer {
         Self {
             path,
             database: Some(database),
-            unwritten: Unwritten::default(),
+            unwritten: QueuedWrites::default(),
             conditions,
             failed: None,
             pause: STORE_REOPEN_MIN,

@@ -14,20 +14,20 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskAt, fence, remote, resources, root, store_record, user};
+use super::{LiveTask, TaskRef, fence, remote, resources, root, store_record, user};
 use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::cni;
 use crate::drivers::usage::DriverUsage;
-use crate::drivers::{DriverSlot, Learned, TaskConfigError, native, unserved};
-use crate::facilities::Facilities;
+use crate::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
+use crate::facilities::AgentContext;
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
 use crate::logs::Owner;
 use crate::payload;
 use crate::store::{self, TaskRecord};
-use crate::task_env::{Places, TaskEnv, host_address};
+use crate::task_env::{TaskEnv, TaskPaths, host_address};
 use crate::volumes;
 use muster_wire::codec;
 use muster_wire::rpc::LogStream;
@@ -43,12 +43,12 @@ pub(crate) struct StartFailure {
     /// The reason, as text.
     pub(crate) reason: String,
     /// The next step.
-    pub(crate) next: Next,
+    pub(crate) next: StartRetry,
 }
 
 /// The step after a failed start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum StartRetry {
     /// The same start may succeed later.
     Retry,
     /// It will not.
@@ -61,14 +61,14 @@ impl StartFailure {
     pub(super) fn fatal(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),
-            next: Next::GiveUp,
+            next: StartRetry::GiveUp,
         }
     }
 
     pub(super) fn retryable(reason: impl ToString) -> Self {
         Self {
             reason: reason.to_string(),
-            next: Next::Retry,
+            next: StartRetry::Retry,
         }
     }
 }
@@ -76,8 +76,8 @@ impl StartFailure {
 /// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
 /// know of it.
 pub(crate) async fn begin(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     attempt: u32,
     take: Option<Vec<u8>>,
     stopped: &CancellationToken,
@@ -99,8 +99,8 @@ pub(crate) async fn begin(
 }
 
 async fn begin_isolated(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: DriverSlot,
     isolation: FsIsolation,
     attempt: u32,
@@ -129,7 +129,7 @@ async fn begin_isolated(
     {
         notes.push(format!("the task is not counted by eBPF: {error}"));
     }
-    let reach = match fenced(facilities, task, &slot, &config, cgroup.id()).await {
+    let reach = match attach_task_policy(facilities, task, &slot, &config, cgroup.id()).await {
         Ok((reach, note)) => {
             notes.extend(note);
             reach
@@ -184,9 +184,9 @@ async fn begin_isolated(
 }
 
 /// Puts the task behind its policy. Answers with how far it gets without one, and what an operator should know.
-async fn fenced(
-    facilities: &Facilities,
-    task: &TaskAt,
+async fn attach_task_policy(
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     config: &TaskConfig,
     cgroup_id: u64,
@@ -232,7 +232,7 @@ pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
     }
 }
 
-fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFailure> {
+fn driver(facilities: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
     let name = &task.task().driver;
     facilities.drivers.named(name).cloned().ok_or_else(|| {
         let known = facilities.drivers.names();
@@ -241,8 +241,8 @@ fn driver(facilities: &Facilities, task: &TaskAt) -> Result<DriverSlot, StartFai
 }
 
 async fn make_cgroup(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<TaskCgroup, StartFailure> {
     if let Some(field) = resources::kept_by_cgroup(task.task())
@@ -285,8 +285,8 @@ async fn make_cgroup(
 }
 
 fn create_cgroup(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
     let alloc = task.alloc_id().to_string();
     resources::with_limits(facilities, task, |limits| {
@@ -295,7 +295,7 @@ fn create_cgroup(
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
-async fn empty(facilities: &Facilities, task: &TaskAt) {
+async fn empty(facilities: &AgentContext, task: &TaskRef) {
     let alloc = task.alloc_id().to_string();
     if let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
         kill(&cgroup).await;
@@ -323,8 +323,8 @@ async fn remove(cgroup: &TaskCgroup) {
 }
 
 async fn start(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     mut config: TaskConfig,
     (take, stopped): (Option<Vec<u8>>, &CancellationToken),
@@ -400,7 +400,7 @@ async fn start(
 }
 
 /// Why nothing is to be taken of what the task writes, if that is so: its job or its driver says so.
-async fn untaken(slot: &DriverSlot, task: &TaskAt) -> Result<Option<String>, StartFailure> {
+async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, StartFailure> {
     let name = task.name();
     if task.task().logs.is_disabled() {
         return Ok(Some(format!(
@@ -419,7 +419,7 @@ async fn untaken(slot: &DriverSlot, task: &TaskAt) -> Result<Option<String>, Sta
 
 /// Writes what the job was dispatched with, if the task wants it.
 async fn write_payload(
-    task: &TaskAt,
+    task: &TaskRef,
     dirs: &AllocDirs,
     owner: Option<Owner>,
 ) -> Result<(), StartFailure> {
@@ -439,7 +439,7 @@ async fn write_payload(
 }
 
 /// Returns the capabilities of the driver, once it answers.
-pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<Learned>, StartFailure> {
+pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
     ready(slot).await?;
     let learned = slot.learned().await;
     learned.map_err(|error| StartFailure::retryable(chain(&error)))
@@ -468,8 +468,8 @@ pub(super) async fn decoded(
 }
 
 async fn with_driver(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     mut config: TaskConfig,
     cgroup_id: u64,
@@ -531,7 +531,7 @@ fn no_such_network(mode: NetworkMode) -> String {
     format!("the task's driver cannot {what}: use network mode `host`, or take another driver")
 }
 
-async fn undo(facilities: &Facilities, task: &TaskAt, cgroup: &TaskCgroup) {
+async fn undo(facilities: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
     if let Some(bpf) = facilities.bpf()
         && let Err(error) = bpf.forget(cgroup.id())
     {
@@ -543,18 +543,18 @@ async fn undo(facilities: &Facilities, task: &TaskAt, cgroup: &TaskCgroup) {
 }
 
 fn task_config(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     attempt: u32,
     own_network: Option<&AllocNetwork>,
     isolation: FsIsolation,
 ) -> Result<TaskConfig, StartFailure> {
     let spec = facilities.spec();
     let dirs = facilities.data.alloc(task.alloc_id());
-    let TaskAt { desired, .. } = task;
+    let TaskRef { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);
-    let places = Places::of(isolation, &dirs, &description.name);
+    let places = TaskPaths::of(isolation, &dirs, &description.name);
     let env = TaskEnv::build(task, &places, &spec, address);
     let mut mounts = volumes::mounts(group, description, &spec.volumes, &env, &places.root)
         .map_err(StartFailure::fatal)?;
@@ -605,7 +605,7 @@ fn task_config(
 /// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
 pub(super) async fn fs_isolation(
     slot: &DriverSlot,
-    task: &TaskAt,
+    task: &TaskRef,
 ) -> Result<FsIsolation, StartFailure> {
     if task.task().driver == native::NAME {
         return Ok(FsIsolation::None);
@@ -618,7 +618,11 @@ pub(super) async fn fs_isolation(
 }
 
 /// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
-pub(super) fn sees_host(task: &TaskAt, isolation: FsIsolation, config: &serde_json::Value) -> bool {
+pub(super) fn sees_host(
+    task: &TaskRef,
+    isolation: FsIsolation,
+    config: &serde_json::Value,
+) -> bool {
     if task.task().driver == native::NAME {
         return config.get("isolation").is_some_and(|level| level == "raw");
     }
@@ -627,8 +631,8 @@ pub(super) fn sees_host(task: &TaskAt, isolation: FsIsolation, config: &serde_js
 
 /// Opens the way to the task's directories.
 pub(super) async fn let_users_pass(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
 ) -> Result<(), StartFailure> {
     let (data, alloc_id) = (facilities.data.clone(), task.alloc_id());
     let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
@@ -698,7 +702,7 @@ fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
     dirs.alloc.clone()
 }
 
-fn task_resources(task: &TaskAt, address: &str, node: &NodeResources) -> TaskResources {
+fn task_resources(task: &TaskRef, address: &str, node: &NodeResources) -> TaskResources {
     let resources = &task.task().resources;
     let limit = resources.memory_limit().unwrap_or_default();
     let max = |max: Mb| match max {
@@ -751,7 +755,7 @@ fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
 }
 
 /// Returns the driver's name for a start, which is the same for every caller.
-pub(super) fn task_id(task: &TaskAt, attempt: u32) -> String {
+pub(super) fn task_id(task: &TaskRef, attempt: u32) -> String {
     format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
 }
 

@@ -12,20 +12,20 @@ use muster_domain::one_off::Oom;
 use muster_driver::{ExitResult, RecoverTaskError};
 
 use super::begin::{RETRY_PAUSE, chain, kill};
-use super::one_off::{self, Seen};
+use super::one_off::{self, ObservedExit};
 use super::streams::remove_fifos;
-use super::{Inputs, LiveTask, TaskAt, remote, root, store_record};
+use super::{Inputs, LiveTask, TaskRef, remote, root, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::drivers::{DriverSlot, native};
-use crate::facilities::{Facilities, now};
+use crate::facilities::{AgentContext, now};
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::store::{Ended, TaskRecord};
 
 /// The parties that know that the task runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum StartKnowledge {
     /// Nobody yet: whether it runs is for the driver to say, and then this is what an operator should know of it.
     No(Vec<String>),
     /// Its runner; the driver has to recover it.
@@ -36,10 +36,10 @@ pub(super) enum Known {
 
 /// Waits for the end of a task, cleans up, and tells its runner.
 pub(super) async fn end(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     live: &LiveTask,
-    known: Known,
+    known: StartKnowledge,
     inputs: &Inputs,
 ) {
     let seen = tokio::select! {
@@ -54,7 +54,7 @@ pub(super) async fn end(
     };
     let seen = match seen {
         Ok(seen) => seen,
-        Err(OutOfReach { reason }) => {
+        Err(UnreachableTask { reason }) => {
             remote::let_go(facilities, task, live).await;
             facilities.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Lost { reason }).await;
@@ -104,8 +104,8 @@ pub(super) async fn end(
 
 /// Removes what may be left of a start that is known to have ended.
 pub(super) async fn clean_up_ended(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
 ) {
@@ -120,13 +120,13 @@ pub(super) async fn clean_up_ended(
 }
 
 /// Removes a cgroup of which nothing else is known.
-pub(crate) async fn clean_up_stray(facilities: &Facilities, cgroup: &TaskCgroup) {
+pub(crate) async fn clean_up_stray(facilities: &AgentContext, cgroup: &TaskCgroup) {
     kill(cgroup).await;
     forget_counters(facilities, cgroup.id());
     remove_cgroup(cgroup).await;
 }
 
-pub(super) fn forget_counters(facilities: &Facilities, cgroup_id: u64) {
+pub(super) fn forget_counters(facilities: &AgentContext, cgroup_id: u64) {
     if let Some(bpf) = facilities.bpf()
         && let Err(error) = bpf.forget(cgroup_id)
     {
@@ -144,8 +144,8 @@ pub(super) async fn remove_cgroup(cgroup: &TaskCgroup) {
 }
 
 async fn clean_up(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
     cgroup: Option<&TaskCgroup>,
@@ -171,25 +171,27 @@ async fn clean_up(
 
 /// A task runs elsewhere, and its driver cannot take it back.
 #[derive(Debug)]
-struct OutOfReach {
+struct UnreachableTask {
     reason: String,
 }
 
 /// Waits until the task has ended, through any number of deaths of its driver.
 async fn wait(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     live: &LiveTask,
-    mut known: Known,
+    mut known: StartKnowledge,
     inputs: &Inputs,
-) -> Result<Seen, OutOfReach> {
+) -> Result<ObservedExit, UnreachableTask> {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
     loop {
-        if known != Known::Told {
+        if known != StartKnowledge::Told {
             live.slot.ready().await;
             match driver.recover_task(live.handle()).await {
                 Ok(()) => {
-                    if let Known::No(told) = std::mem::replace(&mut known, Known::ToRunner) {
+                    if let StartKnowledge::No(told) =
+                        std::mem::replace(&mut known, StartKnowledge::ToRunner)
+                    {
                         // A task without a process of ours, or one that has just ended.
                         let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
                         if let Some(handle) = elsewhere {
@@ -211,7 +213,7 @@ async fn wait(
                     if remote::is_remote(&live.slot).await {
                         // Started anew it would run twice.
                         let reason = remote::not_taken(&chain(&error));
-                        return Err(OutOfReach { reason });
+                        return Err(UnreachableTask { reason });
                     }
                     tracing::error!(
                         task_id = live.record.task_id,
@@ -231,14 +233,14 @@ async fn wait(
         match driver.wait_task(&live.record.task_id).await {
             Ok(result) if result.status_known => return Ok(seen_by_driver(result)),
             Ok(unknown) => {
-                return Ok(Seen {
+                return Ok(ObservedExit {
                     stopped: unknown.stopped,
                     ..from_ledger(facilities, live).await
                 });
             }
             Err(error) => {
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
-                known = Known::ToRunner;
+                known = StartKnowledge::ToRunner;
                 if asked.elapsed() > DRIVER_SETTLED {
                     // Not a driver that answers each call with an error.
                     pause = RETRY_PAUSE;
@@ -250,8 +252,8 @@ async fn wait(
     }
 }
 
-fn seen_by_driver(result: ExitResult) -> Seen {
-    Seen {
+fn seen_by_driver(result: ExitResult) -> ObservedExit {
+    ObservedExit {
         exit: Exit {
             code: result.exit_code,
             signal: result.signal,
@@ -265,8 +267,8 @@ fn seen_by_driver(result: ExitResult) -> Seen {
 }
 
 /// Returns the kernel's record of a task whose end its driver did not see.
-async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Seen {
-    Seen {
+async fn from_ledger(facilities: &AgentContext, live: &LiveTask) -> ObservedExit {
+    ObservedExit {
         exit: exit_in_ledger(facilities, live).await,
         actions: None,
         by_driver: false,
@@ -274,7 +276,7 @@ async fn from_ledger(facilities: &Facilities, live: &LiveTask) -> Seen {
     }
 }
 
-async fn exit_in_ledger(facilities: &Facilities, live: &LiveTask) -> Exit {
+async fn exit_in_ledger(facilities: &AgentContext, live: &LiveTask) -> Exit {
     if let Some(cgroup) = &live.cgroup {
         // Children that outlived the main process; with it the driver would have ended them.
         kill(cgroup).await;
@@ -327,7 +329,7 @@ struct Memory {
 
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(facilities: &Facilities, task: &TaskAt, live: &LiveTask, exit: Exit) -> Memory {
+fn with_memory(facilities: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Exit) -> Memory {
     let count = live
         .cgroup
         .as_ref()
@@ -341,7 +343,7 @@ fn with_memory(facilities: &Facilities, task: &TaskAt, live: &LiveTask, exit: Ex
     let resources = &task.task().resources;
     let asked = resources.memory_limit().unwrap_or_default().bytes();
     let oom = one_off::oom(count, record.as_ref(), asked);
-    let (exit, detail) = judge_memory(exit, count, record, asked);
+    let (exit, detail) = classify_memory(exit, count, record, asked);
     Memory {
         exit,
         detail,
@@ -350,7 +352,7 @@ fn with_memory(facilities: &Facilities, task: &TaskAt, live: &LiveTask, exit: Ex
     }
 }
 
-fn judge_memory(
+fn classify_memory(
     mut exit: Exit,
     count: Option<OomCount>,
     record: Option<OomRecord>,
@@ -466,7 +468,8 @@ mod tests {
 
     #[test]
     fn an_out_of_memory_kill_names_its_process_and_numbers() {
-        let (exit, detail) = judge_memory(Exit::default(), Some(COUNT), Some(victim(1)), 64 << 20);
+        let (exit, detail) =
+            classify_memory(Exit::default(), Some(COUNT), Some(victim(1)), 64 << 20);
 
         assert!(exit.oom_killed);
         assert_eq!(
@@ -477,7 +480,7 @@ mod tests {
 
     #[test]
     fn without_eyes_in_the_kernel_the_numbers_are_still_there() {
-        let (_, detail) = judge_memory(Exit::default(), Some(COUNT), None, 64 << 20);
+        let (_, detail) = classify_memory(Exit::default(), Some(COUNT), None, 64 << 20);
 
         assert_eq!(detail, "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
     }
@@ -486,7 +489,8 @@ mod tests {
     fn the_cgroups_own_count_outweighs_a_process_that_was_ending_anyway() {
         let count = OomCount { kills: 0, ..COUNT };
 
-        let (exit, detail) = judge_memory(Exit::default(), Some(count), Some(victim(1)), 64 << 20);
+        let (exit, detail) =
+            classify_memory(Exit::default(), Some(count), Some(victim(1)), 64 << 20);
 
         assert!(!exit.oom_killed);
         assert_eq!(detail, "");
@@ -494,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_that_is_gone_still_has_its_record() {
-        let (exit, detail) = judge_memory(Exit::default(), None, Some(victim(3)), 32 << 20);
+        let (exit, detail) = classify_memory(Exit::default(), None, Some(victim(3)), 32 << 20);
 
         assert!(exit.oom_killed);
         assert_eq!(
@@ -511,7 +515,7 @@ mod tests {
         };
 
         assert_eq!(
-            judge_memory(exit, None, None, 32 << 20),
+            classify_memory(exit, None, None, 32 << 20),
             (exit, String::new())
         );
     }

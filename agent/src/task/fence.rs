@@ -8,12 +8,12 @@ use muster_domain::job::{NetworkPolicy, TaskGroup};
 use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
 use super::begin::{StartFailure, decoded, learned, ready};
-use super::{LiveTask, TaskAt, chain};
+use super::{LiveTask, TaskRef, chain};
 use crate::bpf::Bpf;
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::is_hidden;
-use crate::facilities::Facilities;
-use crate::store::Loaded;
+use crate::facilities::AgentContext;
+use crate::store::StoreContents;
 use crate::{bridge, cni};
 
 /// Puts the task with the cgroup `cgroup_id` behind its policy. `reach` says how far the task gets without one. Answers
@@ -23,28 +23,33 @@ use crate::{bridge, cni};
 ///
 /// The reason why it has no policy and must not start: what the job or the node asks for cannot be enforced.
 pub(crate) fn fence(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     cgroup_id: u64,
     reach: TaskReach,
 ) -> Result<Option<String>, String> {
     let rules = facilities.network.current();
     let bpf = match &facilities.bpf {
         Ok(bpf) => bpf,
-        Err(reason) => return unfenced(facilities, task, &rules, reach, reason),
+        Err(reason) => return without_policy(facilities, task, &rules, reach, reason),
     };
-    fence_with(bpf, task, &rules, cgroup_id)?;
+    attach_policy_with(bpf, task, &rules, cgroup_id)?;
     Ok(None)
 }
 
 /// The same with these programs and rules of the node.
-fn fence_with(bpf: &Bpf, task: &TaskAt, rules: &NodePolicy, cgroup_id: u64) -> Result<(), String> {
+fn attach_policy_with(
+    bpf: &Bpf,
+    task: &TaskRef,
+    rules: &NodePolicy,
+    cgroup_id: u64,
+) -> Result<(), String> {
     let group = task.group();
     let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
     let ports = task.desired.holding.ports.iter();
     let fenced = if bridge::wanted(group) {
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
-        bpf.fence_behind_door(cgroup_id, &policies, &inside.collect())
+        bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
     } else if cni::wanted(group).is_some() {
         // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
@@ -60,7 +65,7 @@ fn fence_with(bpf: &Bpf, task: &TaskAt, rules: &NodePolicy, cgroup_id: u64) -> R
 /// the programs judge by those: behind their policies, and registered.
 pub(crate) fn fence_recorded(
     bpf: &Bpf,
-    loaded: &Loaded,
+    loaded: &StoreContents,
     rules: &NodePolicy,
     alive: &BTreeSet<u64>,
 ) {
@@ -78,11 +83,11 @@ pub(crate) fn fence_recorded(
         let (Some(desired), Some(at)) = (desired, at) else {
             continue;
         };
-        let task = TaskAt {
+        let task = TaskRef {
             desired: Arc::new(desired.clone()),
             at,
         };
-        let fenced = fence_with(bpf, &task, rules, record.cgroup_id);
+        let fenced = attach_policy_with(bpf, &task, rules, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
         if let Err(reason) = fenced.and(watched.map_err(|error| chain(&error))) {
             // The runner that finds the task tries again, and has its history tell.
@@ -92,14 +97,14 @@ pub(crate) fn fence_recorded(
 }
 
 /// Decides about a task on a node without eBPF programs; `reason` says why there are none.
-fn unfenced(
-    facilities: &Facilities,
-    task: &TaskAt,
+fn without_policy(
+    facilities: &AgentContext,
+    task: &TaskRef,
     rules: &NodePolicy,
     reach: TaskReach,
     reason: &str,
 ) -> Result<Option<String>, String> {
-    let asked = asks(task.group(), task, rules);
+    let asked = has_policy(task.group(), task, rules);
     match reach {
         TaskReach::Itself => Ok(None),
         _ if asked
@@ -137,7 +142,7 @@ fn unfenced(
 ///
 /// The driver cannot be asked, or takes no such configuration.
 pub(super) async fn reach(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     slot: &DriverSlot,
     config: &TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
@@ -154,7 +159,7 @@ pub(super) async fn reach(
 
 /// The same of one that runs, whose driver was given `config`.
 pub(super) async fn reach_of_running(
-    facilities: &Facilities,
+    facilities: &AgentContext,
     slot: &DriverSlot,
     config: TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
@@ -183,18 +188,18 @@ async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, Sta
 ///
 /// Its driver puts it elsewhere, or cannot be asked.
 pub(super) async fn check_holds(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<(), StartFailure> {
-    let asked = asks(task.group(), task, &facilities.network.current());
+    let asked = has_policy(task.group(), task, &facilities.network.current());
     if facilities.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
         return Ok(());
     }
-    Err(StartFailure::fatal(unheld(task)))
+    Err(StartFailure::fatal(unenforced_message(task)))
 }
 
-fn unheld(task: &TaskAt) -> String {
+fn unenforced_message(task: &TaskRef) -> String {
     format!(
         "the task's network policy (its job's, its node's or its cluster's) cannot be enforced: driver `{}` runs tasks in none of the agent's cgroups; take a driver that does, such as `native`, or take the policy away",
         task.task().driver
@@ -202,7 +207,7 @@ fn unheld(task: &TaskAt) -> String {
 }
 
 /// Whether job, node or cluster ask for anything.
-fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
+fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
     let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
     let said = [
         task.task().policy.as_ref(),
@@ -216,21 +221,21 @@ fn asks(group: &TaskGroup, task: &TaskAt, node: &NodePolicy) -> bool {
 
 /// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.
 pub(crate) fn fence_live(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
-    let asked = || asks(task.group(), task, &facilities.network.current());
+    let asked = || has_policy(task.group(), task, &facilities.network.current());
     if facilities.bpf.is_ok() && is_hidden(live) && asked() {
-        return Some(unheld(task));
+        return Some(unenforced_message(task));
     }
     fence_again(facilities, task, live.record.cgroup_id, live.reach)
 }
 
 /// The same for an agent that finds a task. What cannot be loaded leaves the policy that it has, and is what this says.
 pub(super) fn fence_again(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     cgroup_id: u64,
     reach: TaskReach,
 ) -> Option<String> {

@@ -6,10 +6,10 @@
 use muster_agent_core::task::{end_of, exit_message};
 use muster_domain::alloc::Exit;
 use muster_domain::id::Timestamp;
-use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage, reason};
+use muster_domain::one_off::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd, reason};
 use muster_driver::ActionsEnd;
 
-use super::TaskAt;
+use super::TaskRef;
 use crate::bpf::{Bpf, OomRecord, TaskCounters};
 use crate::cgroup::{OomCount, TaskCgroup};
 
@@ -22,7 +22,7 @@ const OUT_OF_MEMORY: &str = " (out of memory)";
 
 /// How a task was seen to end.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedExit {
     pub(super) exit: Exit,
     /// From its driver, if it had actions.
     pub(super) actions: Option<Box<ActionsEnd>>,
@@ -32,7 +32,7 @@ pub(super) struct Seen {
     pub(super) stopped: Option<String>,
 }
 
-impl TaskAt {
+impl TaskRef {
     /// Whether it runs at most once, and its end is reported.
     pub(crate) fn is_one_off(&self) -> bool {
         self.desired.job.spec.is_one_off()
@@ -40,14 +40,20 @@ impl TaskAt {
 }
 
 /// The end of a task that was seen to end so. `exit` knows of memory what `seen` does not.
-pub(super) fn end(seen: Seen, exit: Exit, oom: Option<Oom>, usage: Usage, at: Timestamp) -> End {
+pub(super) fn end(
+    seen: ObservedExit,
+    exit: Exit,
+    oom: Option<Oom>,
+    usage: Usage,
+    at: Timestamp,
+) -> WorkEnd {
     let end = match seen.actions {
         Some(actions) => of_actions(*actions, exit),
         None if seen.by_driver => end_of(exit, &exit_message(exit, ""), at),
         // The ledger saw the process that actions run beside, which says nothing of them.
-        None => End::failure(DRIVER_DIED, at),
+        None => WorkEnd::failure(DRIVER_DIED, at),
     };
-    End {
+    WorkEnd {
         oom,
         usage,
         at,
@@ -55,7 +61,7 @@ pub(super) fn end(seen: Seen, exit: Exit, oom: Option<Oom>, usage: Usage, at: Ti
     }
 }
 
-fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
+fn of_actions(actions: ActionsEnd, exit: Exit) -> WorkEnd {
     let ActionsEnd {
         failure_reason,
         failed_action,
@@ -73,7 +79,7 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
         (true, true) => reason(&format!("{failure_reason}{OUT_OF_MEMORY}")),
         (true, false) => reason(&failure_reason),
     };
-    End {
+    WorkEnd {
         failed,
         failure_reason,
         failed_action,
@@ -81,7 +87,7 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> End {
         result_truncated,
         result_note,
         exit: exited.then_some(exit),
-        ..End::default()
+        ..WorkEnd::default()
     }
 }
 
@@ -122,14 +128,14 @@ pub(super) fn usage(
     }
 }
 
-fn counted(counters: &TaskCounters, has_block: bool) -> Counted {
+fn counted(counters: &TaskCounters, has_block: bool) -> TaskUsageTotals {
     let TaskCounters {
         sched: _,
         exec,
         net,
         block,
     } = counters;
-    Counted {
+    TaskUsageTotals {
         forks: exec.forks,
         net_rx_bytes: net.ingress_bytes,
         net_rx_packets: net.ingress_packets,
@@ -146,7 +152,7 @@ fn counted(counters: &TaskCounters, has_block: bool) -> Counted {
 mod tests {
     use super::*;
 
-    fn ended(seen: Seen) -> End {
+    fn ended(seen: ObservedExit) -> WorkEnd {
         let exit = seen.exit;
         end(seen, exit, None, Usage::default(), Timestamp(7))
     }
@@ -168,7 +174,7 @@ mod tests {
             ..ActionsEnd::default()
         };
 
-        let end = ended(Seen {
+        let end = ended(ObservedExit {
             exit: code(3),
             actions: Some(Box::new(actions)),
             by_driver: true,
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn actions_without_a_deciding_process_have_no_exit() {
-        let end = ended(Seen {
+        let end = ended(ObservedExit {
             exit: code(1),
             actions: Some(Box::new(ActionsEnd::failure("exceeded 2s timeout"))),
             by_driver: true,
@@ -211,7 +217,7 @@ mod tests {
                 exited: true,
                 ..ActionsEnd::failure(text)
             };
-            let end = ended(Seen {
+            let end = ended(ObservedExit {
                 exit,
                 actions: Some(Box::new(actions)),
                 by_driver: true,
@@ -236,7 +242,7 @@ mod tests {
             ..ActionsEnd::default()
         };
 
-        let end = ended(Seen {
+        let end = ended(ObservedExit {
             exit,
             actions: Some(Box::new(actions)),
             by_driver: true,
@@ -250,7 +256,7 @@ mod tests {
     /// An exit of zero in the ledger is that of the process beside the actions.
     #[test]
     fn an_end_that_no_driver_saw_is_no_success() {
-        let end = ended(Seen {
+        let end = ended(ObservedExit {
             exit: code(0),
             actions: None,
             by_driver: false,
@@ -263,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_task_without_actions_ends_as_its_process() {
-        let seen = |exit| Seen {
+        let seen = |exit| ObservedExit {
             exit,
             actions: None,
             by_driver: true,

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use super::fence::{self, fence_again};
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
-use super::{LiveTask, TaskAt, end, user};
+use super::{LiveTask, TaskRef, end, user};
 use crate::allocdir::owner_of;
-use crate::cgroup::{CreateTaskCgroupError, Drift, TaskCgroup};
+use crate::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::DriverUsage;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::store::{Ended, TaskRecord};
 use crate::task::begin::{
     RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
@@ -24,7 +24,7 @@ use crate::task::begin::{
 
 /// The meaning of an absent record when no process is found either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unrecorded {
+pub(crate) enum MissingRecordMeaning {
     /// The allocation's own record says that the start was about to be made.
     NeverStarted,
     /// The store was lost, but other tasks of the allocation were found: this one ended.
@@ -39,7 +39,7 @@ pub(crate) enum Unrecorded {
 }
 
 /// The result of a search.
-pub(super) enum Found {
+pub(super) enum RecoveredTask {
     /// Something to be ended or watched, and what an operator should know of it.
     Live(Box<LiveTask>, Vec<String>),
     /// No process, and what that means.
@@ -48,16 +48,16 @@ pub(super) enum Found {
 
 /// Looks for the start `attempt` of the task, which may run on another system.
 pub(super) async fn recover(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     attempt: u32,
     record: Option<TaskRecord>,
-    unrecorded: Unrecorded,
+    unrecorded: MissingRecordMeaning,
     elsewhere: bool,
-) -> Found {
+) -> RecoveredTask {
     let Some(slot) = facilities.drivers.named(&task.task().driver).cloned() else {
         let reason = format!("this node has no driver `{}` any more", task.task().driver);
-        return Found::Nothing(TaskInput::Lost { reason });
+        return RecoveredTask::Nothing(TaskInput::Lost { reason });
     };
     let Some(record) = record.filter(|record| record.attempt == attempt) else {
         return unrecorded_task(facilities, task, slot, attempt, unrecorded).await;
@@ -65,19 +65,19 @@ pub(super) async fn recover(
     if let Some(Ended { exit, detail, end }) = record.ended.clone() {
         // It was known to have ended, but perhaps not everything of it was removed.
         end::clean_up_ended(facilities, task, &slot, &record).await;
-        return Found::Nothing(TaskInput::Exited { exit, detail, end });
+        return RecoveredTask::Nothing(TaskInput::Exited { exit, detail, end });
     }
     let is_rebooted = record.boot_id != facilities.boot_id;
     if is_rebooted && !elsewhere {
         remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
         let reason = "the machine was rebooted while the task ran".to_owned();
-        return Found::Nothing(TaskInput::Lost { reason });
+        return RecoveredTask::Nothing(TaskInput::Lost { reason });
     }
     match TaskHandle::decode(&record.handle) {
         Ok(_readable) => live(facilities, task, slot, record).await,
         Err(error) => {
             tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
-            unrecorded_task(facilities, task, slot, attempt, Unrecorded::Ended).await
+            unrecorded_task(facilities, task, slot, attempt, MissingRecordMeaning::Ended).await
         }
     }
 }
@@ -85,26 +85,26 @@ pub(super) async fn recover(
 /// Looks for a task of which nothing is recorded: the agent died between the start and the record,
 /// or the store was lost.
 async fn unrecorded_task(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: DriverSlot,
     attempt: u32,
-    unrecorded: Unrecorded,
-) -> Found {
+    unrecorded: MissingRecordMeaning,
+) -> RecoveredTask {
     let alloc = task.alloc_id().to_string();
     let this_start = task_id(task, attempt);
     let mine = |handle: &TaskHandle| match unrecorded {
-        Unrecorded::NeverStarted => handle.config.id == this_start,
+        MissingRecordMeaning::NeverStarted => handle.config.id == this_start,
         // How often it was started is not known any more.
-        Unrecorded::Ended
-        | Unrecorded::StoreLost
-        | Unrecorded::Untraced
-        | Unrecorded::NeverHere => {
+        MissingRecordMeaning::Ended
+        | MissingRecordMeaning::StoreLost
+        | MissingRecordMeaning::Untraced
+        | MissingRecordMeaning::NeverHere => {
             handle.config.alloc_id == alloc && handle.config.task_name == task.name()
         }
     };
     let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) else {
-        return Found::Nothing(missing(unrecorded));
+        return RecoveredTask::Nothing(missing(unrecorded));
     };
     // One that was adopted is noted as this start, whatever it was when it began.
     let noted =
@@ -117,7 +117,7 @@ async fn unrecorded_task(
     let Some(handle) = found else {
         // A process without a handle cannot be waited for: it is ended.
         end::clean_up_stray(facilities, &cgroup).await;
-        return Found::Nothing(missing(unrecorded));
+        return RecoveredTask::Nothing(missing(unrecorded));
     };
     let record = TaskRecord {
         attempt,
@@ -149,13 +149,13 @@ fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
     Some((record.attempt, handle))
 }
 
-fn missing(unrecorded: Unrecorded) -> TaskInput {
+fn missing(unrecorded: MissingRecordMeaning) -> TaskInput {
     let lost = |reason: &str| TaskInput::Lost {
         reason: reason.to_owned(),
     };
     match unrecorded {
-        Unrecorded::NeverStarted => TaskInput::NeverStarted,
-        Unrecorded::Ended => TaskInput::Exited {
+        MissingRecordMeaning::NeverStarted => TaskInput::NeverStarted,
+        MissingRecordMeaning::Ended => TaskInput::Exited {
             exit: Exit {
                 unknown: true,
                 ..Exit::default()
@@ -163,13 +163,13 @@ fn missing(unrecorded: Unrecorded) -> TaskInput {
             detail: "the agent's record of it was lost".to_owned(),
             end: None,
         },
-        Unrecorded::StoreLost => {
+        MissingRecordMeaning::StoreLost => {
             lost("the agent's store was lost, and no process of the task was found")
         }
-        Unrecorded::Untraced => lost(
+        MissingRecordMeaning::Untraced => lost(
             "the task's directories are on the node, but no record and no process of it: whether it began is not known",
         ),
-        Unrecorded::NeverHere => lost(
+        MissingRecordMeaning::NeverHere => lost(
             "the node heard of the task only after the servers had taken it for begun: it never began here",
         ),
     }
@@ -194,11 +194,11 @@ async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
 
 /// The task with its cgroups and its output taken up again.
 async fn live(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: DriverSlot,
     record: TaskRecord,
-) -> Found {
+) -> RecoveredTask {
     let alloc = task.alloc_id().to_string();
     let cgroup = match TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
         // Another group of the same name would be another start of the task.
@@ -234,13 +234,13 @@ async fn live(
         usage: DriverUsage::default(),
         reach,
     };
-    Found::Live(Box::new(live), told)
+    RecoveredTask::Live(Box::new(live), told)
 }
 
 /// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
 async fn let_pass_again(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
 ) {
@@ -259,7 +259,7 @@ async fn let_pass_again(
 }
 
 /// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
-async fn reach(facilities: &Facilities, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
+async fn reach(facilities: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
     // On the heap: hardly any node has to ask.
     let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
     let asked = Box::pin(fence::reach_of_running(facilities, slot, handle.config)).await;
@@ -274,7 +274,7 @@ async fn reach(facilities: &Facilities, slot: &DriverSlot, record: &TaskRecord) 
 }
 
 /// Has eBPF count a task that it does not know, and says what an operator should know of that.
-fn watch_again(facilities: &Facilities, cgroup: Option<&TaskCgroup>) -> Option<String> {
+fn watch_again(facilities: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<String> {
     match facilities.bpf()?.watch_running(cgroup?.id()) {
         Ok(false) => None,
         Ok(true) => Some(
@@ -290,8 +290,8 @@ fn watch_again(facilities: &Facilities, cgroup: Option<&TaskCgroup>) -> Option<S
 /// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
 /// of that.
 pub(super) fn repair_limits(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
@@ -313,8 +313,8 @@ pub(super) fn repair_limits(
 
 /// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
 pub(crate) fn limit_again(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
@@ -330,7 +330,7 @@ pub(crate) fn limit_again(
         (Ok(_), Some(missing)) => missing.reason,
         (Ok(changed), None) if changed.is_empty() => return None,
         (Ok(changed), None) => {
-            let changed = changed.iter().map(|Drift { file, found, set }| {
+            let changed = changed.iter().map(|CorrectedLimit { file, found, set }| {
                 let name = file.file_name().unwrap_or_default().display();
                 format!("{name} was {found:?} and is {set:?}")
             });
@@ -344,7 +344,7 @@ pub(crate) fn limit_again(
 }
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.
-async fn reopen_streams(facilities: &Facilities, task: &TaskAt) -> Streams {
+async fn reopen_streams(facilities: &AgentContext, task: &TaskRef) -> Streams {
     let dirs = facilities.data.alloc(task.alloc_id());
     if why_untaken(&dirs, task.name()).is_some() {
         return Streams::default();

@@ -10,12 +10,12 @@ use muster_driver::{
     DETACH_SIGNAL, RecoverTaskError, Retry, StartedTask, TaskConfig, TaskError, TaskHandle,
 };
 
-use super::begin::{Next, StartFailure, chain, decoded, kill, ready};
+use super::begin::{StartFailure, StartRetry, chain, decoded, kill, ready};
 use super::end::{forget_counters, remove_cgroup};
 use super::streams::remove_fifos;
-use super::{LiveTask, TaskAt};
+use super::{LiveTask, TaskRef};
 use crate::drivers::DriverSlot;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 
 /// Of a task of a driver of remote tasks the handle that may be given away, if it is small enough; and what an
 /// operator should know.
@@ -81,18 +81,18 @@ pub(super) async fn take_over(
 /// Only of a task that is gone another one may be started.
 fn refused(error: &RecoverTaskError) -> StartFailure {
     let next = match error {
-        RecoverTaskError::Gone { .. } => Next::StartAnew,
+        RecoverTaskError::Gone { .. } => StartRetry::StartAnew,
         RecoverTaskError::HandleVersion { .. } | RecoverTaskError::InvalidHandle { .. } => {
-            Next::GiveUp
+            StartRetry::GiveUp
         }
         RecoverTaskError::Driver(error) => match error.retry() {
-            Retry::Later => Next::Retry,
-            Retry::Never | Retry::ElsewhereNow => Next::GiveUp,
+            Retry::Later => StartRetry::Retry,
+            Retry::Never | Retry::ElsewhereNow => StartRetry::GiveUp,
         },
     };
     let reason = match next {
-        Next::StartAnew => chain(error),
-        Next::Retry | Next::GiveUp => not_taken(&chain(error)),
+        StartRetry::StartAnew => chain(error),
+        StartRetry::Retry | StartRetry::GiveUp => not_taken(&chain(error)),
     };
     StartFailure { reason, next }
 }
@@ -103,7 +103,7 @@ pub(super) fn not_taken(reason: &str) -> String {
 
 /// Has the driver manage a task no longer, and removes what is of it here. Never ends it: what the driver does not do
 /// is left, because a driver that does not answer manages nothing. Says what an operator should know.
-pub(super) async fn leave(facilities: &Facilities, task: &TaskAt, live: &LiveTask) -> String {
+pub(super) async fn leave(facilities: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
     let (driver, id) = (&live.slot.driver, &live.record.task_id);
     let asked = driver.stop_task(id, Duration::ZERO, DETACH_SIGNAL).await;
     let note = match asked {
@@ -123,7 +123,7 @@ pub(super) async fn leave(facilities: &Facilities, task: &TaskAt, live: &LiveTas
 }
 
 /// Removes what is of a task here, which runs on.
-pub(super) async fn let_go(facilities: &Facilities, task: &TaskAt, live: &LiveTask) {
+pub(super) async fn let_go(facilities: &AgentContext, task: &TaskRef, live: &LiveTask) {
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
     }
@@ -180,11 +180,11 @@ mod tests {
         });
         let failed = RecoverTaskError::Driver(DriverError::unsupported("RecoverTask"));
         for (error, next) in [
-            (gone, Next::StartAnew),
-            (version, Next::GiveUp),
-            (invalid, Next::GiveUp),
-            (unavailable, Next::Retry),
-            (failed, Next::GiveUp),
+            (gone, StartRetry::StartAnew),
+            (version, StartRetry::GiveUp),
+            (invalid, StartRetry::GiveUp),
+            (unavailable, StartRetry::Retry),
+            (failed, StartRetry::GiveUp),
         ] {
             let failure = refused(&error);
 

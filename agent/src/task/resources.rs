@@ -4,15 +4,15 @@ use muster_domain::job::Task;
 use muster_domain::node::NodeResources;
 use muster_domain::resources::{Mb, TaskResources};
 
-use super::TaskAt;
+use super::TaskRef;
 use crate::cgroup::Limits;
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
 
 /// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
 pub(super) fn with_limits<T>(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     set: impl FnOnce(&Limits) -> T,
 ) -> T {
     let resources = &task.task().resources;

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use muster_driver::TaskConfig;
 
-use super::TaskAt;
+use super::TaskRef;
 use super::begin::{StartFailure, chain};
 use crate::drivers::DriverSlot;
-use crate::facilities::Facilities;
-use crate::roots::{self, Means};
+use crate::facilities::AgentContext;
+use crate::roots::{self, RootSources};
 
 /// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
 /// know.
 pub(super) async fn make(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
 ) -> Result<Option<String>, StartFailure> {
@@ -24,7 +24,7 @@ pub(super) async fn make(
     let driver = slot.process();
     let made = tokio::task::spawn_blocking(move || {
         let (roots, dirs) = (data.roots_of(alloc_id), data.alloc(alloc_id));
-        let means = Means {
+        let means = RootSources {
             env: &env,
             data: data.root(),
             driver,
@@ -55,7 +55,7 @@ pub(super) async fn make(
 }
 
 /// Takes the root away, if the task has one.
-pub(super) async fn remove(facilities: &Facilities, task: &TaskAt) {
+pub(super) async fn remove(facilities: &AgentContext, task: &TaskRef) {
     let root = facilities.data.roots_of(task.alloc_id()).join(task.name());
     let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;
     let failed = match removed {

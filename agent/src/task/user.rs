@@ -2,17 +2,17 @@
 
 use muster_driver::{TaskConfig, TaskHandle};
 
-use super::TaskAt;
+use super::TaskRef;
 use super::begin::{StartFailure, chain, learned};
 use crate::drivers::{DriverSlot, native};
-use crate::facilities::Facilities;
+use crate::facilities::AgentContext;
 use crate::store::{TaskRecord, Write};
 use crate::users;
 
 /// Gives the task a user and the directories that are its own, and tells its driver.
 pub(super) async fn give(
-    facilities: &Facilities,
-    task: &TaskAt,
+    facilities: &AgentContext,
+    task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
 ) -> Result<(), StartFailure> {
@@ -40,7 +40,7 @@ pub(super) async fn give(
 }
 
 /// Takes the user of a running task for given, whatever the store says.
-pub(super) async fn claim(facilities: &Facilities, task: &TaskAt, record: &TaskRecord) {
+pub(super) async fn claim(facilities: &AgentContext, task: &TaskRef, record: &TaskRecord) {
     if !task.task().user.is_empty() || record.driver == native::NAME {
         return;
     }

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use muster_driver::beneath::{self, Through};
+use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, FileType, IFlags, OFlags, RawDir, RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -22,11 +22,11 @@ use rustix::mount::UnmountFlags;
 use super::limits::{
     DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, STUCK_MAX, SUBDIRS_MAX,
 };
-use super::way::{Turn, Way};
+use super::way::{Deletion, StartGate};
 
 /// Counts of one deletion or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deleted {
+pub struct DeleteCounts {
     /// Files, links, FIFOs, sockets, devices.
     pub files: u64,
     /// Directories.
@@ -39,7 +39,7 @@ pub struct Deleted {
     pub set_aside: u64,
 }
 
-impl Deleted {
+impl DeleteCounts {
     /// Names of any kind: an inode each, except for files that have several.
     pub fn inodes(&self) -> u64 {
         self.files + self.dirs
@@ -129,19 +129,19 @@ pub(super) struct Deleter<'a> {
     stop: &'a AtomicBool,
     /// Tells directories that are set aside from one another.
     aside: &'a AtomicU64,
-    turn: Turn<'a>,
+    turn: Deletion<'a>,
     buffer: Vec<MaybeUninit<u8>>,
-    deleted: Deleted,
+    deleted: DeleteCounts,
 }
 
 impl<'a> Deleter<'a> {
-    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64, way: &'a Way) -> Self {
+    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64, way: &'a StartGate) -> Self {
         Self {
             stop,
             aside,
-            turn: Turn::new(way),
+            turn: Deletion::new(way),
             buffer: vec![MaybeUninit::uninit(); READ_BYTES],
-            deleted: Deleted::default(),
+            deleted: DeleteCounts::default(),
         }
     }
 
@@ -150,8 +150,8 @@ impl<'a> Deleter<'a> {
         &mut self,
         root: BorrowedFd<'_>,
         name: &CStr,
-    ) -> (Deleted, Result<(), DeleteError>) {
-        self.deleted = Deleted::default();
+    ) -> (DeleteCounts, Result<(), DeleteError>) {
+        self.deleted = DeleteCounts::default();
         let result = self.tree(root, name);
         (std::mem::take(&mut self.deleted), result)
     }
@@ -420,7 +420,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
         parent,
         name,
         OFlags::RDONLY | OFlags::DIRECTORY,
-        Through::Dirs,
+        Traversal::Dirs,
     )
 }
 
@@ -442,7 +442,7 @@ pub(super) fn clear_flags(parent: BorrowedFd<'_>, name: &CStr) {
         FileType::RegularFile | FileType::Directory
     ) {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        if let Ok(fd) = beneath::open(parent, name, flags, Through::Dirs) {
+        if let Ok(fd) = beneath::open(parent, name, flags, Traversal::Dirs) {
             clear_flags_of(fd.as_fd());
         }
     }

@@ -56,7 +56,7 @@ async fn threads_yield_except_while_somebody_waits() {
     emptied(&trash).await;
     assert_eq!(niceness(), NICENESS);
 
-    trash.hurry();
+    trash.raise_priority();
     assert_eq!(niceness(), 0);
 
     fill(&dir);
@@ -70,13 +70,13 @@ async fn threads_yield_except_while_somebody_waits() {
 async fn threads_that_hurry_give_way_to_a_start() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
-    let trash = Trash::with_way(&root, 1, Way::new(Duration::from_mins(10))).unwrap();
+    let trash = Trash::with_way(&root, 1, StartGate::new(Duration::from_mins(10))).unwrap();
     fill(&dir);
-    trash.hurry();
+    trash.raise_priority();
     let start = trash.start_of();
 
     trash.discard(&dir, "one").unwrap();
-    let waits = || trash.shared.way.waited.load(Ordering::Relaxed) > 0;
+    let waits = || trash.shared.start_gate.waited.load(Ordering::Relaxed) > 0;
     while !waits() && trash.state().entries == 0 {
         tokio::task::yield_now().await;
     }
@@ -226,7 +226,7 @@ async fn another_file_system_gets_a_trash_of_its_own() {
     // The next agent looks there as well.
     fill(&other.path().join("allocs/.trash/left"));
     let trash = Trash::with_threads(&temp.path().join("trash"), 1).unwrap();
-    trash.look_beside(&other.path().join("allocs"));
+    trash.add_sibling_root(&other.path().join("allocs"));
     emptied(&trash).await;
     assert_eq!(count(&other.path().join("allocs/.trash")), 0);
 }

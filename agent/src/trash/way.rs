@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// The number of starts under way, and the threads that wait for their end.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct StartGate {
     /// How long a deletion waits at most.
     given_max: Duration,
     starting: AtomicUsize,
@@ -17,7 +17,7 @@ pub(super) struct Way {
     pub(super) waited: AtomicUsize,
 }
 
-impl Way {
+impl StartGate {
     pub(super) fn new(given_max: Duration) -> Self {
         Self {
             given_max,
@@ -29,11 +29,11 @@ impl Way {
         }
     }
 
-    pub(super) fn take(&self) {
+    pub(super) fn enter(&self) {
         self.starting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn exit(&self) {
         if self.starting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.wake();
         }
@@ -53,14 +53,14 @@ impl Way {
 
 /// One thread on its way.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    way: &'a Way,
+pub(super) struct Deletion<'a> {
+    way: &'a StartGate,
     /// Until then it has given way enough.
     until: Option<Instant>,
 }
 
-impl<'a> Turn<'a> {
-    pub(super) fn new(way: &'a Way) -> Self {
+impl<'a> Deletion<'a> {
+    pub(super) fn new(way: &'a StartGate) -> Self {
         Self { way, until: None }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs};
-use muster_agent::node::{Agent, Leave};
-use muster_agent::{Collected, GcReason, KeptReason};
+use muster_agent::node::{Agent, ShutdownPolicy};
+use muster_agent::{GcOutcome, GcReason, KeptReason};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::AllocId;
 use muster_domain::job::{BitRate, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
@@ -79,7 +79,7 @@ async fn a_forced_collection_ends_when_its_space_is_free() {
     assert_eq!((collected.freed, collected.kept), (1, Vec::new()));
     assert!(collected.inodes > FILES, "{}", collected.inodes);
     assert!(collected.bytes >= LARGE as u64, "{}", collected.bytes);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A client that waits for a collection hears that the node is alive, even if a driver is silent about a destroy.
@@ -114,7 +114,7 @@ async fn whoever_waits_for_a_collection_hears_of_the_node() {
         panic!("{replies:?}");
     };
     assert_eq!((*freed, kept.len()), (1, 0));
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +161,7 @@ async fn exactly_the_maximum_stays() {
     );
     assert_eq!(count(&machine.data().join("alloc")), 1);
     assert_eq!(host.tasks(), 1);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The driver is asked again before the directories go, after each start; meanwhile others are collected.
@@ -199,7 +199,7 @@ async fn a_driver_that_refuses_is_asked_again_and_others_go() {
     assert_eq!((collected.freed, collected.kept), (1, Vec::new()));
     assert_eq!(host.tasks(), 0);
     assert!(!machine.alloc_dir(refused).exists());
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Two of three are destroyed, and the driver keeps the third.
@@ -231,7 +231,7 @@ async fn the_server_is_told_what_a_collection_came_to() {
     assert!(told.refusals > 0 && told.inodes > 0, "{told:?}");
     assert!(told.began_at < told.ended_at, "{told:?}");
     assert_eq!(told.thresholds.allocs_max, 50);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The next agent knows a task that a driver did not destroy. An allocation that the server forgets goes without the
@@ -250,7 +250,7 @@ async fn what_was_refused_outlives_the_agent() {
         .place(batch(1, "").driver("mock", &config).build())
         .await;
     server.status(alloc_id, ClientStatus::Complete).await;
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let mut config = machine.config(&server);
     config.driver_command.clear();
     // The next agent has another driver in its place.
@@ -269,7 +269,7 @@ async fn what_was_refused_outlives_the_agent() {
         (agent.collection().borrow().refusals == 1).then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Of what had ended only that is said again of which the servers know nothing; both can be collected then.
@@ -289,7 +289,7 @@ async fn an_end_that_the_servers_know_is_not_said_again() {
         server.status(alloc_id, ClientStatus::Complete).await;
         ended.push(alloc_id);
     }
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     server.know(ended[0], ClientStatus::Complete);
     server.know(ended[1], ClientStatus::Running);
     let before = server.messages().len();
@@ -302,7 +302,7 @@ async fn an_end_that_the_servers_know_is_not_said_again() {
     let said: Vec<AllocId> = said.into_iter().flat_map(|(_, told)| told).collect();
     assert_eq!(said, ended[1..]);
     assert_eq!((collected.freed, collected.kept), (2, Vec::new()));
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// An agent may die after each step of a destruction: everything is moved, half of it is deleted, the record is gone
@@ -323,7 +323,7 @@ async fn a_crash_after_any_step_leaves_work_for_the_next() {
         server.status(alloc_id, ClientStatus::Complete).await;
         ended.push(alloc_id);
     }
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let trash = machine.data().join("trash");
     let moved = |from: PathBuf, name: String| std::fs::rename(from, trash.join(name)).unwrap();
     // The first lost its directories, not its logs; the second both; the third a part of what was moved; all have
@@ -359,7 +359,7 @@ async fn a_crash_after_any_step_leaves_work_for_the_next() {
         (agent.collection().borrow().finished == 0).then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Everything that had finished waits for a driver that refuses to let go, beyond the maximum: who is new starts all
@@ -392,7 +392,7 @@ async fn a_new_allocation_waits_for_no_collection() {
     .await;
     assert_eq!(count(&machine.data().join("alloc")), 5);
     host.refuse_destroys(false);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Allocations that begin while unknown ones are removed one after the other are not taken for unknown.
@@ -405,7 +405,7 @@ async fn what_begins_during_the_sweep_stays() {
     let (machine, host) = (Machine::new(), MockHost::new());
     let server = machine.server();
     let agent = agent_with(&machine, &server, &host, 50).await;
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let strays = (100..100 + STRAYS).map(|byte| AllocId([byte; 16]));
     let groups: Vec<PathBuf> = strays.map(|stray| make_groups(&machine, stray)).collect();
     let strays = (100..100 + STRAYS).map(|byte| machine.alloc_dir(AllocId([byte; 16])));
@@ -439,7 +439,7 @@ async fn what_begins_during_the_sweep_stays() {
         let dirs = [machine.alloc_dir(alloc_id), machine.log_dir(alloc_id)];
         assert!(dirs.iter().all(|dir| dir.exists()), "{begun} were left");
     }
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The id of the cgroup of what was started before a reboot may be another task's.
@@ -458,7 +458,7 @@ async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {
         let alloc = batch(1, "").driver("mock", &config).build();
         let alloc_id = server.place(alloc).await;
         server.status(alloc_id, ClientStatus::Complete).await;
-        agent.shutdown(Leave::KeepTasks).await;
+        agent.shutdown(ShutdownPolicy::KeepTasks).await;
         host.refuse_destroys(false);
         let group = make_groups(&machine, alloc_id);
         rewrite_leftover(&machine, group.metadata().unwrap().ino(), boot_id);
@@ -474,7 +474,7 @@ async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {
         let collected = agent.collect_now(false).await.unwrap();
 
         assert_eq!((collected.freed, group.exists()), (1, stays), "{boot_id}");
-        agent.shutdown(Leave::StopTasks).await;
+        agent.shutdown(ShutdownPolicy::StopTasks).await;
     }
 }
 
@@ -559,9 +559,9 @@ async fn a_collection_without_anything_is_over_at_once() {
     let server = machine.server();
     let agent = agent_with(&machine, &server, &host, 50).await;
 
-    assert_eq!(agent.collect_now(false).await, Some(Collected::default()));
+    assert_eq!(agent.collect_now(false).await, Some(GcOutcome::default()));
 
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use muster_agent::DiskEnforcement;
 use muster_agent::disk::{DiskLimit, project_of, project_quota};
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskEventKind, TaskState};
 use muster_domain::id::AllocId;
 use muster_domain::one_off::Definition;
@@ -22,11 +22,11 @@ const SIZE: u32 = 10;
 const INODES: u64 = 4096;
 
 /// A machine whose data directory is a file system of its own.
-struct Place {
+struct DiskMachine {
     machine: Machine,
 }
 
-impl Place {
+impl DiskMachine {
     /// ext4 with project quota. `None`, with the reason told, if it cannot be made here.
     fn quota(test: &str) -> Option<Self> {
         if !privileged(test) {
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DiskMachine {
     fn drop(&mut self) {
         let cleaned = muster_agent::clean::run(&self.machine.data(), true);
         let unmounted = Command::new("umount")
@@ -157,7 +157,7 @@ fn size_of(path: &Path) -> u64 {
 /// One task fills its disk to the last block; the other, on the same file system, writes what it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_stops_a_write_and_no_neighbour() {
-    let Some(place) = Place::quota("quota_stops_a_write_and_no_neighbour") else {
+    let Some(place) = DiskMachine::quota("quota_stops_a_write_and_no_neighbour") else {
         return;
     };
     let server = place.machine.server();
@@ -185,12 +185,12 @@ async fn quota_stops_a_write_and_no_neighbour() {
     assert_eq!(disk.enforcement, "quota");
     assert_eq!(disk.limit_bytes, u64::from(SIZE) << 20);
     assert!(disk.used_bytes.unwrap() >= written, "{disk:?}");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_stops_inodes() {
-    let Some(place) = Place::quota("quota_stops_inodes") else {
+    let Some(place) = DiskMachine::quota("quota_stops_inodes") else {
         return;
     };
     let server = place.machine.server();
@@ -205,13 +205,14 @@ async fn quota_stops_inodes() {
     let made: u64 = log.split_whitespace().last().unwrap().parse().unwrap();
     // The directories of the allocation and its task are the rest.
     assert!((INODES - 16..INODES).contains(&made), "{log}");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The limit holds while no agent runs, is the same for the next one, and goes with the directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_outlives_the_agent_and_ends_with_the_directory() {
-    let Some(place) = Place::quota("quota_outlives_the_agent_and_ends_with_the_directory") else {
+    let Some(place) = DiskMachine::quota("quota_outlives_the_agent_and_ends_with_the_directory")
+    else {
         return;
     };
     let server = place.machine.server();
@@ -223,7 +224,7 @@ async fn quota_outlives_the_agent_and_ends_with_the_directory() {
     let alloc_id = server.place(sized(service(1, &script), SIZE).build()).await;
     server.status(alloc_id, ClientStatus::Running).await;
     let project = project_of(&place.dir(alloc_id)).unwrap().unwrap();
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
 
     let agent = place.agent(&server).await;
     let disk = disk(&server, alloc_id).await;
@@ -242,12 +243,12 @@ async fn quota_outlives_the_agent_and_ends_with_the_directory() {
         gone.then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_changes_the_quota_of_a_running_task() {
-    let Some(place) = Place::quota("an_update_changes_the_quota_of_a_running_task") else {
+    let Some(place) = DiskMachine::quota("an_update_changes_the_quota_of_a_running_task") else {
         return;
     };
     let server = place.machine.server();
@@ -267,13 +268,13 @@ async fn an_update_changes_the_quota_of_a_running_task() {
     })
     .await;
     assert_eq!(server.pid(alloc_id).await, pid);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A task cannot give its files to another project, nor have a directory's files belong to none.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_cannot_leave_its_project() {
-    let Some(place) = Place::quota("a_task_cannot_leave_its_project") else {
+    let Some(place) = DiskMachine::quota("a_task_cannot_leave_its_project") else {
         return;
     };
     let server = place.machine.server();
@@ -289,13 +290,13 @@ async fn a_task_cannot_leave_its_project() {
     let dir = place.dir(alloc_id);
     let project = project_of(&dir).unwrap();
     assert_eq!(project_of(&dir.join("alloc/data/d")).unwrap(), project);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// An agent that is told to enforce nothing lifts what an earlier one has set.
 #[tokio::test(flavor = "multi_thread")]
 async fn enforcement_that_is_off_lifts_quota() {
-    let Some(place) = Place::quota("enforcement_that_is_off_lifts_quota") else {
+    let Some(place) = DiskMachine::quota("enforcement_that_is_off_lifts_quota") else {
         return;
     };
     let server = place.machine.server();
@@ -304,7 +305,7 @@ async fn enforcement_that_is_off_lifts_quota() {
     let alloc_id = server.place(alloc).await;
     server.status(alloc_id, ClientStatus::Running).await;
     let project = project_of(&place.dir(alloc_id)).unwrap().unwrap();
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let mut config = place.machine.config(&server);
     config.disk = DiskEnforcement::Off;
 
@@ -315,13 +316,13 @@ async fn enforcement_that_is_off_lifts_quota() {
         (limit == DiskLimit::default()).then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Root with all its rights is not held by quota, but it is seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_raw_task_of_root_is_stopped_beyond_its_quota() {
-    let Some(place) = Place::quota("a_raw_task_of_root_is_stopped_beyond_its_quota") else {
+    let Some(place) = DiskMachine::quota("a_raw_task_of_root_is_stopped_beyond_its_quota") else {
         return;
     };
     let server = place.machine.server();
@@ -333,13 +334,14 @@ async fn a_raw_task_of_root_is_stopped_beyond_its_quota() {
 
     let state = server.status(alloc_id, ClientStatus::Failed).await;
     assert_eq!(exceeded(&state).len(), 1, "{:?}", state.events);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Without quota the allocation is stopped and fails, for good, and its neighbour runs on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_measured_disk_that_is_exceeded_fails_its_allocation() {
-    let Some(place) = Place::tmpfs("a_measured_disk_that_is_exceeded_fails_its_allocation") else {
+    let Some(place) = DiskMachine::tmpfs("a_measured_disk_that_is_exceeded_fails_its_allocation")
+    else {
         return;
     };
     let server = place.machine.server();
@@ -378,12 +380,12 @@ async fn a_measured_disk_that_is_exceeded_fails_its_allocation() {
         server.report(modest).unwrap().client_status,
         ClientStatus::Running
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_one_off_task_that_exceeds_its_disk_says_so() {
-    let Some(place) = Place::tmpfs("a_one_off_task_that_exceeds_its_disk_says_so") else {
+    let Some(place) = DiskMachine::tmpfs("a_one_off_task_that_exceeds_its_disk_says_so") else {
         return;
     };
     let server = place.machine.server();
@@ -406,13 +408,13 @@ async fn a_one_off_task_that_exceeds_its_disk_says_so() {
         "{}",
         end.failure_reason
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Data that a replacement gets from its predecessor count against its own disk: four of ten MiB are left of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_goes_with_what_a_replacement_gets() {
-    let Some(place) = Place::quota("quota_goes_with_what_a_replacement_gets") else {
+    let Some(place) = DiskMachine::quota("quota_goes_with_what_a_replacement_gets") else {
         return;
     };
     let server = place.machine.server();
@@ -446,5 +448,5 @@ async fn quota_goes_with_what_a_replacement_gets() {
     assert!(used.bytes > 9 << 20, "{used:?}");
     let (left, _) = project_quota(&place.machine.data(), project(old)).unwrap();
     assert!(left.bytes < 1 << 20, "{left:?}");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::ClientStatus;
 use muster_link::certificates::Certificates;
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Role, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject, Role};
 use muster_wire::rpc::LogStream;
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
@@ -59,7 +59,7 @@ async fn an_agent_goes_on_with_another_server() {
     other.status(ending, ClientStatus::Failed).await;
     assert_eq!(other.pid(staying).await, pid);
     assert_eq!(other.log(staying, LogStream::Stdout).await, "up\n");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// It answers, but no leader counts the heartbeats that it is sent.
@@ -88,7 +88,7 @@ async fn an_agent_leaves_a_server_without_a_leader() {
     })
     .await;
     assert!(second.is_connected());
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Only one of the servers was named; the other is learned, and known after a restart when the first is gone.
@@ -109,7 +109,7 @@ async fn servers_that_were_learned_are_kept() {
         (first.heartbeats() > 1).then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
     first.stop_listening();
 
     let mut config = machine.config(&first);
@@ -117,7 +117,7 @@ async fn servers_that_were_learned_are_kept() {
     let agent = Agent::start(config).await.unwrap();
 
     second.node(|_| true).await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,7 +140,7 @@ async fn a_server_that_sends_away_is_left() {
 
     other.node(|_| true).await;
     assert_eq!(held.sessions(), 1);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The next connection shows it; the agent is not restarted.
@@ -159,7 +159,11 @@ async fn a_new_certificate_of_the_agent_is_shown() {
 
     let authority = Authority::load(server.tls_dir()).unwrap();
     authority
-        .issue(server.tls_dir(), Subject::Agent, CERTIFICATE_LIFE)
+        .issue(
+            server.tls_dir(),
+            CertificateSubject::Agent,
+            CERTIFICATE_LIFE,
+        )
         .unwrap();
     agent.certificates().ask();
     eventually("the new certificate is read", async || {
@@ -173,5 +177,5 @@ async fn a_new_certificate_of_the_agent_is_shown() {
         (server.is_connected() && server.peer_certificate() != old).then_some(())
     })
     .await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

@@ -62,7 +62,9 @@ async fn a_task_sees_its_volume() {
     let why = server.report(raw).unwrap().task_states.remove(0).events;
     let why: String = why.into_iter().map(|event| event.message).collect();
     assert!(why.contains("need isolation \"contained\""), "{why}");
-    agent.shutdown(muster_agent::node::Leave::StopTasks).await;
+    agent
+        .shutdown(muster_agent::node::ShutdownPolicy::StopTasks)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

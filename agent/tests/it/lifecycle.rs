@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, TaskPhase};
-use muster_domain::job::{Launched, Lifecycle, LifecycleHook};
+use muster_domain::job::{LaunchOrigin, Lifecycle, LifecycleHook};
 use muster_wire::rpc::LogStream;
 
 use crate::support::{Machine, batch, eventually, privileged, service};
@@ -13,7 +13,7 @@ fn hook(hook: LifecycleHook, sidecar: bool) -> Lifecycle {
 }
 
 /// A line in a file that the group's tasks share.
-fn note(word: &str) -> String {
+fn append_line(word: &str) -> String {
     format!("echo {word} >> $NOMAD_ALLOC_DIR/data/order")
 }
 
@@ -27,23 +27,27 @@ async fn tasks_of_a_group_follow_each_other() {
     let agent = machine.agent(&server).await;
     let last = format!(
         "trap '{}; exit 0' TERM; {}; sleep 600 & wait",
-        note("proxy-ends"),
-        note("proxy")
+        append_line("proxy-ends"),
+        append_line("proxy")
     );
 
     // It ends only when the poststart task runs, however slow the machine is.
     let main = format!(
         "until grep -q '^proxy$' \"$NOMAD_ALLOC_DIR/data/order\"; do sleep 0.1; done; {}",
-        note("main")
+        append_line("main")
     );
     let alloc = batch(1, &main)
         .task(
             "first",
-            &note("first"),
+            &append_line("first"),
             hook(LifecycleHook::Prestart, false),
         )
         .task("proxy", &last, hook(LifecycleHook::Poststart, true))
-        .task("last", &note("last"), hook(LifecycleHook::Poststop, false))
+        .task(
+            "last",
+            &append_line("last"),
+            hook(LifecycleHook::Poststop, false),
+        )
         .build();
     let alloc_id = server.place(alloc).await;
     server.status(alloc_id, ClientStatus::Complete).await;
@@ -64,11 +68,15 @@ async fn a_stop_waits_for_its_delay_and_for_what_comes_last() {
     let agent = machine.agent(&server).await;
     let script = format!(
         "trap '{}; exit 0' TERM; sleep 600 & wait",
-        note("main-ends")
+        append_line("main-ends")
     );
 
     let alloc = service(1, &script)
-        .task("last", &note("last"), hook(LifecycleHook::Poststop, false))
+        .task(
+            "last",
+            &append_line("last"),
+            hook(LifecycleHook::Poststop, false),
+        )
         .with(|spec, _| spec.groups[0].shutdown_delay = Duration::from_millis(700))
         .build();
     let alloc_id = server.place(alloc).await;
@@ -104,7 +112,7 @@ async fn a_payload_is_there_before_the_task() {
     .with(|spec, _| {
         spec.meta.insert("user".to_owned(), "ann".to_owned());
         spec.groups[0].tasks[0].payload_file = "in/payload".to_owned();
-        spec.launched = Some(Launched {
+        spec.launched = Some(LaunchOrigin {
             parent_id: "parent".to_owned(),
             dispatched: true,
             payload: b"hello\n".to_vec(),

@@ -193,7 +193,7 @@ async fn a_task_changes_its_size_where_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_memory_is_told_of() {
     let name = "a_task_that_waits_for_memory_is_told_of";
-    let Some(node) = PressedNode::start(name, "memory").await else {
+    let Some(node) = PressureNode::start(name, "memory").await else {
         return;
     };
     // `tail` keeps a line without an end whole, so the kernel has nothing to reclaim. An emulated processor reads some
@@ -210,7 +210,7 @@ async fn a_task_that_waits_for_memory_is_told_of() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_a_processor_is_told_of() {
     let name = "a_task_that_waits_for_a_processor_is_told_of";
-    let Some(node) = PressedNode::start(name, "cpu").await else {
+    let Some(node) = PressureNode::start(name, "cpu").await else {
         return;
     };
     let share = twentieth_of_a_core(&node.spec);
@@ -227,7 +227,7 @@ async fn a_task_that_waits_for_a_processor_is_told_of() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_waits_for_a_disk_is_told_of() {
     let name = "a_task_that_waits_for_a_disk_is_told_of";
-    let Some(node) = PressedNode::start(name, "io").await else {
+    let Some(node) = PressureNode::start(name, "io").await else {
         return;
     };
     let Some(disk) = Loop::new(&node.machine.data().with_extension("disk")) else {
@@ -250,14 +250,14 @@ fn twentieth_of_a_core(node: &NodeSpec) -> CpuMhz {
 }
 
 /// A node that tells how long its tasks wait for what a controller of v2 divides.
-struct PressedNode {
+struct PressureNode {
     machine: Machine,
     server: FakeServer,
     agent: TestAgent,
     spec: NodeSpec,
 }
 
-impl PressedNode {
+impl PressureNode {
     /// `None`, said as a skip of `test`, where there is no such controller, or no pressure.
     async fn start(test: &str, controller: &str) -> Option<Self> {
         if !privileged(test) {
@@ -329,14 +329,14 @@ impl Drop for Loop {
 }
 
 /// The kernel's counts of a task's disk, in either version of the controller.
-struct OfDisk {
+struct DiskCounts {
     /// The task's group.
     dir: PathBuf,
     v2: bool,
     number: String,
 }
 
-impl OfDisk {
+impl DiskCounts {
     fn new(machine: &Machine, node: &NodeSpec, alloc_id: AllocId, disk: &Loop) -> Self {
         let v2 = node.attributes["cgroup.io"] == "v2";
         let v1_root = || {
@@ -421,7 +421,7 @@ async fn a_disk_rate_follows_the_job() {
         job.spec.groups[0].tasks[0].resources.io.write_rate = rate.map(ByteRate);
         alloc.job = Arc::new(job);
     };
-    let of_disk = OfDisk::new(&machine, &node, alloc.alloc_id, &disk);
+    let of_disk = DiskCounts::new(&machine, &node, alloc.alloc_id, &disk);
 
     with_rate(&mut alloc, Some(1 << 20));
     let alloc_id = server.place(alloc.clone()).await;
@@ -474,7 +474,7 @@ async fn a_disk_that_comes_later_is_limited() {
     server.status(alloc_id, ClientStatus::Running).await;
 
     if let Some(disk) = Loop::new(&machine.data().with_extension("disk")) {
-        let of_disk = OfDisk::new(&machine, &node, alloc_id, &disk);
+        let of_disk = DiskCounts::new(&machine, &node, alloc_id, &disk);
         server
             .reported(alloc_id, "told of the disk", |task, _| {
                 let told = |message: &str| {
@@ -519,7 +519,7 @@ async fn a_disk_rate_holds_in_v1() {
 
     let alloc_id = server.place(limited.build()).await;
 
-    let of_disk = OfDisk::new(&machine, &node, alloc_id, &disk);
+    let of_disk = DiskCounts::new(&machine, &node, alloc_id, &disk);
     let (from, begun) = eventually("the first of it", async || {
         let now = of_disk.written().filter(|bytes| *bytes > 0)?;
         Some((now, Instant::now()))

@@ -6,7 +6,7 @@ use muster_domain::job::JobSpec;
 use muster_domain::resources::Holding;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{
-    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskPlace, DiskRequest, DiskSum, DiskTaken,
+    AgentReply, AgentRequest, DiskAck, DiskDir, DiskEntry, DiskPiece, DiskRequest, DiskSum,
     FailureKind, FileMeta, LogStream, NodeReply, NodeRequest,
 };
 
@@ -46,9 +46,9 @@ fn files(content: &str) -> (DiskPiece, DiskSum) {
         offset: 0,
         bytes: content.into(),
     };
-    let local = DiskPlace::Local("main".to_owned());
+    let local = DiskDir::Local("main".to_owned());
     let entries = vec![
-        DiskEntry::Place(DiskPlace::Shared),
+        DiskEntry::Place(DiskDir::Shared),
         file("shared"),
         data(),
         DiskEntry::Place(local),
@@ -159,7 +159,7 @@ async fn an_allocation_begins_empty_if_data_are_too_large() {
 
     let (mut sender, _receiver) = asked(&server, new).await;
     let mut entries = vec![
-        DiskEntry::Place(DiskPlace::Shared),
+        DiskEntry::Place(DiskDir::Shared),
         DiskEntry::File {
             name: b"large".to_vec(),
             meta: FileMeta::default(),
@@ -207,7 +207,7 @@ async fn data_are_asked_for_again_when_the_way_breaks() {
     };
     piece.entries.extend([file, padding]);
     sender.send(&AgentReply::DiskPiece(piece)).await.unwrap();
-    let unpacked = receiver.recv::<DiskTaken>().await.unwrap();
+    let unpacked = receiver.recv::<DiskAck>().await.unwrap();
 
     server.disconnect();
     let (mut sender, _receiver) = asked(&server, new).await;
@@ -290,7 +290,7 @@ async fn rest((mut sender, mut receiver): (FrameSender, FrameReceiver)) -> Vec<N
     let mut replies = Vec::new();
     while let Some(reply) = receiver.recv::<NodeReply>().await.unwrap() {
         if let NodeReply::DiskPiece(piece) = &reply {
-            let taken = DiskTaken {
+            let taken = DiskAck {
                 bytes: piece.cost(),
             };
             drop(sender.send(&taken).await);

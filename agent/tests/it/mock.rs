@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent::ChrootEnv;
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind, TaskNetwork, TaskState};
 use muster_domain::id::AllocId;
 use muster_domain::job::{
@@ -47,7 +47,7 @@ async fn a_mock_task_runs_to_its_end() {
             .any(|event| event.message == "exit code 5"),
         "{task:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,7 +75,7 @@ async fn a_start_that_may_work_later_is_tried_again() {
             .any(|event| event.message == "no luck today"),
         "{task:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,7 +92,7 @@ async fn a_task_without_a_process_is_recovered() {
         .await;
     server.status(alloc_id, ClientStatus::Running).await;
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     assert_eq!(host.running(), 1);
     let second = agent(&machine, &server, &host).await;
     let recovered = |kind: &TaskEventKind| matches!(kind, TaskEventKind::Recovered);
@@ -103,7 +103,7 @@ async fn a_task_without_a_process_is_recovered() {
         .await;
 
     assert_eq!(host.running(), 1);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
     assert_eq!(host.running(), 0);
 }
 
@@ -125,7 +125,7 @@ async fn is_refused(name: &str, change: impl FnOnce(&mut JobSpec), reason: &str)
     let said = |event: &TaskEvent| event.message.contains(reason);
     assert!(task.events.iter().any(said), "{task:?}");
     assert_eq!((task.restarts, host.running()), (0, 0));
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A job that asks for no network, or for one of the group's, does not get the machine's from a driver without others.
@@ -189,7 +189,7 @@ async fn a_driver_that_has_its_own_place_for_output_gets_no_tasks() {
         assert!(task.events.iter().any(told), "{words}: {task:?}");
     }
     assert_eq!((task.restarts, host.running()), (0, 0));
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A driver in the agent's process tells in the same way, and its words make a history.
@@ -231,7 +231,7 @@ async fn shares_that_a_driver_tells_become_time() {
         history.absent["net_rx_bytes"].contains("`mock`"),
         "{history:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A driver with images is given places inside the image: paths of the host would lead nowhere in them.
@@ -271,7 +271,7 @@ async fn a_task_of_an_image_is_told_of_places_in_its_own_root() {
         options: Vec::new(),
     };
     assert_eq!(started.dns, Some(expected));
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 fn with_dns(spec: &mut JobSpec, _holding: &mut Holding) {
@@ -314,7 +314,7 @@ async fn where_a_driver_put_its_task_is_told() {
     let reported = server.reported(alloc_id, "a network", is_reported).await;
     let told = |stats: &TaskStats| stats.network.is_some();
     let before = server.usage(alloc_id, "a network", told).await.network;
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let next = self::agent(&machine, &server, &host).await;
     let after = server
         .usage(alloc_id, "the same network", told)
@@ -334,7 +334,7 @@ async fn where_a_driver_put_its_task_is_told() {
     server.stop(alloc_id).await;
     let ended = server.status(alloc_id, ClientStatus::Complete).await;
     assert_eq!(ended.network, None);
-    next.shutdown(Leave::StopTasks).await;
+    next.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A driver whose tasks are not in the agent's cgroups; whether it is called `native` decides nothing.
@@ -356,7 +356,7 @@ async fn limits_that_no_cgroup_would_keep_fail_the_start() {
     });
     let alloc_id = server.place(alloc.build()).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 
     let words = "`resources.cpu_hard_limit` is kept by the agent, and the driver `native` does not";
     let mut events = task.events.iter();
@@ -416,7 +416,7 @@ async fn a_task_whose_output_nobody_takes_has_no_log() {
         .iter()
         .filter(|path| *path == Path::new("/dev/null"));
     let nowhere = nowhere.count();
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let (next, _drivers) = start().await;
     for alloc_id in all {
         let recovered = |kind: &TaskEventKind| matches!(kind, TaskEventKind::Recovered);
@@ -431,7 +431,7 @@ async fn a_task_whose_output_nobody_takes_has_no_log() {
     for alloc_id in all {
         said.push(server.log(alloc_id, LogStream::Stdout).await);
     }
-    next.shutdown(Leave::StopTasks).await;
+    next.shutdown(ShutdownPolicy::StopTasks).await;
 
     assert_eq!((before, after), ([0, 0, 2], [0, 0, 2]));
     assert_eq!((nowhere, outputs.len()), (4, 6));
@@ -488,7 +488,7 @@ async fn two_drivers_that_make_networks_are_not_in_one_group() {
         events.any(|event| event.message.contains(words)),
         "{task:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Each start has a root of its own, which is gone when that has failed or ended.
@@ -536,5 +536,5 @@ async fn a_root_lasts_as_long_as_its_task() {
         let root = roots.join(alloc_id.to_string()).join("main");
         assert!(!root.exists(), "{}", root.display());
     }
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

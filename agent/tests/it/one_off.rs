@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, TaskPhase};
 use muster_domain::id::AllocId;
-use muster_domain::one_off::{Definition, End};
+use muster_domain::one_off::{Definition, WorkEnd};
 use redb::ReadableTable as _;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn definition(action: &Value, result_file: &str) -> Definition {
 }
 
 /// The end that was reported with the allocation's last status.
-async fn end(server: &FakeServer, alloc_id: AllocId) -> End {
+async fn end(server: &FakeServer, alloc_id: AllocId) -> WorkEnd {
     eventually("an end", async || {
         let report = server.report(alloc_id)?;
         assert!(report.end.is_none() || report.client_status.is_terminal());

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muster_agent::node::{Agent, AgentConfig, Leave, StartAgentError};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy, StartAgentError};
 use muster_agent::{PluginError, PluginSettings};
 use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind};
 use muster_domain::id::AllocId;
@@ -24,13 +24,13 @@ use crate::support::{kill, start_ticks, words};
 const FILE: &str = "nomad-driver-gotest";
 
 /// A machine with a plugin directory.
-struct WithPlugins {
+struct PluginMachine {
     machine: Machine,
     server: FakeServer,
     dir: tempfile::TempDir,
 }
 
-impl WithPlugins {
+impl PluginMachine {
     /// `None` where the test cannot run; it was skipped then.
     fn new(name: &str) -> Option<Self> {
         if !privileged(name) {
@@ -123,7 +123,7 @@ async fn driver_of(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_runs_with_a_driver_in_go() {
-    let Some(with) = WithPlugins::new("a_job_runs_with_a_driver_in_go") else {
+    let Some(with) = PluginMachine::new("a_job_runs_with_a_driver_in_go") else {
         return;
     };
     let mut config = with.config();
@@ -149,13 +149,13 @@ async fn a_job_runs_with_a_driver_in_go() {
             .any(|event| event.message == "exit code 3"),
         "{task:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A plugin says what it was told before anybody knows its name.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_words_of_a_plugin_are_in_the_agents_log() {
-    let Some(with) = WithPlugins::new("first_words_of_a_plugin_are_in_the_agents_log") else {
+    let Some(with) = PluginMachine::new("first_words_of_a_plugin_are_in_the_agents_log") else {
         return;
     };
     words::listen();
@@ -179,13 +179,13 @@ async fn first_words_of_a_plugin_are_in_the_agents_log() {
         ("gotest".to_owned(), "gotest".to_owned())
     );
     assert!(said.fields.contains("enabled=null"), "{}", said.fields);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Which machine it is on, and what part of it a task was placed with: the driver refuses a host that does not say it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_is_told_of_its_node_and_its_tasks_part_of_it() {
-    let Some(with) = WithPlugins::new("a_driver_is_told_of_its_node_and_its_tasks_part_of_it")
+    let Some(with) = PluginMachine::new("a_driver_is_told_of_its_node_and_its_tasks_part_of_it")
     else {
         return;
     };
@@ -224,7 +224,7 @@ async fn a_driver_is_told_of_its_node_and_its_tasks_part_of_it() {
         (field(&task.fields, "quota"), field(&task.fields, "period")),
         ("0", "0")
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The value of `name` among `fields`.
@@ -237,7 +237,7 @@ fn field<'a>(fields: &'a str, name: &str) -> &'a str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_config_of_a_task_names_its_fields() {
-    let Some(with) = WithPlugins::new("a_wrong_config_of_a_task_names_its_fields") else {
+    let Some(with) = PluginMachine::new("a_wrong_config_of_a_task_names_its_fields") else {
         return;
     };
     let agent = with.agent().await;
@@ -261,12 +261,12 @@ async fn a_wrong_config_of_a_task_names_its_fields() {
     ] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_dies_gets_its_tasks_back() {
-    let Some(with) = WithPlugins::new("a_plugin_that_dies_gets_its_tasks_back") else {
+    let Some(with) = PluginMachine::new("a_plugin_that_dies_gets_its_tasks_back") else {
         return;
     };
     let agent = with.agent().await;
@@ -287,7 +287,7 @@ async fn a_plugin_that_dies_gets_its_tasks_back() {
     }
     let newest = with.plugin().await;
     assert_eq!(start_ticks(task), begun, "the task has lived through it");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 
     assert_ne!(newest, plugin);
     assert_eq!(start_ticks(task), None);
@@ -296,7 +296,7 @@ async fn a_plugin_that_dies_gets_its_tasks_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_agent_takes_up_plugin_and_tasks() {
-    let Some(with) = WithPlugins::new("the_next_agent_takes_up_plugin_and_tasks") else {
+    let Some(with) = PluginMachine::new("the_next_agent_takes_up_plugin_and_tasks") else {
         return;
     };
     let first = with.agent().await;
@@ -306,7 +306,7 @@ async fn the_next_agent_takes_up_plugin_and_tasks() {
     let (plugin, task) = (with.plugin().await, with.task_pid(alloc_id).await);
     let begun = start_ticks(task);
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     let second = with.agent().await;
     let task_state = with
         .server
@@ -319,21 +319,21 @@ async fn the_next_agent_takes_up_plugin_and_tasks() {
     assert_eq!(with.plugin().await, plugin);
     assert_eq!(start_ticks(task), begun);
     drop(task_state);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
     assert_eq!(start_ticks(task), None);
 }
 
 /// The task of a plugin is in no cgroup of its own: it is seen all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn cleaning_is_refused_while_a_task_of_a_plugin_runs() {
-    let Some(with) = WithPlugins::new("cleaning_is_refused_while_a_task_of_a_plugin_runs") else {
+    let Some(with) = PluginMachine::new("cleaning_is_refused_while_a_task_of_a_plugin_runs") else {
         return;
     };
     let agent = with.agent().await;
     let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
     let alloc_id = with.server.place(alloc.build()).await;
     let (plugin, task) = (with.plugin().await, with.task_pid(alloc_id).await);
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
 
     let refused = muster_agent::clean::run(&with.machine.data(), false);
     let runs = start_ticks(task).is_some() && start_ticks(plugin).is_some();
@@ -349,7 +349,7 @@ async fn cleaning_is_refused_while_a_task_of_a_plugin_runs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_plugin_harms_nothing() {
-    let Some(with) = WithPlugins::new("what_is_no_plugin_harms_nothing") else {
+    let Some(with) = PluginMachine::new("what_is_no_plugin_harms_nothing") else {
         return;
     };
     with.script(
@@ -366,12 +366,12 @@ async fn what_is_no_plugin_harms_nothing() {
 
     assert!(broken.contains("no runtime found"), "{broken}");
     assert!(chatty.contains("hello"), "{chatty}");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_config_of_a_plugin_is_told_at_once() {
-    let Some(with) = WithPlugins::new("a_wrong_config_of_a_plugin_is_told_at_once") else {
+    let Some(with) = PluginMachine::new("a_wrong_config_of_a_plugin_is_told_at_once") else {
         return;
     };
     let with_block = |name: &str, config: Value| {
@@ -401,7 +401,7 @@ async fn a_wrong_config_of_a_plugin_is_told_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_driver_tells_is_in_the_history_of_its_task() {
-    let Some(with) = WithPlugins::new("what_a_driver_tells_is_in_the_history_of_its_task") else {
+    let Some(with) = PluginMachine::new("what_a_driver_tells_is_in_the_history_of_its_task") else {
         return;
     };
     let agent = with.agent().await;
@@ -433,13 +433,13 @@ async fn what_a_driver_tells_is_in_the_history_of_its_task() {
         history(&others.task_states[0].events).is_empty(),
         "{others:?}"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The task is in none of the agent's cgroups, so that its driver alone sees it: through the deaths of both.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_task_uses_is_told_by_its_driver() {
-    let Some(with) = WithPlugins::new("what_a_task_uses_is_told_by_its_driver") else {
+    let Some(with) = PluginMachine::new("what_a_task_uses_is_told_by_its_driver") else {
         return;
     };
     let first = with.agent().await;
@@ -460,7 +460,7 @@ async fn what_a_task_uses_is_told_by_its_driver() {
     })
     .await;
     let afterwards = told_by(newest).await;
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     let second = with.agent().await;
     let to_the_next = told_by(newest).await;
 
@@ -481,11 +481,11 @@ async fn what_a_task_uses_is_told_by_its_driver() {
             assert!(stats.absent[value].contains("`gotest`"), "{stats:?}");
         }
     }
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A task with a network that its driver made, as the task sees it.
-struct Networked {
+struct NetworkedTask {
     alloc_id: AllocId,
     pid: u32,
     /// As its link says.
@@ -493,7 +493,7 @@ struct Networked {
     device: String,
 }
 
-impl WithPlugins {
+impl PluginMachine {
     /// A driver that makes networks.
     fn making_networks(&self) -> AgentConfig {
         let mut config = self.config();
@@ -511,13 +511,13 @@ impl WithPlugins {
         let (_, attributes) = driver_of(&agent, "gotest", true).await;
         if let Some(reason) = attributes.get("network.bridge.reason") {
             skipped(name, &format!("{reason}; run: cargo xtask build-ebpf"));
-            agent.shutdown(Leave::StopTasks).await;
+            agent.shutdown(ShutdownPolicy::StopTasks).await;
             return None;
         }
         Some(agent)
     }
 
-    async fn networked(&self, name: u32) -> Networked {
+    async fn networked(&self, name: u32) -> NetworkedTask {
         let script =
             "echo $$; readlink /proc/self/ns/net; grep -o eth0: /proc/net/dev; exec sleep 600";
         let alloc = service(name, "").driver("gotest", &shell(script));
@@ -528,7 +528,7 @@ impl WithPlugins {
             lines.try_into().ok()
         })
         .await;
-        Networked {
+        NetworkedTask {
             alloc_id,
             pid: pid.parse().unwrap(),
             network,
@@ -551,7 +551,7 @@ async fn is_given_back(network: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_makes_the_networks_of_its_tasks() {
     const NAME: &str = "a_driver_makes_the_networks_of_its_tasks";
-    let Some(with) = WithPlugins::new(NAME) else {
+    let Some(with) = PluginMachine::new(NAME) else {
         return;
     };
     let Some(first) = with.agent_with_networks(NAME).await else {
@@ -564,7 +564,7 @@ async fn a_driver_makes_the_networks_of_its_tasks() {
     with.server.stop(stopped.alloc_id).await;
     is_given_back(&stopped.network).await;
     let holders = processes_in(&left.network).len();
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     kill(with.plugin().await);
     kill(left.pid);
     let second = Agent::start(with.making_networks()).await.unwrap();
@@ -574,14 +574,14 @@ async fn a_driver_makes_the_networks_of_its_tasks() {
     assert_eq!(holders, 2, "the task, and whoever holds the namespace");
     assert_ne!(stopped.network, left.network);
     assert!(own != Path::new(&stopped.network) && own != Path::new(&left.network));
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A driver keeps its network when the agent's store is lost: the agent asks the driver again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_store_loses_no_network_of_a_driver() {
     const NAME: &str = "a_lost_store_loses_no_network_of_a_driver";
-    let Some(with) = WithPlugins::new(NAME) else {
+    let Some(with) = PluginMachine::new(NAME) else {
         return;
     };
     let Some(first) = with.agent_with_networks(NAME).await else {
@@ -590,7 +590,7 @@ async fn a_lost_store_loses_no_network_of_a_driver() {
     let task = with.networked(1).await;
     let begun = start_ticks(task.pid);
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     fs::write(with.machine.data().join("agent.redb"), "garbage").unwrap();
     let second = Agent::start(with.making_networks()).await.unwrap();
     with.server
@@ -604,14 +604,15 @@ async fn a_lost_store_loses_no_network_of_a_driver() {
     is_given_back(&task.network).await;
 
     assert_eq!(still, begun);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A driver that runs its tasks in a root of the host's directories sees them there, through the death of the agent.
 /// When the task has ended, nothing is mounted any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
-    let Some(with) = WithPlugins::new("a_driver_that_changes_its_root_finds_the_host_in_it") else {
+    let Some(with) = PluginMachine::new("a_driver_that_changes_its_root_finds_the_host_in_it")
+    else {
         return;
     };
     let config = || {
@@ -638,7 +639,7 @@ async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
     let root = fs::read_link(format!("/proc/{pid}/root")).unwrap();
     let begun = start_ticks(pid);
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     let second = Agent::start(config()).await.unwrap();
     with.server
         .reported(alloc_id, "recovered", |task, _| {
@@ -662,7 +663,7 @@ async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
     );
     assert_eq!(still, (begun, true));
     assert!(!left.contains(roots.to_str().unwrap()), "{left}");
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 fn with_bridge(spec: &mut JobSpec, _holding: &mut Holding) {
@@ -689,7 +690,7 @@ fn processes_in(network: &str) -> Vec<u32> {
 /// Nobody may write to a program that the agent runs as its own user.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_anybody_can_change_is_not_run() {
-    let Some(with) = WithPlugins::new("a_plugin_that_anybody_can_change_is_not_run") else {
+    let Some(with) = PluginMachine::new("a_plugin_that_anybody_can_change_is_not_run") else {
         return;
     };
     let mark: PathBuf = with.dir.path().join("was-run");
@@ -701,5 +702,5 @@ async fn a_plugin_that_anybody_can_change_is_not_run() {
     driver_of(&agent, "gotest", true).await;
 
     assert!(!mark.exists());
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use muster_agent::GcReason;
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::resources::Mb;
 use rustix::fs::{Mode, OFlags};
@@ -18,12 +18,12 @@ const ALLOCS: u32 = 12;
 const THRESHOLD: u8 = 50;
 
 /// A file system mounted at the agent's data directory.
-struct Mounted {
+struct DataDirMount {
     machine: Machine,
     image: Option<PathBuf>,
 }
 
-impl Mounted {
+impl DataDirMount {
     /// `None`, with the reason told, if it cannot be made here.
     fn tmpfs(test: &str, options: &str) -> Option<Self> {
         let machine = Machine::new();
@@ -69,7 +69,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for DataDirMount {
     fn drop(&mut self) {
         let cleaned = muster_agent::clean::run(&self.machine.data(), true);
         let unmounted = Command::new("umount")
@@ -84,7 +84,7 @@ impl Drop for Mounted {
     }
 }
 
-async fn agent(place: &Mounted, server: &FakeServer) -> Agent {
+async fn agent(place: &DataDirMount, server: &FakeServer) -> Agent {
     let mut config = place.machine.config(server);
     config.gc.limits.disk_threshold = THRESHOLD;
     config.gc.limits.inode_threshold = THRESHOLD;
@@ -93,7 +93,7 @@ async fn agent(place: &Mounted, server: &FakeServer) -> Agent {
 
 /// Runs allocations that each leave what `script` makes, and says which are there in the end, oldest first,
 /// with what is in use.
-async fn fill(place: &Mounted, script: &str, reason: GcReason) -> (Vec<bool>, (u64, u64)) {
+async fn fill(place: &DataDirMount, script: &str, reason: GcReason) -> (Vec<bool>, (u64, u64)) {
     let server = place.machine.server();
     let agent = agent(place, &server).await;
     let mut allocs = Vec::new();
@@ -120,7 +120,7 @@ async fn fill(place: &Mounted, script: &str, reason: GcReason) -> (Vec<bool>, (u
     let destroyed: Vec<GcReason> = state.destroyed.into_keys().collect();
     assert_eq!(destroyed, [reason]);
     let usage = place.usage();
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
     (there, usage)
 }
 
@@ -148,7 +148,7 @@ async fn bytes_on_tmpfs() {
     if !privileged(test) {
         return;
     }
-    if let Some(place) = Mounted::tmpfs(test, "size=100m") {
+    if let Some(place) = DataDirMount::tmpfs(test, "size=100m") {
         let (there, (disk, _)) = fill(&place, BYTES, GcReason::Disk).await;
         exact(&there, disk, 11);
     }
@@ -160,7 +160,7 @@ async fn inodes_on_tmpfs() {
     if !privileged(test) {
         return;
     }
-    if let Some(place) = Mounted::tmpfs(test, "size=1g,nr_inodes=10000") {
+    if let Some(place) = DataDirMount::tmpfs(test, "size=1g,nr_inodes=10000") {
         let (there, (_, inodes)) = fill(&place, INODES, GcReason::Inodes).await;
         exact(&there, inodes, 11);
     }
@@ -172,7 +172,7 @@ async fn bytes_on_ext4() {
     if !privileged(test) {
         return;
     }
-    if let Some(place) = Mounted::ext4(test, 110, 20_000) {
+    if let Some(place) = DataDirMount::ext4(test, 110, 20_000) {
         let (there, (disk, _)) = fill(&place, BYTES, GcReason::Disk).await;
         exact(&there, disk, 11);
     }
@@ -184,7 +184,7 @@ async fn inodes_on_ext4() {
     if !privileged(test) {
         return;
     }
-    if let Some(place) = Mounted::ext4(test, 400, 10_000) {
+    if let Some(place) = DataDirMount::ext4(test, 400, 10_000) {
         let (there, (_, inodes)) = fill(&place, INODES, GcReason::Inodes).await;
         exact(&there, inodes, 11);
     }
@@ -197,7 +197,7 @@ async fn what_others_fill_is_found_by_the_interval() {
     if !privileged(test) {
         return;
     }
-    let Some(place) = Mounted::tmpfs(test, "size=100m") else {
+    let Some(place) = DataDirMount::tmpfs(test, "size=100m") else {
         return;
     };
     let server = place.machine.server();
@@ -239,7 +239,7 @@ async fn what_others_fill_is_found_by_the_interval() {
         allocs.into_iter().map(there).collect::<Vec<_>>(),
         [false, true, true]
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A hundred thousand files, five thousand levels, an immutable file and a mount, all in one allocation.
@@ -249,7 +249,7 @@ async fn a_hostile_allocation_goes_as_a_whole() {
     if !privileged(test) {
         return;
     }
-    let Some(place) = Mounted::ext4(test, 400, 200_000) else {
+    let Some(place) = DataDirMount::ext4(test, 400, 200_000) else {
         return;
     };
     let server = place.machine.server();
@@ -275,7 +275,7 @@ async fn a_hostile_allocation_goes_as_a_whole() {
         std::fs::read_to_string(kept.path().join("kept")).unwrap(),
         "x"
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 fn fill_hostile(dir: &Path, outside: &Path) {

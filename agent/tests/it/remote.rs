@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, RemoteAlloc, RemoteHandle, TaskState};
 use muster_domain::id::AllocId;
 use muster_driver::TaskHandle;
@@ -48,7 +48,7 @@ fn leaving(alloc_id: AllocId, handle: &RemoteHandle) -> RemoteAlloc {
     }
 }
 
-fn told(task: &TaskState, words: &str) -> bool {
+fn has_event(task: &TaskState, words: &str) -> bool {
     task.events
         .iter()
         .any(|event| event.message.contains(words))
@@ -85,20 +85,20 @@ async fn a_remote_task_goes_from_one_agent_to_another() {
 
         assert_eq!((host.running(), host.tasks()), (1, 1));
         assert_eq!(taken, given);
-        assert!(told(&task, "taken over"), "{task:?}");
+        assert!(has_event(&task, "taken over"), "{task:?}");
         let left = old_server.report(first).unwrap();
-        assert!(told(&left.task_states[0], "DETACH"), "{left:?}");
+        assert!(has_event(&left.task_states[0], "DETACH"), "{left:?}");
         assert_eq!(left.remote, []);
 
         // Collection of what was left does not reach the task.
         old_server.forget(first).await;
         old_agent.collect_now(false).await.unwrap();
-        old_agent.shutdown(Leave::StopTasks).await;
+        old_agent.shutdown(ShutdownPolicy::StopTasks).await;
         assert_eq!(host.running(), 1);
         new_server.stop(second).await;
         new_server.status(second, ClientStatus::Complete).await;
         assert_eq!(host.running(), 0);
-        new_agent.shutdown(Leave::StopTasks).await;
+        new_agent.shutdown(ShutdownPolicy::StopTasks).await;
     }
 }
 
@@ -114,7 +114,7 @@ async fn an_agent_that_comes_back_leaves_what_is_anothers() {
         let first = agent(&machine, &server, &host).await;
         let alloc_id = place(&server, 1).await;
         let given = handle(&server, alloc_id).await;
-        first.shutdown(Leave::KeepTasks).await;
+        first.shutdown(ShutdownPolicy::KeepTasks).await;
         if is_forgotten {
             server.forget(alloc_id).await;
         } else {
@@ -133,7 +133,7 @@ async fn an_agent_that_comes_back_leaves_what_is_anothers() {
         }
 
         assert_eq!((host.running(), host.tasks()), (1, 1), "{is_forgotten}");
-        second.shutdown(Leave::StopTasks).await;
+        second.shutdown(ShutdownPolicy::StopTasks).await;
         assert_eq!(host.running(), 1, "{is_forgotten}");
     }
 }
@@ -149,18 +149,20 @@ async fn a_remote_task_is_stopped_by_the_next_agent() {
     let first = agent(&machine, &server, &host).await;
     let alloc_id = place(&server, 1).await;
     let given = handle(&server, alloc_id).await;
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
 
     let second = agent(&machine, &server, &host).await;
     server
-        .reported(alloc_id, "recovered", |task, _| told(task, "found running"))
+        .reported(alloc_id, "recovered", |task, _| {
+            has_event(task, "found running")
+        })
         .await;
     assert_eq!(handle(&server, alloc_id).await, given);
     server.stop(alloc_id).await;
     server.status(alloc_id, ClientStatus::Complete).await;
 
     assert_eq!(host.running(), 0);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,10 +182,10 @@ async fn a_task_that_is_gone_is_started_anew_and_says_so() {
     place(&server, 2).await;
     let task = server.status(second, ClientStatus::Running).await;
 
-    assert!(told(&task, "started anew"), "{task:?}");
+    assert!(has_event(&task, "started anew"), "{task:?}");
     assert_eq!(task.restarts, 0);
     assert_eq!(host.running(), 1);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// A handle of another version of the driver: the task is neither started a second time nor touched.
@@ -211,10 +213,10 @@ async fn a_handle_that_the_driver_cannot_read_is_refused() {
     place(&server, 2).await;
     let task = server.status(second, ClientStatus::Failed).await;
 
-    assert!(told(&task, "its handle has version 7"), "{task:?}");
+    assert!(has_event(&task, "its handle has version 7"), "{task:?}");
     assert_eq!(server.report(second).unwrap().remote, [newer]);
     assert_eq!(host.running(), 1);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The next agent has another version of the driver: it does not start beside what runs, and whatever replaces the
@@ -229,7 +231,7 @@ async fn a_driver_of_another_version_starts_nothing_beside_what_runs() {
     let first = agent(&machine, &server, &host).await;
     let alloc_id = place(&server, 1).await;
     let given = handle(&server, alloc_id).await;
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
 
     let driver = MockDriver::remote(host.clone()).of_version(2);
     let second = agent_with(&machine, &server, driver).await;
@@ -237,8 +239,8 @@ async fn a_driver_of_another_version_starts_nothing_beside_what_runs() {
 
     let report = server.report(alloc_id).unwrap();
     let events = &report.task_states[0];
-    assert!(told(events, "its handle has version 1"), "{report:?}");
+    assert!(has_event(events, "its handle has version 1"), "{report:?}");
     assert_eq!(report.remote, [given]);
     assert_eq!(host.running(), 1);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_agent::bpf::{ensure_bpffs, remove_pins};
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskState};
 use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::job::{
@@ -339,7 +339,7 @@ fn closed() -> NetworkPolicy {
 }
 
 /// The next version of the job, whose task has this policy.
-fn fenced(alloc: &DesiredAlloc, policy: NetworkPolicy) -> DesiredAlloc {
+fn with_policy(alloc: &DesiredAlloc, policy: NetworkPolicy) -> DesiredAlloc {
     let mut job = (*alloc.job).clone();
     job.version += 1;
     job.spec.groups[0].tasks[0].policy = Some(policy);
@@ -377,7 +377,7 @@ async fn a_policy_that_cannot_be_loaded_takes_the_place_of_none() {
     let before = before.build();
     let running = server.place(before.clone()).await;
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
-    server.place(fenced(&before, too_much())).await;
+    server.place(with_policy(&before, too_much())).await;
     let keeps = "keeps the network policy that it has: the policy's egress rules";
     let told = |times_told| move |task: &TaskState, _| times(task, keeps) >= times_told;
     server
@@ -391,7 +391,7 @@ async fn a_policy_that_cannot_be_loaded_takes_the_place_of_none() {
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
 
     // The cluster's policy is reported in the same way.
-    server.place(fenced(&before, closed())).await;
+    server.place(with_policy(&before, closed())).await;
     let policy = Box::new(too_much());
     let index = LogIndex(1_000);
     server
@@ -499,7 +499,7 @@ async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
         "{:?}",
         task.events
     );
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// An agent with drivers that are not ours: one says nothing of how far its tasks get, the others do.
@@ -563,7 +563,7 @@ async fn any_driver_may_say_that_its_tasks_need_no_program() {
     let lonely = asking(5).driver("lonely", &brief).build();
     let lonely = server.place(lonely).await;
     server.status(lonely, ClientStatus::Complete).await;
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// An agent that finds them asks again, and tells of those that it would not have started.
@@ -587,7 +587,7 @@ async fn how_far_tasks_get_is_asked_again_by_the_next_agent() {
         server.status(alloc_id, ClientStatus::Running).await;
         placed.push(alloc_id);
     }
-    agent.shutdown(Leave::KeepTasks).await;
+    agent.shutdown(ShutdownPolicy::KeepTasks).await;
 
     let agent = agent_with_mocks(&machine, &server, &host, false).await;
 
@@ -599,7 +599,7 @@ async fn how_far_tasks_get_is_asked_again_by_the_next_agent() {
     server.stop(placed[1]).await;
     let task = server.status(placed[1], ClientStatus::Complete).await;
     assert_eq!(times(&task, keeps), 0, "{:?}", task.events);
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// Not a test: connects again and again, and says when what comes of it changes.
@@ -675,5 +675,5 @@ async fn tasks_do_not_reach_where_servers_listen_for_clients() {
     let agent = Agent::start(config).await.unwrap();
     let said = words(&server, first, 3).await;
     assert_eq!(said[2], "passes");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

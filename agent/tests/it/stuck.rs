@@ -9,12 +9,12 @@ use muster_domain::alloc::{ClientStatus, TaskState};
 use crate::support::{Machine, ended, eventually, make_ext4, mount, privileged, service, skipped};
 
 /// A file system that stands still: whoever writes to it waits in the kernel, also when it is killed.
-struct Frozen {
+struct FrozenFilesystem {
     at: PathBuf,
     image: PathBuf,
 }
 
-impl Frozen {
+impl FrozenFilesystem {
     /// `None`, with the reason told, if it cannot be made here.
     fn new(test: &str, dir: &Path) -> Option<Self> {
         let (at, image) = (dir.with_extension("frozen"), dir.with_extension("ext4"));
@@ -46,7 +46,7 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for FrozenFilesystem {
     fn drop(&mut self) {
         // Thawed already, unless the test has failed.
         drop(self.turn("--unfreeze"));
@@ -70,7 +70,7 @@ async fn a_process_stuck_in_the_kernel_is_told_of_and_holds_up_nothing_else() {
     }
     let machine = Machine::new();
     let server = machine.server();
-    let Some(frozen) = Frozen::new(name, &machine.data()) else {
+    let Some(frozen) = FrozenFilesystem::new(name, &machine.data()) else {
         return;
     };
     let agent = machine.agent(&server).await;

@@ -25,30 +25,30 @@ fn task_count() -> u32 {
 
 /// The process that dies in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Victim {
+enum KilledProcesses {
     Agent,
     Driver,
     Both,
 }
 
 /// The victims of all rounds: agent and driver in turns, then both together. In a long run each dies ten times.
-fn rounds() -> Vec<Victim> {
+fn rounds() -> Vec<KilledProcesses> {
     if !long() {
         return vec![
-            Victim::Agent,
-            Victim::Driver,
-            Victim::Agent,
-            Victim::Driver,
-            Victim::Both,
+            KilledProcesses::Agent,
+            KilledProcesses::Driver,
+            KilledProcesses::Agent,
+            KilledProcesses::Driver,
+            KilledProcesses::Both,
         ];
     }
-    let in_turns = [Victim::Agent, Victim::Driver].repeat(5);
-    [in_turns, vec![Victim::Both; 5]].concat()
+    let in_turns = [KilledProcesses::Agent, KilledProcesses::Driver].repeat(5);
+    [in_turns, vec![KilledProcesses::Both; 5]].concat()
 }
 
 /// A running task and the process it must stay.
 #[derive(Debug)]
-struct Running {
+struct RunningTask {
     alloc_id: AllocId,
     pid: u32,
     start: Option<u64>,
@@ -92,7 +92,7 @@ async fn many_tasks_survive_deaths_of_agent_and_driver() {
         server.status(alloc_id, ClientStatus::Running).await;
         let pid = server.pid(alloc_id).await;
         let start = start_ticks(pid);
-        running.push(Running {
+        running.push(RunningTask {
             alloc_id,
             pid,
             start,
@@ -100,19 +100,19 @@ async fn many_tasks_survive_deaths_of_agent_and_driver() {
     }
 
     for victim in rounds() {
-        if victim != Victim::Driver
+        if victim != KilledProcesses::Driver
             && let Some(agent) = agent.take()
         {
             agent.kill();
         }
-        if victim != Victim::Agent {
+        if victim != KilledProcesses::Agent {
             machine.kill_driver().await;
         }
         for task in &running {
             assert_eq!(start_ticks(task.pid), task.start, "{victim:?}: {task:?}");
         }
         let began = Instant::now();
-        if victim != Victim::Driver {
+        if victim != KilledProcesses::Driver {
             agent = Some(next_agent(&machine, &server).await);
         }
         machine.driver().await;
@@ -268,7 +268,7 @@ async fn a_store_that_is_cut_anywhere_costs_no_task() {
         server.status(alloc_id, ClientStatus::Running).await;
         let pid = server.pid(alloc_id).await;
         let start = start_ticks(pid);
-        running.push(Running {
+        running.push(RunningTask {
             alloc_id,
             pid,
             start,
@@ -316,11 +316,11 @@ async fn a_store_that_is_cut_anywhere_costs_no_task() {
 }
 
 /// The size that is left of a store of so many bytes.
-type Left = fn(u64) -> u64;
+type TruncatedSize = fn(u64) -> u64;
 
 /// The size that is left of a store, and whether that cannot be read. The cuts leave nothing, parts of its header, of
 /// its first page and of records, and nearly all. A cut in the later half may take only room that is not used yet.
-const CUTS: &[(Left, bool)] = &[
+const CUTS: &[(TruncatedSize, bool)] = &[
     (|_| 0, true),
     (|_| 1, true),
     (|_| 63, true),

@@ -13,24 +13,24 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, TaskState};
 use muster_domain::job::{DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction};
 use muster_wire::rpc::LogStream;
 use serde_json::json;
 
 use self::machine::{Outside, with_machine};
-use self::tried::{API, PORT, PROGRAM, Reach, SERVER, VARIABLE, WAYS, Way};
+use self::tried::{API, EgressAttempt, PORT, PROGRAM, Reach, SERVER, VARIABLE, WAYS};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, skipped};
 
 /// The verdict on every way, to read and to test against.
 const TABLE: &str = include_str!("../../testdata/ways-out.md");
 
 /// A level of isolation in a network mode.
-type Place = (&'static str, NetworkMode);
+type Column = (&'static str, NetworkMode);
 
 /// Levels of isolation in the network modes that they go with, in the order of the tables' columns.
-const PLACES: [Place; 6] = [
+const PLACES: [Column; 6] = [
     ("raw", NetworkMode::Host),
     ("contained", NetworkMode::Host),
     ("contained", NetworkMode::None),
@@ -61,7 +61,7 @@ const REFUSED: [(&str, NetworkMode, &str); 3] = [
 const SCOPE: &str = "driver.native.isolation.abstract_sockets";
 
 /// The words of a task, by way.
-type Words = BTreeMap<String, String>;
+type AttemptResults = BTreeMap<String, String>;
 
 /// The outcome of one way under one policy.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ fn every_way_out_has_the_verdict_of_the_table() {
             .node(|node| node.attributes.contains_key(SCOPE))
             .await;
         let has_scope = node.attributes[SCOPE] == "1";
-        agent.shutdown(Leave::StopTasks).await;
+        agent.shutdown(ShutdownPolicy::StopTasks).await;
         compare(&columns, has_scope);
     });
 }
@@ -210,13 +210,13 @@ async fn outcomes(server: &FakeServer, alloc: AllocBuilder, outside: &Outside) -
         .await;
     let log = server.log(alloc_id, LogStream::Stdout).await;
     assert!(!task.failed, "{:?}\n{log}", task.events);
-    let words: Words = log
+    let words: AttemptResults = log
         .lines()
         .filter_map(|line| line.strip_prefix(tried::MARK)?.split_once('='))
         .map(|(name, word)| (name.to_owned(), word.to_owned()))
         .collect();
     let seen = outside.seen();
-    let outcome = |(at, way): (usize, &Way)| Outcome {
+    let outcome = |(at, way): (usize, &EgressAttempt)| Outcome {
         word: words
             .get(way.name)
             .unwrap_or_else(|| panic!("{}: {log}", way.name))

@@ -191,7 +191,7 @@ pub(crate) fn keeps(task: &TaskCgroup, disk: &Disk, what: &str, limit: u64) {
 }
 
 /// A task whose disk is limited by `io` does `order` with it, for ever, at the rate of `limit`.
-async fn disk_keeps(name: &str, io: IoLimits, order: &str, what: &str, limit: u64) {
+async fn check_disk_rate(name: &str, io: IoLimits, order: &str, what: &str, limit: u64) {
     let Some(tree) = tree(name, &[Controller::Io]) else {
         return;
     };
@@ -246,7 +246,7 @@ async fn what_is_written_to_a_disk_keeps_its_rate() {
     };
     let order = "dd if=/dev/zero of=DISK bs=64k count=512 oflag=direct";
     let name = "what_is_written_to_a_disk_keeps_its_rate";
-    disk_keeps(name, io, order, "wbytes", 1 << 20).await;
+    check_disk_rate(name, io, order, "wbytes", 1 << 20).await;
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn reads_of_a_disk_keep_their_rate() {
         ..IoLimits::default()
     };
     let order = "dd if=DISK of=/dev/null bs=4k iflag=direct";
-    disk_keeps("reads_of_a_disk_keep_their_rate", io, order, "rios", 100).await;
+    check_disk_rate("reads_of_a_disk_keep_their_rate", io, order, "rios", 100).await;
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn writes_of_a_disk_keep_their_rate() {
         ..IoLimits::default()
     };
     let order = "dd if=/dev/zero of=DISK bs=4k count=8192 oflag=direct";
-    disk_keeps("writes_of_a_disk_keep_their_rate", io, order, "wios", 100).await;
+    check_disk_rate("writes_of_a_disk_keep_their_rate", io, order, "wios", 100).await;
 }
 
 #[tokio::test]

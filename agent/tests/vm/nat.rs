@@ -23,7 +23,7 @@ const CLIENT: [u8; 4] = [10, 9, 0, 2];
 const INSIDE: [u8; 4] = [172, 26, 64, 2];
 
 /// One end of an exchange.
-type End = ([u8; 4], u16);
+type Endpoint = ([u8; 4], u16);
 
 fn sum(bytes: &[u8], start: u32) -> u16 {
     let words = bytes.chunks(2).map(|word| {
@@ -51,7 +51,7 @@ fn ipv4(protocol: u8, from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
 }
 
 /// A packet of TCP or UDP with sums that are right.
-fn packet(protocol: u8, (from, from_port): End, (to, to_port): End) -> Vec<u8> {
+fn packet(protocol: u8, (from, from_port): Endpoint, (to, to_port): Endpoint) -> Vec<u8> {
     let mut payload = [from_port.to_be_bytes(), to_port.to_be_bytes()].concat();
     if protocol == TCP {
         payload.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0]);
@@ -79,7 +79,7 @@ fn frame(packet: &[u8]) -> Vec<u8> {
 }
 
 /// Ends of a frame, whose sums must be right.
-fn ends(frame: &[u8]) -> (End, End) {
+fn ends(frame: &[u8]) -> (Endpoint, Endpoint) {
     let packet = &frame[14..];
     assert_eq!(
         sum(&packet[..20], 0),
@@ -248,11 +248,11 @@ fn ports_through_a_door_that_is_gone_are_forgotten() {
     bpf.set_door(77, Ipv4Addr::new(172, 26, 64, 3)).unwrap();
     let call = frame(&packet(TCP, (MACHINE, 50_000), (MACHINE, 8080)));
 
-    bpf.forget_doors(&BTreeSet::from([77])).unwrap();
+    bpf.remove_host_veths(&BTreeSet::from([77])).unwrap();
     assert_eq!(bpf.doors().unwrap(), BTreeSet::from([DOOR]));
     assert_eq!(bpf.judge_packet(false, &call, DOOR).unwrap().0, REDIRECTED);
 
-    bpf.forget_doors(&BTreeSet::from([DOOR])).unwrap();
+    bpf.remove_host_veths(&BTreeSet::from([DOOR])).unwrap();
     assert_eq!(bpf.doors().unwrap(), BTreeSet::new());
     assert_eq!(
         bpf.judge_packet(false, &call, DOOR).unwrap(),

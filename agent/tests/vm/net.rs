@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use crate::bpf::NetCounters;
-use crate::node::{Node, Place, poll};
+use crate::node::{Node, TestGroup, poll};
 use crate::policy::{closed, fence, open, outcome, policies};
 
 /// Ten times 100 bytes, each with 20 of IP and 8 of UDP. The receiver is in another cgroup.
@@ -43,7 +43,7 @@ fn connections_are_counted_by_who_asked() {
     assert_eq!(bpf.absent().get("connections"), None);
     assert_eq!(tcp(), (0, 0));
 
-    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Task);
+    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Task);
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     assert_eq!(tcp(), (0, 1));
     drop((stream, server));
@@ -67,8 +67,8 @@ fn retransmits_are_those_of_who_sends() {
     };
     let bpf = node.open();
     fence(&node, &bpf, &policies(open(), open()));
-    let stranger = node.id_of(Place::Stranger);
-    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Stranger);
+    let stranger = node.id_of(TestGroup::Stranger);
+    let (server, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Stranger);
     bpf.fence(
         stranger,
         &policies(open(), closed()),

@@ -85,11 +85,11 @@ impl Node {
 
     /// The task's cgroup id.
     pub(crate) fn task(&self) -> u64 {
-        self.id_of(Place::Task)
+        self.id_of(TestGroup::Task)
     }
 
     /// The id of a cgroup, which is made if it is not there.
-    pub(crate) fn id_of(&self, place: Place) -> u64 {
+    pub(crate) fn id_of(&self, place: TestGroup) -> u64 {
         let dir = self.dir_of(place);
         fs::create_dir_all(&dir).unwrap();
         fs::metadata(dir).unwrap().ino()
@@ -97,7 +97,7 @@ impl Node {
 
     /// Starts a process in `place` that carries out `order` and says at which port; it is killed when what is
     /// returned is dropped.
-    pub(crate) fn serve(&self, order: &str, place: Place) -> (Server, u16) {
+    pub(crate) fn serve(&self, order: &str, place: TestGroup) -> (Server, u16) {
         self.id_of(place);
         let mut command = self.command(order, place);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -112,13 +112,13 @@ impl Node {
 
     /// Starts a process that enters the task's cgroup and then executes [`child`] with `order`.
     pub(crate) fn start(&mut self, order: &str) -> u32 {
-        let command = self.command(order, Place::Task);
+        let command = self.command(order, TestGroup::Task);
         self.start_command(command)
     }
 
     /// The same with another function than [`child`]: the test called `name`.
     pub(crate) fn start_as(&mut self, name: &str, order: &str) -> u32 {
-        let command = self.command_as(name, order, Place::Task);
+        let command = self.command_as(name, order, TestGroup::Task);
         self.start_command(command)
     }
 
@@ -130,12 +130,12 @@ impl Node {
     }
 
     /// A process that enters a cgroup and then executes [`child`] with `order`.
-    fn command(&self, order: &str, place: Place) -> Command {
+    fn command(&self, order: &str, place: TestGroup) -> Command {
         let (_, module) = module_path!().split_once("::").unwrap();
         self.command_as(&format!("{module}::child"), order, place)
     }
 
-    fn command_as(&self, name: &str, order: &str, place: Place) -> Command {
+    fn command_as(&self, name: &str, order: &str, place: TestGroup) -> Command {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
@@ -178,21 +178,21 @@ impl Node {
     }
 
     fn task_dir(&self) -> PathBuf {
-        self.dir_of(Place::Task)
+        self.dir_of(TestGroup::Task)
     }
 
-    fn dir_of(&self, place: Place) -> PathBuf {
+    fn dir_of(&self, place: TestGroup) -> PathBuf {
         self.cgroup_dir.join(match place {
-            Place::Task => "alloc/task",
-            Place::Neighbour => "alloc/neighbour",
-            Place::Stranger => "other/task",
+            TestGroup::Task => "alloc/task",
+            TestGroup::Neighbour => "alloc/neighbour",
+            TestGroup::Stranger => "other/task",
         })
     }
 }
 
 /// One of the tree's cgroups.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum TestGroup {
     /// The task's.
     Task,
     /// That of another task of the same allocation.
@@ -221,7 +221,7 @@ impl Drop for Node {
             self.kill();
         }
         remove_pins(&self.pin_dir).unwrap();
-        let places = [Place::Task, Place::Neighbour, Place::Stranger];
+        let places = [TestGroup::Task, TestGroup::Neighbour, TestGroup::Stranger];
         let groups = ["alloc", "other"].map(|group| self.cgroup_dir.join(group));
         let directories = places.map(|place| self.dir_of(place)).into_iter();
         for directory in directories.chain(groups).chain([self.cgroup_dir.clone()]) {
@@ -304,7 +304,7 @@ fn child() {
         "spin" => burn(Duration::MAX),
         "write" => write(Path::new(argument)),
         "read" => read(Path::new(argument)),
-        "crowd" => crowd(Duration::from_millis(argument.parse().unwrap())),
+        "crowd" => contend_for_cpu(Duration::from_millis(argument.parse().unwrap())),
         "connect" => connect(argument, DEADLINE),
         "connect-briefly" => connect(argument, SILENCE),
         "connect-twice" => connect_twice(argument),
@@ -312,13 +312,13 @@ fn child() {
         "send-on-a-wire" => send_on_a_wire(),
         "send-to-both" => send_to_both(argument),
         "send-after-all" => send_after_all(Path::new(argument)),
-        "ask" => ask(argument),
+        "ask" => exchange_datagram(argument),
         "stream" => stream(argument),
         "pour" => pour(&TcpStream::connect(argument).unwrap()),
         "drain" => drain(&TcpStream::connect(argument).unwrap()),
         "sink" => sink(argument),
         "flood" => flood(argument),
-        "hear" => hear(argument),
+        "hear" => receive_datagrams(argument),
         "hear-echoes" => hear_echoes(),
         "serve-tcp" => serve_tcp(TcpListener::bind(argument).unwrap()),
         "serve-made-in" => serve_tcp(made_in(Path::new(argument))),
@@ -378,7 +378,7 @@ fn read(path: &Path) {
 }
 
 /// Two threads that want the same CPU.
-fn crowd(time: Duration) {
+fn contend_for_cpu(time: Duration) {
     let threads = [(); 2].map(|()| {
         thread::spawn(move || {
             let mut first = nix::sched::CpuSet::new();
@@ -533,7 +533,7 @@ fn hear_echoes() {
 }
 
 /// Sends a datagram and waits for the answer.
-fn ask(to: &str) {
+fn exchange_datagram(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     let socket = socket_towards(&to);
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -586,7 +586,7 @@ fn flood(to: &str) {
 }
 
 /// Says at which port it hears datagrams, and takes what comes.
-fn hear(at: &str) {
+fn receive_datagrams(at: &str) {
     let socket = UdpSocket::bind(at).unwrap();
     tell_port(socket.local_addr().unwrap().port());
     loop {

@@ -14,7 +14,7 @@ use muster_domain::job::{
 };
 
 use crate::bpf::{Bpf, Direction, EmptyPrograms};
-use crate::node::{Node, Place, has_wires, poll};
+use crate::node::{Node, TestGroup, has_wires, poll};
 
 /// Loopback of either family.
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -204,7 +204,7 @@ fn a_task_that_serves_answers_although_it_may_begin_nothing() {
     };
     let bpf = node.open();
     fence(&node, &bpf, &policies(closed(), open()));
-    let (done, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Task);
+    let (done, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Task);
 
     let mut stream = std::net::TcpStream::connect((V4, port)).unwrap();
     let mut text = String::new();
@@ -373,7 +373,7 @@ fn counts_of_a_rule_outlive_a_change_of_policy() {
         found.map_or((0, 0), |it| (it.packets, it.bytes))
     };
     fence(&node, &bpf, &one);
-    let (_sends, _) = node.serve(&format!("flood 127.0.0.1:{port}"), Place::Task);
+    let (_sends, _) = node.serve(&format!("flood 127.0.0.1:{port}"), TestGroup::Task);
     let mut before = poll("packets", || Some(count()).filter(|it| it.0 > 100));
 
     for next in [&other, &one].into_iter().cycle().take(500) {
@@ -582,9 +582,9 @@ fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
     let shut = policies(closed(), closed());
     fence(&node, &bpf, &shut);
     // Another task of the same allocation, as shut as the first.
-    bpf.fence(node.id_of(Place::Neighbour), &shut, &BTreeSet::new())
+    bpf.fence(node.id_of(TestGroup::Neighbour), &shut, &BTreeSet::new())
         .unwrap();
-    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Neighbour);
+    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Neighbour);
     assert_eq!(
         outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
         "ok"
@@ -593,10 +593,10 @@ fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
 
     // Another allocation, everything open on both sides.
     fence(&node, &bpf, &policies(open(), open()));
-    let stranger = node.id_of(Place::Stranger);
+    let stranger = node.id_of(TestGroup::Stranger);
     bpf.fence(stranger, &policies(open(), open()), &BTreeSet::new())
         .unwrap();
-    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", Place::Stranger);
+    let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Stranger);
     assert_eq!(
         outcome(&mut node, &format!("connect-briefly 127.0.0.1:{port}")),
         "silence"

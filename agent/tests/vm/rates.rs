@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use muster_domain::job::{BitRate, DirectionPolicy};
 
 use crate::bpf::{Bpf, NetCounters};
-use crate::node::{Node, Place, poll, pour};
+use crate::node::{Node, TestGroup, poll, pour};
 use crate::policy::{fence, open, policies};
 
 /// A mebibyte takes a second.
@@ -169,8 +169,8 @@ fn datagrams_pass_at_the_rate_in_either_direction() {
     node.kill();
 
     fence(&node, &bpf, &policies(open(), limited()));
-    let (server, port) = node.serve("hear 127.0.0.1:0", Place::Task);
-    let flood = Flood::start(port);
+    let (server, port) = node.serve("hear 127.0.0.1:0", TestGroup::Task);
+    let flood = TrafficFlood::start(port);
     poll("datagrams above the rate", || {
         (net(&node, &bpf).ingress_limited > 0).then_some(())
     });
@@ -179,12 +179,12 @@ fn datagrams_pass_at_the_rate_in_either_direction() {
 }
 
 /// Somebody outside of the task who sends it more than it may receive.
-struct Flood {
+struct TrafficFlood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Flood {
+impl TrafficFlood {
     fn start(port: u16) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -202,7 +202,7 @@ impl Flood {
     }
 }
 
-impl Drop for Flood {
+impl Drop for TrafficFlood {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -219,7 +219,7 @@ fn traffic_within_the_allocation_has_no_rate() {
     };
     let bpf = node.open();
     fence(&node, &bpf, &policies(limited(), limited()));
-    let (server, port) = node.serve("sink 127.0.0.1:0", Place::Neighbour);
+    let (server, port) = node.serve("sink 127.0.0.1:0", TestGroup::Neighbour);
 
     node.start(&format!("pour 127.0.0.1:{port}"));
 

@@ -81,7 +81,7 @@ async fn stress_ng_keeps_its_disk_rate() {
     let Some(disk) = Disk::new(name, 64 << 20) else {
         return tree.remove().await.unwrap();
     };
-    let Some(mounted) = Mounted::new(name, &disk) else {
+    let Some(mounted) = MountedDisk::new(name, &disk) else {
         return tree.remove().await.unwrap();
     };
     let limit = 1 << 20;
@@ -106,11 +106,11 @@ async fn stress_ng_keeps_its_disk_rate() {
 }
 
 /// A file system on a disk, unmounted on drop.
-struct Mounted {
+struct MountedDisk {
     dir: tempfile::TempDir,
 }
 
-impl Mounted {
+impl MountedDisk {
     /// `None`, said as a skip of `test`, where there is none to be had.
     fn new(test: &str, disk: &Disk) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedDisk {
     fn drop(&mut self) {
         let freed = Command::new("umount").arg(self.dir.path()).status();
         assert!(std::thread::panicking() || freed.unwrap().success());

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::ipv6::{
     DESTINATION_OPTIONS, Extension, FIRST_FRAGMENT, HOP_BY_HOP, LATER_FRAGMENT, UNKNOWN, udp_behind,
 };
-use crate::node::{CHILD_VAR, Node, Place, poll, told};
+use crate::node::{CHILD_VAR, Node, TestGroup, poll, told};
 use crate::policy::{closed, direction, ended, fence, open, policies, rule};
 
 /// An address that nobody has.
@@ -309,7 +309,7 @@ fn a_raw_socket_hears_what_the_policy_lets_in() {
         return;
     };
     let bpf = node.open();
-    let (_hears, _) = node.serve("hear-echoes", Place::Task);
+    let (_hears, _) = node.serve("hear-echoes", TestGroup::Task);
     let raw = Some(Protocol::ICMPV4);
     let caller = Socket::new(Domain::IPV4, Type::RAW, raw).unwrap();
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();
@@ -341,12 +341,12 @@ fn a_socket_that_was_passed_in_is_its_makers() {
     };
     let bpf = node.open();
     fence(&node, &bpf, &policies(closed(), closed()));
-    let stranger = node.id_of(Place::Stranger);
+    let stranger = node.id_of(TestGroup::Stranger);
     let order = format!(
         "serve-made-in {}",
         node.cgroup_dir.join("other/task").display()
     );
-    let (_serves, port) = node.serve(&order, Place::Task);
+    let (_serves, port) = node.serve(&order, TestGroup::Task);
     let call = || {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         std::net::TcpStream::connect_timeout(&to, crate::node::SILENCE).map(drop)

@@ -23,12 +23,12 @@ const HANDLE_VERSION: i32 = 1;
 /// The driver.
 #[derive(Debug, Default)]
 pub(crate) struct Remote {
-    tasks: Mutex<HashMap<String, Place>>,
+    tasks: Mutex<HashMap<String, TaskLocation>>,
 }
 
 /// Where a task runs.
 #[derive(Clone, Debug)]
-struct Place {
+struct TaskLocation {
     host: String,
     number: u64,
 }
@@ -49,7 +49,7 @@ async fn ask(host: &str, request: Value) -> Result<Value, DriverError> {
     })
 }
 
-impl Place {
+impl TaskLocation {
     async fn ask(&self, call: &str) -> Result<Value, DriverError> {
         ask(&self.host, json!({"call": call, "number": self.number})).await
     }
@@ -86,13 +86,13 @@ impl Place {
 }
 
 impl Remote {
-    fn find(&self, task_id: &str) -> Result<Place, TaskError> {
+    fn find(&self, task_id: &str) -> Result<TaskLocation, TaskError> {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let found = tasks.get(task_id).cloned();
         found.ok_or_else(|| TaskError::not_found(task_id))
     }
 
-    fn insert(&self, task_id: &str, place: Place) {
+    fn insert(&self, task_id: &str, place: TaskLocation) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.insert(task_id.to_owned(), place);
     }
@@ -108,7 +108,7 @@ impl Remote {
         let started = ask(&host, json!({"call": "start", "command": command})).await?;
         let number = started["number"].as_u64().unwrap_or_default();
         let state = json!({"host": host, "number": number});
-        self.insert(&config.id, Place { host, number });
+        self.insert(&config.id, TaskLocation { host, number });
         Ok(StartedTask {
             handle: TaskHandle {
                 version: HANDLE_VERSION,
@@ -138,7 +138,7 @@ impl Remote {
                 reason: error.to_string(),
             }
         })?;
-        let place = Place {
+        let place = TaskLocation {
             host: state["host"].as_str().unwrap_or_default().to_owned(),
             number: state["number"].as_u64().unwrap_or_default(),
         };

@@ -58,7 +58,7 @@ impl Host {
     fn carry_out(&self, request: &Value) -> Result<Value, Box<dyn Error>> {
         let text = |name: &str| request[name].as_str().unwrap_or_default();
         if let Some(what) = request["note"].as_str() {
-            self.note(what)?;
+            self.write_journal(what)?;
             return Ok(json!({}));
         }
         if text("call") == "start" {
@@ -74,7 +74,7 @@ impl Host {
             "wait" => Ok(task.wait()),
             "signal" => {
                 let signal = text("signal");
-                self.note(&format!("signal {number} {signal}"))?;
+                self.write_journal(&format!("signal {number} {signal}"))?;
                 Command::new("kill")
                     .args(["-s", signal, &task.pid.to_string()])
                     .status()?;
@@ -102,7 +102,7 @@ impl Host {
         let number = tasks.len() as u64 + 1;
         tasks.insert(number, Arc::clone(&task));
         drop(tasks);
-        self.note(&format!("start {number} pid {pid}"))?;
+        self.write_journal(&format!("start {number} pid {pid}"))?;
         std::thread::spawn(move || {
             let ended = child.wait();
             *task.ended.lock().unwrap_or_else(PoisonError::into_inner) = ended.ok();
@@ -112,7 +112,7 @@ impl Host {
     }
 
     /// One line of the journal.
-    fn note(&self, what: &str) -> Result<(), Box<dyn Error>> {
+    fn write_journal(&self, what: &str) -> Result<(), Box<dyn Error>> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal.write_all(format!("{what}\n").as_bytes())?;
         Ok(())

@@ -25,8 +25,8 @@ use super::ExecArgs;
 use crate::client::{Client, escape, refusal};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::names;
-use escape::{Escape, Typed};
-use terminal::Raw;
+use escape::{Escape, FilteredInput};
+use terminal::RawMode;
 
 /// Bytes of input in one frame.
 const INPUT_BYTES: usize = 16 << 10;
@@ -45,7 +45,7 @@ type Socket = WebSocketStream<TcpStream>;
 ///
 /// [`CliError`]: no such allocation or task, or the session broke off.
 pub(super) fn run(client: &Client, args: &ExecArgs) -> CliResult {
-    let found = names::alloc(client, &args.alloc, names::Purpose::Change)?;
+    let found = names::alloc(client, &args.alloc, names::Access::Change)?;
     let task = match &args.task {
         Some(task) => task.clone(),
         None => super::only_task(client, &found)?,
@@ -98,7 +98,7 @@ struct Session<'a> {
 }
 
 /// A session was ended on this side, by what was typed or by a signal.
-struct HungUp;
+struct SessionClosed;
 
 impl Session<'_> {
     async fn run(self, server: &str) -> CliResult {
@@ -110,7 +110,11 @@ impl Session<'_> {
                 return Err(CliError::new(Exit::TimedOut, reason));
             }
         };
-        let raw = if self.raw { Some(Raw::enter()?) } else { None };
+        let raw = if self.raw {
+            Some(RawMode::enter()?)
+        } else {
+            None
+        };
         let (to_server, from_server) = socket.split();
         let (printed, printer) = print();
         let typed = type_in(self.takes_input);
@@ -120,7 +124,7 @@ impl Session<'_> {
             tokio::select! {
                 ended = receiving.as_mut() => ended,
                 hung_up = sending.as_mut() => match hung_up {
-                    Some(HungUp) => Ok(Exit::Interrupted),
+                    Some(SessionClosed) => Ok(Exit::Interrupted),
                     // Why, is said in the other direction.
                     None => receiving.await,
                 },
@@ -196,7 +200,7 @@ fn type_in(takes_input: bool) -> mpsc::Receiver<Vec<u8>> {
 }
 
 /// A command's bytes on one of its outputs.
-enum Printed {
+enum CommandOutput {
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
 }
@@ -204,17 +208,17 @@ enum Printed {
 type Printer = std::thread::JoinHandle<io::Result<()>>;
 
 /// A thread that writes output.
-fn print() -> (mpsc::Sender<Printed>, Printer) {
+fn print() -> (mpsc::Sender<CommandOutput>, Printer) {
     let (printed, mut pieces) = mpsc::channel(FRAMES_MAX);
     let printer = std::thread::spawn(move || {
         while let Some(piece) = pieces.blocking_recv() {
             match piece {
-                Printed::Stdout(bytes) => {
+                CommandOutput::Stdout(bytes) => {
                     let mut out = io::stdout().lock();
                     out.write_all(&bytes)?;
                     out.flush()?;
                 }
-                Printed::Stderr(bytes) => io::stderr().lock().write_all(&bytes)?,
+                CommandOutput::Stderr(bytes) => io::stderr().lock().write_all(&bytes)?,
             }
         }
         Ok(())
@@ -228,7 +232,7 @@ async fn send_all(
     mut typed: mpsc::Receiver<Vec<u8>>,
     mut escaping: Escape,
     raw: bool,
-) -> Option<HungUp> {
+) -> Option<SessionClosed> {
     let mut resized = signal(SignalKind::window_change()).ok()?;
     let mut terminated = signal(SignalKind::terminate()).ok()?;
     let mut hung_up = signal(SignalKind::hangup()).ok()?;
@@ -243,17 +247,17 @@ async fn send_all(
         let frame = tokio::select! {
             Some(piece) = typed.recv() => {
                 let close = piece.is_empty();
-                let Typed { bytes: data, hangs_up } = escaping.take(piece);
+                let FilteredInput { bytes: data, hangs_up } = escaping.take(piece);
                 if hangs_up {
-                    return Some(HungUp);
+                    return Some(SessionClosed);
                 }
                 Input { stdin: Some(Piece { data, close }), ..Input::default() }
             }
             Some(()) = resized.recv() => size(),
             _tick = alive.tick() => Input::default(),
-            Some(()) = terminated.recv() => return Some(HungUp),
-            Some(()) = hung_up.recv() => return Some(HungUp),
-            Some(()) = interrupted.recv() => return Some(HungUp),
+            Some(()) = terminated.recv() => return Some(SessionClosed),
+            Some(()) = hung_up.recv() => return Some(SessionClosed),
+            Some(()) = interrupted.recv() => return Some(SessionClosed),
         };
         server.send(text(&frame)).await.ok()?;
     }
@@ -265,7 +269,10 @@ fn text(input: &Input) -> Message {
 }
 
 /// Has output written until the command has ended.
-async fn receive_all(mut server: SplitStream<Socket>, printed: mpsc::Sender<Printed>) -> CliResult {
+async fn receive_all(
+    mut server: SplitStream<Socket>,
+    printed: mpsc::Sender<CommandOutput>,
+) -> CliResult {
     let mut reason = None;
     while let Some(Ok(message)) = server.next().await {
         let text = match message {
@@ -283,8 +290,8 @@ async fn receive_all(mut server: SplitStream<Socket>, printed: mpsc::Sender<Prin
         if frame.exited {
             return Ok(exit(frame.result.unwrap_or_default()));
         }
-        let out = frame.stdout.map(|piece| Printed::Stdout(piece.data));
-        let err = frame.stderr.map(|piece| Printed::Stderr(piece.data));
+        let out = frame.stdout.map(|piece| CommandOutput::Stdout(piece.data));
+        let err = frame.stderr.map(|piece| CommandOutput::Stderr(piece.data));
         for piece in out.into_iter().chain(err) {
             if printed.send(piece).await.is_err() {
                 // Nobody reads what it writes: as with any command in a pipe.

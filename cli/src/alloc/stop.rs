@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_secs(2);
 ///
 /// [`CliError`].
 pub(super) fn run(client: &Client, json: bool, args: &StopArgs) -> CliResult {
-    let found = names::alloc(client, &args.alloc, names::Purpose::Change)?;
+    let found = names::alloc(client, &args.alloc, names::Access::Change)?;
     let path = format!("/v1/allocation/{}", found.id);
     let answer: AllocStopResponse = client.put(&format!("{path}/stop"), &json!({}))?;
     let name = output::clean(&found.name);

@@ -52,7 +52,7 @@ pub struct EvalArgs {
 }
 
 pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Change)?;
+    let id = names::job(client, &args.job, names::Access::Change)?;
     let (group, count) = match args.group_and_count.as_slice() {
         [group, count] => (group.clone(), count),
         [count] => (only_group(client, &id)?, count),
@@ -75,7 +75,7 @@ pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult 
 
 /// Shows the scaling events of a job, newest first.
 pub(super) fn scaling_events(client: &Client, json: bool, job: &str) -> CliResult {
-    let id = names::job(client, job, names::Purpose::Show)?;
+    let id = names::job(client, job, names::Access::Show)?;
     let status: ScaleStatus = client.get(&format!("/v1/job/{}/scale", escape(&id)))?;
     if json {
         output::print_json(&status)?;
@@ -132,7 +132,7 @@ fn only_group(client: &Client, id: &str) -> Result<String, CliError> {
 }
 
 pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Change)?;
+    let id = names::job(client, &args.job, names::Access::Change)?;
     let version = tag::version(client, &id, &args.version)?;
     let body = json!({ "JobID": id, "JobVersion": version });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/revert", escape(&id)), &body)?;
@@ -140,7 +140,7 @@ pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResul
 }
 
 pub(super) fn eval(client: &Client, json: bool, args: &EvalArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Change)?;
+    let id = names::job(client, &args.job, names::Access::Change)?;
     let body = json!({
         "JobID": id,
         "EvalOptions": { "ForceReschedule": args.force_reschedule },

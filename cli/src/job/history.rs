@@ -23,7 +23,7 @@ pub struct HistoryArgs {
 }
 
 pub(super) fn run(client: &Client, json: bool, args: &HistoryArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Show)?;
+    let id = names::job(client, &args.job, names::Access::Show)?;
     let path = format!("/v1/job/{}/versions?diffs={}", escape(&id), args.diff);
     let mut answer: VersionsResponse = client.get(&path)?;
     if let Some(named) = &args.version {

@@ -56,7 +56,7 @@ pub enum PeriodicCommand {
 }
 
 pub(super) fn dispatch(client: &Client, json: bool, args: &DispatchArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Change)?;
+    let id = names::job(client, &args.job, names::Access::Change)?;
     let payload = args.payload.as_deref().map(read_payload).transpose()?;
     let body = DispatchRequest {
         payload: payload.map(|bytes| BASE64_STANDARD.encode(bytes)),
@@ -106,7 +106,7 @@ fn read_meta(given: &[String]) -> Result<BTreeMap<String, String>, CliError> {
 
 pub(super) fn periodic(client: &Client, json: bool, command: &PeriodicCommand) -> CliResult {
     let PeriodicCommand::Force { job, follow } = command;
-    let parent = names::job(client, job, names::Purpose::Change)?;
+    let parent = names::job(client, job, names::Access::Change)?;
     let path = format!("/v1/job/{}/periodic/force", escape(&parent));
     let answer: RegisterResponse = client.put(&path, &json!({}))?;
     let mut id = parent;

@@ -43,9 +43,9 @@ pub struct JobLogsArgs {
 ///
 /// No such job, task, group or allocation; or no server.
 pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
-    let id = names::job(client, &args.job, names::Purpose::Show)?;
+    let id = names::job(client, &args.job, names::Access::Show)?;
     let path = format!("/v1/job/{}", escape(&id));
-    let wanted = Wanted {
+    let wanted = LogQuery {
         allocs: format!("{path}/allocations"),
         job: path,
         args: args.clone(),
@@ -89,7 +89,7 @@ fn over(allocs: &[AllocListStub]) -> Vec<String> {
 }
 
 /// The allocations and outputs of a job that the user asks for.
-struct Wanted {
+struct LogQuery {
     /// The path of the job.
     job: String,
     /// That of its allocations.
@@ -97,7 +97,7 @@ struct Wanted {
     args: JobLogsArgs,
 }
 
-impl Wanted {
+impl LogQuery {
     /// The allocations that are asked for, once there is something newer than `known`.
     fn allocs(&self, client: &Client, known: u64) -> Result<(Vec<AllocListStub>, u64), CliError> {
         let found = client.get_after::<Vec<AllocListStub>>(&self.allocs, known, NEWS_WAIT)?;

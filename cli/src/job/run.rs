@@ -14,7 +14,7 @@ use super::RunArgs;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{deployment, output};
-use muster_jobspec::ConfigPlaces;
+use muster_jobspec::ConfigSpans;
 
 /// How long one blocking query waits before it asks again.
 const POLL: Duration = Duration::from_secs(2);
@@ -272,7 +272,7 @@ fn idle_reason(client: &Client, id: &str, job_type: &str) -> Result<String, CliE
 
 /// The result of a wait for instances.
 #[derive(Debug, Default)]
-struct Running {
+struct StartProgress {
     allocs: Vec<AllocListStub>,
     started: usize,
     failed: usize,
@@ -284,7 +284,7 @@ fn wait_running(
     job: &str,
     placed: &[AllocListStub],
     deadline: Instant,
-) -> Result<Running, CliError> {
+) -> Result<StartProgress, CliError> {
     let path = format!("/v1/job/{}/allocations", escape(job));
     let mut index = 0;
     let mut said = Instant::now();
@@ -304,7 +304,7 @@ fn wait_running(
                 .iter()
                 .filter(|alloc| matches!(alloc.client_status.as_str(), "failed" | "lost"))
                 .count();
-            return Ok(Running {
+            return Ok(StartProgress {
                 started: allocs.len() - failed,
                 failed,
                 allocs,
@@ -339,7 +339,7 @@ fn wait_running(
 
 fn show_end(
     id: &str,
-    running: &Running,
+    running: &StartProgress,
     short: u32,
     elapsed: Duration,
     args: &RunArgs,
@@ -384,7 +384,7 @@ fn show_end(
 
 /// Where in the job file stands what the drivers of an allocation's tasks found wrong.
 fn places(alloc: &AllocListStub, args: &RunArgs) -> Vec<String> {
-    let places = ConfigPlaces::read(&args.file, &args.values.inputs());
+    let places = ConfigSpans::read(&args.file, &args.values.inputs());
     let mut found = Vec::new();
     for (task, state) in &alloc.task_states {
         let failures = state.events.iter();

@@ -53,7 +53,7 @@ pub(super) fn list(client: &Client, json: bool) -> CliResult {
 }
 
 pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
-    let id = names::job(client, name, names::Purpose::Show)?;
+    let id = names::job(client, name, names::Access::Show)?;
     let path = format!("/v1/job/{}", escape(&id));
     let job: Job = client.get(&path)?;
     let summary: JobSummary = client.get(&format!("{path}/summary"))?;

@@ -50,23 +50,23 @@ pub struct UnsetArgs {
 pub(super) fn run(client: &Client, json: bool, command: &TagCommand) -> CliResult {
     match command {
         TagCommand::Apply(args) => {
-            let id = names::job(client, &args.job, names::Purpose::Change)?;
+            let id = names::job(client, &args.job, names::Access::Change)?;
             let body = json!({ "Version": args.version, "Description": args.description });
             let answer: TagResponse = client.put(&path(&id, &args.name), &body)?;
             let version = args.version.map_or_else(
                 || "the current version".to_owned(),
                 |version| format!("version {version}"),
             );
-            told(
+            print_answer(
                 json,
                 &answer,
                 &format!("{version} of {id} is tagged {}", args.name),
             )
         }
         TagCommand::Unset(args) => {
-            let id = names::job(client, &args.job, names::Purpose::Change)?;
+            let id = names::job(client, &args.job, names::Access::Change)?;
             let answer: TagResponse = client.delete(&path(&id, &args.name))?;
-            told(
+            print_answer(
                 json,
                 &answer,
                 &format!("no version of {id} is tagged {} any more", args.name),
@@ -79,7 +79,7 @@ fn path(id: &str, name: &str) -> String {
     format!("/v1/job/{}/versions/{}/tag", escape(id), escape(name))
 }
 
-fn told(json: bool, answer: &TagResponse, text: &str) -> CliResult {
+fn print_answer(json: bool, answer: &TagResponse, text: &str) -> CliResult {
     if json {
         output::print_json(answer)?;
     } else {

@@ -8,7 +8,7 @@ use serde_json::de::IoRead;
 use serde_json::{Deserializer, StreamDeserializer};
 
 use super::Source;
-use super::merge::Timed;
+use super::merge::Timestamped;
 use crate::client::{Client, escape};
 use crate::exit::{CliError, Exit};
 use crate::output;
@@ -36,7 +36,7 @@ pub(super) enum Item {
     Note(String),
 }
 
-impl Timed for Item {
+impl Timestamped for Item {
     fn at(&self) -> Option<u64> {
         match self {
             Self::Bytes { at, .. } => *at,
@@ -48,7 +48,7 @@ impl Timed for Item {
 type Frames = StreamDeserializer<'static, IoRead<BufReader<Box<dyn Read + Send>>>, Frame>;
 
 /// An output being read.
-pub(super) struct Feed<'a> {
+pub(super) struct LogFeed<'a> {
     client: &'a Client,
     source: Source,
     /// Where to begin, in the words of the API.
@@ -64,13 +64,13 @@ pub(super) struct Feed<'a> {
 }
 
 /// The result of one look at the stream.
-enum Look {
+enum FeedPoll {
     Item(Item),
     Again,
     End,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> LogFeed<'a> {
     pub(super) fn new(client: &'a Client, source: Source, from: String, follow: bool) -> Self {
         Self {
             client,
@@ -105,16 +105,16 @@ impl<'a> Feed<'a> {
     /// [`CliError`]: there is no such log, or it could not be found again in time.
     pub(super) fn next(&mut self) -> Result<Option<Item>, CliError> {
         while !self.ended {
-            match self.look()? {
-                Look::Item(item) => return Ok(Some(item)),
-                Look::Again => {}
-                Look::End => self.ended = true,
+            match self.poll()? {
+                FeedPoll::Item(item) => return Ok(Some(item)),
+                FeedPoll::Again => {}
+                FeedPoll::End => self.ended = true,
             }
         }
         Ok(None)
     }
 
-    fn look(&mut self) -> Result<Look, CliError> {
+    fn poll(&mut self) -> Result<FeedPoll, CliError> {
         let Some(frames) = &mut self.frames else {
             return self.open();
         };
@@ -127,7 +127,7 @@ impl<'a> Feed<'a> {
         self.lost(CliError::new(Exit::Unreachable, reason))
     }
 
-    fn open(&mut self) -> Result<Look, CliError> {
+    fn open(&mut self) -> Result<FeedPoll, CliError> {
         let from = match self.position {
             Some(position) => format!("&position={position}"),
             None => self.from.clone(),
@@ -144,10 +144,12 @@ impl<'a> Feed<'a> {
                 let stream: Box<dyn Read + Send> = Box::new(stream);
                 let stream = BufReader::new(stream);
                 self.frames = Some(Deserializer::from_reader(stream).into_iter());
-                Ok(Look::Again)
+                Ok(FeedPoll::Again)
             }
             // A log that was there and is gone was collected.
-            Err(error) if error.exit == Exit::NotFound && self.position.is_some() => Ok(Look::End),
+            Err(error) if error.exit == Exit::NotFound && self.position.is_some() => {
+                Ok(FeedPoll::End)
+            }
             Err(error) if self.known && error.exit == Exit::NotFound => self.not_yet(error),
             Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
             Err(error) if self.known => self.lost(error),
@@ -157,7 +159,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    fn take(&mut self, frame: Frame) -> Look {
+    fn take(&mut self, frame: Frame) -> FeedPoll {
         if let Some(since) = self.lost_since.take() {
             tracing::debug!(after = ?since.elapsed(), "a log was found again");
         }
@@ -165,7 +167,7 @@ impl<'a> Feed<'a> {
             self.position = Some(frame.position);
         }
         if frame.ended {
-            return Look::End;
+            return FeedPoll::End;
         }
         if !frame.file_event.is_empty() {
             let note = format!(
@@ -173,30 +175,30 @@ impl<'a> Feed<'a> {
                 self.source.words(),
                 output::clean(&frame.file_event)
             );
-            return Look::Item(Item::Missing(note));
+            return FeedPoll::Item(Item::Missing(note));
         }
         if frame.data.is_empty() {
-            return Look::Again;
+            return FeedPoll::Again;
         }
-        Look::Item(Item::Bytes {
+        FeedPoll::Item(Item::Bytes {
             at: Some(frame.time).filter(|at| *at > 0),
             data: frame.data,
         })
     }
 
     /// Tries again later, for some time.
-    fn not_yet(&mut self, error: CliError) -> Result<Look, CliError> {
+    fn not_yet(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
         let begun = *self.lost_since.get_or_insert_with(Instant::now);
         if begun.elapsed() > BEGIN_WAIT {
             return Err(error);
         }
         std::thread::sleep(SEARCH_PAUSE);
         self.client.turn();
-        Ok(Look::Again)
+        Ok(FeedPoll::Again)
     }
 
     /// Says so once, and tries again later.
-    fn lost(&mut self, error: CliError) -> Result<Look, CliError> {
+    fn lost(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
         let since = self.lost_since;
         let begun = *self.lost_since.get_or_insert_with(Instant::now);
         if begun.elapsed() > SEARCH_WAIT {
@@ -208,14 +210,14 @@ impl<'a> Feed<'a> {
         std::thread::sleep(SEARCH_PAUSE);
         self.client.turn();
         if since.is_some() {
-            return Ok(Look::Again);
+            return Ok(FeedPoll::Again);
         }
         let note = format!(
             "{}: broke off ({}); it goes on where it was as soon as it is found again",
             self.source.words(),
             output::clean(&error.message)
         );
-        Ok(Look::Item(Item::Note(note)))
+        Ok(FeedPoll::Item(Item::Note(note)))
     }
 }
 
@@ -260,7 +262,7 @@ mod tests {
     #[test]
     fn what_is_known_to_be_there_is_asked_for_again() {
         let client = server(&[ABSENT, ABSENT, LOG]);
-        let mut feed = Feed::at(&client, source(), 0, true);
+        let mut feed = LogFeed::at(&client, source(), 0, true);
 
         let first = feed.next().unwrap();
 
@@ -273,7 +275,7 @@ mod tests {
     #[test]
     fn what_somebody_asks_for_by_name_is_said_to_be_absent_at_once() {
         let client = server(&[ABSENT]);
-        let mut feed = Feed::new(&client, source(), String::new(), true);
+        let mut feed = LogFeed::new(&client, source(), String::new(), true);
 
         assert_eq!(feed.next().unwrap_err().exit, Exit::NotFound);
     }

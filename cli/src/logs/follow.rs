@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
 
-use super::feed::{Feed, Item};
+use super::feed::{Item, LogFeed};
 use super::lines::{Lines, Style};
-use super::{Ends, LogsArgs, Source, enough};
+use super::{LogEnds, LogsArgs, Source, enough};
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -42,12 +42,12 @@ pub(crate) struct Found {
 /// its own, again and again until it says that nothing will be added. It waits by itself.
 pub(crate) fn follow(
     client: &Client,
-    begun: Ends,
+    begun: LogEnds,
     args: &LogsArgs,
     mut look: impl FnMut(&Client) -> Result<Found, CliError> + Send + 'static,
 ) -> CliResult {
     let (events, queue) = sync_channel(QUEUE_MAX);
-    let mut crew = Crew {
+    let mut crew = FollowThreads {
         client,
         style: Style::of_stdout(args.timestamps),
         events: events.clone(),
@@ -70,7 +70,7 @@ pub(crate) fn follow(
     print(&mut crew, &queue)
 }
 
-fn print(crew: &mut Crew<'_>, queue: &Receiver<Event>) -> CliResult {
+fn print(crew: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
     let mut out = std::io::stdout().lock();
     let mut complete = false;
     while !complete || crew.running > 0 {
@@ -85,7 +85,8 @@ fn print(crew: &mut Crew<'_>, queue: &Receiver<Event>) -> CliResult {
             Event::Note(note) => output::say(&note),
             Event::Ended(source, Ok(position)) => {
                 crew.running -= 1;
-                crew.known.insert(key(&source), Reached::Position(position));
+                crew.known
+                    .insert(key(&source), FollowProgress::Position(position));
             }
             Event::Ended(_, Err(error)) => {
                 crew.running -= 1;
@@ -104,12 +105,12 @@ fn print(crew: &mut Crew<'_>, queue: &Receiver<Event>) -> CliResult {
 }
 
 /// The threads.
-struct Crew<'a> {
+struct FollowThreads<'a> {
     client: &'a Client,
     style: Style,
     events: SyncSender<Event>,
     /// Each that was ever followed, as many as the servers keep allocations.
-    known: BTreeMap<Key, Reached>,
+    known: BTreeMap<Key, FollowProgress>,
     running: usize,
 }
 
@@ -117,7 +118,7 @@ struct Crew<'a> {
 type Key = (String, String, &'static str);
 
 /// How far a log was followed.
-enum Reached {
+enum FollowProgress {
     /// It is followed, or cannot be.
     Busy,
     /// It ended there. If its task still runs, more may come.
@@ -128,14 +129,14 @@ fn key(source: &Source) -> Key {
     (source.alloc_id.clone(), source.task.clone(), source.stream)
 }
 
-impl Crew<'_> {
+impl FollowThreads<'_> {
     /// Follows `source`, unless it is followed or was to its end.
     fn add(&mut self, source: Source, position: u64) -> Result<(), CliError> {
         let key = key(&source);
         let position = match self.known.get(&key) {
             None => position,
-            Some(Reached::Position(reached)) if source.runs => *reached,
-            Some(Reached::Position(_) | Reached::Busy) => return Ok(()),
+            Some(FollowProgress::Position(reached)) if source.runs => *reached,
+            Some(FollowProgress::Position(_) | FollowProgress::Busy) => return Ok(()),
         };
         if self.running >= STREAMS_MAX {
             return Err(CliError::new(
@@ -144,7 +145,7 @@ impl Crew<'_> {
             )
             .help("choose fewer: name a task, or use --group or --alloc"));
         }
-        self.known.insert(key, Reached::Busy);
+        self.known.insert(key, FollowProgress::Busy);
         self.running += 1;
         let (client, style, events) = (self.client.twin(), self.style, self.events.clone());
         start("follows a log", move || {
@@ -162,7 +163,7 @@ fn pass_on(
     style: Style,
     events: &SyncSender<Event>,
 ) -> Result<u64, CliError> {
-    let mut feed = Feed::at(client, source.clone(), position, true);
+    let mut feed = LogFeed::at(client, source.clone(), position, true);
     let mut lines = Lines::new(source, style);
     loop {
         let mut text = Vec::new();

@@ -117,7 +117,7 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         Some(name) => name.clone(),
         None => super::this_machine()?,
     };
-    let node = names::node(client, &name, names::Purpose::Change)?;
+    let node = names::node(client, &name, names::Access::Change)?;
     if args.enable && !args.yes {
         let question = format!(
             "Move everything off node {} ({})?",
@@ -149,7 +149,7 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         })?;
         return Ok(Exit::Done);
     }
-    let mut wait = Wait::new(client, &node.id, args);
+    let mut wait = DrainMonitor::new(client, &node.id, args);
     let drained = wait.until_empty()?;
     if json {
         output::print_json(&json!({
@@ -204,7 +204,7 @@ impl State {
 }
 
 /// A wait for a node to become empty.
-struct Wait<'a> {
+struct DrainMonitor<'a> {
     client: &'a Client,
     node_id: &'a str,
     ignore_system: bool,
@@ -213,7 +213,7 @@ struct Wait<'a> {
     states: BTreeMap<String, State>,
 }
 
-impl<'a> Wait<'a> {
+impl<'a> DrainMonitor<'a> {
     fn new(client: &'a Client, node_id: &'a str, args: &DrainArgs) -> Self {
         Self {
             client,
@@ -241,7 +241,7 @@ impl<'a> Wait<'a> {
                 .iter()
                 .filter(|alloc| self.counts(alloc) && State::of(alloc) != State::Ended)
                 .collect();
-            if self.tell(&answer.value) {
+            if self.print_changes(&answer.value) {
                 said = Instant::now();
             }
             if !node.drain && node.scheduling_eligibility == "eligible" {
@@ -270,7 +270,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Says what changed. True if something did.
-    fn tell(&mut self, allocs: &[Allocation]) -> bool {
+    fn print_changes(&mut self, allocs: &[Allocation]) -> bool {
         let mut news = Vec::new();
         for alloc in allocs.iter().filter(|alloc| self.counts(alloc)) {
             let state = State::of(alloc);
@@ -328,14 +328,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         args: DrainArgs,
     }
 
     fn request(line: &str) -> Result<DrainRequest, clap::Error> {
         let words = std::iter::once("drain").chain(line.split_whitespace());
-        Line::try_parse_from(words).map(|line| line.args.request("n"))
+        TestArgs::try_parse_from(words).map(|line| line.args.request("n"))
     }
 
     #[test]

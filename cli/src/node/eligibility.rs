@@ -48,7 +48,7 @@ pub(super) fn run(client: &Client, json: bool, args: &EligibilityArgs) -> CliRes
     }
     let nodes: Vec<NodeListStub> = names
         .iter()
-        .map(|name| names::node(client, name, names::Purpose::Change))
+        .map(|name| names::node(client, name, names::Access::Change))
         .collect::<Result<_, CliError>>()?;
     let mut answers: Vec<NodeUpdateResponse> = Vec::with_capacity(nodes.len());
     for node in &nodes {
@@ -82,14 +82,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         args: EligibilityArgs,
     }
 
     fn read(line: &str) -> Result<EligibilityArgs, clap::Error> {
         let words = std::iter::once("eligibility").chain(line.split_whitespace());
-        Line::try_parse_from(words).map(|line| line.args)
+        TestArgs::try_parse_from(words).map(|line| line.args)
     }
 
     #[test]

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Line {
+    struct TestArgs {
         #[command(flatten)]
         args: SetArgs,
     }
@@ -206,7 +206,7 @@ mod tests {
             ..SchedulerConfig::default()
         };
         let words = std::iter::once("set-config").chain(line.split_whitespace());
-        Line::try_parse_from(words).map(|line| changed(before, &line.args))
+        TestArgs::try_parse_from(words).map(|line| changed(before, &line.args))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use muster_link::tls::{Authority, Role, Subject, TlsError};
+use muster_link::tls::{Authority, CertificateSubject, Role, TlsError};
 use serde_json::json;
 
 use crate::exit::{CliError, CliResult, Exit};
@@ -169,10 +169,10 @@ fn described(args: &CertArgs) -> String {
     }
 }
 
-fn subject(args: &CertArgs) -> Result<(Role, Subject<'_>), CliError> {
+fn subject(args: &CertArgs) -> Result<(Role, CertificateSubject<'_>), CliError> {
     let usage = |message: &str| CliError::new(Exit::Usage, message);
     let subject = match (args.role, &args.name) {
-        (RoleArg::Server, Some(name)) => Subject::Server {
+        (RoleArg::Server, Some(name)) => CertificateSubject::Server {
             name,
             hosts: &args.host,
         },
@@ -186,8 +186,8 @@ fn subject(args: &CertArgs) -> Result<(Role, Subject<'_>), CliError> {
         (RoleArg::Agent | RoleArg::Operator, None) if !args.host.is_empty() => {
             return Err(usage("only a server's certificate has hosts").help("leave --host out"));
         }
-        (RoleArg::Agent, None) => Subject::Agent,
-        (RoleArg::Operator, None) => Subject::Operator,
+        (RoleArg::Agent, None) => CertificateSubject::Agent,
+        (RoleArg::Operator, None) => CertificateSubject::Operator,
     };
     Ok((subject.role(), subject))
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use muster_agent::node::{
-    Agent, AgentConfig, HostVolume, Leave, StartAgentError, parse_host_volume,
+    Agent, AgentConfig, HostVolume, ShutdownPolicy, StartAgentError, parse_host_volume,
 };
 use muster_agent::region::{self, Region};
 use muster_driver::{Schema, TaskDriver as _};
@@ -139,7 +139,7 @@ fn start(args: &AgentRunArgs) -> CliResult {
         })?;
         let signal = signals::terminated_or(|| agent.certificates().ask()).await?;
         tracing::info!(signal, "stopping; tasks go on");
-        agent.shutdown(Leave::KeepTasks).await;
+        agent.shutdown(ShutdownPolicy::KeepTasks).await;
         Ok(())
     }))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
 use muster_agent::region::{self, DEFAULT_REGION, Region};
 use muster_control::server::{AllowedHost, Server, ServerConfig};
 use muster_link::tls::{Identity, Role};
@@ -102,7 +102,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
         reason = server.failed() => Err(CliError::new(Exit::Failed, reason)),
     };
     output::say("stopping every task");
-    agent.shutdown(Leave::StopTasks).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
     server.shutdown().await;
     outcome
 }

@@ -37,7 +37,7 @@ pub enum Sort {
 
 /// Depth of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Level {
+pub enum RowLevel {
     /// Jobs.
     Jobs,
     /// Jobs and groups.
@@ -80,8 +80,8 @@ pub(super) struct Amounts {
 
 /// A job, a group or a task.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Line {
-    pub(super) level: Level,
+pub(super) struct TreeRow {
+    pub(super) level: RowLevel,
     pub(super) name: String,
     /// Where the task is; empty for what is in many places.
     pub(super) node: String,
@@ -92,7 +92,7 @@ pub(super) struct Line {
 
 /// A line, and the lines below it.
 struct Branch {
-    line: Line,
+    line: TreeRow,
     below: Vec<Branch>,
 }
 
@@ -199,7 +199,7 @@ pub(super) fn total(rows: &[Row]) -> Amounts {
 }
 
 /// The lines of `rows` down to `level`: below each job its groups, below each group its tasks.
-pub(super) fn lines(rows: &[Row], sort: Sort, level: Level) -> Vec<Line> {
+pub(super) fn lines(rows: &[Row], sort: Sort, level: RowLevel) -> Vec<TreeRow> {
     let jobs = branches(
         rows,
         |row| row.job.clone(),
@@ -212,10 +212,10 @@ pub(super) fn lines(rows: &[Row], sort: Sort, level: Level) -> Vec<Line> {
                         line: task(row),
                         below: Vec::new(),
                     });
-                    branch(Level::Groups, group, rows, tasks.collect())
+                    branch(RowLevel::Groups, group, rows, tasks.collect())
                 },
             );
-            branch(Level::Jobs, job, rows, groups)
+            branch(RowLevel::Jobs, job, rows, groups)
         },
     );
     let mut lines = Vec::new();
@@ -235,8 +235,8 @@ fn branches(
     chunks.map(|rows| make(name(&rows[0]), rows)).collect()
 }
 
-fn branch(level: Level, name: String, rows: &[Row], below: Vec<Branch>) -> Branch {
-    let line = Line {
+fn branch(level: RowLevel, name: String, rows: &[Row], below: Vec<Branch>) -> Branch {
+    let line = TreeRow {
         level,
         name,
         node: String::new(),
@@ -246,13 +246,13 @@ fn branch(level: Level, name: String, rows: &[Row], below: Vec<Branch>) -> Branc
     Branch { line, below }
 }
 
-fn task(row: &Row) -> Line {
+fn task(row: &Row) -> TreeRow {
     let of_limit_percent = match (row.memory_bytes, row.memory_limit_bytes) {
         (Some(used), Some(limit)) if limit > 0 => Some(used as f64 / limit as f64 * 100.0),
         _ => None,
     };
-    Line {
-        level: Level::Tasks,
+    TreeRow {
+        level: RowLevel::Tasks,
         name: row.name.clone(),
         node: row.node.clone(),
         of_limit_percent,
@@ -260,7 +260,7 @@ fn task(row: &Row) -> Line {
     }
 }
 
-fn flatten(mut branches: Vec<Branch>, sort: Sort, level: Level, lines: &mut Vec<Line>) {
+fn flatten(mut branches: Vec<Branch>, sort: Sort, level: RowLevel, lines: &mut Vec<TreeRow>) {
     branches.sort_by(|a, b| {
         let key = |branch: &Branch| branch.line.amounts.by(sort).unwrap_or(-1.0);
         let most = key(b).total_cmp(&key(a));
@@ -301,7 +301,7 @@ mod tests {
         ]
     }
 
-    fn shown(rows: &[Row], sort: Sort, level: Level) -> Vec<String> {
+    fn shown(rows: &[Row], sort: Sort, level: RowLevel) -> Vec<String> {
         let lines = lines(rows, sort, level);
         let shown = lines.iter().map(|line| {
             let memory = line.amounts.memory_bytes;
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn totals_are_those_of_what_is_below() {
         assert_eq!(
-            shown(&rows(), Sort::Cpu, Level::Tasks),
+            shown(&rows(), Sort::Cpu, RowLevel::Tasks),
             [
                 "web 45 ≥107",
                 "back 30 7",
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn rows_are_ordered_at_each_level() {
         assert_eq!(
-            shown(&rows(), Sort::Memory, Level::Groups),
+            shown(&rows(), Sort::Memory, RowLevel::Groups),
             [
                 "web 45 ≥107",
                 "front 15 ≥100",
@@ -348,7 +348,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            shown(&rows(), Sort::Name, Level::Jobs),
+            shown(&rows(), Sort::Name, RowLevel::Jobs),
             ["db 25 50", "web 45 ≥107"]
         );
     }
@@ -366,16 +366,16 @@ mod tests {
         });
         rows[0].disk_operations_per_s = Some(9.0);
         rows[0].retransmits_per_s = Some(1.0);
-        let first = |sort| lines(&rows, sort, Level::Jobs).remove(0).name;
+        let first = |sort| lines(&rows, sort, RowLevel::Jobs).remove(0).name;
 
         assert_eq!([Sort::Disk, Sort::Stalled].map(first), ["b", "b"]);
-        let first = |sort| lines(&rows, sort, Level::Jobs).remove(0).name;
+        let first = |sort| lines(&rows, sort, RowLevel::Jobs).remove(0).name;
         assert_eq!([Sort::Operations, Sort::Retransmits].map(first), ["a", "a"]);
     }
 
     #[test]
     fn memory_is_told_as_a_part_of_its_limit() {
-        let lines = lines(&rows(), Sort::Name, Level::Tasks);
+        let lines = lines(&rows(), Sort::Name, RowLevel::Tasks);
 
         assert_eq!(lines[2].of_limit_percent, Some(25.0));
         assert_eq!(lines[0].of_limit_percent, None);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::cluster;
-use crate::history::{Operation, Outcome, Recorder, Seen};
+use crate::history::{JobRead, Operation, Outcome, Recorder};
 use crate::limits;
 
 /// Speaks HTTP to one server.
@@ -95,7 +95,7 @@ pub(crate) fn job(id: &str, value: u64) -> Value {
 }
 
 /// A linearizable read of the job `id`. `Err` if the server did not answer it.
-pub(crate) fn look(http: &Http, id: &str) -> Result<Option<Seen>, String> {
+pub(crate) fn look(http: &Http, id: &str) -> Result<Option<JobRead>, String> {
     let path = format!("/v1/job/{id}?consistent");
     let answer = http.get(&path).ok_or("no answer")?;
     match answer.status {
@@ -109,9 +109,9 @@ pub(crate) fn look(http: &Http, id: &str) -> Result<Option<Seen>, String> {
 }
 
 /// The job in `answer`, if there is one.
-pub(crate) fn seen(answer: &Answer) -> Option<Seen> {
+pub(crate) fn seen(answer: &Answer) -> Option<JobRead> {
     let body = answer.json();
-    Some(Seen {
+    Some(JobRead {
         value: body["Meta"]["value"].as_str()?.parse().ok()?,
         index: body["JobModifyIndex"].as_u64()?,
     })

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(crate) const STEADY_JOB: &str = "steady";
 
 /// How a cluster is made.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Make {
+pub(crate) struct ClusterOptions {
     /// With two agents.
     pub(crate) agents: bool,
     /// Servers say that they are at other addresses, where a relay is.
@@ -65,7 +65,7 @@ impl Allocation {
 /// A cluster of real processes.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    make: Make,
+    make: ClusterOptions,
     servers: [Option<Child>; 3],
     agents: [Option<Child>; 2],
     pub(crate) network: Network,
@@ -106,7 +106,7 @@ pub(crate) fn relayed_address(at: usize) -> Ipv4Addr {
 
 impl Cluster {
     /// Starts a cluster and waits until it takes writes. `before_servers` runs when the addresses are there.
-    pub(crate) fn start<T>(make: Make, before_servers: impl FnOnce() -> T) -> (Self, T) {
+    pub(crate) fn start<T>(make: ClusterOptions, before_servers: impl FnOnce() -> T) -> (Self, T) {
         let mut network = Network::new();
         for (at, name) in SERVERS.into_iter().enumerate() {
             network.add(name, address(at));
@@ -119,7 +119,7 @@ impl Cluster {
         let authority = Authority::generate("local").unwrap();
         for name in SERVERS {
             let home = dir.path().join(name);
-            let subject = Subject::Server { name, hosts: &[] };
+            let subject = CertificateSubject::Server { name, hosts: &[] };
             authority
                 .issue(&home.join("tls"), subject, CERTIFICATE_LIFE)
                 .unwrap();
@@ -163,7 +163,7 @@ impl Cluster {
             let home = self.dir.path().join(name);
             let tls = home.join("tls");
             authority
-                .issue(&tls, Subject::Agent, CERTIFICATE_LIFE)
+                .issue(&tls, CertificateSubject::Agent, CERTIFICATE_LIFE)
                 .unwrap();
             authority.save_certificate(&tls).unwrap();
             self.begin_agent(at);
@@ -414,7 +414,7 @@ impl Cluster {
     }
 
     /// Prints the logs of servers and agents, to look at when a test failed.
-    fn tell(&self) {
+    fn print_logs(&self) {
         for name in SERVERS.into_iter().chain(AGENTS) {
             let log = self.whole_log(name);
             let log = String::from_utf8_lossy(&log);
@@ -433,7 +433,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell();
+            self.print_logs();
         }
         // Agents first: they stop what they run while servers still hear of it.
         for (at, agent) in self.agents.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::client::Clients;
-use crate::cluster::{Make, SERVERS, fill, http, until};
+use crate::cluster::{ClusterOptions, SERVERS, fill, http, until};
 use crate::shared::TestCluster;
 
 /// strace that does something to every `fdatasync` of a process; it lets go when dropped.
@@ -95,9 +95,9 @@ fn a_slow_disk_only_makes_it_slower() {
 /// again, without a restart.
 #[test]
 fn a_full_disk_hands_over_and_comes_back() {
-    let make = Make {
+    let make = ClusterOptions {
         small_disks: true,
-        ..Make::default()
+        ..ClusterOptions::default()
     };
     let Some((cluster, ())) =
         TestCluster::own("a_full_disk_hands_over_and_comes_back", make, || ())

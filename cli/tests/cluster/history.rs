@@ -13,7 +13,7 @@ use crate::limits;
 
 /// A job as a read shows it: its value, and the index of its last registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct JobRead {
     pub(crate) value: u64,
     pub(crate) index: u64,
 }
@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// A linearizable read.
-    Read(Option<Seen>),
+    Read(Option<JobRead>),
     /// An unconditional registration.
     Put { value: u64, outcome: Outcome },
     /// A registration if the job's index is `expected`, 0 for no job.
@@ -46,7 +46,7 @@ pub(crate) enum Operation {
 
 /// One operation in time.
 #[derive(Clone, Copy, Debug)]
-struct Recorded {
+struct TimedOperation {
     key: usize,
     called: u64,
     /// `None`: it may happen at any time after it was called.
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
     /// Number of this history: in a shared cluster each has jobs of its own.
     number: u64,
     clock: AtomicU64,
-    operations: Mutex<Vec<Recorded>>,
+    operations: Mutex<Vec<TimedOperation>>,
 }
 
 impl Default for Recorder {
@@ -98,7 +98,7 @@ impl Recorder {
             }
         );
         let answered = (!unknown).then(|| self.now());
-        let recorded = Recorded {
+        let recorded = TimedOperation {
             key,
             called,
             answered,
@@ -138,7 +138,7 @@ impl Recorder {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         for key in 0..limits::KEYS {
-            let of_key: Vec<Recorded> = operations
+            let of_key: Vec<TimedOperation> = operations
                 .iter()
                 .filter(|one| one.key == key)
                 .copied()
@@ -165,7 +165,7 @@ impl Recorder {
 }
 
 /// Calls and answers in the order of time, each operation by a process of its own.
-fn actions(operations: &[Recorded]) -> Vec<(usize, Action<Operation>)> {
+fn actions(operations: &[TimedOperation]) -> Vec<(usize, Action<Operation>)> {
     let mut events = Vec::new();
     for (process, one) in operations.iter().enumerate() {
         events.push((one.called, process, Action::Call(one.operation)));
@@ -182,8 +182,8 @@ fn actions(operations: &[Recorded]) -> Vec<(usize, Action<Operation>)> {
         .collect()
 }
 
-fn table(operations: &[Recorded]) -> String {
-    let line = |one: &Recorded| {
+fn table(operations: &[TimedOperation]) -> String {
+    let line = |one: &TimedOperation| {
         let answered = one.answered.map_or("never".to_owned(), |at| at.to_string());
         format!("{:>6} {answered:>6} {:?}\n", one.called, one.operation)
     };
@@ -193,13 +193,13 @@ fn table(operations: &[Recorded]) -> String {
 }
 
 /// A possible state of one job: its value, and its index if that is known. `None`: there is no job.
-type Possible = Option<(u64, Option<u64>)>;
+type PossibleState = Option<(u64, Option<u64>)>;
 
 /// The rules of one job. Its state is all that it may be: an unknown answer leaves more than one.
 struct Job;
 
 impl Specification for Job {
-    type State = BTreeSet<Possible>;
+    type State = BTreeSet<PossibleState>;
     type Operation = Operation;
 
     fn init() -> Self::State {
@@ -216,7 +216,7 @@ impl Specification for Job {
 }
 
 /// The possible states of a job after `operation`, if it was `before`. Empty if the answer contradicts `before`.
-fn step(operation: &Operation, before: Possible) -> Vec<Possible> {
+fn step(operation: &Operation, before: PossibleState) -> Vec<PossibleState> {
     let index_before = before.map_or(Some(0), |(_, index)| index);
     let grows = |index: u64| index_before.is_none_or(|before| before < index);
     match *operation {
@@ -264,7 +264,7 @@ mod tests {
     fn recorded(operations: &[(u64, u64, Operation)]) -> Recorder {
         let recorder = Recorder::default();
         for (called, answered, operation) in operations {
-            recorder.operations.lock().unwrap().push(Recorded {
+            recorder.operations.lock().unwrap().push(TimedOperation {
                 key: 0,
                 called: *called,
                 answered: (*answered != 0).then_some(*answered),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     const fn seen(value: u64, index: u64) -> Operation {
-        Operation::Read(Some(Seen { value, index }))
+        Operation::Read(Some(JobRead { value, index }))
     }
 
     const fn put(value: u64, outcome: Outcome) -> Operation {

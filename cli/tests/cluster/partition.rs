@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
-use crate::cluster::{Cluster, Make, SERVERS, address, http, relayed_address, until};
+use crate::cluster::{Cluster, ClusterOptions, SERVERS, address, http, relayed_address, until};
 use crate::history::{Operation, Recorder};
 use crate::limits;
 use crate::network::Direction::{self, Incoming, Outgoing};
-use crate::relay::{Relay, Weather};
+use crate::relay::{LinkFaults, Relay};
 use crate::shared::TestCluster;
 
 pub(crate) fn others(one: usize) -> Vec<usize> {
@@ -124,15 +124,15 @@ fn a_deaf_leader_gives_up() {
 /// Datagrams that come late, twice, out of order or not at all make it slower, and nothing else.
 #[test]
 fn bad_wires_only_make_it_slower() {
-    let weather = Weather {
+    let weather = LinkFaults {
         delay: Duration::from_millis(10),
         jitter: Duration::from_millis(30),
         lost: 5,
         doubled: 5,
     };
-    let make = Make {
+    let make = ClusterOptions {
         relayed: true,
-        ..Make::default()
+        ..ClusterOptions::default()
     };
     // The relay is there before the servers look for each other.
     let ways: Vec<(SocketAddr, SocketAddr)> = (0..SERVERS.len())

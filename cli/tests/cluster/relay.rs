@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The chances of a datagram on its way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct LinkFaults {
     /// It arrives this much later, at the least.
     pub(crate) delay: Duration,
     /// And up to this much later still: so it is overtaken.
@@ -23,7 +23,7 @@ pub(crate) struct Weather {
 
 /// Datagrams on their way.
 #[derive(Debug, Default)]
-struct Air {
+struct DatagramQueue {
     queue: Mutex<BinaryHeap<Reverse<(Instant, u64, Datagram)>>>,
     more: Condvar,
     number: AtomicU64,
@@ -43,7 +43,7 @@ struct Datagram {
 #[derive(Debug)]
 pub(crate) struct Relay {
     stop: Arc<AtomicBool>,
-    air: Arc<Air>,
+    air: Arc<DatagramQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -51,8 +51,8 @@ type Sockets = Arc<Mutex<Vec<Arc<UdpSocket>>>>;
 
 impl Relay {
     /// Passes on what comes to each first address to the second, and answers back.
-    pub(crate) fn start(ways: &[(SocketAddr, SocketAddr)], weather: Weather) -> Self {
-        let air = Arc::new(Air::default());
+    pub(crate) fn start(ways: &[(SocketAddr, SocketAddr)], weather: LinkFaults) -> Self {
+        let air = Arc::new(DatagramQueue::default());
         air.dice.store(0x2545_f491_4f6c_dd1d, Ordering::Relaxed);
         let stop = Arc::new(AtomicBool::new(false));
         let sockets: Sockets = Arc::default();
@@ -100,8 +100,8 @@ fn add(sockets: &Sockets, address: SocketAddr) -> (usize, Arc<UdpSocket>) {
 fn forward(
     (front, socket): (usize, Arc<UdpSocket>),
     back: SocketAddr,
-    weather: Weather,
-    air: &Arc<Air>,
+    weather: LinkFaults,
+    air: &Arc<DatagramQueue>,
     sockets: &Sockets,
     stop: &Arc<AtomicBool>,
 ) {
@@ -128,7 +128,7 @@ fn forward(
     }
 }
 
-impl Air {
+impl DatagramQueue {
     /// A number below a hundred.
     fn throw(&self) -> u64 {
         let mut dice = self.dice.load(Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Air {
         (dice >> 33) % 100
     }
 
-    fn take(&self, socket: usize, to: SocketAddr, bytes: &[u8], weather: Weather) {
+    fn take(&self, socket: usize, to: SocketAddr, bytes: &[u8], weather: LinkFaults) {
         if self.throw() < weather.lost {
             self.counts[0].fetch_add(1, Ordering::Relaxed);
             return;

@@ -10,19 +10,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_driver::fixture::skipped;
 
-use crate::cluster::{Cluster, Make};
+use crate::cluster::{Cluster, ClusterOptions};
 use crate::kill::start_steady_job;
 use crate::network::Network;
 
 /// The shared cluster, and the tests that have not ended. Its lock makes tests of clusters run one after the other:
 /// side by side they would be slower.
-static SHARED: Mutex<Shared> = Mutex::new(Shared {
+static SHARED: Mutex<SharedCluster> = Mutex::new(SharedCluster {
     cluster: None,
     remaining: None,
 });
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCluster {
     cluster: Option<Cluster>,
     /// `None` before the first test.
     remaining: Option<BTreeSet<String>>,
@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct TestCluster {
     test: &'static str,
-    shared: MutexGuard<'static, Shared>,
+    shared: MutexGuard<'static, SharedCluster>,
     /// In place of the shared one.
     own: Option<Cluster>,
 }
@@ -45,9 +45,9 @@ impl TestCluster {
         if let Some(cluster) = &mut this.shared.cluster {
             cluster.take_over();
         } else {
-            let make = Make {
+            let make = ClusterOptions {
                 agents: true,
-                ..Make::default()
+                ..ClusterOptions::default()
             };
             let (cluster, ()) = Cluster::start(make, || ());
             start_steady_job(this.shared.cluster.insert(cluster));
@@ -58,7 +58,7 @@ impl TestCluster {
     /// A cluster for one test. `before_servers` runs when its addresses are there.
     pub(crate) fn own<T>(
         test: &'static str,
-        make: Make,
+        make: ClusterOptions,
         before_servers: impl FnOnce() -> T,
     ) -> Option<(Self, T)> {
         let mut this = Self::claim(test)?;

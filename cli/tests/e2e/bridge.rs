@@ -18,7 +18,9 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::dev::dev_with;
-use crate::support::{Left, agent, ask, job_file, muster, server, skipped, stderr, stdout, until};
+use crate::support::{
+    Leftovers, agent, ask, job_file, muster, server, skipped, stderr, stdout, until,
+};
 
 /// The machine's address on its one wire.
 const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -336,7 +338,7 @@ fn networks_outlive_the_agent_and_end_with_their_allocations() {
     let name = "networks_outlive_the_agent_and_end_with_their_allocations";
     with_machine(name, |client| {
         let dir = tempfile::tempdir().unwrap();
-        let left = Left(dir.path().join("data/agent"));
+        let left = Leftovers(dir.path().join("data/agent"));
         let (mut process, address) = start(dir.path());
         let before = run_job(dir.path(), &address);
         let hello = |instance: &Instance| at(client, || tcp(MACHINE, instance.port, "hello"));
@@ -394,7 +396,7 @@ fn what_a_killed_agent_left_of_networks_is_removed() {
         let data = dir.path().join("n");
         let args = [OsStr::new("--config"), config.as_os_str()];
         let mut process = agent(dir.path(), &address, ("n", "native"), &args);
-        let left = Left(data.clone());
+        let left = Leftovers(data.clone());
         let instances = run_job(dir.path(), &address);
         let node = json(&address, &["node", "status", "n"]);
         let node_id = node["Node"]["ID"].as_str().unwrap();
@@ -552,13 +554,13 @@ fn talkative(port: u16) -> String {
 
 /// The counters of a task at a time.
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct TrafficSample {
     at_ns: u64,
     sent: u64,
     received: u64,
 }
 
-impl Counted {
+impl TrafficSample {
     /// Once packets in both directions were above their rates: what was saved up is spent then.
     fn of(address: &str, id: &str) -> Option<Self> {
         let status = json(address, &["alloc", "status", id]);
@@ -653,10 +655,12 @@ fn an_allocation_behind_a_door_keeps_to_its_rates() {
         });
         let peer = Peer::start(socket, port);
 
-        let first = until("packets above the rates", || Counted::of(&address, &id));
+        let first = until("packets above the rates", || {
+            TrafficSample::of(&address, &id)
+        });
         let (heard, begun) = (peer.heard(), Instant::now());
         let last = until("two seconds' worth", || {
-            let now = Counted::of(&address, &id)?;
+            let now = TrafficSample::of(&address, &id)?;
             (now.received - first.received >= RECEIVED / 8 * 2).then_some(now)
         });
         let heard = rate(peer.heard() - heard, begun.elapsed());

@@ -13,8 +13,10 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use crate::dev::dev;
-use crate::support::{Left, PATIENCE, ask, job_file, muster, needs_root, stderr, stdout, until};
-use crate::tasks::Pair;
+use crate::support::{
+    Leftovers, PATIENCE, ask, job_file, muster, needs_root, stderr, stdout, until,
+};
+use crate::tasks::ServerAndAgent;
 
 const JOB: &str = r#"
 job "idle" {
@@ -128,13 +130,13 @@ fn a_command_has_its_streams_and_its_exit_code() {
 }
 
 /// The user's side of a terminal, with a session on the other.
-struct Sitting {
+struct TerminalSession {
     front: File,
     session: Child,
     seen: String,
 }
 
-impl Sitting {
+impl TerminalSession {
     fn down(address: &str, command: &[&str]) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let front = rustix::pty::openpt(flags).unwrap();
@@ -201,7 +203,7 @@ fn a_terminal_is_passed_through() {
     let dir = tempfile::tempdir().unwrap();
     let (_dev, address) = dev(dir.path());
     run_idle(&address, dir.path());
-    let mut sitting = Sitting::down(&address, &["sh"]);
+    let mut sitting = TerminalSession::down(&address, &["sh"]);
     // Held, so that the terminal is there when the session is over.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let held: OwnedFd = rustix::pty::ioctl_tiocgptpeer(&sitting.front, flags).unwrap();
@@ -226,7 +228,7 @@ fn a_terminal_is_passed_through() {
     assert_eq!(before.local_modes, after.local_modes);
     assert_eq!(before.input_modes, after.input_modes);
 
-    let mut sitting = Sitting::down(&address, &["sh", "-c", "echo $$; cat"]);
+    let mut sitting = TerminalSession::down(&address, &["sh", "-c", "echo $$; cat"]);
     sitting.see("\r\n");
     sitting.type_in("one\r~.");
     let status = until("the session to be hung up", || {
@@ -262,8 +264,8 @@ fn a_command_ends_with_its_client_and_with_the_agent() {
         .prefix("me")
         .tempdir_in("/tmp")
         .unwrap();
-    let _left = Left(dir.path().join("agent"));
-    let mut pair = Pair::start(dir.path());
+    let _left = Leftovers(dir.path().join("agent"));
+    let mut pair = ServerAndAgent::start(dir.path());
     let address = format!("http://{}", pair.http);
     run_idle(&address, dir.path());
 

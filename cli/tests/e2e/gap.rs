@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Left, Process, agent, ask, began, needs_root, server, stderr, stdout, until};
+use crate::support::{
+    Leftovers, Process, agent, ask, began, needs_root, server, stderr, stdout, until,
+};
 
 /// Processes that the task may start.
 const PROCESSES: usize = 12;
 
-/// A job whose task writes to `seen`, again and again, in a line: whether it can connect to `port`, how many processes
+/// A job whose task writes to `written_lines`, again and again, in a line: whether it can connect to `port`, how many processes
 /// it can have, and by which signal a process ends that takes more memory than all may have.
 fn job(dir: &Path, port: u16) -> PathBuf {
     let path = dir.join("tries.hcl");
@@ -92,7 +94,7 @@ fn process(port: u16) -> Option<(u64, u32)> {
 }
 
 /// The lines that the task wrote.
-fn seen(data: &Path) -> Vec<String> {
+fn written_lines(data: &Path) -> Vec<String> {
     let allocs = fs::read_dir(data.join("alloc")).into_iter().flatten();
     let files = allocs.filter_map(|dir| Some(dir.ok()?.path().join("alloc/data/seen")));
     let text: String = files
@@ -103,9 +105,9 @@ fn seen(data: &Path) -> Vec<String> {
 
 /// Waits for what the task sees from now on: not what it began before.
 fn sees(data: &Path) -> Vec<String> {
-    let before = seen(data).len();
+    let before = written_lines(data).len();
     until("what the task sees", || {
-        let now = seen(data);
+        let now = written_lines(data);
         (now.len() >= before + 3).then(|| now[before + 1..].to_vec())
     })
 }
@@ -124,7 +126,7 @@ fn limits_and_policy_hold_while_agent_and_driver_are_dead() {
 
     let (_server, address) = server(dir);
     let data = dir.join("one");
-    let _left = Left(data.clone());
+    let _left = Leftovers(data.clone());
     let start = || -> Process { agent(dir, &address, ("one", "native"), &[]) };
     let mut running = start();
     let file = job(dir, port);

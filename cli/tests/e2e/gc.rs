@@ -56,9 +56,9 @@ job "nowhere" {
 
 /// A file system of its own, on which there is no pressure. On a disk that is fuller than the threshold, ended
 /// allocations would be collected before anybody asks.
-struct Place(PathBuf);
+struct TestMount(PathBuf);
 
-impl Place {
+impl TestMount {
     /// `None`, with the reason told, if it cannot be made here.
     fn mount(dir: &Path) -> Option<Self> {
         std::fs::create_dir(dir).unwrap();
@@ -76,7 +76,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestMount {
     fn drop(&mut self) {
         drop(Command::new("umount").arg("-l").arg(&self.0).status());
     }
@@ -119,7 +119,7 @@ fn a_collection_tells_what_goes_and_what_stays() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let Some(_place) = Place::mount(&dir.path().join("data")) else {
+    let Some(_place) = TestMount::mount(&dir.path().join("data")) else {
         return;
     };
     let (mut process, address) = dev(dir.path());

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::dev::dev;
-use crate::support::{Left, Process, ask, job_file, muster, needs_root, stderr, stdout, until};
-use crate::tasks::Pair;
+use crate::support::{
+    Leftovers, Process, ask, job_file, muster, needs_root, stderr, stdout, until,
+};
+use crate::tasks::ServerAndAgent;
 
 /// A task that writes numbered lines of 10 kB, fails every fifty of them, and goes on where it was. Its log
 /// rotates at a megabyte.
@@ -69,7 +71,7 @@ fn follow(address: &str, dir: &Path) -> Process {
 }
 
 /// The numbers that a follower printed, without its own notes among the lines.
-fn told(follower: &Process) -> BTreeMap<String, Vec<u64>> {
+fn printed_numbers(follower: &Process) -> BTreeMap<String, Vec<u64>> {
     let text = follower.output();
     let kept = text
         .split_inclusive('\n')
@@ -88,8 +90,8 @@ fn a_followed_job_misses_nothing_whatever_dies() {
         .prefix("ml")
         .tempdir_in("/tmp")
         .unwrap();
-    let _left = Left(dir.path().join("agent"));
-    let mut pair = Pair::start(dir.path());
+    let _left = Leftovers(dir.path().join("agent"));
+    let mut pair = ServerAndAgent::start(dir.path());
     let address = format!("http://{}", pair.http);
     let file = job_file(dir.path(), JOB);
     until("the job to run", || {
@@ -104,7 +106,7 @@ fn a_followed_job_misses_nothing_whatever_dies() {
         stdout(&logs).contains("line 1 ").then_some(())
     });
     let follower = follow(&address, dir.path());
-    let followed = || told(&follower);
+    let followed = || printed_numbers(&follower);
     let reached = |at_least: u64| {
         until("lines to come", || {
             let numbers = followed();

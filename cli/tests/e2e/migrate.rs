@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    Left, Process, agent, ask, job_file, needs_root, server_with, stderr, stdout, until,
+    Leftovers, Process, agent, ask, job_file, needs_root, server_with, stderr, stdout, until,
 };
 
 /// Writes who it is where nobody was before, and once more when it is told to end.
@@ -47,20 +47,20 @@ struct Alloc {
 }
 
 /// Dropped in this order: what agents leave is cleaned up by what their directories know of it.
-struct Scene {
-    _left: [Left; 2],
+struct TwoAgents {
+    _left: [Leftovers; 2],
     _server: Process,
     address: String,
     temp: TempDir,
 }
 
-impl Scene {
+impl TwoAgents {
     fn new() -> Self {
         // Short, for the sake of the drivers' sockets.
         let temp = tempfile::Builder::new().prefix("mm").tempdir_in("/tmp");
         let temp = temp.unwrap();
         let (server, address) = server_with(temp.path(), &["--heartbeat-ttl", "2"]);
-        let left = ["one", "two"].map(|name| Left(temp.path().join(name)));
+        let left = ["one", "two"].map(|name| Leftovers(temp.path().join(name)));
         Self {
             _left: left,
             _server: server,
@@ -133,7 +133,7 @@ fn data_follow_a_drained_group() {
     if !needs_root("data_follow_a_drained_group") {
         return;
     }
-    let scene = Scene::new();
+    let scene = TwoAgents::new();
     let _agents = ["one", "two"].map(|name| scene.agent(name));
     let first = scene.begin();
 
@@ -159,7 +159,7 @@ fn a_group_begins_empty_without_its_node_and_says_why() {
     if !needs_root("a_group_begins_empty_without_its_node_and_says_why") {
         return;
     }
-    let scene = Scene::new();
+    let scene = TwoAgents::new();
     let mut agents = ["one", "two"].map(|name| (name, scene.agent(name)));
     let first = scene.begin();
 

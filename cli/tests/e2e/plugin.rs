@@ -8,7 +8,8 @@ use muster_driver::go::{self, BuildGoError};
 use tempfile::TempDir;
 
 use crate::support::{
-    Left, Process, ask, job_file, muster, needs_programs, server, skipped, stderr, stdout, until,
+    Leftovers, Process, ask, job_file, muster, needs_programs, server, skipped, stderr, stdout,
+    until,
 };
 
 /// A program in Go; `None` where the test cannot run, which was said then.
@@ -157,7 +158,7 @@ fn a_job_runs_with_a_driver_that_a_file_configures() {
         .output()
         .unwrap();
     let right = agent_file(dir, &address, BLOCKS[1]);
-    let _left = Left(dir.join("agent"));
+    let _left = Leftovers(dir.join("agent"));
     let mut agent = Process::start(
         muster().args(["agent", "--config"]).arg(&right),
         &dir.join("agent.log"),
@@ -237,7 +238,7 @@ fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
     let dir = dir.path();
     let (_server, address) = server(dir);
     let file = agent_file(dir, &address, BLOCKS[1]);
-    let _left = Left(dir.join("agent"));
+    let _left = Leftovers(dir.join("agent"));
     let mut agent = Process::start(
         muster().args(["agent", "--config"]).arg(&file),
         &dir.join("agent.log"),

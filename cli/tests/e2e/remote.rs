@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Left, Process, agent, ask, began, job_file, needs_programs, server_with, skipped, stderr,
+    Leftovers, Process, agent, ask, began, job_file, needs_programs, server_with, skipped, stderr,
     stdout, until,
 };
 
@@ -52,13 +52,13 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// The programs under test, in one directory.
-struct Scene {
+struct RemoteCluster {
     dir: PathBuf,
     address: String,
     host: PathBuf,
 }
 
-impl Scene {
+impl RemoteCluster {
     /// An agent called `name`.
     fn agent(&self, name: &str) -> Process {
         let plugins = self.dir.join("plugins");
@@ -137,12 +137,12 @@ struct Alloc {
 
 /// The one process of the task, which a failed test does not leave behind.
 #[derive(Debug)]
-struct Far {
+struct RemoteProcess {
     pid: u32,
     since: u64,
 }
 
-impl Drop for Far {
+impl Drop for RemoteProcess {
     fn drop(&mut self) {
         if began(self.pid) == Some(self.since) {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid).unwrap_or(0));
@@ -157,7 +157,7 @@ fn recovery(owner: &Alloc) -> String {
     format!("recover for {} of 1", owner.id)
 }
 
-impl Scene {
+impl RemoteCluster {
     /// The allocation that replaces `old` runs, and the agent of `old` has left its task: the `leaves`-th one that was
     /// left.
     fn goes_over(&self, old: &Alloc, leaves: usize) -> Alloc {
@@ -195,7 +195,7 @@ impl Scene {
         assert!(known.iter().any(|it| *it == asked), "{journal}");
     }
 
-    fn is_untouched(&self, far: &Far) {
+    fn is_untouched(&self, far: &RemoteProcess) {
         let journal = self.journal();
         assert_eq!(began(far.pid), Some(far.since), "{journal}");
         let touches = |it: &&str| it.starts_with("signal") || it.starts_with("start");
@@ -203,7 +203,7 @@ impl Scene {
         assert_eq!(touched, [format!("start 1 pid {}", far.pid)]);
     }
 
-    fn drain(&self, first: &Alloc, far: &Far) -> Alloc {
+    fn drain(&self, first: &Alloc, far: &RemoteProcess) -> Alloc {
         self.done(&[
             "node",
             "drain",
@@ -226,7 +226,7 @@ impl Scene {
         second
     }
 
-    fn kill(&self, agent: &mut Process, second: &Alloc, far: &Far) {
+    fn kill(&self, agent: &mut Process, second: &Alloc, far: &RemoteProcess) {
         agent.end(Signal::SIGKILL);
         let third = until("the task on another node", || {
             self.running().filter(|new| new.id != second.id)
@@ -260,12 +260,12 @@ fn a_remote_task_outlives_its_nodes() {
         &dir.join("host.log"),
     );
     let (_server, address) = server_with(dir, &["--heartbeat-ttl", "2"]);
-    let scene = Scene {
+    let scene = RemoteCluster {
         dir: dir.to_owned(),
         address,
         host,
     };
-    let _left = (Left(dir.join("one")), Left(dir.join("two")));
+    let _left = (Leftovers(dir.join("one")), Leftovers(dir.join("two")));
     let mut agents =
         BTreeMap::from(["one", "two"].map(|name| (name.to_owned(), scene.agent(name))));
     let file = job_file(dir, &job(&scene.host));
@@ -273,7 +273,7 @@ fn a_remote_task_outlives_its_nodes() {
     let first = until("the task", || scene.running());
     let pid = until("its process", || scene.pid());
     let since = began(pid).unwrap();
-    let far = Far { pid, since };
+    let far = RemoteProcess { pid, since };
 
     let second = scene.drain(&first, &far);
     scene.kill(agents.get_mut(&second.node).unwrap(), &second, &far);

@@ -168,9 +168,9 @@ pub(crate) fn began(pid: u32) -> Option<u64> {
 
 /// The processes that an agent leaves running, which its data directory knows.
 #[derive(Debug)]
-pub(crate) struct Left(pub(crate) PathBuf);
+pub(crate) struct Leftovers(pub(crate) PathBuf);
 
-impl Drop for Left {
+impl Drop for Leftovers {
     fn drop(&mut self) {
         let cleaned = muster()
             .args(["agent", "clean", "--force", "--data-dir"])

@@ -12,7 +12,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{Left, PATIENCE, Process, ask, muster, needs_root, stderr, stdout, until};
+use crate::support::{
+    Leftovers, PATIENCE, Process, ask, muster, needs_root, stderr, stdout, until,
+};
 
 fn file(dir: &Path, definition: &Value) -> PathBuf {
     let path = dir.join("task.json");
@@ -199,9 +201,9 @@ fn a_task_brings_its_program_and_sends_what_it_made() {
 
 /// Counts how often each task said its name.
 #[derive(Clone, Debug, Default)]
-struct Witness(Arc<Mutex<BTreeMap<String, u32>>>);
+struct ReportCounter(Arc<Mutex<BTreeMap<String, u32>>>);
 
-impl Witness {
+impl ReportCounter {
     fn listen() -> (Self, u16) {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -231,7 +233,7 @@ impl Witness {
 }
 
 /// A server and an agent, each a process of its own, on addresses that stay when they are started again.
-pub(crate) struct Pair {
+pub(crate) struct ServerAndAgent {
     dir: PathBuf,
     server: Process,
     agent: Process,
@@ -239,7 +241,7 @@ pub(crate) struct Pair {
     quic: String,
 }
 
-impl Pair {
+impl ServerAndAgent {
     pub(crate) fn start(dir: &Path) -> Self {
         let server = Self::server(dir, "127.0.0.1:0", "127.0.0.1:0");
         let text = until("the server's address", || {
@@ -294,10 +296,10 @@ fn tasks_begin_once_whatever_dies() {
         .prefix("mt")
         .tempdir_in("/tmp")
         .unwrap();
-    let _left = Left(dir.path().join("agent"));
-    let mut pair = Pair::start(dir.path());
+    let _left = Leftovers(dir.path().join("agent"));
+    let mut pair = ServerAndAgent::start(dir.path());
     let address = format!("http://{}", pair.http);
-    let (witness, port) = Witness::listen();
+    let (witness, port) = ReportCounter::listen();
     let guids: Vec<String> = (0..TASKS).map(|number| format!("task-{number}")).collect();
     for (number, guid) in guids.iter().enumerate() {
         let says = format!(

@@ -11,22 +11,22 @@ use muster_domain::id::{EvalId, LogIndex, Timestamp};
 use crate::fsm::{Command, EvalUpdate, Response, admit};
 use crate::limits;
 use crate::scheduler::ScheduleOutcome;
-use crate::state::{Room, State};
+use crate::state::{RemainingCapacity, State};
 
 /// One command out of many plans, and what it leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergedPlans {
     /// The command to propose; `None` if nothing need be written.
     pub command: Option<Command>,
     /// Outcomes that did not fit into the command: give them to the next [`merge`].
     pub rest: Vec<ScheduleOutcome>,
     /// Evaluations in the command or refused before, with whether something of them is placed.
-    settled: Settled,
+    settled: EvalOutcomes,
 }
 
 /// The fate of evaluations once a merged command is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct EvalOutcomes {
     /// Done with.
     pub done: Vec<EvalId>,
     /// To be looked at again at once; whether something was placed.
@@ -42,9 +42,9 @@ pub fn merge(
     outcomes: Vec<ScheduleOutcome>,
     updates: Vec<EvalUpdate>,
     at: Timestamp,
-) -> Merged {
-    let mut room = Room::new(state);
-    let mut merged = Merged::default();
+) -> MergedPlans {
+    let mut room = RemainingCapacity::new(state);
+    let mut merged = MergedPlans::default();
     let (mut plans, mut evals, mut runs) = (Vec::new(), updates, 0);
     let mut left = limits::PLACEMENTS_MAX;
     for outcome in outcomes {
@@ -97,10 +97,10 @@ pub fn merge(
     merged
 }
 
-impl Merged {
+impl MergedPlans {
     /// The fate of the evaluations after the response to the command. `None`: there was no command.
     #[must_use]
-    pub fn settle(self, response: Option<&Response>) -> Settled {
+    pub fn settle(self, response: Option<&Response>) -> EvalOutcomes {
         let mut settled = self.settled;
         if let Some(Response::PlansApplied { outcomes }) = response {
             let refused = outcomes.iter().filter(|outcome| outcome.dropped > 0);

@@ -24,7 +24,7 @@ use queue::Queue;
 use crate::limits;
 use crate::scheduler;
 use crate::state::State;
-use turns::Turns;
+use turns::FairQueue;
 
 /// The most important first, then the oldest.
 pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);
@@ -46,9 +46,9 @@ type TurnKey = (Reverse<u8>, u64, LogIndex, EvalId);
 #[derive(Debug, Default)]
 pub struct BlockedEvals {
     queue: Queue,
-    turns: Turns,
+    turns: FairQueue,
     /// Room that is being offered.
-    offers: BTreeMap<NodeId, Offer>,
+    offers: BTreeMap<NodeId, CapacityOffer>,
     /// Whom it was offered to, until they have been looked at.
     woken: BTreeMap<EvalId, NodeId>,
     /// Offers that go on.
@@ -61,7 +61,7 @@ pub struct BlockedEvals {
 
 /// The room of one node on its way through those that wait.
 #[derive(Debug, Default)]
-struct Offer {
+struct CapacityOffer {
     /// Evaluations that were woken for it and have not been looked at, with the amount that each may take.
     pending: BTreeMap<EvalId, Amount>,
     /// The evaluation that comes next; `None`: all had it.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{EvalId, JobKey, LogIndex, NodeId, Timestamp};
 
-use crate::applier::Settled;
+use crate::applier::EvalOutcomes;
 use crate::blocked::{BlockedEvals, WaitKey, wait_key};
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
@@ -58,7 +58,7 @@ pub struct Delivery {
 
 /// Where an evaluation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum EvalState {
     /// Behind another one of its job.
     Queued,
     /// Not before this time.
@@ -70,9 +70,9 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct EvalEntry {
     eval: Arc<Evaluation>,
-    place: Place,
+    place: EvalState,
     deliveries: u32,
     /// Plans in a row of which nothing was placed.
     retries: u32,
@@ -90,7 +90,7 @@ struct JobQueue {
 #[derive(Debug, Default)]
 pub struct Broker {
     config: BrokerConfig,
-    entries: BTreeMap<EvalId, Entry>,
+    entries: BTreeMap<EvalId, EvalEntry>,
     jobs: BTreeMap<JobKey, JobQueue>,
     ready: BTreeSet<WaitKey>,
     /// Deadlines of deliveries and ends of delays.
@@ -136,9 +136,9 @@ impl Broker {
             return;
         }
         self.blocked.forget(&eval.id);
-        let entry = Entry {
+        let entry = EvalEntry {
             eval: Arc::clone(eval),
-            place: Place::Queued,
+            place: EvalState::Queued,
             deliveries: 0,
             retries: 0,
         };
@@ -156,7 +156,7 @@ impl Broker {
         let entry = self.entries.get_mut(&eval_id)?;
         self.last_token += 1;
         let (token, deadline) = (self.last_token, now.plus(self.config.delivery_timeout));
-        entry.place = Place::Out { token, deadline };
+        entry.place = EvalState::Out { token, deadline };
         entry.deliveries += 1;
         self.timers.insert((deadline, eval_id));
         Some(Delivery {
@@ -172,8 +172,8 @@ impl Broker {
         self.entries
             .get(eval_id)
             .is_some_and(|entry| match entry.place {
-                Place::Out { token: out, .. } => out == token,
-                Place::Queued | Place::Delayed(_) | Place::Ready => false,
+                EvalState::Out { token: out, .. } => out == token,
+                EvalState::Queued | EvalState::Delayed(_) | EvalState::Ready => false,
             })
     }
 
@@ -205,7 +205,7 @@ impl Broker {
         let Some(entry) = self.entries.get_mut(eval_id) else {
             return;
         };
-        let Place::Out { deadline, .. } = entry.place else {
+        let EvalState::Out { deadline, .. } = entry.place else {
             return;
         };
         entry.retries = if progress { 0 } else { entry.retries + 1 };
@@ -215,14 +215,14 @@ impl Broker {
         }
         // It was no accident of the worker's.
         entry.deliveries -= 1;
-        entry.place = Place::Ready;
+        entry.place = EvalState::Ready;
         self.timers.remove(&(deadline, *eval_id));
         let key = wait_key(&entry.eval);
         self.ready.insert(key);
     }
 
     /// Carries out what became of a merged command.
-    pub fn settle(&mut self, state: &State, settled: &Settled, now: Timestamp) {
+    pub fn settle(&mut self, state: &State, settled: &EvalOutcomes, now: Timestamp) {
         for eval_id in &settled.done {
             self.drop_entry(eval_id);
         }
@@ -291,12 +291,12 @@ impl Broker {
                 break;
             };
             match entry.place {
-                Place::Out { .. } => self.redeliver(eval_id, now),
-                Place::Delayed(until) => {
+                EvalState::Out { .. } => self.redeliver(eval_id, now),
+                EvalState::Delayed(until) => {
                     self.timers.remove(&(until, eval_id));
                     self.queue(eval_id);
                 }
-                Place::Queued | Place::Ready => break,
+                EvalState::Queued | EvalState::Ready => break,
             }
         }
     }
@@ -349,10 +349,10 @@ impl Broker {
         };
         let job = self.jobs.entry(entry.eval.job.clone()).or_default();
         if job.active.is_some() {
-            entry.place = Place::Queued;
+            entry.place = EvalState::Queued;
             job.queued.insert((entry.eval.create_index, eval_id));
         } else {
-            entry.place = Place::Ready;
+            entry.place = EvalState::Ready;
             job.active = Some(eval_id);
             self.ready.insert(wait_key(&entry.eval));
         }
@@ -360,7 +360,7 @@ impl Broker {
 
     fn delay(&mut self, eval_id: EvalId, until: Timestamp) {
         if let Some(entry) = self.entries.get_mut(&eval_id) {
-            entry.place = Place::Delayed(until);
+            entry.place = EvalState::Delayed(until);
             self.timers.insert((until, eval_id));
         }
     }
@@ -408,14 +408,14 @@ impl Broker {
         };
         let eval = Arc::clone(&entry.eval);
         match entry.place {
-            Place::Queued => {}
-            Place::Delayed(until) => {
+            EvalState::Queued => {}
+            EvalState::Delayed(until) => {
                 self.timers.remove(&(until, *eval_id));
             }
-            Place::Ready => {
+            EvalState::Ready => {
                 self.ready.remove(&wait_key(&eval));
             }
-            Place::Out { deadline, .. } => {
+            EvalState::Out { deadline, .. } => {
                 self.timers.remove(&(deadline, *eval_id));
             }
         }

@@ -13,12 +13,12 @@ use crate::fsm::{Command, OneOffChange, OneOffStep};
 use crate::limits::ONE_OFF_CHANGES_MAX;
 use crate::scheduler::is_unplaceable;
 use crate::state::State;
-use crate::watch::Due;
+use crate::watch::DueCommands;
 
 /// The changes of one-off tasks that are due at the time `now`: one command for all, of a bounded size. If that does
 /// not take all, it asks to look again at once.
 #[must_use]
-pub fn due(state: &State, now: Timestamp) -> Due {
+pub fn due(state: &State, now: Timestamp) -> DueCommands {
     let mut changes = Vec::new();
     let mut next = None;
     for (at, row) in state.one_offs().due() {
@@ -29,7 +29,7 @@ pub fn due(state: &State, now: Timestamp) -> Due {
         changes.push(change(row, overdue(row)));
     }
     let some = (!changes.is_empty()).then_some(Command::ChangeOneOffs { changes, at: now });
-    Due {
+    DueCommands {
         commands: some.into_iter().collect(),
         next,
     }

@@ -13,7 +13,7 @@ use muster_domain::plan::Plan;
 
 use crate::applier;
 use crate::broker::{Broker, BrokerConfig};
-use crate::fsm::{self, Applied, Command, Effect, EvalUpdate, Response};
+use crate::fsm::{self, ApplyResult, Command, Effect, EvalUpdate, Response};
 use crate::scheduler::{self, ScheduleOutcome, Scheduler};
 use crate::state::{JobRow, State, check};
 
@@ -89,7 +89,7 @@ impl Cluster {
             history.push(command.clone());
         }
         let before = (!self.unchecked).then(|| self.state.clone());
-        let Applied {
+        let ApplyResult {
             response,
             effects,
             changed: _,

@@ -48,15 +48,17 @@ pub(crate) use admit::admit;
 use admit::admit_current;
 use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
-pub use garbage::outlook::Outlook as GcOutlook;
-pub use garbage::survey::{Count as GcCount, Kind as GcKind, Survey as GcSurvey};
+pub use garbage::outlook::GcForecast as GcOutlook;
+pub use garbage::survey::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
 pub use garbage::{
-    Bounds as GcBounds, Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, Kept as GcKept,
+    Bounds as GcBounds, Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
 };
 pub(crate) use job::is_unknown;
-pub use keyed::{Once, Unkeyed};
+pub use keyed::{UnkeyedCommand, WriteDedup};
 pub(crate) use one_off::is_placed as is_placed_one_off;
-pub use one_off::{DesiredOneOff, NewOneOff, OneOffChange, OneOffPlace, OneOffRefusal, OneOffStep};
+pub use one_off::{
+    DesiredOneOff, NewOneOff, OneOffChange, OneOffPlacement, OneOffRefusal, OneOffStep,
+};
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 9;
@@ -160,9 +162,9 @@ pub enum Command {
     /// A write that is applied once, however often it comes.
     Keyed {
         /// The key of the write.
-        once: Once,
+        once: WriteDedup,
         /// The write.
-        command: Unkeyed,
+        command: UnkeyedCommand,
     },
     /// Agents of one server report what became of allocations: one entry for many nodes.
     ReportNodes {
@@ -295,7 +297,7 @@ pub enum Command {
     /// leaves its task to wait as [`Self::DesireOneOffs`] does.
     PlaceOneOffs {
         /// The tasks, each with its place if one was found; one that is refused keeps no other back.
-        tasks: Vec<(NewOneOff, Option<OneOffPlace>)>,
+        tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
         /// The state in which the places were found.
         seen: LogIndex,
         /// Time of the proposal.
@@ -307,7 +309,7 @@ pub enum Command {
         /// The job, validated.
         spec: Box<JobSpec>,
         /// The places.
-        places: Box<JobPlaces>,
+        places: Box<JobPlacement>,
         /// Time of the proposal.
         at: Timestamp,
         /// As of [`Self::RegisterJob`].
@@ -345,7 +347,7 @@ pub enum Command {
         /// The name.
         name: String,
         /// The version that is to have the name; `None` takes the name back.
-        given: Option<TagGiven>,
+        given: Option<TagAssignment>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -408,7 +410,7 @@ pub enum Command {
 
 /// Places for all instances of a job that is not recorded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobPlaces {
+pub struct JobPlacement {
     /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
     pub plan: Plan,
     /// The update of that evaluation.
@@ -432,7 +434,7 @@ pub struct GroupScaling {
 
 /// A name that a version of a job is to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TagGiven {
+pub struct TagAssignment {
     /// The version; `None` for the current one.
     pub version: Option<u64>,
     /// The purpose of the name, in the user's words.
@@ -513,7 +515,7 @@ impl Command {
     #[must_use]
     pub fn registration(
         spec: Box<JobSpec>,
-        places: Option<Box<JobPlaces>>,
+        places: Option<Box<JobPlacement>>,
         at: Timestamp,
         check_index: Option<LogIndex>,
     ) -> Self {
@@ -949,7 +951,7 @@ pub enum Effect {
 
 /// A row that was written or removed: look it up in the state to see which.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Changed {
+pub enum ChangedRow {
     /// A node.
     Node(NodeId),
     /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
@@ -968,19 +970,19 @@ pub enum Changed {
 
 /// The result of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct ApplyResult {
     /// For the proposer of the command.
     pub response: Response,
     /// For the leader's shell.
     pub effects: Vec<Effect>,
     /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
-    pub changed: Vec<Changed>,
+    pub changed: Vec<ChangedRow>,
     /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
     /// state.
     pub passed: Vec<Arc<OneOff>>,
 }
 
-impl Applied {
+impl ApplyResult {
     fn without_change(response: Response) -> Self {
         Self {
             response,
@@ -992,7 +994,7 @@ impl Applied {
 }
 
 /// Applies the entry at `index`.
-pub fn apply(state: &mut State, index: LogIndex, command: Command) -> Applied {
+pub fn apply(state: &mut State, index: LogIndex, command: Command) -> ApplyResult {
     apply_within(state, index, command, GcBounds::default())
 }
 
@@ -1003,12 +1005,12 @@ pub fn apply_within(
     index: LogIndex,
     command: Command,
     bounds: GcBounds,
-) -> Applied {
+) -> ApplyResult {
     let at = command.at();
     state.applied = index;
     if let Some(key) = command.job_key().filter(JobKey::is_one_off) {
         let rejection = Rejection::OfOneOff(key);
-        return Applied::without_change(Response::Rejected(rejection));
+        return ApplyResult::without_change(Response::Rejected(rejection));
     }
     let mut change = Change::new(state, index, at);
     let result = match command {
@@ -1204,7 +1206,7 @@ pub fn apply_within(
         }
     };
     let finished = change.finish();
-    Applied {
+    ApplyResult {
         response: result.unwrap_or_else(Response::Rejected),
         ..finished
     }

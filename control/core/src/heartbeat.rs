@@ -2,7 +2,7 @@
 //!
 //! Memory of the leader only. A node that is ready is expected to be heard of within its time to live
 //! and a grace; a server that becomes leader gives everybody that whole time, since it cannot know when
-//! they were last heard of. So does a leader that stood still itself: see [`Attention`].
+//! they were last heard of. So does a leader that stood still itself: see [`PauseDetector`].
 //!
 //! Heartbeats come through the server that the node's agent is connected to, and say so: the leader knows
 //! where each node hangs.
@@ -39,7 +39,7 @@ impl Default for HeartbeatConfig {
 
 /// The meaning of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatOutcome {
     /// The heartbeat was expected.
     Counted,
     /// No heartbeat is expected of this node, or not any more: propose that it is ready, if it is registered.
@@ -49,11 +49,11 @@ pub enum Beat {
 /// Whether the leader has been looking all the time. One that was stopped, or got no processor, cannot say
 /// who was silent meanwhile: its own pause is not the nodes' silence.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
+pub struct PauseDetector {
     looked_at: Timestamp,
 }
 
-impl Attention {
+impl PauseDetector {
     /// It looks from here on.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
@@ -151,12 +151,12 @@ impl Heartbeats {
 
     /// A node was heard of. One whose end is proposed already gets no more time by it: it must not be told
     /// that it was counted, and be down a moment later.
-    pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> Beat {
+    pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> HeartbeatOutcome {
         if self.deadlines.contains_key(&node_id) && !self.given_up.contains(&node_id) {
             self.track(node_id, now);
-            Beat::Counted
+            HeartbeatOutcome::Counted
         } else {
-            Beat::Unexpected
+            HeartbeatOutcome::Unexpected
         }
     }
 

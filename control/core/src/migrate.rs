@@ -13,7 +13,7 @@ use crate::state::State;
 
 /// The answer to a node that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DiskSource {
     /// The data are on this node, and nobody writes to them any more.
     At {
         /// The node.
@@ -24,7 +24,7 @@ pub enum Verdict {
     /// The former allocation is on its way to its end.
     NotEnded,
     /// This server does not know enough yet.
-    Unknown(UnknownHeir),
+    Unknown(UnknownReplacement),
     /// There is nothing to be had, now or later.
     Nothing(NoDataError),
 }
@@ -32,7 +32,7 @@ pub enum Verdict {
 /// A server that is behind does not know the allocation that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server does not know allocation {0} yet")]
-pub struct UnknownHeir(pub AllocId);
+pub struct UnknownReplacement(pub AllocId);
 
 /// The reason why an allocation does not get the data of another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,10 +83,10 @@ pub enum NoDataError {
 
 /// Whether the agent of `asking` may have the data of `previous` for `alloc_id`.
 #[must_use]
-pub fn judge(state: &State, asking: NodeId, alloc_id: AllocId, previous: AllocId) -> Verdict {
+pub fn judge(state: &State, asking: NodeId, alloc_id: AllocId, previous: AllocId) -> DiskSource {
     match find(state, asking, alloc_id, previous) {
         Ok(verdict) => verdict,
-        Err(error) => Verdict::Nothing(error),
+        Err(error) => DiskSource::Nothing(error),
     }
 }
 
@@ -95,9 +95,9 @@ fn find(
     asking: NodeId,
     alloc_id: AllocId,
     previous: AllocId,
-) -> Result<Verdict, NoDataError> {
+) -> Result<DiskSource, NoDataError> {
     let Some(heir) = state.allocs().get(&alloc_id) else {
-        return Ok(Verdict::Unknown(UnknownHeir(alloc_id)));
+        return Ok(DiskSource::Unknown(UnknownReplacement(alloc_id)));
     };
     if heir.node_id() != asking {
         return Err(NoDataError::NotYours(alloc_id));
@@ -127,7 +127,7 @@ fn find(
             let has = |name: &str| former.group().task(name).is_some();
             let tasks = group.tasks.iter().map(|task| task.name.clone());
             let tasks = tasks.filter(|name| has(name)).collect();
-            Ok(Verdict::At { node_id, tasks })
+            Ok(DiskSource::At { node_id, tasks })
         }
         (status @ (ClientStatus::Lost | ClientStatus::Unknown), _) => {
             Err(NoDataError::GivenUp { previous, status })
@@ -138,7 +138,7 @@ fn find(
         (
             ClientStatus::Pending | ClientStatus::Running,
             DesiredStatus::Stop | DesiredStatus::Evict,
-        ) => Ok(Verdict::NotEnded),
+        ) => Ok(DiskSource::NotEnded),
     }
 }
 

@@ -127,11 +127,11 @@ fn base(job: &Job) -> Timestamp {
 /// The next launch of each periodic job, as far as nothing about the job has changed since it was found.
 #[derive(Debug, Default)]
 pub struct PeriodicLaunches {
-    known: BTreeMap<JobKey, Known>,
+    known: BTreeMap<JobKey, ScheduledJob>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct ScheduledJob {
     version: LogIndex,
     base: Timestamp,
     next: Option<Timestamp>,
@@ -153,7 +153,7 @@ impl PeriodicLaunches {
             let known = before
                 .remove(&key)
                 .filter(|known| (known.version, known.base) == (version, base))
-                .unwrap_or_else(|| Known {
+                .unwrap_or_else(|| ScheduledJob {
                     version,
                     base,
                     next: next_launch(periodic, base),

@@ -36,8 +36,8 @@ use muster_domain::resources::Amount;
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
-use ahead::Ahead;
-use kinds::Kinds;
+use ahead::InFlightPlans;
+use kinds::NodeShapes;
 use reconciler::Instance;
 pub use unplaceable::is_unplaceable;
 pub use why::{Obstacle, Why, WhyNode, why};
@@ -113,8 +113,8 @@ impl From<reconciler::Counts> for DesiredUpdates {
 /// Its results are a function of the state and of those plans.
 #[derive(Debug, Default)]
 pub struct Scheduler {
-    kinds: Kinds,
-    ahead: Ahead,
+    kinds: NodeShapes,
+    ahead: InFlightPlans,
     /// Jobs that were looked at before they were in the state.
     newcomers: u64,
 }
@@ -138,7 +138,7 @@ impl Scheduler {
             return outcome;
         }
         // The plans under way may come to nothing: a lack of room is reported only for the state without them.
-        let others = std::mem::replace(&mut self.ahead, Ahead::nothing(state));
+        let others = std::mem::replace(&mut self.ahead, InFlightPlans::nothing(state));
         let outcome = self.look(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
         self.ahead.replace(state, &eval.id, now, alone);
@@ -275,7 +275,7 @@ fn fits_on(
     group: &TaskGroup,
     node_id: &NodeId,
 ) -> bool {
-    let mut fleet = fleet::Fleet::new(state, 0);
+    let mut fleet = fleet::ProjectedNodes::new(state, 0);
     let key = spec.key();
     let live = state.allocs().of_job(&key);
     let live = live.filter(|alloc| !alloc.is_terminal());

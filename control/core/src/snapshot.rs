@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{Answer, ClusterPolicy, Config, RowRecord, StateHash};
 
-pub use restore::{RestoreError, Restoring, restore};
+pub use restore::{RestoreError, StateRestore, restore};
 pub use stream::records;
 
 /// The newest format of the stream that this build reads, and the one it writes. Kinds of records have
@@ -49,7 +49,7 @@ pub enum Record {
     /// A node.
     Node(Box<NodeRecord>),
     /// A node that is gone and that allocations still mean by its number.
-    Held(HeldRecord),
+    Held(RemovedNodeRecord),
     /// A job.
     Job(JobRecord),
     /// An evaluation.
@@ -176,7 +176,7 @@ pub struct NodeRecord {
 
 /// A node that is gone and that allocations still mean by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldRecord {
+pub struct RemovedNodeRecord {
     number: NodeNumber,
     node_id: NodeId,
 }

@@ -31,14 +31,16 @@ use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{ClusterTag, JobKey, LogIndex, NodeId, NodeNumber};
 
-pub use allocs::{AllocView, Allocs, Finder as AllocFinder, GroupCounts, JobSummary, SavedAlloc};
-use allocs::{Moved, Removed, Updated};
+use allocs::{AffectedRows, RemovalEffect, UpdateEffect};
+pub use allocs::{
+    AllocCursor as AllocFinder, AllocView, Allocs, GroupCounts, JobSummary, SavedAlloc,
+};
 pub use answers::{Answer, Answers};
 pub use config::Config;
 pub use deployments::Deployments;
 pub use digest::StateHash;
 pub use evals::Evals;
-pub use held::Held;
+pub use held::NodeHoldings;
 pub use jobs::Jobs;
 pub use network::ClusterPolicy;
 pub(crate) use nodes::Columns;
@@ -48,10 +50,10 @@ pub use one_offs::{OneOffs, due_at, place_of};
 #[cfg(test)]
 pub(crate) use allocs::LOOKED_UP;
 pub(crate) use allocs::id_of;
-pub(crate) use allocs::{Cohort, ORDINALS, Row, RowRecord, Tasks, key_at};
+pub(crate) use allocs::{ORDINALS, PlanShared, Row, RowRecord, Tasks, key_at};
 pub(crate) use digest::Digest;
 pub(crate) use jobs::{JobRow, instances, is_over};
-pub(crate) use room::Room;
+pub(crate) use room::RemainingCapacity;
 
 /// Everything the log has said so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -270,8 +272,8 @@ impl State {
     }
 
     /// Tells evaluations whether they may be freed, and deployments whether they are in use.
-    fn moved(&mut self, moved: &Moved) {
-        let Moved {
+    fn moved(&mut self, moved: &AffectedRows) {
+        let AffectedRows {
             eval_id,
             deployments,
         } = moved;
@@ -290,7 +292,7 @@ impl State {
         let Some(updated) = self.allocs.update(key, change) else {
             return false;
         };
-        let Updated { view, took, moved } = updated;
+        let UpdateEffect { view, took, moved } = updated;
         let (before, after) = (took, (!view.is_terminal()).then(|| view.ask()));
         if before != after {
             if let Some(ask) = before {
@@ -312,7 +314,7 @@ impl State {
                 nodes.give_back(row.node(), row.ask(), row.held());
             }
         });
-        let Removed {
+        let RemovalEffect {
             keys,
             jobs,
             nodes,

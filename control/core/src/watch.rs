@@ -24,7 +24,7 @@ pub use timing::Watcher;
 
 /// The commands to propose now, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueCommands {
     /// In order.
     pub commands: Vec<Command>,
     /// `None`: not before something changes.
@@ -39,8 +39,8 @@ pub fn is_needed(state: &State) -> bool {
 
 /// Looks at `state` at the time `now`.
 #[must_use]
-pub fn due(state: &State, now: Timestamp) -> Due {
-    let mut due = Due::default();
+pub fn due(state: &State, now: Timestamp) -> DueCommands {
+    let mut due = DueCommands::default();
     missed_deadlines(state, now, &mut due);
     drains(state, now, &mut due);
     due
@@ -50,7 +50,7 @@ fn earlier(next: &mut Option<Timestamp>, at: Timestamp) {
     *next = Some(next.map_or(at, |next| next.min(at)));
 }
 
-fn missed_deadlines(state: &State, now: Timestamp, due: &mut Due) {
+fn missed_deadlines(state: &State, now: Timestamp, due: &mut DueCommands) {
     for deployment in state.deployments().active() {
         let mut groups = deployment.groups.iter();
         if groups.any(|group| is_late(deployment, group, now)) {
@@ -69,7 +69,7 @@ fn missed_deadlines(state: &State, now: Timestamp, due: &mut Due) {
 /// A group of a job.
 type Group = (JobKey, String);
 
-fn drains(state: &State, now: Timestamp, due: &mut Due) {
+fn drains(state: &State, now: Timestamp, due: &mut DueCommands) {
     let mut leaving: Vec<AllocId> = Vec::new();
     let mut services: BTreeMap<Group, Vec<AllocId>> = BTreeMap::new();
     for node in state.nodes().draining() {
@@ -115,7 +115,7 @@ fn drain_node(
     now: Timestamp,
     leaving: &mut Vec<AllocId>,
     services: &mut BTreeMap<Group, Vec<AllocId>>,
-    due: &mut Due,
+    due: &mut DueCommands,
 ) {
     let is_system = |alloc: &AllocView<'_>| alloc.job().spec.job_type.is_on_every_node();
     let left: Vec<AllocView<'_>> = state

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
-use muster_agent_core::node::{Change, Desired, News};
-use muster_agent_core::turns::{self, Turns};
+use muster_agent_core::node::{Change, Desired, DesiredUpdate};
+use muster_agent_core::turns::{self, StartDependencies};
 use muster_domain::alloc::{DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 
@@ -40,7 +40,7 @@ struct Runner {
 pub struct Agent {
     desired: Desired,
     runners: BTreeMap<AllocId, Runner>,
-    turns: Turns,
+    turns: StartDependencies,
     outbox: Outbox,
     link: Link,
     /// Time at which the store writes what it was given.
@@ -49,7 +49,7 @@ pub struct Agent {
     /// The first set of the session is whole.
     whole: bool,
     /// Messages of the past, to be repeated.
-    history: VecDeque<News>,
+    history: VecDeque<DesiredUpdate>,
 }
 
 impl Agent {
@@ -76,7 +76,7 @@ impl Host {
         let agent = Agent {
             desired: Desired::restore(known.map(|(desired, _)| desired.clone())),
             runners: BTreeMap::new(),
-            turns: Turns::default(),
+            turns: StartDependencies::default(),
             outbox: Outbox::default(),
             link: Link::begin(env),
             flush_at: None,
@@ -233,14 +233,14 @@ impl Host {
     }
 
     /// The control plane says what it wants.
-    fn handle_news(&mut self, news: News, env: &mut Env) {
+    fn handle_news(&mut self, news: DesiredUpdate, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         let Some(agent) = &mut self.agent else {
             return;
         };
         env.trace.note(env.now, news.index.0);
         if env.has(Bug::OlderDesired) {
-            agent.desired = forgetful(&agent.desired);
+            agent.desired = with_reset_indexes(&agent.desired);
         }
         let merged = agent.desired.apply(news.clone());
         agent.whole |= merged.whole;
@@ -264,12 +264,12 @@ impl Host {
     }
 
     /// Repeats an old message at random: a repeated message changes nothing.
-    fn repeat_history(&mut self, news: News, env: &mut Env) {
+    fn repeat_history(&mut self, news: DesiredUpdate, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
         };
         // The end of a set counts for the session it was sent in.
-        agent.history.push_back(News {
+        agent.history.push_back(DesiredUpdate {
             complete: None,
             ..news
         });
@@ -410,7 +410,7 @@ impl Host {
 }
 
 /// The same allocations, as if each had last been changed before everything: the next message wins.
-fn forgetful(desired: &Desired) -> Desired {
+fn with_reset_indexes(desired: &Desired) -> Desired {
     Desired::restore(desired.iter().map(|alloc| DesiredAlloc {
         alloc_modify_index: LogIndex(0),
         ..alloc.clone()

@@ -12,7 +12,7 @@ use muster_domain::node::Eligibility;
 use crate::dice::Dice;
 use crate::env::{Env, Event};
 use crate::limits;
-use crate::message::{Answer, Ask, Message, Place, Wish};
+use crate::message::{Answer, Ask, ClientRequest, Endpoint, Message};
 
 #[derive(Debug)]
 struct Request {
@@ -98,7 +98,7 @@ impl Client {
             ask: request.ask.clone(),
         };
         env.at(request.until, Event::Client(self.at));
-        env.send(Place::Client(self.at), Place::Server(server), message);
+        env.send(Endpoint::Client(self.at), Endpoint::Server(server), message);
     }
 
     /// A server has answered.
@@ -140,17 +140,17 @@ impl Client {
         }
         let deployment = dice.pick(&self.deployments).copied();
         let wish = match dice.below(34) {
-            0..=9 => Wish::Register(Box::new(job(dice))),
-            10..=12 => Wish::Deregister {
+            0..=9 => ClientRequest::Register(Box::new(job(dice))),
+            10..=12 => ClientRequest::Deregister {
                 key: some_job(dice),
                 purge: dice.chance(25),
             },
-            13..=15 => Wish::Evaluate(some_job(dice)),
-            20..=22 => Wish::Desire(Box::new(task(dice))),
-            23..=25 => Wish::Task(step(dice)),
+            13..=15 => ClientRequest::Evaluate(some_job(dice)),
+            20..=22 => ClientRequest::Desire(Box::new(task(dice))),
+            23..=25 => ClientRequest::Task(step(dice)),
             26..=27 => return Ask::Collect,
-            28..=33 if let Some(id) = deployment => Wish::Deployment(id, change(dice)),
-            _ => Wish::SetEligibility {
+            28..=33 if let Some(id) = deployment => ClientRequest::Deployment(id, change(dice)),
+            _ => ClientRequest::SetEligibility {
                 node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
                 eligibility: if dice.chance(75) {
                     Eligibility::Eligible

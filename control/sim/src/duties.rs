@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_control_core::applier::{self, Merged};
+use muster_control_core::applier::{self, MergedPlans};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
 use muster_control_core::converge;
 use muster_control_core::fsm::{Command, Effect, OneOffChange, OneOffStep, Response};
 use muster_control_core::gc::{Collector, GcConfig};
-use muster_control_core::heartbeat::{Beat, HeartbeatConfig, Heartbeats};
+use muster_control_core::heartbeat::{HeartbeatConfig, HeartbeatOutcome, Heartbeats};
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
 use muster_control_core::watch::{self, Watcher};
@@ -28,9 +28,9 @@ use crate::server::Waiter;
 
 /// The purpose of a proposal of the duties.
 #[derive(Debug)]
-pub enum Purpose {
+pub enum ProposalReason {
     /// The applier waits for it.
-    Plans(Box<Merged>),
+    Plans(Box<MergedPlans>),
     /// A node is silent.
     Down(NodeId),
     /// The collection goes on with its next slice.
@@ -47,7 +47,7 @@ pub enum Purpose {
 
 /// A callback under way.
 #[derive(Debug)]
-struct Call {
+struct CallbackCall {
     ends: Timestamp,
     /// The change that it results in.
     change: OneOffChange,
@@ -55,7 +55,7 @@ struct Call {
 
 /// The next step of a collection.
 #[derive(Debug)]
-enum Garbage {
+enum GcStep {
     Propose(Command),
     /// The collection that was asked for is over.
     Tell(Waiter),
@@ -74,7 +74,7 @@ struct Watch {
 /// Callbacks of one-off tasks.
 #[derive(Debug, Default)]
 struct Callbacks {
-    under_way: Vec<Call>,
+    under_way: Vec<CallbackCall>,
     /// Some callbacks are being claimed.
     claiming: bool,
     /// The results of some are being written.
@@ -95,7 +95,7 @@ pub struct Duties {
     applying: bool,
     /// Deliveries that workers have.
     busy: usize,
-    garbage: VecDeque<Garbage>,
+    garbage: VecDeque<GcStep>,
     /// A slice is on its way.
     collecting: bool,
     /// Waiters whose collections are over.
@@ -254,11 +254,11 @@ impl Duties {
             _ => OneOffStep::DeleteClaimed { claim: Some(claim) },
         };
         let change = converge::change(row, step);
-        self.callbacks.under_way.push(Call { ends, change });
+        self.callbacks.under_way.push(CallbackCall { ends, change });
     }
 
     /// Callbacks that are due and claimed by nobody, and that they are to be claimed.
-    fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Command, Purpose)> {
+    fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Command, ProposalReason)> {
         let one_offs = state.one_offs();
         let places = one_offs.callback_places("");
         let due = places.flat_map(|place| one_offs.callbacks(place));
@@ -278,29 +278,32 @@ impl Duties {
         let changes = rows.iter().map(|row| converge::change(row, step)).collect();
         self.callbacks.claiming = true;
         let command = Command::ChangeOneOffs { changes, at };
-        Some((command, Purpose::Claim(rows, until)))
+        Some((command, ProposalReason::Claim(rows, until)))
     }
 
     /// Returns the results of callbacks that are over.
-    fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Command, Purpose)> {
+    fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Command, ProposalReason)> {
         let (over, calls) = std::mem::take(&mut self.callbacks.under_way)
             .into_iter()
             .partition(|call| call.ends <= now);
         self.callbacks.under_way = calls;
-        let over: Vec<Call> = over;
+        let over: Vec<CallbackCall> = over;
         if over.is_empty() {
             return None;
         }
         self.callbacks.writing = true;
         let changes = over.into_iter().map(|call| call.change).collect();
-        Some((Command::ChangeOneOffs { changes, at }, Purpose::Called))
+        Some((
+            Command::ChangeOneOffs { changes, at },
+            ProposalReason::Called,
+        ))
     }
 
     /// A node was heard of. False: nothing is expected of it, so it is not counted.
     pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> bool {
         match self.heartbeats.handle_beat(node_id, now) {
-            Beat::Counted => true,
-            Beat::Unexpected => false,
+            HeartbeatOutcome::Counted => true,
+            HeartbeatOutcome::Unexpected => false,
         }
     }
 
@@ -308,7 +311,7 @@ impl Duties {
     /// `at` is the wall clock.
     pub fn settle(
         &mut self,
-        purpose: Purpose,
+        purpose: ProposalReason,
         response: &Response,
         state: &State,
         at: Timestamp,
@@ -316,16 +319,16 @@ impl Duties {
     ) {
         let now = env.now;
         match purpose {
-            Purpose::Down(_) => {}
-            Purpose::Converge => self.converging = false,
-            Purpose::Watch => {
+            ProposalReason::Down(_) => {}
+            ProposalReason::Converge => self.converging = false,
+            ProposalReason::Watch => {
                 self.watch.writing = false;
                 if self.watch.found.is_empty() {
                     self.watch.watcher.handle_written();
                 }
             }
-            Purpose::Called => self.callbacks.writing = false,
-            Purpose::Claim(rows, until) => {
+            ProposalReason::Called => self.callbacks.writing = false,
+            ProposalReason::Claim(rows, until) => {
                 self.callbacks.claiming = false;
                 let Response::OneOffsChanged { outcomes } = response else {
                     return;
@@ -337,14 +340,14 @@ impl Duties {
                     }
                 }
             }
-            Purpose::Garbage(command) => {
+            ProposalReason::Garbage(command) => {
                 self.collecting = false;
                 let next = Collector::next_slice(&command, response, at);
                 if let Some(next) = next.filter(|_| !env.has(Bug::HalfCollection)) {
-                    self.garbage.push_front(Garbage::Propose(next));
+                    self.garbage.push_front(GcStep::Propose(next));
                 }
             }
-            Purpose::Plans(merged) => {
+            ProposalReason::Plans(merged) => {
                 self.applying = false;
                 let settled = merged.settle(Some(response));
                 self.broker.settle(state, &settled, now);
@@ -391,21 +394,21 @@ impl Duties {
         state: &State,
         now: Timestamp,
         at: Timestamp,
-    ) -> Option<(Command, Purpose)> {
+    ) -> Option<(Command, ProposalReason)> {
         if let Some(command) = self.next_slice() {
-            return Some((command.clone(), Purpose::Garbage(Box::new(command))));
+            return Some((command.clone(), ProposalReason::Garbage(Box::new(command))));
         }
         if !self.converging
             && let Some(command) = converge::due(state, at).commands.pop()
         {
             self.converging = true;
-            return Some((command, Purpose::Converge));
+            return Some((command, ProposalReason::Converge));
         }
         if !self.watch.writing
             && let Some(command) = self.next_watched(state, now, at)
         {
             self.watch.writing = true;
-            return Some((command, Purpose::Watch));
+            return Some((command, ProposalReason::Watch));
         }
         if !self.callbacks.claiming
             && let Some(claim) = self.claim(state, at)
@@ -441,7 +444,7 @@ impl Duties {
         match merged.command.take() {
             Some(command) => {
                 self.applying = true;
-                Some((command, Purpose::Plans(Box::new(merged))))
+                Some((command, ProposalReason::Plans(Box::new(merged))))
             }
             None => {
                 let settled = merged.settle(None);
@@ -463,8 +466,8 @@ impl Duties {
     fn next_slice(&mut self) -> Option<Command> {
         while !self.collecting {
             match self.garbage.pop_front()? {
-                Garbage::Tell(waiter) => self.collected.push(waiter),
-                Garbage::Propose(command) => {
+                GcStep::Tell(waiter) => self.collected.push(waiter),
+                GcStep::Propose(command) => {
                     self.collecting = true;
                     return Some(command);
                 }
@@ -475,9 +478,9 @@ impl Duties {
 
     /// Somebody wants everything forgotten that is over, and waits for it. `at` is the wall clock.
     pub fn force(&mut self, waiter: Waiter, at: Timestamp) {
-        let commands = Collector::forced(at).into_iter().map(Garbage::Propose);
+        let commands = Collector::forced(at).into_iter().map(GcStep::Propose);
         self.garbage.extend(commands);
-        self.garbage.push_back(Garbage::Tell(waiter));
+        self.garbage.push_back(GcStep::Tell(waiter));
     }
 
     /// Takes out the waiters whose collections are over.
@@ -504,7 +507,7 @@ impl Duties {
         let ages_at = if env.has(Bug::OtherClock) { now } else { at };
         let due = self.collector.handle_timeout(now, ages_at);
         env.oracle.due_by_age(&due, at);
-        self.garbage.extend(due.into_iter().map(Garbage::Propose));
+        self.garbage.extend(due.into_iter().map(GcStep::Propose));
         let silent = self.heartbeats.handle_timeout(now).into_iter();
         silent
             .map(|node_id| Command::SetNodeStatus {

@@ -12,7 +12,7 @@ use crate::bug::Bug;
 use crate::dice::Dice;
 use crate::host::HostEvent;
 use crate::limits;
-use crate::message::{Message, Place};
+use crate::message::{Endpoint, Message};
 use crate::network::Network;
 use crate::oracle::Oracle;
 
@@ -22,18 +22,18 @@ pub enum Event {
     /// A message arrives.
     Deliver {
         /// The sender.
-        from: Place,
+        from: Endpoint,
         /// The receiver.
-        to: Place,
+        to: Endpoint,
         /// The message.
         message: Box<Message>,
     },
     /// The next message on a stream arrives.
     Stream {
         /// The sender.
-        from: Place,
+        from: Endpoint,
         /// The receiver.
-        to: Place,
+        to: Endpoint,
     },
     /// A server's disk has written.
     Synced {
@@ -93,7 +93,7 @@ pub struct Env {
     pub trace: Trace,
     queue: BTreeMap<(Timestamp, u64), Event>,
     next: u64,
-    streams: BTreeMap<(Place, Place), Stream>,
+    streams: BTreeMap<(Endpoint, Endpoint), Stream>,
 }
 
 /// Messages under way between an agent and a server, in order.
@@ -158,8 +158,8 @@ impl Env {
 
     /// Sends a message. Between agents and servers it goes on a stream, in order; what comes twice comes
     /// at any time the second time.
-    pub fn send(&mut self, from: Place, to: Place, message: Message) {
-        let on_stream = matches!(from, Place::Host(_)) || matches!(to, Place::Host(_));
+    pub fn send(&mut self, from: Endpoint, to: Endpoint, message: Message) {
+        let on_stream = matches!(from, Endpoint::Host(_)) || matches!(to, Endpoint::Host(_));
         if on_stream {
             let delay = self.network.stream(&mut self.dice);
             self.send_on_stream(from, to, message, delay);
@@ -180,7 +180,7 @@ impl Env {
         }
     }
 
-    fn send_on_stream(&mut self, from: Place, to: Place, message: Message, delay: Duration) {
+    fn send_on_stream(&mut self, from: Endpoint, to: Endpoint, message: Message, delay: Duration) {
         let at = self.now.plus(delay);
         let stream = self.streams.entry((from, to)).or_default();
         stream.messages.push_back((at, message));
@@ -191,7 +191,7 @@ impl Env {
 
     /// The next message of a stream, unless the link is cut: then it is sent again later, until both ends
     /// must have given up.
-    pub fn next_on_stream(&mut self, from: Place, to: Place) -> Option<Message> {
+    pub fn next_on_stream(&mut self, from: Endpoint, to: Endpoint) -> Option<Message> {
         let now = self.now;
         let is_open = self.network.is_open(from, to);
         let stream = self.streams.get_mut(&(from, to))?;

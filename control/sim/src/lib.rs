@@ -96,7 +96,7 @@ impl SimConfig {
 
 /// Collections that were not over when their leader was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CutShort {
+pub struct InterruptedCollections {
     /// It led no more.
     pub unseated: u64,
     /// It died, and another may go on.
@@ -138,7 +138,7 @@ pub struct Report {
     /// Slices that went on where another had ended.
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
-    pub cut_short: CutShort,
+    pub cut_short: InterruptedCollections,
     /// Deployments.
     pub rollouts: Rollouts,
     /// One-off tasks that began.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use muster_control_core::fixture;
-use muster_control_core::fsm::{self, Applied, Command};
+use muster_control_core::fsm::{self, ApplyResult, Command};
 use muster_control_core::snapshot::{self, Record};
 use muster_control_core::state::{State, StateHash, check, waits};
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
@@ -57,7 +57,7 @@ impl Machine {
         command: &Command,
         clock: Timestamp,
         bug: Option<Bug>,
-    ) -> Applied {
+    ) -> ApplyResult {
         let mut command = command.clone();
         match bug {
             Some(Bug::ApplyWithClock) => set_time(&mut command, clock),

@@ -9,7 +9,7 @@
 
 use std::process::ExitCode;
 
-use muster_control_sim::{Bug, CutShort, Report, Rollouts, SimConfig, limits, run};
+use muster_control_sim::{Bug, InterruptedCollections, Report, Rollouts, SimConfig, limits, run};
 
 #[derive(Debug)]
 struct Args {
@@ -43,7 +43,7 @@ struct Sum {
     collected: u64,
     forced: u64,
     slices: u64,
-    cut_short: CutShort,
+    cut_short: InterruptedCollections,
     rollouts: Rollouts,
     one_offs: usize,
     placed_at_once: u64,

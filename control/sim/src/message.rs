@@ -16,7 +16,7 @@ use crate::machine::Snapshot;
 
 /// A sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Endpoint {
     /// A server.
     Server(usize),
     /// A machine with an agent.
@@ -67,9 +67,9 @@ pub enum Message {
         request: u64,
     },
     /// Heartbeats that a server gathered.
-    Beats(Vec<GatheredBeat>),
+    Beats(Vec<ForwardedHeartbeat>),
     /// The leader has counted them.
-    BeatsCounted(Vec<GatheredBeat>),
+    BeatsCounted(Vec<ForwardedHeartbeat>),
     /// A message of the agent on its session.
     FromAgent {
         /// The agent's number of the session.
@@ -107,7 +107,7 @@ pub enum Message {
 
 /// A heartbeat on its way to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatheredBeat {
+pub struct ForwardedHeartbeat {
     /// The node.
     pub node_id: NodeId,
     /// The machine it runs on.
@@ -169,7 +169,7 @@ pub enum RaftMessage {
         /// The round answered.
         round: u64,
         /// How far the logs agree.
-        matched: Matched,
+        matched: LogMatch,
     },
     /// The leader sends the state up to an entry that is not in its log any more.
     Install {
@@ -184,7 +184,7 @@ pub enum RaftMessage {
 
 /// How far a follower's log agrees with the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matched {
+pub enum LogMatch {
     /// It is the leader's up to here, and on disk.
     UpTo(u64),
     /// It is the leader's; the disk is not done.
@@ -206,7 +206,7 @@ pub enum Ask {
         /// The key.
         key: WriteKey,
         /// The write.
-        wish: Wish,
+        wish: ClientRequest,
     },
     /// A read that sees everything acknowledged before it.
     ReadLinearizable,
@@ -216,7 +216,7 @@ pub enum Ask {
 
 /// A change that a user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ClientRequest {
     /// Run a job.
     Register(Box<JobSpec>),
     /// Stop a job.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::dice::Dice;
-use crate::message::Place;
+use crate::message::Endpoint;
 
 /// The weather on all links, and which of them are cut.
 #[derive(Debug)]
 pub struct Network {
-    cut: BTreeSet<(Place, Place)>,
+    cut: BTreeSet<(Endpoint, Endpoint)>,
     /// Percent of messages that are lost.
     pub loss: u32,
     /// Percent of messages that arrive twice.
@@ -56,13 +56,13 @@ impl Network {
     }
 
     /// Nothing gets from `from` to `to`.
-    pub fn cut(&mut self, from: Place, to: Place) {
+    pub fn cut(&mut self, from: Endpoint, to: Endpoint) {
         self.cut.insert((from, to));
     }
 
     /// Whether a message from `from` can get to `to`.
     #[must_use]
-    pub fn is_open(&self, from: Place, to: Place) -> bool {
+    pub fn is_open(&self, from: Endpoint, to: Endpoint) -> bool {
         !self.cut.contains(&(from, to))
     }
 

@@ -10,7 +10,7 @@ mod deployments;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Applied, Changed, Command, Response};
+use muster_control_core::fsm::{ApplyResult, ChangedRow, Command, Response};
 use muster_control_core::state::StateHash;
 use muster_domain::id::{JobKey, LogIndex, NodeId, Timestamp, WriteKey};
 use muster_domain::job::JobType;
@@ -26,7 +26,7 @@ pub use deployments::Deployments;
 
 /// A committed entry.
 #[derive(Debug)]
-struct Line {
+struct CommittedEntry {
     entry: Arc<Entry>,
     /// The term in which it was committed: leaders of later ones must have it.
     committed_in: u64,
@@ -37,7 +37,7 @@ struct Line {
 
 /// A job as users left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RequestedJob {
     /// Instances.
     pub count: u32,
     /// It was stopped.
@@ -50,7 +50,7 @@ pub struct Wanted {
 #[derive(Debug)]
 pub struct Oracle {
     servers: usize,
-    ledger: Vec<Line>,
+    ledger: Vec<CommittedEntry>,
     leaders: BTreeMap<u64, usize>,
     /// Committed since the last look; a quorum's disks must hold them.
     pub unverified: Vec<Position>,
@@ -61,7 +61,7 @@ pub struct Oracle {
     writes: BTreeMap<WriteKey, Response>,
     promised: BTreeMap<WriteKey, u64>,
     /// The jobs as users left them.
-    pub jobs: BTreeMap<JobKey, Wanted>,
+    pub jobs: BTreeMap<JobKey, RequestedJob>,
     /// One-off tasks by their job and the entry that made it: how often each began.
     one_offs: BTreeMap<(JobKey, LogIndex), u32>,
     /// The state of each one-off task.
@@ -190,7 +190,7 @@ impl Oracle {
                 )),
                 None if index == self.committed_index() + 1 => {
                     self.unverified.push(entry.at);
-                    self.ledger.push(Line {
+                    self.ledger.push(CommittedEntry {
                         entry: Arc::clone(entry),
                         committed_in: image.term,
                         hash: None,
@@ -208,7 +208,7 @@ impl Oracle {
         &mut self,
         server: usize,
         entry: &Entry,
-        applied: Option<&Applied>,
+        applied: Option<&ApplyResult>,
         machine: &Machine,
     ) -> bool {
         let (index, hash) = (entry.at.index, machine.hash());
@@ -315,13 +315,13 @@ impl Oracle {
         self.one_offs.len()
     }
 
-    fn line(&mut self, index: u64) -> Option<&mut Line> {
+    fn line(&mut self, index: u64) -> Option<&mut CommittedEntry> {
         let at = usize::try_from(index.checked_sub(1)?).ok()?;
         self.ledger.get_mut(at)
     }
 
     /// A command took effect for the first time.
-    fn first_applied(&mut self, command: &Command, applied: &Applied, machine: &Machine) {
+    fn first_applied(&mut self, command: &Command, applied: &ApplyResult, machine: &Machine) {
         if let Some(key) = machine::key_of(command) {
             match self.writes.get(key) {
                 Some(first) if *first == applied.response && applied.changed.is_empty() => return,
@@ -334,7 +334,7 @@ impl Oracle {
                 }
             }
         }
-        self.tasks_go_on(applied, machine);
+        self.check_one_off_states(applied, machine);
         let command = match command {
             Command::Keyed { command, .. } => command.command(),
             other => other,
@@ -351,9 +351,9 @@ impl Oracle {
             }
             (Command::RegisterJob { spec, .. } | Command::PlaceJob { spec, .. }, _) => {
                 let placed = applied.changed.iter();
-                let placed = placed.filter(|changed| matches!(changed, Changed::Alloc(_)));
+                let placed = placed.filter(|changed| matches!(changed, ChangedRow::Alloc(_)));
                 self.placed += placed.count() as u64;
-                let wanted = Wanted {
+                let wanted = RequestedJob {
                     count: spec.groups[0].count,
                     stopped: false,
                     ends: matches!(spec.job_type, JobType::Batch | JobType::SysBatch),
@@ -377,17 +377,19 @@ impl Oracle {
             }
             _ => {}
         }
-        self.deployments_go_on(applied, machine);
+        self.check_deployments(applied, machine);
         self.jobs_agree(machine);
     }
 
     /// One-off tasks go from state to state as they may, also those that go twice in one entry.
-    fn tasks_go_on(&mut self, applied: &Applied, machine: &Machine) {
+    fn check_one_off_states(&mut self, applied: &ApplyResult, machine: &Machine) {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| (row.guid.clone(), Some(row.state)));
         let rows = machine.state.one_offs();
         let changed = applied.changed.iter().filter_map(|changed| match changed {
-            Changed::OneOff(guid) => Some((guid.to_string(), rows.get(guid).map(|row| row.state))),
+            ChangedRow::OneOff(guid) => {
+                Some((guid.to_string(), rows.get(guid).map(|row| row.state)))
+            }
             _ => None,
         });
         let steps: Vec<(String, Option<OneOffState>)> = passed.chain(changed).collect();

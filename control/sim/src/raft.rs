@@ -21,7 +21,7 @@ use crate::env::{Env, Event};
 use crate::limits;
 use crate::log::{Entry, Payload, Position};
 use crate::machine::Snapshot;
-use crate::message::{Message, Place, RaftMessage};
+use crate::message::{Endpoint, Message, RaftMessage};
 
 /// The role of a server in its term.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ enum Role {
     /// Asks whether an election could be won.
     Asking(BTreeSet<usize>),
     Candidate(BTreeSet<usize>),
-    Leader(Leading),
+    Leader(LeaderState),
 }
 
 /// A leader's knowledge of the other servers.
 #[derive(Debug)]
-struct Leading {
+struct LeaderState {
     /// The blank entry that began the term.
     first: u64,
     next: Vec<u64>,
@@ -48,7 +48,7 @@ struct Leading {
 
 /// An action that waits for a write to be synced.
 #[derive(Debug)]
-enum After {
+enum SyncAction {
     Send(usize, RaftMessage),
     OwnVote(u64),
 }
@@ -67,7 +67,7 @@ pub struct Raft {
     commit: u64,
     election_at: Timestamp,
     heard_at: Timestamp,
-    waiting: VecDeque<(u64, After)>,
+    waiting: VecDeque<(u64, SyncAction)>,
     /// A snapshot that came from the leader: the state machine must begin from it.
     pub installed: Option<Arc<Snapshot>>,
 }
@@ -233,8 +233,8 @@ impl Raft {
             && let Some((_, after)) = self.waiting.pop_front()
         {
             match after {
-                After::Send(to, message) => self.send(to, message, env),
-                After::OwnVote(term) => self.count_vote(self.me, term, env),
+                SyncAction::Send(to, message) => self.send(to, message, env),
+                SyncAction::OwnVote(term) => self.count_vote(self.me, term, env),
             }
         }
         self.advance_commit(env);
@@ -280,13 +280,13 @@ impl Raft {
         if self.disk.synced() == self.disk.written() {
             self.send(to, message, env);
         } else {
-            let after = After::Send(to, message);
+            let after = SyncAction::Send(to, message);
             self.waiting.push_back((self.disk.written(), after));
         }
     }
 
     fn send(&self, to: usize, message: RaftMessage, env: &mut Env) {
-        let (from, to) = (Place::Server(self.me), Place::Server(to));
+        let (from, to) = (Endpoint::Server(self.me), Endpoint::Server(to));
         env.send(from, to, Message::Raft(message));
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use muster_control_core::scheduler;
-use muster_control_core::state::waits::{self, Wait};
+use muster_control_core::state::waits::{self, BlockingEvent};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::deployment::{Deployment, DeploymentStatus};
@@ -14,7 +14,7 @@ use muster_domain::node::NodeStatus;
 
 use crate::brief;
 use crate::host::Host;
-use crate::oracle::Wanted;
+use crate::oracle::RequestedJob;
 use crate::world::World;
 
 /// Everything that is not at rest where it should be.
@@ -68,7 +68,7 @@ fn deployment_of<'a>(state: &'a State, job: &Job) -> Option<&'a Deployment> {
 
 /// A service has all its instances, or waits for room that there is not. While its deployment waits for somebody it has
 /// canaries beside them, and what is missing stays so; it does as well where the deployment has failed.
-fn job_is_served(state: &State, key: &JobKey, wanted: Wanted, unrest: &mut Vec<String>) {
+fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut Vec<String>) {
     let live = state.allocs().live_of_job(key);
     let Some(job) = state.jobs().get(key) else {
         if live > 0 {
@@ -142,7 +142,7 @@ fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
     for row in state.deployments().active() {
         let name = format!("deployment {} of {}", row.id, row.job);
         match waits::of_deployment(state, row) {
-            Ok(waits) if waits.iter().all(Wait::is_open_ended) => {}
+            Ok(waits) if waits.iter().all(BlockingEvent::is_open_ended) => {}
             Ok(waits) => unrest.push(format!("{name} waits: {waits:?}: {row:?}")),
             Err(why) => unrest.push(format!("{name} is stuck: {why}: {row:?}")),
         }

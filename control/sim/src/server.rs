@@ -11,31 +11,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_control_core::broker::Delivery;
-use muster_control_core::fsm::{Applied, Command, Effect};
+use muster_control_core::fsm::{ApplyResult, Command, Effect};
 use muster_control_core::scheduler::ScheduleOutcome;
 use muster_domain::id::Timestamp;
 
 use crate::brief;
 use crate::bug::Bug;
 use crate::disk::Disk;
-use crate::duties::{Duties, Purpose};
+use crate::duties::{Duties, ProposalReason};
 use crate::env::{Env, Event};
 use crate::limits;
 use crate::log::{Entry, Payload, Position};
 use crate::machine::Machine;
-use crate::message::{GatheredBeat, Message, Place};
+use crate::message::{Endpoint, ForwardedHeartbeat, Message};
 use crate::raft::Raft;
 
-use collect::Passed;
+use collect::ForwardedRequest;
 pub use collect::Waiter;
-pub use request::{Asker, SessionWrite};
 use request::{Read, Request};
+pub use request::{SessionWrite, WriteOrigin};
 use session::Session;
 
 /// The party that waits for an entry of this leader.
 #[derive(Debug)]
 enum Origin {
-    Duty((u64, u64), Purpose),
+    Duty((u64, u64), ProposalReason),
     Request(u64),
     Server { server: usize, request: u64 },
 }
@@ -62,13 +62,13 @@ pub struct Server {
     proposals: BTreeMap<u64, (u64, Origin)>,
     requests: BTreeMap<u64, Request>,
     reads: BTreeMap<u64, Read>,
-    passed: BTreeMap<u64, Passed>,
+    passed: BTreeMap<u64, ForwardedRequest>,
     next_number: u64,
     sessions: BTreeMap<usize, Session>,
     /// The newest session that was opened from each machine, whichever life of this server it was: a late copy of what
     /// opened it opens no other, as no connection comes back.
     opened: BTreeMap<usize, u64>,
-    gathered: BTreeMap<usize, GatheredBeat>,
+    gathered: BTreeMap<usize, ForwardedHeartbeat>,
     gather_at: Timestamp,
 }
 
@@ -138,35 +138,35 @@ impl Server {
     }
 
     /// A message has arrived.
-    pub fn handle_message(&mut self, from: Place, message: Message, env: &mut Env) {
+    pub fn handle_message(&mut self, from: Endpoint, message: Message, env: &mut Env) {
         match (from, message) {
-            (Place::Server(from), Message::Raft(message)) => {
+            (Endpoint::Server(from), Message::Raft(message)) => {
                 self.raft.handle_message(from, message, env);
             }
-            (Place::Server(from), Message::Forward { request, command }) => {
+            (Endpoint::Server(from), Message::Forward { request, command }) => {
                 self.handle_forward(from, request, *command, env);
             }
             (_, Message::Forwarded { request, result }) => {
                 self.handle_forwarded(request, result, env);
             }
-            (Place::Server(from), Message::ReadIndex { read }) => {
+            (Endpoint::Server(from), Message::ReadIndex { read }) => {
                 self.handle_read_index(from, read, env);
             }
             (_, Message::ReadIndexIs { read, index }) => {
                 self.handle_read_index_is(read, index, env);
             }
-            (Place::Server(from), Message::Collect { request }) => {
+            (Endpoint::Server(from), Message::Collect { request }) => {
                 self.handle_collect(from, request, env);
             }
             (_, Message::CollectDone { request }) => self.handle_collected(request, env),
-            (Place::Server(from), Message::Beats(beats)) => {
+            (Endpoint::Server(from), Message::Beats(beats)) => {
                 self.count_beats(from, beats, env);
             }
-            (_, Message::BeatsCounted(beats)) => self.acknowledge_beats(&beats, env),
-            (Place::Host(host), Message::FromAgent { session, message }) => {
+            (_, Message::BeatsCounted(beats)) => self.acknowledge_heartbeats(&beats, env),
+            (Endpoint::Host(host), Message::FromAgent { session, message }) => {
                 self.handle_agent(host, session, *message, env);
             }
-            (Place::Client(client), Message::Ask { request, ask }) => {
+            (Endpoint::Client(client), Message::Ask { request, ask }) => {
                 self.handle_ask(client, request, ask, env);
             }
             (from, message) => {
@@ -203,14 +203,14 @@ impl Server {
             let reign = duties.reign;
             for command in duties.handle_timeout(&self.machine.state, at, env) {
                 if let Command::SetNodeStatus { node_id, .. } = &command {
-                    let purpose = Purpose::Down(*node_id);
+                    let purpose = ProposalReason::Down(*node_id);
                     self.propose_duty(reign, command, purpose, env);
                 }
             }
         }
         if self.gather_at <= env.now {
             self.gather_at = env.now.plus(limits::BEATS_INTERVAL);
-            self.send_beats(env);
+            self.forward_heartbeats(env);
         }
     }
 
@@ -225,7 +225,7 @@ impl Server {
         let requests = self.requests.values().map(Request::poll_timeout);
         let reads = self.reads.values().map(Read::poll_timeout);
         let sessions = self.sessions.values().map(Session::poll_timeout);
-        let passed = self.passed.values().map(Passed::poll_timeout);
+        let passed = self.passed.values().map(ForwardedRequest::poll_timeout);
         requests
             .chain(reads)
             .chain(passed)
@@ -334,7 +334,7 @@ impl Server {
         self.answer(entry, &applied, env);
     }
 
-    fn handle_effects(&mut self, term: u64, applied: &Applied, env: &mut Env) {
+    fn handle_effects(&mut self, term: u64, applied: &ApplyResult, env: &mut Env) {
         for effect in &applied.effects {
             if let Effect::NodeChanged(node_id) | Effect::NodeForgot(node_id) = effect {
                 let of_node = |session: &&mut Session| session.node_id() == *node_id;
@@ -361,7 +361,7 @@ impl Server {
     }
 
     /// Sends the outcome of the entry to the party that waits for it.
-    fn answer(&mut self, entry: &Entry, applied: &Applied, env: &mut Env) {
+    fn answer(&mut self, entry: &Entry, applied: &ApplyResult, env: &mut Env) {
         let Some((term, origin)) = self.proposals.remove(&entry.at.index) else {
             return;
         };
@@ -370,7 +370,7 @@ impl Server {
         match origin {
             Origin::Request(request) => self.handle_forwarded(request, result, env),
             Origin::Server { server, request } => {
-                let (me, to) = (Place::Server(self.at), Place::Server(server));
+                let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(server));
                 env.send(me, to, Message::Forwarded { request, result });
             }
             Origin::Duty(reign, purpose) => {
@@ -449,10 +449,10 @@ impl Server {
         &mut self,
         reign: (u64, u64),
         command: Command,
-        purpose: Purpose,
+        purpose: ProposalReason,
         env: &mut Env,
     ) -> bool {
-        let collects = matches!(purpose, Purpose::Garbage(_));
+        let collects = matches!(purpose, ProposalReason::Garbage(_));
         match self.raft.propose(command, env) {
             Some(at) => {
                 if collects && env.trouble(limits::CRASH_IN_COLLECTION_PERCENT) {

@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::env::{Env, Event};
 use crate::host::{Host, HostEvent};
 use crate::limits;
-use crate::message::{Message, Place};
+use crate::message::{Endpoint, Message};
 use crate::rest;
 use crate::server::Server;
 use crate::{Report, SimConfig};
@@ -33,7 +33,7 @@ pub(crate) struct World {
 
 /// The part of the world that acts next.
 #[derive(Debug)]
-enum Next {
+enum NextActor {
     Event,
     Server(usize),
     Host(usize),
@@ -150,17 +150,17 @@ impl World {
             }
             self.env.now = self.env.now.max(at);
             match next {
-                Next::Event => {
+                NextActor::Event => {
                     if let Some(event) = self.env.pop() {
                         self.handle(event);
                     }
                 }
-                Next::Server(at) => {
+                NextActor::Server(at) => {
                     self.env.trace.note(self.env.now, at as u64);
                     self.servers[at].handle_timeout(&mut self.env);
                     self.pump_server(at);
                 }
-                Next::Host(at) => {
+                NextActor::Host(at) => {
                     self.env.trace.note(self.env.now, 100 + at as u64);
                     self.hosts[at].handle_timeout(&mut self.env);
                     self.host_at[at] = self.hosts[at].poll_timeout();
@@ -171,22 +171,22 @@ impl World {
         self.env.now = self.env.now.max(end);
     }
 
-    fn next(&self) -> (Timestamp, Next) {
+    fn next(&self) -> (Timestamp, NextActor) {
         let mut first = (
             self.env.next_at().unwrap_or(Timestamp(u64::MAX)),
-            Next::Event,
+            NextActor::Event,
         );
         for (at, server) in self.servers.iter().enumerate() {
             let due = self.server_at[at].max(server.paused_until);
             if server.up && due < first.0 {
-                first = (due, Next::Server(at));
+                first = (due, NextActor::Server(at));
             }
         }
         for (at, due) in self.host_at.iter().enumerate() {
             if let Some(due) = *due
                 && due < first.0
             {
-                first = (due, Next::Host(at));
+                first = (due, NextActor::Host(at));
             }
         }
         first
@@ -242,8 +242,8 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, from: Place, to: Place, message: Box<Message>) {
-        if let Place::Server(at) = to
+    fn deliver(&mut self, from: Endpoint, to: Endpoint, message: Box<Message>) {
+        if let Endpoint::Server(at) = to
             && self.servers[at].up
             && self.servers[at].paused_until > self.env.now
         {
@@ -254,18 +254,18 @@ impl World {
         }
         let message = *message;
         match to {
-            Place::Server(at) if self.servers[at].up => {
+            Endpoint::Server(at) if self.servers[at].up => {
                 self.env.trace.note(self.env.now, 400 + at as u64);
                 self.servers[at].handle_message(from, message, &mut self.env);
                 self.pump_server(at);
             }
-            Place::Server(_) => self.refuse(from, to, &message),
-            Place::Host(at) => {
+            Endpoint::Server(_) => self.refuse(from, to, &message),
+            Endpoint::Host(at) => {
                 self.env.trace.note(self.env.now, 500 + at as u64);
                 self.hosts[at].handle_message(from, message, &mut self.env);
                 self.host_at[at] = self.hosts[at].poll_timeout();
             }
-            Place::Client(at) => {
+            Endpoint::Client(at) => {
                 if let Message::Answer { request, answer } = message {
                     self.clients[at].handle_answer(request, answer, &mut self.env);
                 }
@@ -274,8 +274,8 @@ impl World {
     }
 
     /// A server that is down: its machine may say so.
-    fn refuse(&mut self, from: Place, to: Place, message: &Message) {
-        if let (Place::Host(_), Message::FromAgent { session, .. }) = (from, message)
+    fn refuse(&mut self, from: Endpoint, to: Endpoint, message: &Message) {
+        if let (Endpoint::Host(_), Message::FromAgent { session, .. }) = (from, message)
             && self.env.dice.chance(50)
         {
             let session = *session;

@@ -31,7 +31,7 @@ pub(super) struct Service {
 
 /// A node's newest heartbeat that no leader has counted yet.
 #[derive(Debug)]
-pub(super) struct Uncounted {
+pub(super) struct PendingHeartbeat {
     pub(super) node_id: NodeId,
     pub(super) number: u64,
     pub(super) outbox: mpsc::Sender<ToAgent>,
@@ -78,7 +78,7 @@ pub(super) async fn gather(
         let unserved = answer
             .err()
             .filter(|_| !alone && counted_at.elapsed() > patience);
-        note(control, service, unserved);
+        publish_service(control, service, unserved);
     }
 }
 
@@ -116,9 +116,9 @@ async fn send(control: &Control, nodes: Vec<NodeId>, left: Vec<NodeId>) -> Resul
     }
 }
 
-fn answer_all(nodes: &Nodes, beats: &[Uncounted], lease: &Lease) {
+fn answer_all(nodes: &Nodes, beats: &[PendingHeartbeat], lease: &Lease) {
     let uncounted: HashSet<&NodeId> = lease.uncounted.iter().collect();
-    let counted = |beat: &&Uncounted| !uncounted.contains(&beat.node_id);
+    let counted = |beat: &&PendingHeartbeat| !uncounted.contains(&beat.node_id);
     for beat in beats.iter().filter(counted) {
         let ack = ToAgent::HeartbeatAck {
             number: beat.number,
@@ -131,7 +131,7 @@ fn answer_all(nodes: &Nodes, beats: &[Uncounted], lease: &Lease) {
     }
 }
 
-fn note(control: &Control, service: &watch::Sender<Service>, unserved: Option<String>) {
+fn publish_service(control: &Control, service: &watch::Sender<Service>, unserved: Option<String>) {
     let mut servers: Vec<SocketAddr> = control
         .peers()
         .servers()

@@ -22,7 +22,7 @@ const JOB_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
 /// The rows that one session has told its node.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct SentDesired {
     node_id: NodeId,
     /// Allocations it was told of by key, so in the order in which they were made, as the state has them.
     known: Vec<(u64, LogIndex)>,
@@ -30,7 +30,7 @@ pub(super) struct Told {
     before: Option<LogIndex>,
 }
 
-impl Told {
+impl SentDesired {
     /// Starts for a node that knows everything up to `known`.
     pub(super) fn up_to(node_id: NodeId, known: LogIndex) -> Self {
         Self {

@@ -5,11 +5,11 @@
 
 use std::convert::Infallible;
 
-use muster_control_core::migrate::{self, NoDataError, Verdict};
+use muster_control_core::migrate::{self, DiskSource, NoDataError};
 use muster_domain::id::{AllocId, NodeId};
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::rpc::{
-    AgentReply, AgentRequest, DiskRequest, DiskTaken, FailureKind, NodeReply, NodeRequest,
+    AgentReply, AgentRequest, DiskAck, DiskRequest, FailureKind, NodeReply, NodeRequest,
 };
 use quinn::Connection;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -35,7 +35,7 @@ pub(super) async fn serve(
             // The session of the node sees the lost connection as well, and ends.
             return std::future::pending().await;
         };
-        let question = Question {
+        let question = DiskStream {
             control: control.clone(),
             node_id,
             sender: FrameSender::new(send),
@@ -50,14 +50,14 @@ pub(super) async fn serve(
 }
 
 /// A stream of an agent.
-struct Question {
+struct DiskStream {
     control: Control,
     node_id: NodeId,
     sender: FrameSender,
     receiver: FrameReceiver,
 }
 
-impl Question {
+impl DiskStream {
     async fn answer(mut self) -> Result<(), SendFrameError> {
         let request = self.receiver.recv::<AgentRequest>();
         let asked = tokio::time::timeout(limits::REGISTER_WAIT, request).await;
@@ -88,13 +88,13 @@ impl Question {
         loop {
             let verdict = migrate::judge(&self.control.state(), self.node_id, alloc_id, previous);
             match verdict {
-                Verdict::At { node_id, tasks } => return Ok(Ok((node_id, tasks))),
-                Verdict::NotEnded => {}
-                Verdict::Unknown(error) => {
+                DiskSource::At { node_id, tasks } => return Ok(Ok((node_id, tasks))),
+                DiskSource::NotEnded => {}
+                DiskSource::Unknown(error) => {
                     let reason = error.to_string();
                     return Ok(Err(AgentReply::Later { reason }));
                 }
-                Verdict::Nothing(error) => return Ok(Err(gone(&error))),
+                DiskSource::Nothing(error) => return Ok(Err(no_data_reply(&error))),
             }
             self.sender.send(&AgentReply::Idle).await?;
             tokio::time::sleep(limits::DISK_LOOK_INTERVAL).await;
@@ -138,7 +138,7 @@ impl Question {
             ..
         } = self;
         let words = async {
-            while let Ok(Some(taken)) = receiver.recv::<DiskTaken>().await {
+            while let Ok(Some(taken)) = receiver.recv::<DiskAck>().await {
                 if to_node.send(&taken).await.is_err() {
                     break;
                 }
@@ -182,7 +182,7 @@ async fn pass_on(
     }
 }
 
-fn gone(error: &NoDataError) -> AgentReply {
+fn no_data_reply(error: &NoDataError) -> AgentReply {
     AgentReply::Gone {
         reason: error.to_string(),
     }

@@ -17,7 +17,7 @@ use crate::limits;
 
 /// Turns of a server's sessions.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PushLimiter {
     cores: u32,
     /// Turns that may be taken at once.
     turns: Semaphore,
@@ -28,7 +28,7 @@ pub(super) struct Pace {
     news: AtomicU64,
 }
 
-impl Pace {
+impl PushLimiter {
     /// For a machine with `cores`.
     pub(super) fn of(cores: usize) -> Self {
         let cores = u32::try_from(cores).unwrap_or(u32::MAX);
@@ -107,13 +107,13 @@ mod tests {
     use super::*;
 
     /// How many get their turn without waiting.
-    fn at_once(pace: &Pace) -> usize {
+    fn at_once(pace: &PushLimiter) -> usize {
         std::iter::from_fn(|| pace.turn().now_or_never()).count()
     }
 
     #[test]
     fn a_burst_goes_at_once_and_what_nobody_took_is_not_kept_beyond_it() {
-        let pace = Pace::of(4);
+        let pace = PushLimiter::of(4);
         let burst = pace.burst();
         assert_eq!(at_once(&pace), burst);
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn while_there_is_news_turns_are_fewer() {
-        let pace = Pace::of(2);
+        let pace = PushLimiter::of(2);
         at_once(&pace);
         let tick = limits::DESIRED_TICK;
         let later = pace.begun + Duration::from_secs(1);
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_gets_a_turn_in_order() {
-        let pace = Pace::of(1);
+        let pace = PushLimiter::of(1);
         at_once(&pace);
         let stop = CancellationToken::new();
         let begun = Instant::now();

@@ -28,17 +28,17 @@ use crate::limits;
 
 /// The reports that one session has to write.
 #[derive(Debug)]
-struct Pending {
+struct SessionQueue {
     /// The newest message of the agent.
     sequence: u64,
-    reports: BTreeMap<AllocId, Waiting>,
-    collected: Option<Collected>,
+    reports: BTreeMap<AllocId, PendingReport>,
+    collected: Option<PendingCollection>,
     outbox: mpsc::Sender<ToAgent>,
 }
 
 /// Results of a node's collections that are not written yet.
 #[derive(Debug)]
-struct Collected {
+struct PendingCollection {
     report: NodeCollected,
     /// The first message it was in.
     sequence: u64,
@@ -48,7 +48,7 @@ struct Collected {
 
 /// A report that is not written yet.
 #[derive(Debug)]
-struct Waiting {
+struct PendingReport {
     report: AllocReport,
     /// The message it was in.
     sequence: u64,
@@ -56,7 +56,7 @@ struct Waiting {
     at: Option<Instant>,
 }
 
-impl Waiting {
+impl PendingReport {
     fn is_due(&self, now: Instant) -> bool {
         self.at.is_none_or(|at| at <= now)
     }
@@ -64,7 +64,7 @@ impl Waiting {
 
 /// A message's report, and whether it can wait.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct QueuedReport {
     report: AllocReport,
     can_wait: bool,
 }
@@ -72,14 +72,14 @@ pub(super) struct Told {
 /// Reports of all sessions.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    pending: Mutex<BTreeMap<NodeId, Pending>>,
+    pending: Mutex<BTreeMap<NodeId, SessionQueue>>,
     news: Notify,
     taken: Notify,
 }
 
 /// A part of an entry: what one session told.
 #[derive(Clone, Debug)]
-struct Part {
+struct SessionReports {
     node_id: NodeId,
     reports: Vec<AllocReport>,
     collected: Option<NodeCollected>,
@@ -94,7 +94,7 @@ impl Reports {
         &self,
         node_id: NodeId,
         sequence: u64,
-        reports: Vec<Told>,
+        reports: Vec<QueuedReport>,
         outbox: &mpsc::Sender<ToAgent>,
     ) {
         let now = Instant::now();
@@ -113,12 +113,12 @@ impl Reports {
             wakes = is_due || pending.is_empty();
             let entry = of_session(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
-            for Told { report, can_wait } in reports {
+            for QueuedReport { report, can_wait } in reports {
                 let alloc_id = report.alloc_id;
                 let before = entry.reports.get(&alloc_id);
                 // One that comes again and again does not wait for ever, and one that is due stays so.
                 let since = before.map_or(Some(now + limits::PROGRESS_WAIT), |before| before.at);
-                let waiting = Waiting {
+                let waiting = PendingReport {
                     report,
                     sequence,
                     at: since.filter(|_| can_wait),
@@ -145,11 +145,11 @@ impl Reports {
             let entry = of_session(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
             entry.collected = Some(match entry.collected.take() {
-                Some(earlier) => Collected {
+                Some(earlier) => PendingCollection {
                     report: earlier.report.and(report),
                     ..earlier
                 },
-                None => Collected {
+                None => PendingCollection {
                     report,
                     sequence,
                     at: Instant::now() + limits::PROGRESS_WAIT,
@@ -168,7 +168,7 @@ impl Reports {
 
     /// Takes what is due and fits into one entry, beginning with the first node after `after`: a node with much to say
     /// must not keep others waiting.
-    fn take(&self, after: &mut NodeId, now: Instant) -> Vec<Part> {
+    fn take(&self, after: &mut NodeId, now: Instant) -> Vec<SessionReports> {
         let mut pending = self.lock();
         pending.retain(|_, pending| !pending.outbox.is_closed());
         let order: Vec<NodeId> = pending
@@ -188,7 +188,7 @@ impl Reports {
             let due = waiting.reports.iter();
             let due = due.filter(|(_, waiting)| waiting.is_due(now));
             let (mut fitting, mut is_full) = (Vec::new(), false);
-            for (alloc_id, Waiting { report, .. }) in due {
+            for (alloc_id, PendingReport { report, .. }) in due {
                 let more = bytes + report_bytes(report);
                 is_full = count > 0
                     && (count >= limits::REPORTS_PER_ENTRY_MAX
@@ -217,7 +217,7 @@ impl Reports {
                 .chain(waiting.collected.iter().map(|waiting| waiting.sequence))
                 .min()
                 .map_or(Some(waiting.sequence), |first| first.checked_sub(1));
-            parts.push(Part {
+            parts.push(SessionReports {
                 node_id,
                 reports,
                 collected: collected.map(|collected| collected.report),
@@ -245,7 +245,7 @@ impl Reports {
         reports.chain(collected).min()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, Pending>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, SessionQueue>> {
         // Each change is one insertion or removal, so a panic elsewhere leaves the map whole.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,11 +254,11 @@ impl Reports {
 /// Returns the pending reports of a session. Drops those of an earlier session of the node: its agent repeats
 /// in this session whatever was not acknowledged.
 fn of_session<'a>(
-    pending: &'a mut BTreeMap<NodeId, Pending>,
+    pending: &'a mut BTreeMap<NodeId, SessionQueue>,
     node_id: NodeId,
     outbox: &mpsc::Sender<ToAgent>,
-) -> &'a mut Pending {
-    let nothing = || Pending {
+) -> &'a mut SessionQueue {
+    let nothing = || SessionQueue {
         sequence: 0,
         reports: BTreeMap::new(),
         collected: None,
@@ -273,7 +273,7 @@ fn of_session<'a>(
 
 /// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and an
 /// agent that starts reports thousands of those again.
-pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<Told> {
+pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport> {
     let told = reports.into_iter().filter_map(|report| {
         let known = state.allocs().get(&report.alloc_id);
         let is_over = known.is_some_and(|alloc| alloc.client_status().is_terminal());
@@ -282,7 +282,7 @@ pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<Told> {
                 && is_under_way(alloc.client_status())
                 && is_under_way(report.client_status)
         });
-        (!is_over).then_some(Told { report, can_wait })
+        (!is_over).then_some(QueuedReport { report, can_wait })
     });
     told.collect()
 }
@@ -329,7 +329,7 @@ async fn until(at: Option<Instant>) {
 
 /// Proposes `parts` until they are committed, and acknowledges them. A report may be written twice without
 /// harm; a collection that is reported twice is recognised by its beginning.
-async fn commit(control: &Control, mut parts: Vec<Part>) {
+async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
     let Some(mut unknown) = propose(control, &mut parts, reported).await else {
         return;
     };
@@ -341,7 +341,7 @@ async fn commit(control: &Control, mut parts: Vec<Part>) {
 }
 
 /// The command that writes the allocations in `parts`; `None` if there are none.
-fn reported(parts: &[Part], at: Timestamp) -> Option<Command> {
+fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Command> {
     let told = parts.iter().filter(|part| !part.reports.is_empty());
     let reports: Vec<_> = told
         .map(|part| (part.node_id, part.reports.clone()))
@@ -350,7 +350,7 @@ fn reported(parts: &[Part], at: Timestamp) -> Option<Command> {
 }
 
 /// The command that writes the collections in `parts`; `None` if there are none.
-fn collected(parts: &[Part], at: Timestamp) -> Option<Command> {
+fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Command> {
     let told = parts.iter();
     let collections: Vec<_> = told
         .filter_map(|part| Some((part.node_id, part.collected.clone()?)))
@@ -362,8 +362,8 @@ fn collected(parts: &[Part], at: Timestamp) -> Option<Command> {
 /// unknown. `None` if it cannot be, or if nobody is there any more.
 async fn propose(
     control: &Control,
-    parts: &mut Vec<Part>,
-    say: fn(&[Part], Timestamp) -> Option<Command>,
+    parts: &mut Vec<SessionReports>,
+    say: fn(&[SessionReports], Timestamp) -> Option<Command>,
 ) -> Option<Vec<NodeId>> {
     loop {
         parts.retain(|part| !part.outbox.is_closed());
@@ -392,7 +392,7 @@ async fn propose(
 }
 
 /// Tells the agents what is committed. One whose node is `unknown` has to register again, in a new session.
-fn acknowledge(parts: Vec<Part>, unknown: &[NodeId]) {
+fn acknowledge(parts: Vec<SessionReports>, unknown: &[NodeId]) {
     for part in parts {
         let message = if unknown.contains(&part.node_id) {
             ToAgent::Refused {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_TAKEN_BYTES;
-use muster_wire::rpc::{FailureKind, LogTaken, NodeReply, NodeRequest};
+use muster_wire::rpc::{FailureKind, LogAck, NodeReply, NodeRequest};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
@@ -93,7 +93,7 @@ pub(super) async fn ask(
     let (mut sender, receive) = open(node_id, connection, &request).await?;
     // The receiver of a log tells how much it passed on.
     let taken = if matches!(request, NodeRequest::ReadLogs(_)) {
-        Some(Taken { sender, bytes: 0 })
+        Some(UnacknowledgedBytes { sender, bytes: 0 })
     } else {
         sender.finish();
         None
@@ -105,17 +105,17 @@ pub(super) async fn ask(
 
 /// Bytes of a log that were passed on and not yet reported to its node.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct UnacknowledgedBytes {
     sender: FrameSender,
     bytes: u64,
 }
 
-impl Taken {
+impl UnacknowledgedBytes {
     /// Counts `bytes`, and tells the node once it is worth a message.
     async fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         if bytes > 0 && self.bytes >= LOG_TAKEN_BYTES {
-            let taken = LogTaken {
+            let taken = LogAck {
                 bytes: std::mem::take(&mut self.bytes),
             };
             // A node that is gone ends the stream that is read.
@@ -128,7 +128,7 @@ impl Taken {
 pub(super) async fn pass_on(
     mut stream: FrameReceiver,
     replies: mpsc::Sender<NodeReply>,
-    mut taken: Option<Taken>,
+    mut taken: Option<UnacknowledgedBytes>,
 ) {
     loop {
         let received = tokio::select! {

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_wire::rpc::{DiskTaken, ExecInput, ExecSession, FailureKind, NodeReply, NodeRequest};
+use muster_wire::rpc::{DiskAck, ExecInput, ExecSession, FailureKind, NodeReply, NodeRequest};
 use quinn::Connection;
 use tokio::sync::mpsc;
 
@@ -19,8 +19,8 @@ use super::exec::{self, ExecLine};
 use super::request::{self, NodeRequestError};
 use crate::handle::{Control, ProposeError};
 use crate::limits;
+use crate::peers::PeerChannel::Passage;
 use crate::peers::Peers;
-use crate::peers::Way::Passage;
 use crate::peers::message::{PeerReply, PeerRequest};
 
 /// Asks `node_id`.
@@ -31,8 +31,8 @@ pub(super) async fn ask(
     question: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
     match find(nodes, peers, node_id).await? {
-        Way::Direct(connection) => request::ask(node_id, &connection, question).await,
-        Way::Through(server_id) => pass(peers, server_id, node_id, question).await,
+        NodeRoute::Direct(connection) => request::ask(node_id, &connection, question).await,
+        NodeRoute::Through(server_id) => pass(peers, server_id, node_id, question).await,
     }
 }
 
@@ -56,8 +56,8 @@ pub(super) async fn open_stream(
     request: NodeRequest,
 ) -> Result<(FrameSender, FrameReceiver), NodeRequestError> {
     match find(nodes, peers, node_id).await? {
-        Way::Direct(connection) => request::open(node_id, &connection, &request).await,
-        Way::Through(server_id) => {
+        NodeRoute::Direct(connection) => request::open(node_id, &connection, &request).await,
+        NodeRoute::Through(server_id) => {
             let request = PeerRequest::AskNode { node_id, request };
             let opened = peers.open(server_id, Passage, request).await;
             opened.map_err(|source| NodeRequestError::Server { node_id, source })
@@ -66,35 +66,39 @@ pub(super) async fn open_stream(
 }
 
 /// How a node is reached.
-enum Way {
+enum NodeRoute {
     /// It hangs on this server.
     Direct(Connection),
     /// It hangs on that one.
     Through(u64),
 }
 
-async fn find(nodes: &Nodes, peers: &Peers, node_id: NodeId) -> Result<Way, NodeRequestError> {
+async fn find(
+    nodes: &Nodes,
+    peers: &Peers,
+    node_id: NodeId,
+) -> Result<NodeRoute, NodeRequestError> {
     let local = nodes.local(node_id);
     if let Some((connection, heard_ago)) = &local
         && *heard_ago <= limits::NODE_FRESH
     {
-        return Ok(Way::Direct(connection.clone()));
+        return Ok(NodeRoute::Direct(connection.clone()));
     }
     let elsewhere = locate(peers, node_id).await;
     match (local, elsewhere) {
-        (Some((connection, here)), Located::At { heard_ago, .. }) if here <= heard_ago => {
-            Ok(Way::Direct(connection))
+        (Some((connection, here)), NodeLocation::At { heard_ago, .. }) if here <= heard_ago => {
+            Ok(NodeRoute::Direct(connection))
         }
-        (_, Located::At { server_id, .. }) => Ok(Way::Through(server_id)),
-        (Some((connection, _)), Located::Nowhere { .. }) => Ok(Way::Direct(connection)),
-        (None, Located::Nowhere { silent }) => {
+        (_, NodeLocation::At { server_id, .. }) => Ok(NodeRoute::Through(server_id)),
+        (Some((connection, _)), NodeLocation::Nowhere { .. }) => Ok(NodeRoute::Direct(connection)),
+        (None, NodeLocation::Nowhere { silent }) => {
             Err(NodeRequestError::NotConnected { node_id, silent })
         }
     }
 }
 
 /// Where a node hangs.
-enum Located {
+enum NodeLocation {
     /// On another server, which heard of it so long ago.
     At { server_id: u64, heard_ago: Duration },
     /// On none that answered.
@@ -105,7 +109,7 @@ enum Located {
 }
 
 /// Asks all other servers for `node_id`; the one that heard of it last.
-async fn locate(peers: &Peers, node_id: NodeId) -> Located {
+async fn locate(peers: &Peers, node_id: NodeId) -> NodeLocation {
     let mut asked: FuturesUnordered<_> = peers
         .servers()
         .into_iter()
@@ -138,11 +142,11 @@ async fn locate(peers: &Peers, node_id: NodeId) -> Located {
         }
     }
     match best {
-        Some((heard_ago, server_id)) => Located::At {
+        Some((heard_ago, server_id)) => NodeLocation::At {
             server_id,
             heard_ago,
         },
-        None => Located::Nowhere { silent },
+        None => NodeLocation::Nowhere { silent },
     }
 }
 
@@ -215,7 +219,7 @@ pub(crate) async fn answer_for_server(
     if is_exec || is_disk {
         match request::open(node_id, &connection, &request).await {
             Ok(node) if is_exec => exec::join::<ExecInput>((sender, receiver), node).await,
-            Ok(node) => exec::join::<DiskTaken>((sender, receiver), node).await,
+            Ok(node) => exec::join::<DiskAck>((sender, receiver), node).await,
             Err(error) => refuse(sender, &error).await,
         }
         return;

@@ -21,10 +21,10 @@ use quinn::{Connection, ConnectionError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
-use super::Entered;
+use super::SessionEntry;
 use super::beats::Service;
-use super::desired::Told;
-use super::wake::{Wake, Woken};
+use super::desired::SentDesired;
+use super::wake::{Wake, WakeReason};
 use super::{disk, reports};
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
@@ -321,7 +321,7 @@ async fn send_all(sender: &mut FrameSender, mut outgoing: mpsc::Receiver<ToAgent
 /// A registered agent.
 struct Session<'a> {
     node_id: NodeId,
-    entered: &'a Entered,
+    entered: &'a SessionEntry,
     control: &'a Control,
     outbox: mpsc::Sender<ToAgent>,
     /// The registration that the node is to have.
@@ -453,7 +453,7 @@ impl Session<'_> {
         if let Err(error) = self.catch_up_with(known).await {
             return error;
         }
-        let mut told = Told::up_to(self.node_id, known);
+        let mut told = SentDesired::up_to(self.node_id, known);
         let mut policy_told = LogIndex(0);
         let pace = self.control.nodes().pace();
         loop {
@@ -461,7 +461,7 @@ impl Session<'_> {
                 if let Err(error) = self.catch_up_with(LogIndex(0)).await {
                     return error;
                 }
-                told = Told::up_to(self.node_id, LogIndex(0));
+                told = SentDesired::up_to(self.node_id, LogIndex(0));
             }
             pace.turn().await;
             // Whatever woke this meanwhile is in the state that is read next.
@@ -480,7 +480,7 @@ impl Session<'_> {
 
     /// Messages about the newest state that the node does not know yet. The policy comes first, because
     /// allocations run by it.
-    fn news(&self, policy_told: &mut LogIndex, told: &mut Told) -> Vec<ToAgent> {
+    fn news(&self, policy_told: &mut LogIndex, told: &mut SentDesired) -> Vec<ToAgent> {
         let state = self.control.state();
         let policy = cluster_policy(&state, policy_told).into_iter();
         policy.chain(told.catch_up(&state)).collect()
@@ -492,8 +492,8 @@ impl Session<'_> {
         let mut latest = Instant::now() + limits::SESSION_RESCAN;
         loop {
             match wake.woken(&mut latest).await {
-                Woken::Look => return Ok(()),
-                Woken::Collect => self.say(ToAgent::CollectGarbage).await?,
+                WakeReason::Look => return Ok(()),
+                WakeReason::Collect => self.say(ToAgent::CollectGarbage).await?,
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct Wake {
 
 /// The reason a session was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     /// The session looks for what the node is to be told.
     Look,
     /// The node is to destroy what is over.
@@ -43,15 +43,15 @@ impl Wake {
     ///
     /// A look costs as much as the node has allocations. So forgotten allocations bring it forward only a
     /// little, and slices of a collection are told together.
-    pub(super) async fn woken(&self, latest: &mut Instant) -> Woken {
+    pub(super) async fn woken(&self, latest: &mut Instant) -> WakeReason {
         loop {
             tokio::select! {
-                () = self.desired.notified() => return Woken::Look,
+                () = self.desired.notified() => return WakeReason::Look,
                 () = self.forgotten.notified() => {
                     *latest = (*latest).min(Instant::now() + limits::FORGOTTEN_WAIT);
                 }
-                () = self.garbage.notified() => return Woken::Collect,
-                () = tokio::time::sleep_until(*latest) => return Woken::Look,
+                () = self.garbage.notified() => return WakeReason::Collect,
+                () = tokio::time::sleep_until(*latest) => return WakeReason::Look,
             }
         }
     }
@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    async fn first(wake: &Wake) -> (Woken, Duration) {
+    async fn first(wake: &Wake) -> (WakeReason, Duration) {
         let begun = Instant::now();
         let woken = wake.woken(&mut (begun + limits::SESSION_RESCAN)).await;
         (woken, begun.elapsed())
@@ -76,8 +76,14 @@ mod tests {
             wake.forgotten.notify_one();
         }
 
-        assert_eq!(first(&wake).await, (Woken::Look, limits::FORGOTTEN_WAIT));
-        assert_eq!(first(&wake).await, (Woken::Look, limits::SESSION_RESCAN));
+        assert_eq!(
+            first(&wake).await,
+            (WakeReason::Look, limits::FORGOTTEN_WAIT)
+        );
+        assert_eq!(
+            first(&wake).await,
+            (WakeReason::Look, limits::SESSION_RESCAN)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -86,7 +92,7 @@ mod tests {
         wake.forgotten.notify_one();
         wake.desired.notify_one();
 
-        assert_eq!(first(&wake).await, (Woken::Look, Duration::ZERO));
+        assert_eq!(first(&wake).await, (WakeReason::Look, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]
@@ -95,6 +101,6 @@ mod tests {
         wake.forgotten.notify_one();
         wake.garbage.notify_one();
 
-        assert_eq!(first(&wake).await, (Woken::Collect, Duration::ZERO));
+        assert_eq!(first(&wake).await, (WakeReason::Collect, Duration::ZERO));
     }
 }

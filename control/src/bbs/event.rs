@@ -53,13 +53,13 @@ async fn follow(context: Context, _: Request) -> Response {
 
 /// The tasks that a reader was told of, as it was told them.
 #[derive(Debug, Default)]
-struct Told {
+struct ReaderState {
     rows: HashMap<String, Arc<OneOff>>,
     /// The number of the next event.
     next_id: u64,
 }
 
-impl Told {
+impl ReaderState {
     /// The events of one entry, as they are sent; empty if it has none for the reader.
     fn events(&mut self, batch: &Batch) -> String {
         let mut text = String::new();
@@ -75,7 +75,7 @@ impl Told {
                 }
                 TaskChange::Gone(guid) => {
                     if self.is_news(guid, batch.index()) || told.contains(guid) {
-                        self.gone(guid, &mut text);
+                        self.append_removed(guid, &mut text);
                     }
                 }
             }
@@ -102,7 +102,7 @@ impl Told {
         }
     }
 
-    fn gone(&mut self, guid: &str, text: &mut String) {
+    fn append_removed(&mut self, guid: &str, text: &mut String) {
         if let Some(row) = self.rows.remove(guid) {
             let task = Some(convert::task(&row));
             self.write("task_removed", &TaskRemovedEvent { task }, text);
@@ -134,7 +134,7 @@ struct Reader {
     control: Control,
     applied: watch::Receiver<LogIndex>,
     shutdown: CancellationToken,
-    told: Told,
+    told: ReaderState,
     /// The first index it has not seen.
     next: LogIndex,
     /// Taken from the ring and not sent yet.
@@ -162,7 +162,7 @@ impl Reader {
             control,
             applied,
             shutdown,
-            told: Told { rows, next_id: 0 },
+            told: ReaderState { rows, next_id: 0 },
             next: LogIndex(index.0 + 1),
             ready: Vec::new().into_iter(),
             silent_since: Instant::now(),
@@ -287,7 +287,7 @@ mod tests {
 
     /// The names of the events that a reader is told who begins with `rows`, of all batches.
     fn told(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
-        let mut told = Told { rows, next_id: 0 };
+        let mut told = ReaderState { rows, next_id: 0 };
         let text: String = life().iter().map(|(batch, _)| told.events(batch)).collect();
         let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
         names.map(ToOwned::to_owned).collect()
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_task_that_goes_on_twice_in_an_entry_is_told_twice() {
         let (rows, batch) = resolved_at_once();
-        let mut told = Told { rows, next_id: 0 };
+        let mut told = ReaderState { rows, next_id: 0 };
 
         let text = told.events(&batch);
 
@@ -352,7 +352,7 @@ mod tests {
     /// A process that starts changes the row and no state of Diego's.
     #[test]
     fn change_within_a_state_is_no_event() {
-        let mut told = Told::default();
+        let mut told = ReaderState::default();
         let mut row = OneOff::new(
             "a".to_owned(),
             "apps".to_owned(),
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn events_are_numbered_and_stand_apart() {
-        let mut told = Told::default();
+        let mut told = ReaderState::default();
         let batches = life();
 
         let first = told.events(&batches[0].0);

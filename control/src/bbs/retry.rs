@@ -10,14 +10,14 @@ use crate::limits;
 
 /// A write that was answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Known<T> {
+pub(super) struct WriteOutcome<T> {
     pub(super) outcome: T,
     /// An earlier attempt may have been carried out.
     pub(super) repeated: bool,
 }
 
 /// Repeats `write` until its outcome is known or a client's time is over.
-pub(super) async fn until_known<T, F>(write: impl Fn() -> F) -> Result<Known<T>, Error>
+pub(super) async fn until_known<T, F>(write: impl Fn() -> F) -> Result<WriteOutcome<T>, Error>
 where
     F: Future<Output = Result<T, ProposeError>>,
 {
@@ -25,7 +25,7 @@ where
     let mut repeated = false;
     loop {
         match timeout_at(deadline, write()).await {
-            Ok(Ok(outcome)) => return Ok(Known { outcome, repeated }),
+            Ok(Ok(outcome)) => return Ok(WriteOutcome { outcome, repeated }),
             Ok(Err(error)) if !is_passing(&error) => return Err(error.into()),
             Ok(Err(error)) if Instant::now() >= deadline => return Err(error.into()),
             Ok(Err(error)) => tracing::debug!(%error, "a write of Diego's client is repeated"),
@@ -67,7 +67,7 @@ mod tests {
     }
 
     /// An answer after so many lost ones.
-    async fn after(failures: u32) -> (Result<Known<()>, Error>, u32) {
+    async fn after(failures: u32) -> (Result<WriteOutcome<()>, Error>, u32) {
         let attempts = Cell::new(0);
         let known = until_known(|| {
             attempts.set(attempts.get() + 1);
@@ -79,7 +79,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lost_write_is_repeated() {
-        let known = |repeated| Known {
+        let known = |repeated| WriteOutcome {
             outcome: (),
             repeated,
         };

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use muster_link::certificates::{LOOK_INTERVAL, Stamp, stamp};
+use muster_link::certificates::{FileStamp, LOOK_INTERVAL, stamp};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject as _;
@@ -52,7 +52,7 @@ pub enum BbsTlsError {
 #[derive(Debug)]
 pub(super) struct Files {
     dir: PathBuf,
-    seen: [Stamp; 3],
+    seen: [FileStamp; 3],
 }
 
 impl Files {
@@ -136,14 +136,14 @@ fn certificates(dir: &Path, name: &str) -> Result<Vec<CertificateDer<'static>>, 
 }
 
 /// Stamps of the files; they change when a file does.
-fn stamps(dir: &Path) -> [Stamp; 3] {
+fn stamps(dir: &Path) -> [FileStamp; 3] {
     [AUTHORITY, CHAIN, KEY].map(|name| stamp(&dir.join(name)))
 }
 
 #[cfg(test)]
 mod tests {
     use axum::Router;
-    use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+    use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
     use tempfile::TempDir;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::{TcpListener, TcpStream};
@@ -158,7 +158,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::generate("diego").unwrap();
         authority.save(dir.path()).unwrap();
-        let server = Subject::Server {
+        let server = CertificateSubject::Server {
             name: "bbs",
             hosts: &[],
         };
@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// Where a door stands that one connection can come through at a time.
-    async fn narrow_door() -> (std::net::SocketAddr, CancellationToken) {
+    async fn single_connection_listener() -> (std::net::SocketAddr, CancellationToken) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = load(certificates().path()).unwrap();
@@ -265,7 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::generate("diego").unwrap();
         authority.save(dir.path()).unwrap();
-        let server = Subject::Server {
+        let server = CertificateSubject::Server {
             name: "bbs",
             hosts: &[],
         };
@@ -300,7 +300,7 @@ mod tests {
     /// Time is moved: the ten seconds pass as soon as everybody waits.
     #[tokio::test(start_paused = true)]
     async fn a_handshake_that_does_not_begin_ends_its_connection() {
-        let (address, _shutdown) = narrow_door().await;
+        let (address, _shutdown) = single_connection_listener().await;
 
         let silent = TcpStream::connect(address).await.unwrap();
 
@@ -309,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_too_many_is_cut_and_a_handshake_holds_no_shutdown_up() {
-        let (address, shutdown) = narrow_door().await;
+        let (address, shutdown) = single_connection_listener().await;
         let first = TcpStream::connect(address).await.unwrap();
 
         let second = TcpStream::connect(address).await.unwrap();

@@ -15,7 +15,7 @@ use crate::peers::Peers;
 /// Resolves as the machine does, and leaves addresses out. What is called is what was looked at: the name is not
 /// resolved a second time.
 #[derive(Debug)]
-pub(super) struct Guarded {
+pub(super) struct FilteredResolver {
     /// Private ones may be called, unless a list says otherwise.
     private: bool,
     allow: Vec<IpNet>,
@@ -61,7 +61,7 @@ fn is_of_this_machine(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-impl Resolver for Guarded {
+impl Resolver for FilteredResolver {
     fn resolve(
         &self,
         uri: &Uri,
@@ -83,7 +83,7 @@ impl Resolver for Guarded {
     }
 }
 
-impl Guarded {
+impl FilteredResolver {
     pub(super) fn new(config: &TasksConfig, servers: ServerAddresses) -> Self {
         Self {
             servers,
@@ -139,7 +139,7 @@ fn is_private(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn guarded(private: bool, allow: &[&str], deny: &[&str]) -> Guarded {
+    fn guarded(private: bool, allow: &[&str], deny: &[&str]) -> FilteredResolver {
         let nets = |list: &[&str]| list.iter().map(|net| net.parse().unwrap()).collect();
         let config = TasksConfig {
             callback_private: private,
@@ -147,7 +147,7 @@ mod tests {
             callback_deny: nets(deny),
             ..TasksConfig::default()
         };
-        Guarded::new(&config, ServerAddresses::default())
+        FilteredResolver::new(&config, ServerAddresses::default())
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
             callback_allow: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
             ..TasksConfig::default()
         };
-        let guarded = Guarded::new(&config, servers);
+        let guarded = FilteredResolver::new(&config, servers);
         for own in [
             "127.0.0.1",
             "127.9.9.9",

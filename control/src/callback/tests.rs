@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use muster_domain::fixture::definition;
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::End;
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_domain::one_off::WorkEnd;
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
@@ -42,13 +42,13 @@ fn row(url: &str) -> OneOff {
     let definition = Arc::new(definition);
     let (guid, domain) = ("a-task".to_owned(), "apps".to_owned());
     let mut row = OneOff::new(guid, domain, definition, LogIndex(7), Timestamp(9));
-    row.end = Some(End::failure("why", Timestamp(10)));
+    row.end = Some(WorkEnd::failure("why", Timestamp(10)));
     row
 }
 
 /// A caller of a cluster without servers.
-fn open(config: &TasksConfig) -> Result<Caller, OpenCallbacksError> {
-    Caller::open(config, ServerAddresses::default())
+fn open(config: &TasksConfig) -> Result<CallbackClient, OpenCallbacksError> {
+    CallbackClient::open(config, ServerAddresses::default())
 }
 
 fn call(url: &str) -> Delivery {
@@ -281,7 +281,7 @@ fn an_endpoint_that_is_out_of_order_is_called_again() {
 fn certificates(dir: &Path) {
     let authority = Authority::generate("callbacks").unwrap();
     authority.save(dir).unwrap();
-    let subject = Subject::Server {
+    let subject = CertificateSubject::Server {
         name: "endpoint",
         hosts: &[],
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_control_core::fsm::Command;
 use muster_domain::id::WriteKey;
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 
 use super::*;
 use crate::leader;
@@ -20,17 +20,20 @@ fn hash(nodes: u64) -> StateHash {
 
 /// Voters with these states; 0 gives none.
 fn comparison(states: &[u64]) -> Comparison {
-    let testimonies = states.iter().zip(1..).map(|(state, server_id)| Testimony {
-        server: Known {
-            server_id,
-            node: crate::peers::message::ServerNode::default(),
-        },
-        voter: true,
-        hash: match state {
-            0 => Err("away".to_owned()),
-            state => Ok(hash(*state)),
-        },
-    });
+    let testimonies = states
+        .iter()
+        .zip(1..)
+        .map(|(state, server_id)| StateHashReport {
+            server: PeerInfo {
+                server_id,
+                node: crate::peers::message::ServerNode::default(),
+            },
+            voter: true,
+            hash: match state {
+                0 => Err("away".to_owned()),
+                state => Ok(hash(*state)),
+            },
+        });
     Comparison {
         index: LogIndex(7),
         testimonies: testimonies.collect(),
@@ -111,7 +114,7 @@ async fn three(dir: &Path) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::new();
     for name in ["s1", "s2", "s3"] {
         let tls = dir.join(format!("{name}-tls"));
-        let subject = Subject::Server { name, hosts: &[] };
+        let subject = CertificateSubject::Server { name, hosts: &[] };
         authority.issue(&tls, subject, CERTIFICATE_LIFE).unwrap();
         authority.save_certificate(&tls).unwrap();
         let first = servers

@@ -11,12 +11,12 @@ use muster_control_core::gc::Collector;
 use muster_domain::id::{JobKey, Timestamp};
 use muster_wire::api::operator::GcRound;
 
-use crate::garbage::{Freed, Kept};
+use crate::garbage::{FreedCounts, KeptCounts};
 use crate::limits;
 
 /// The subject of a collection. At most one collection of each subject is under way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum About {
+enum CollectionSubject {
     /// All that falls under a rule.
     Rule(GcRule),
     /// The objects that belonged to a purged job.
@@ -25,14 +25,14 @@ enum About {
 
 /// One slice: what its entry says.
 #[derive(Debug)]
-pub(crate) struct Slice {
-    about: About,
+pub(crate) struct CollectionSlice {
+    about: CollectionSubject,
     before: Timestamp,
     after: Option<GcCursor>,
     at: Timestamp,
 }
 
-impl Slice {
+impl CollectionSlice {
     /// That which `command` asks for.
     pub(crate) fn of(command: &Command) -> Option<Self> {
         if let Command::CollectGarbage {
@@ -45,8 +45,8 @@ impl Slice {
         {
             let purged = after.as_ref().and_then(Collector::purged);
             let (about, is_first) = match purged {
-                Some((key, is_first)) => (About::Purged(key.clone()), is_first),
-                None => (About::Rule(*rule), false),
+                Some((key, is_first)) => (CollectionSubject::Purged(key.clone()), is_first),
+                None => (CollectionSubject::Rule(*rule), false),
             };
             Some(Self {
                 about,
@@ -63,45 +63,45 @@ impl Slice {
 /// A collection by one rule, or of what a purged job left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Collection {
-    about: About,
+    about: CollectionSubject,
     before: Timestamp,
     began_at: Timestamp,
     ended_at: Timestamp,
     is_complete: bool,
-    freed: Freed,
-    kept: Kept,
+    freed: FreedCounts,
+    kept: KeptCounts,
 }
 
 impl Collection {
-    fn begin(slice: &Slice) -> Self {
+    fn begin(slice: &CollectionSlice) -> Self {
         Self {
             about: slice.about.clone(),
             before: slice.before,
             began_at: slice.at,
             ended_at: slice.at,
             is_complete: false,
-            freed: Freed::default(),
-            kept: Kept::default(),
+            freed: FreedCounts::default(),
+            kept: KeptCounts::default(),
         }
     }
 
     /// The name of what it collects.
     pub(super) fn rule(&self) -> &'static str {
         match &self.about {
-            About::Rule(GcRule::Evals) => "evals",
-            About::Rule(GcRule::Jobs) => "jobs",
-            About::Rule(GcRule::Nodes) => "nodes",
-            About::Rule(GcRule::Deployments) => "deployments",
-            About::Rule(GcRule::OneOffs) => "one-offs",
-            About::Purged(_) => "purge",
+            CollectionSubject::Rule(GcRule::Evals) => "evals",
+            CollectionSubject::Rule(GcRule::Jobs) => "jobs",
+            CollectionSubject::Rule(GcRule::Nodes) => "nodes",
+            CollectionSubject::Rule(GcRule::Deployments) => "deployments",
+            CollectionSubject::Rule(GcRule::OneOffs) => "one-offs",
+            CollectionSubject::Purged(_) => "purge",
         }
     }
 
     /// The job that was purged.
     pub(super) fn job(&self) -> Option<&JobKey> {
         match &self.about {
-            About::Rule(_) => None,
-            About::Purged(key) => Some(key),
+            CollectionSubject::Rule(_) => None,
+            CollectionSubject::Purged(key) => Some(key),
         }
     }
 
@@ -129,14 +129,18 @@ impl Collection {
 /// Collections under way, each with where its next slice begins.
 #[derive(Debug, Default)]
 pub(crate) struct Collections {
-    open: BTreeMap<About, (GcCursor, Collection)>,
+    open: BTreeMap<CollectionSubject, (GcCursor, Collection)>,
 }
 
 impl Collections {
     /// A slice was carried out. Says what is over by that and freed something.
-    pub(crate) fn follow(&mut self, slice: Slice, response: &Response) -> Vec<Collection> {
+    pub(crate) fn follow(
+        &mut self,
+        slice: CollectionSlice,
+        response: &Response,
+    ) -> Vec<Collection> {
         let mut over = Vec::new();
-        let (Some(freed), Response::Collected { next, .. }) = (Freed::of(response), response)
+        let (Some(freed), Response::Collected { next, .. }) = (FreedCounts::of(response), response)
         else {
             return over;
         };
@@ -195,9 +199,14 @@ mod tests {
     }
 
     /// A slice proposed `at` that time, and its answer.
-    fn slice(at: u64, after: Option<u64>, next: Option<u64>, evals: u32) -> (Slice, Response) {
-        let slice = Slice {
-            about: About::Rule(GcRule::Evals),
+    fn slice(
+        at: u64,
+        after: Option<u64>,
+        next: Option<u64>,
+        evals: u32,
+    ) -> (CollectionSlice, Response) {
+        let slice = CollectionSlice {
+            about: CollectionSubject::Rule(GcRule::Evals),
             before: Timestamp(1_000),
             after: after.map(cursor),
             at: Timestamp(at),
@@ -219,7 +228,7 @@ mod tests {
     /// The collections that each slice in turn ends.
     fn followed(
         collections: &mut Collections,
-        slices: impl IntoIterator<Item = (Slice, Response)>,
+        slices: impl IntoIterator<Item = (CollectionSlice, Response)>,
     ) -> Vec<Vec<GcRound>> {
         let slices = slices.into_iter();
         let over = slices.map(|(slice, response)| collections.follow(slice, &response));
@@ -290,14 +299,17 @@ mod tests {
         let mut collections = Collections::default();
         for at in 0..2 * limits::COLLECTIONS_FOLLOWED_MAX as u64 {
             let job = JobKey::in_default(format!("job-{at}"));
-            for about in [About::Purged(job), About::Rule(GcRule::Evals)] {
+            for about in [
+                CollectionSubject::Purged(job),
+                CollectionSubject::Rule(GcRule::Evals),
+            ] {
                 let (begun, response) = slice(at, None, Some(at), 1);
-                collections.follow(Slice { about, ..begun }, &response);
+                collections.follow(CollectionSlice { about, ..begun }, &response);
             }
         }
 
         assert_eq!(collections.open.len(), limits::COLLECTIONS_FOLLOWED_MAX);
-        let rule = About::Rule(GcRule::Evals);
+        let rule = CollectionSubject::Rule(GcRule::Evals);
         assert!(collections.open.contains_key(&rule));
     }
 
@@ -306,11 +318,11 @@ mod tests {
     fn what_a_purge_freed_is_told_for_itself() {
         let mut collections = Collections::default();
         let key = JobKey::in_default("web");
-        let jobs = Slice {
-            about: About::Rule(GcRule::Jobs),
+        let jobs = CollectionSlice {
+            about: CollectionSubject::Rule(GcRule::Jobs),
             ..slice(4, None, Some(1), 1).0
         };
-        let begun = Slice::of(&Collector::below(key.clone(), Timestamp(5))).unwrap();
+        let begun = CollectionSlice::of(&Collector::below(key.clone(), Timestamp(5))).unwrap();
         assert!(begun.after.is_none());
 
         collections.follow(jobs, &slice(4, None, Some(1), 1).1);

@@ -13,7 +13,7 @@ use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table};
 use crate::limits;
-use crate::peers::message::{Known, ServerNode};
+use crate::peers::message::{PeerInfo, ServerNode};
 
 /// Nomad's API has a datacenter of the server; ours has none that means anything.
 const DATACENTER: &str = "dc1";
@@ -30,9 +30,9 @@ pub(super) fn routes(table: Table) -> Table {
 }
 
 /// The servers as this one knows them; itself alone while it belongs to no cluster.
-fn known(http: &Http) -> Vec<Known> {
+fn known(http: &Http) -> Vec<PeerInfo> {
     let info = http.control.server_info();
-    let me = Known {
+    let me = PeerInfo {
         server_id: info.server_id,
         node: ServerNode {
             name: info.name.clone(),
@@ -40,11 +40,11 @@ fn known(http: &Http) -> Vec<Known> {
             http_addr: info.http_addr.to_string(),
         },
     };
-    let mut servers: Vec<Known> = http
+    let mut servers: Vec<PeerInfo> = http
         .control
         .known_peers()
         .into_iter()
-        .map(|member| Known {
+        .map(|member| PeerInfo {
             server_id: member.server_id,
             node: member.node,
         })
@@ -60,7 +60,7 @@ fn known(http: &Http) -> Vec<Known> {
     servers
 }
 
-fn member(http: &Http, server: &Known) -> Member {
+fn member(http: &Http, server: &PeerInfo) -> Member {
     let info = http.control.server_info();
     let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let (addr, port) = server

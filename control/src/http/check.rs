@@ -14,7 +14,7 @@ use muster_wire::api::{duration, time};
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
-use crate::comparison::{Comparison, Testimony};
+use crate::comparison::{Comparison, StateHashReport};
 use crate::handle::{Consistency, Control};
 use crate::limits;
 use crate::peers::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
@@ -34,7 +34,7 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
 fn shape(comparison: &Comparison) -> StateCheck {
     let right = comparison.right();
     let differing = comparison.differing();
-    let server = |one: &Testimony| {
+    let server = |one: &StateHashReport| {
         let (hash, error) = match &one.hash {
             Ok(hash) => (Some(hash), String::new()),
             Err(error) => (None, error.clone()),
@@ -80,7 +80,7 @@ pub(super) async fn health(Shared(http): Shared<Http>, query: Query) -> Result<R
         .iter()
         .map(|member| troubles(&http.control, member.server_id));
     let told = futures::future::join_all(asked).await;
-    let health = judge(&http, &members, &told);
+    let health = operator_health(&http, &members, &told);
     let mut response = query.json(&health)?;
     if !health.healthy {
         // Nomad's answer for "not all is well".
@@ -116,7 +116,7 @@ async fn troubles(control: &Control, server_id: u64) -> Troubles {
     }
 }
 
-fn judge(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> OperatorHealth {
+fn operator_health(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> OperatorHealth {
     let info = http.control.server_info();
     let server = |(member, told): (&MemberRecord, &Troubles)| {
         let own = told.0.iter().cloned();

@@ -108,8 +108,12 @@ async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<No
 }
 
 /// The node's one answer to `request`.
-async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeReply, ApiError> {
-    let patience = Patience {
+async fn request_node(
+    http: &Http,
+    node_id: NodeId,
+    request: NodeRequest,
+) -> Result<NodeReply, ApiError> {
+    let patience = AnswerTimeouts {
         silence: limits::NODE_REPLY_WAIT,
         whole: limits::NODE_REPLY_WAIT,
     };
@@ -118,21 +122,21 @@ async fn ask(http: &Http, node_id: NodeId, request: NodeRequest) -> Result<NodeR
 
 /// How long a node may take to answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct AnswerTimeouts {
     /// Longest time without a sign of life.
     pub(super) silence: Duration,
     /// Longest time in all.
     pub(super) whole: Duration,
 }
 
-/// Asks as `ask` does, with another patience.
+/// Asks as `request_node` does, with another patience.
 pub(super) async fn ask_within(
     http: &Http,
     node_id: NodeId,
     request: NodeRequest,
-    patience: Patience,
+    patience: AnswerTimeouts,
 ) -> Result<NodeReply, ApiError> {
-    let Patience { silence, whole } = patience;
+    let AnswerTimeouts { silence, whole } = patience;
     let mut replies = http.control.nodes().request(node_id, request).await?;
     let told = told(&mut replies, silence);
     match tokio::time::timeout(whole, told).await {
@@ -175,14 +179,14 @@ fn unexpected(reply: &NodeReply) -> ApiError {
 }
 
 async fn sample_node(http: &Http, node_id: NodeId) -> Result<Box<rpc::NodeStats>, ApiError> {
-    match ask(http, node_id, NodeRequest::NodeStats).await? {
+    match request_node(http, node_id, NodeRequest::NodeStats).await? {
         NodeReply::NodeStats(stats) => Ok(stats),
         other => Err(unexpected(&other)),
     }
 }
 
 async fn sample_alloc(http: &Http, alloc: &Allocation) -> Result<Box<rpc::AllocStats>, ApiError> {
-    match ask(
+    match request_node(
         http,
         alloc.node_id,
         NodeRequest::AllocStats { alloc_id: alloc.id },
@@ -249,7 +253,7 @@ async fn alloc_history(
 ) -> Result<Response, ApiError> {
     let alloc = find_alloc(&http, &query, &alloc_id).await?;
     let request = NodeRequest::AllocHistory { alloc_id: alloc.id };
-    match ask(&http, alloc.node_id, request).await? {
+    match request_node(&http, alloc.node_id, request).await? {
         NodeReply::AllocHistory(history) => query.json(&AllocHistory::from(&*history)),
         other => Err(unexpected(&other)),
     }
@@ -267,7 +271,7 @@ async fn alloc_network(
         alloc_id: alloc.id,
         after,
     };
-    match ask(&http, alloc.node_id, request).await? {
+    match request_node(&http, alloc.node_id, request).await? {
         NodeReply::AllocNetwork(network) => query.json(&AllocNetwork::after(&network, after)),
         other => Err(unexpected(&other)),
     }
@@ -286,7 +290,7 @@ async fn signal(
         task: Some(task).filter(|task| !task.is_empty()),
         signal,
     };
-    match ask(&http, alloc.node_id, request).await? {
+    match request_node(&http, alloc.node_id, request).await? {
         NodeReply::Signaled { .. } => query.json(&serde_json::json!({})),
         other => Err(unexpected(&other)),
     }

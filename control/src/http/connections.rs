@@ -43,7 +43,7 @@ impl Activity {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ConnectionEntry {
     address: IpAddr,
     activity: Activity,
     since: Instant,
@@ -55,7 +55,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Table {
     next_id: u64,
-    open: BTreeMap<u64, Entry>,
+    open: BTreeMap<u64, ConnectionEntry>,
     by_address: BTreeMap<IpAddr, usize>,
 }
 
@@ -64,7 +64,7 @@ impl Table {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
 
-    fn remove(&mut self, id: u64) -> Option<Entry> {
+    fn remove(&mut self, id: u64) -> Option<ConnectionEntry> {
         let entry = self.open.remove(&id)?;
         if let Some(count) = self.by_address.get_mut(&entry.address) {
             *count -= 1;
@@ -129,7 +129,7 @@ impl Connections {
         let id = table.next_id;
         table.next_id += 1;
         let close = CancellationToken::new();
-        let entry = Entry {
+        let entry = ConnectionEntry {
             address,
             activity: Activity::Idle,
             since: Instant::now(),

@@ -67,8 +67,8 @@ pub(super) async fn open(
         .max_frame_size(limits::EXEC_MESSAGE_BYTES_MAX)
         .on_upgrade(async move |socket| {
             connection.begin_session();
-            connection.be_patient();
-            carry(socket, line, http.shutdown).await;
+            connection.lift_write_timeout();
+            relay(socket, line, http.shutdown).await;
             drop(connection);
         }))
 }
@@ -110,12 +110,12 @@ async fn opened(line: &mut ExecLine) -> Result<(), ApiError> {
 }
 
 /// The reason why a session is over.
-struct End {
+struct SessionEnd {
     code: u16,
     reason: String,
 }
 
-impl End {
+impl SessionEnd {
     fn new(code: u16, reason: impl Into<String>) -> Self {
         let mut reason = reason.into();
         reason.truncate(reason.floor_char_boundary(CLOSE_REASON_BYTES_MAX));
@@ -124,7 +124,7 @@ impl End {
 }
 
 /// Passes frames on in both directions until one of them ends.
-async fn carry(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
+async fn relay(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
     let (mut to_client, mut from_client) = socket.split();
     let ExecLine { inputs, replies } = line;
     let window = Window::new(EXEC_WINDOW_BYTES);
@@ -132,13 +132,13 @@ async fn carry(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
         end = pass_output(&mut to_client, replies, &inputs, &window) => end,
         end = take_input(&mut from_client, &inputs, &window) => end,
         () = shutdown.cancelled() => {
-            Some(End::new(close_code::AWAY, "this server stops; the command is ended"))
+            Some(SessionEnd::new(close_code::AWAY, "this server stops; the command is ended"))
         }
     };
     // A client that does not read is not waited for long. What it still sends is read: a connection that is closed
     // with something unread is reset, and the client may lose what it was told at last.
     let closing = async {
-        if let Some(End { code, reason }) = end {
+        if let Some(SessionEnd { code, reason }) = end {
             let reason = Utf8Bytes::from(reason);
             let frame = CloseFrame { code, reason };
             drop(to_client.send(Message::Close(Some(frame))).await);
@@ -155,7 +155,7 @@ async fn pass_output(
     mut replies: mpsc::Receiver<NodeReply>,
     inputs: &mpsc::Sender<ExecInput>,
     window: &Window,
-) -> Option<End> {
+) -> Option<SessionEnd> {
     let mut pings = interval(limits::EXEC_PING_INTERVAL);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut taken = 0;
@@ -180,15 +180,15 @@ async fn pass_output(
             Some(NodeReply::ExecTaken { bytes }) => window.give(bytes),
             Some(NodeReply::ExecExited(exit)) => {
                 client.send(text(&exited(exit))).await.ok()?;
-                return Some(End::new(close_code::NORMAL, ""));
+                return Some(SessionEnd::new(close_code::NORMAL, ""));
             }
             Some(NodeReply::Failed { reason, .. }) => {
-                return Some(End::new(close_code::ERROR, reason));
+                return Some(SessionEnd::new(close_code::ERROR, reason));
             }
             Some(_) => {}
             None => {
                 let reason = "the session with the node broke off; see its agent's messages";
-                return Some(End::new(close_code::ERROR, reason));
+                return Some(SessionEnd::new(close_code::ERROR, reason));
             }
         }
     }
@@ -231,7 +231,7 @@ async fn take_input(
     client: &mut SplitStream<WebSocket>,
     inputs: &mpsc::Sender<ExecInput>,
     window: &Window,
-) -> Option<End> {
+) -> Option<SessionEnd> {
     loop {
         let message = match timeout(limits::EXEC_SILENCE_MAX, client.next()).await {
             Ok(Some(Ok(message))) => message,
@@ -239,7 +239,7 @@ async fn take_input(
             Err(_) => {
                 let waited: Duration = limits::EXEC_SILENCE_MAX;
                 let reason = format!("nothing came from the client for {waited:?}");
-                return Some(End::new(close_code::POLICY, reason));
+                return Some(SessionEnd::new(close_code::POLICY, reason));
             }
         };
         let read = match message {
@@ -252,7 +252,7 @@ async fn take_input(
             Ok(frame) => frame,
             Err(error) => {
                 let reason = format!("a message is no frame of a session: {error}");
-                return Some(End::new(close_code::INVALID, reason));
+                return Some(SessionEnd::new(close_code::INVALID, reason));
             }
         };
         for input in parts(frame) {
@@ -316,7 +316,7 @@ mod tests {
     /// A longer reason would be refused by the library, and the client would learn nothing.
     #[test]
     fn a_reason_fits_its_frame() {
-        let end = End::new(close_code::ERROR, "ä".repeat(100));
+        let end = SessionEnd::new(close_code::ERROR, "ä".repeat(100));
 
         assert_eq!(end.reason.len(), 122);
     }

@@ -15,10 +15,10 @@ use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport}
 use muster_wire::rpc::{NodeReply, NodeRequest};
 
 use super::Http;
-use super::client::{self, Patience};
+use super::client::{self, AnswerTimeouts};
 use super::query::Query;
 use super::status::ApiError;
-use crate::garbage::Freed;
+use crate::garbage::FreedCounts;
 use crate::limits;
 
 /// Why a node that is down freed nothing.
@@ -50,7 +50,7 @@ pub(super) async fn collect(
     let until = Instant::now() + limits::COLLECT_NODES_WAIT;
     let asked = nodes.into_iter().map(|(node_id, name)| {
         let http = &http;
-        async move { ask(http, node_id, name, dry_run, until).await }
+        async move { collect_node(http, node_id, name, dry_run, until).await }
     });
     let mut nodes: Vec<GcNode> = futures::stream::iter(asked)
         .buffer_unordered(limits::COLLECT_NODES_MAX)
@@ -63,14 +63,14 @@ pub(super) async fn collect(
 
 /// Forgets what had ended of a job that was purged `at` that time. What is left, because it had not or because the log
 /// takes no more changes, goes by the rules. Adds what went to `freed`.
-pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed: &mut Freed) {
+pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed: &mut FreedCounts) {
     let totals = http.control.gc_totals();
     let mut next = Some(Collector::below(key, at));
     while let Some(command) = next {
         let begun = http.control.monotonic();
         match http.control.propose(command.clone()).await {
             Ok((_, response)) => {
-                if let Some(slice) = Freed::of(&response) {
+                if let Some(slice) = FreedCounts::of(&response) {
                     totals.slice(&slice, http.control.monotonic().since(begun));
                     freed.add(&slice);
                 }
@@ -99,9 +99,15 @@ fn by_reach(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
     (up.collect(), down.collect())
 }
 
-async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: Instant) -> GcNode {
+async fn collect_node(
+    http: &Http,
+    node_id: NodeId,
+    name: String,
+    dry_run: bool,
+    until: Instant,
+) -> GcNode {
     let request = NodeRequest::CollectGarbage { dry_run };
-    let patience = Patience {
+    let patience = AnswerTimeouts {
         silence: limits::COLLECT_WAIT,
         whole: until.saturating_duration_since(Instant::now()),
     };
@@ -140,7 +146,7 @@ async fn ask(http: &Http, node_id: NodeId, name: String, dry_run: bool, until: I
 }
 
 /// `freed` is what was done; without it the survey says what would be.
-fn report(freed: Option<Freed>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcReport {
+fn report(freed: Option<FreedCounts>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcReport {
     let state = survey.counts.iter().map(|(kind, count)| GcCount {
         kind: kind.as_str().to_owned(),
         freed: freed.map_or(count.freed, |freed| freed.count(*kind)),

@@ -34,7 +34,7 @@ use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table, deployment, garbage, path};
-use crate::garbage::Freed;
+use crate::garbage::FreedCounts;
 use crate::limits;
 
 const NOT_FOUND: ApiError = ApiError::NotFound { what: "job" };
@@ -117,7 +117,7 @@ impl Aspect {
 const UNSUPPORTED: [&str; 2] = ["submission", "action"];
 
 /// The id and what is asked about it, from what follows `/v1/job/`.
-fn take_apart(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
+fn split_path(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
     if let Some(what) = UNSUPPORTED
         .into_iter()
         .find(|what| ends_with(rest, what).is_some())
@@ -430,7 +430,7 @@ async fn one(
             _ => Err(ApiError::Method),
         };
     }
-    let (job_id, aspect) = take_apart(rest)?;
+    let (job_id, aspect) = split_path(rest)?;
     let key = query.job_key(&job_id);
     let is_read = method == Method::GET || method == Method::HEAD;
     let is_write = method == Method::PUT || method == Method::POST;
@@ -520,7 +520,7 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
         at,
     };
     let (index, response) = http.control.propose(query.once(command)).await?;
-    let mut freed = Freed::with_job(&response);
+    let mut freed = FreedCounts::with_job(&response);
     let mut answer = outcome(http, index, response)?;
     // A repeated request is answered as the first was, by which it went.
     if answer.eval_create_index == index.0 {
@@ -638,14 +638,14 @@ mod tests {
             ("a/periodic-1/plan", "a/periodic-1", Some(Aspect::Plan)),
         ];
         for (rest, id, aspect) in cases {
-            assert_eq!(take_apart(rest).unwrap(), (id.to_owned(), aspect), "{rest}");
+            assert_eq!(split_path(rest).unwrap(), (id.to_owned(), aspect), "{rest}");
         }
     }
 
     #[test]
     fn what_is_not_here_is_no_part_of_an_id() {
         for rest in ["web/submission", "web/action"] {
-            let refused = take_apart(rest);
+            let refused = split_path(rest);
             assert!(
                 matches!(refused, Err(ApiError::Unsupported { .. })),
                 "{rest}"

@@ -25,7 +25,7 @@ use tower::Layer as _;
 use super::budget::{self, AnswerBudget};
 use super::connections::{Activity, ConnectionLimits, Connections, Registration};
 use super::cross_site::{self, SitePolicy};
-use super::patience::{Patience, Patient};
+use super::patience::{WriteTimeout, WriteTimeoutHandle};
 use crate::limits;
 
 const TOO_MANY: &[u8] =
@@ -66,12 +66,12 @@ pub(super) struct Connection {
     registration: Arc<Registration>,
     /// The address of this machine that the connection came to.
     local: Option<IpAddr>,
-    patience: Patience,
+    patience: WriteTimeoutHandle,
 }
 
 impl Connection {
     /// From now on its other side may take as long as it likes to read.
-    pub(super) fn be_patient(&self) {
+    pub(super) fn lift_write_timeout(&self) {
         self.patience.lift();
     }
 
@@ -238,7 +238,7 @@ async fn converse(
     registration: Registration,
     local: Option<IpAddr>,
 ) {
-    let (stream, patience) = Patient::new(stream);
+    let (stream, patience) = WriteTimeout::new(stream);
     let close = registration.close_token().clone();
     let connection = Connection {
         registration: Arc::new(registration),

@@ -58,9 +58,9 @@ pub(super) async fn read(
         Ok(Some(NodeReply::Failed { reason, kind })) => {
             return Err(ApiError::NodeFailed { reason, kind });
         }
-        Ok(Some(reply)) => First::Reply(reply),
-        Ok(None) => First::End,
-        Err(_) => First::Silence,
+        Ok(Some(reply)) => FirstReply::Reply(reply),
+        Ok(None) => FirstReply::End,
+        Err(_) => FirstReply::Silence,
     };
     let kind = if plain {
         "text/plain; charset=utf-8"
@@ -167,7 +167,7 @@ fn since(text: &str) -> Result<Timestamp, ApiError> {
 }
 
 #[derive(Debug)]
-enum First {
+enum FirstReply {
     Reply(NodeReply),
     Silence,
     End,
@@ -175,7 +175,7 @@ enum First {
 
 #[derive(Debug)]
 struct Source {
-    first: Option<First>,
+    first: Option<FirstReply>,
     replies: mpsc::Receiver<NodeReply>,
     shutdown: CancellationToken,
 }
@@ -184,9 +184,9 @@ impl Source {
     /// The next reply; a sign of life if none comes in time; `None` at the end.
     async fn next(&mut self, patience: Duration) -> Option<NodeReply> {
         match self.first.take() {
-            Some(First::Reply(reply)) => return Some(reply),
-            Some(First::Silence) => return Some(NodeReply::Idle),
-            Some(First::End) => return None,
+            Some(FirstReply::Reply(reply)) => return Some(reply),
+            Some(FirstReply::Silence) => return Some(NodeReply::Idle),
+            Some(FirstReply::End) => return None,
             None => {}
         }
         tokio::select! {

@@ -130,7 +130,7 @@ impl Sample {
 }
 
 /// Samples of this server's garbage collections; a server that does not lead has none.
-fn collections(read: &garbage::Read) -> Vec<Sample> {
+fn collections(read: &garbage::TotalsReading) -> Vec<Sample> {
     let freed = GcKind::ALL.into_iter().zip(read.freed);
     let mut samples: Vec<Sample> = freed
         .map(|(kind, count)| Sample {

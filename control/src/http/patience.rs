@@ -17,29 +17,29 @@ use crate::limits;
 
 /// `io` with bounded patience for its writes.
 #[derive(Debug)]
-pub(super) struct Patient<T> {
+pub(super) struct WriteTimeout<T> {
     io: T,
-    patience: Patience,
+    patience: WriteTimeoutHandle,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 /// Whether the patience with a connection is bounded.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct WriteTimeoutHandle {
     endless: Arc<AtomicBool>,
 }
 
-impl Patience {
+impl WriteTimeoutHandle {
     /// From now on it is not.
     pub(super) fn lift(&self) {
         self.endless.store(true, Ordering::Relaxed);
     }
 }
 
-impl<T> Patient<T> {
-    pub(super) fn new(io: T) -> (Self, Patience) {
-        let patience = Patience::default();
+impl<T> WriteTimeout<T> {
+    pub(super) fn new(io: T) -> (Self, WriteTimeoutHandle) {
+        let patience = WriteTimeoutHandle::default();
         let patient = Self {
             io,
             patience: patience.clone(),
@@ -71,7 +71,7 @@ impl<T> Patient<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -81,7 +81,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Patient<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -125,7 +125,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_breaks_the_connection() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let (mut patient, _patience) = Patient::new(ours);
+        let (mut patient, _patience) = WriteTimeout::new(ours);
 
         let error = patient.write_all(&[0; 64]).await.unwrap_err();
 
@@ -135,7 +135,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_may_stand_still() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let (mut patient, patience) = Patient::new(ours);
+        let (mut patient, patience) = WriteTimeout::new(ours);
         patience.lift();
         let reading = tokio::spawn(async move {
             tokio::time::sleep(limits::HTTP_WRITE_WAIT * 2).await;
@@ -151,7 +151,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_that_goes_on_is_served() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let (mut patient, _patience) = Patient::new(ours);
+        let (mut patient, _patience) = WriteTimeout::new(ours);
         let reading = tokio::spawn(async move {
             let mut all = Vec::new();
             let mut buffer = [0; 16];

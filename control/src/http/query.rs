@@ -325,7 +325,7 @@ impl Query {
         if self.newer_than == LogIndex(0) || index(&seen.state) > self.newer_than {
             return Ok(seen);
         }
-        let _waiting = Waiting::new(self.connection.as_ref());
+        let _waiting = WaitGuard::new(self.connection.as_ref());
         let closed = async {
             match &self.connection {
                 Some(connection) => connection.close_token().cancelled().await,
@@ -357,9 +357,9 @@ impl Query {
 
 /// Notes that the request of a connection waits for a change, until it is dropped.
 #[derive(Debug)]
-struct Waiting<'a>(Option<&'a Connection>);
+struct WaitGuard<'a>(Option<&'a Connection>);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitGuard<'a> {
     fn new(connection: Option<&'a Connection>) -> Self {
         if let Some(connection) = connection {
             connection.set(Activity::Waiting);
@@ -368,7 +368,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.0 {
             connection.set(Activity::Running);

@@ -11,7 +11,7 @@ use super::body::RawBody;
 use super::query::Query;
 use super::status::ApiError;
 use super::{Http, Table};
-use crate::peers::message::{Known, MemberRecord};
+use crate::peers::message::{MemberRecord, PeerInfo};
 
 /// Nomad's word for servers whose numbers are not their addresses.
 const RAFT_PROTOCOL: &str = "3";
@@ -54,7 +54,7 @@ async fn configuration(Shared(http): Shared<Http>, query: Query) -> Result<Respo
 
 async fn init(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let founded = http.control.init().await?;
-    let member = |known: Known| RaftServer {
+    let member = |known: PeerInfo| RaftServer {
         id: known.server_id.to_string(),
         node: known.node.name,
         address: known.node.quic_addr,

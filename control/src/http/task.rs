@@ -37,14 +37,14 @@ pub(super) fn routes(table: Table) -> Table {
 
 /// Which tasks a list shows.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct TaskFilter {
     domain: Option<String>,
     cell_id: Option<String>,
     state: Option<OneOffState>,
     prefix: String,
 }
 
-impl Wanted {
+impl TaskFilter {
     fn read(query: &Query) -> Result<Self, ApiError> {
         let text = |name| query.text(name).map(ToOwned::to_owned);
         let state = query.text("state").map(|word| {
@@ -72,7 +72,7 @@ impl Wanted {
 }
 
 async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    let wanted = Wanted::read(&query)?;
+    let wanted = TaskFilter::read(&query)?;
     let index = |state: &State| state.one_offs().index();
     query
         .list_state(&http, index, move |state, mut page| {

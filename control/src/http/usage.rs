@@ -100,7 +100,7 @@ const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
 
 /// The labels of a task, in their order. An allocation's place names no task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct TaskLabels {
     namespace: String,
     job: String,
     group: String,
@@ -111,7 +111,7 @@ struct Place {
 }
 
 /// The newest task of a place, and how many share it.
-struct Told<'a> {
+struct LabelledTask<'a> {
     made: LogIndex,
     instances: u32,
     stats: &'a TaskStats,
@@ -353,19 +353,19 @@ const FAMILIES: &[Family<TaskStats>] = &[
 ];
 
 /// How long things of a task took.
-struct Spread {
+struct HistogramFamily {
     name: &'static str,
     help: &'static str,
     value: fn(&TaskStats) -> Option<&Histogram>,
 }
 
-const SPREADS: &[Spread] = &[
-    Spread {
+const SPREADS: &[HistogramFamily] = &[
+    HistogramFamily {
         name: "muster_task_run_delay_seconds",
         help: "How long threads that could run waited for a CPU.",
         value: |task| task.run_delay.as_ref(),
     },
-    Spread {
+    HistogramFamily {
         name: "muster_task_block_latency_seconds",
         help: "From when a block device was given a request until it was done with it.",
         value: |task| task.block_latency.as_ref(),
@@ -460,7 +460,7 @@ fn add_collection(text: &mut String, node: &NodeCollection) {
 
 /// The newest allocation of a place is told, as of tasks.
 fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
-    let mut disks: BTreeMap<Place, (LogIndex, &AllocDisk)> = BTreeMap::new();
+    let mut disks: BTreeMap<TaskLabels, (LogIndex, &AllocDisk)> = BTreeMap::new();
     for on_node in &stats.allocs {
         let (Some(alloc), Some(disk)) = (told_of(state, on_node), &on_node.disk) else {
             continue;
@@ -481,7 +481,7 @@ fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
 fn add_family<'a, T: 'a>(
     text: &mut String,
     family: &Family<T>,
-    places: impl Iterator<Item = (&'a Place, &'a T)>,
+    places: impl Iterator<Item = (&'a TaskLabels, &'a T)>,
 ) {
     let samples = places.filter_map(|(place, of)| Some((place, (family.value)(of)?)));
     let mut samples = samples.peekable();
@@ -518,14 +518,14 @@ fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
     is_told.then(|| alloc.unpack())
 }
 
-fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
-    let mut tasks: BTreeMap<Place, Told<'a>> = BTreeMap::new();
+fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<TaskLabels, LabelledTask<'a>> {
+    let mut tasks: BTreeMap<TaskLabels, LabelledTask<'a>> = BTreeMap::new();
     for on_node in &stats.allocs {
         let Some(alloc) = told_of(state, on_node) else {
             continue;
         };
         for (name, stats) in &on_node.tasks {
-            let told = tasks.entry(place(&alloc, name)).or_insert(Told {
+            let told = tasks.entry(place(&alloc, name)).or_insert(LabelledTask {
                 made: alloc.create_index,
                 instances: 0,
                 stats,
@@ -539,12 +539,12 @@ fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<Place, Told<'a>> {
     tasks
 }
 
-fn place(alloc: &Allocation, task: &str) -> Place {
+fn place(alloc: &Allocation, task: &str) -> TaskLabels {
     let job = &alloc.job.spec;
     let launched = job.launched.as_ref();
     let said = |key: &str| job.meta.get(key).cloned().unwrap_or_default();
     if job.is_one_off() {
-        return Place {
+        return TaskLabels {
             namespace: job.namespace.clone(),
             job: said(META_DOMAIN),
             group: alloc.group().name.clone(),
@@ -553,7 +553,7 @@ fn place(alloc: &Allocation, task: &str) -> Place {
             metrics_guid: said(META_METRICS_GUID),
         };
     }
-    Place {
+    TaskLabels {
         namespace: job.namespace.clone(),
         job: launched.map_or_else(|| job.id.clone(), |launched| launched.parent_id.clone()),
         group: alloc.group().name.clone(),
@@ -564,8 +564,8 @@ fn place(alloc: &Allocation, task: &str) -> Place {
 }
 
 /// Labels as they stand between braces.
-fn labels(place: &Place) -> String {
-    let Place {
+fn labels(place: &TaskLabels) -> String {
+    let TaskLabels {
         namespace,
         job,
         group,

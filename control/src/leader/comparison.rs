@@ -10,7 +10,7 @@ use crate::peers::message::PeerRequest;
 
 /// When to compare, and the comparison under way.
 #[derive(Debug)]
-pub(super) struct Comparing {
+pub(super) struct ComparisonDuty {
     control: Control,
     /// The last index that was compared, or given up.
     compared: LogIndex,
@@ -18,7 +18,7 @@ pub(super) struct Comparing {
     under_way: JoinSet<()>,
 }
 
-impl Comparing {
+impl ComparisonDuty {
     pub(super) fn begin(control: Control) -> Self {
         let compared = *control.applied().borrow();
         Self {

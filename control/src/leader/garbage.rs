@@ -1,7 +1,7 @@
 //! Forgets what is over: by age, and at once when asked.
 //!
 //! One slice is under way at a time, and the next is proposed when it is applied, so that whatever else waits to
-//! be applied comes between two of them. While others are at work it lets them go first, for a while ([`Way`]).
+//! be applied comes between two of them. While others are at work it lets them go first, for a while ([`GcThrottle`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use muster_domain::id::Timestamp;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::garbage::{Freed, Kept};
-use crate::handle::{Control, ProposeError, Proposed};
+use crate::garbage::{FreedCounts, KeptCounts};
+use crate::handle::{Control, ProposeError, ProposeResult};
 use crate::limits;
 
-type Reply = oneshot::Sender<Result<Freed, ProposeError>>;
+type Reply = oneshot::Sender<Result<FreedCounts, ProposeError>>;
 
 /// The core, its commands in order, and who waits for them.
 #[derive(Debug)]
-pub(super) struct Garbage {
+pub(super) struct GcDuty {
     control: Control,
     core: Collector,
     queue: VecDeque<Work>,
     /// The command under way; at most one.
-    under_way: JoinSet<(Command, Duration, Proposed)>,
+    under_way: JoinSet<(Command, Duration, ProposeResult)>,
     /// The one that is under way.
     round: Option<Round>,
-    way: Way,
+    throttle: GcThrottle,
 }
 
 /// Whether the next slice may go.
 #[derive(Debug, Default)]
-struct Way {
+struct GcThrottle {
     /// Time until which it lets others go first.
     given_until: Option<Timestamp>,
 }
 
-impl Way {
+impl GcThrottle {
     /// Whether it goes now. `others` are at work, or are not.
-    fn is_free(&mut self, others: bool, now: Timestamp) -> bool {
+    fn may_proceed(&mut self, others: bool, now: Timestamp) -> bool {
         let given_until = self
             .given_until
             .get_or_insert_with(|| now.plus(limits::GC_GIVES_WAY));
@@ -56,16 +56,16 @@ impl Way {
 #[derive(Debug)]
 struct Round {
     began: Timestamp,
-    freed: Freed,
-    kept: Kept,
+    freed: FreedCounts,
+    kept: KeptCounts,
 }
 
 impl Round {
     fn begin(now: Timestamp) -> Self {
         Self {
             began: now,
-            freed: Freed::default(),
-            kept: Kept::default(),
+            freed: FreedCounts::default(),
+            kept: KeptCounts::default(),
         }
     }
 }
@@ -79,7 +79,7 @@ enum Work {
     End(Option<Reply>),
 }
 
-impl Garbage {
+impl GcDuty {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let core = Collector::new(control.gc_config(), now);
         Self {
@@ -88,7 +88,7 @@ impl Garbage {
             queue: VecDeque::new(),
             under_way: JoinSet::new(),
             round: None,
-            way: Way::default(),
+            throttle: GcThrottle::default(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Garbage {
         if self.queue.is_empty() {
             return self.core.poll_timeout();
         }
-        let given_until = self.way.given_until?;
+        let given_until = self.throttle.given_until?;
         Some((given_until, "the next slice of a collection"))
     }
 
@@ -123,7 +123,7 @@ impl Garbage {
         let others = others || (self.under_way.is_empty() && self.control.proposals() > 0);
         while self.under_way.is_empty() {
             if let Some(Work::Propose(_)) = self.queue.front()
-                && !self.way.is_free(others, now)
+                && !self.throttle.may_proceed(others, now)
             {
                 return;
             }
@@ -175,7 +175,7 @@ impl Garbage {
         match self.under_way.join_next().await {
             None => std::future::pending().await,
             Some(Ok((command, took, Ok((_, response))))) => {
-                if let Some(slice) = Freed::of(&response) {
+                if let Some(slice) = FreedCounts::of(&response) {
                     self.control.gc_totals().slice(&slice, took);
                     if let Some(round) = &mut self.round {
                         round.freed.add(&slice);
@@ -203,7 +203,7 @@ impl Garbage {
         self.control.gc_totals().fail();
         self.round = None;
         // A slice that is under way was let go by it.
-        debug_assert_eq!(self.way.given_until, None);
+        debug_assert_eq!(self.throttle.given_until, None);
         let mut error = Some(error);
         for work in self.queue.drain(..) {
             if let Work::End(Some(reply)) = work {
@@ -216,7 +216,7 @@ impl Garbage {
     }
 }
 
-impl Drop for Garbage {
+impl Drop for GcDuty {
     /// The duties ended in the middle of a round: the next leader begins anew.
     fn drop(&mut self) {
         if self.round.is_some() {
@@ -234,17 +234,17 @@ mod tests {
         let begin = Timestamp(1_000_000_000);
         let almost = begin.plus(limits::GC_GIVES_WAY.saturating_sub(Duration::from_nanos(1)));
         let over = begin.plus(limits::GC_GIVES_WAY);
-        let mut way = Way::default();
-        assert!(way.is_free(false, begin));
+        let mut way = GcThrottle::default();
+        assert!(way.may_proceed(false, begin));
 
-        assert!(!way.is_free(true, begin));
+        assert!(!way.may_proceed(true, begin));
         assert_eq!(way.given_until, Some(over));
-        assert!(!way.is_free(true, almost));
-        assert!(way.is_free(true, over));
+        assert!(!way.may_proceed(true, almost));
+        assert!(way.may_proceed(true, over));
 
         // The next one waits anew, and goes as soon as nobody is at work.
-        assert!(!way.is_free(true, over));
-        assert!(way.is_free(false, over));
+        assert!(!way.may_proceed(true, over));
+        assert!(way.may_proceed(false, over));
         assert_eq!(way.given_until, None);
     }
 }

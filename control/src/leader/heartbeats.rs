@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use muster_control_core::fsm::Command;
-use muster_control_core::heartbeat::{Attention, Beat, HeartbeatConfig, Heartbeats};
+use muster_control_core::heartbeat::{
+    HeartbeatConfig, HeartbeatOutcome, Heartbeats, PauseDetector,
+};
 use muster_domain::id::{NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
 use tokio::sync::oneshot;
@@ -47,7 +49,7 @@ pub(super) struct NodeHeartbeats {
     /// The term of this leadership.
     term: u64,
     core: Heartbeats,
-    attention: Attention,
+    attention: PauseDetector,
     downs: JoinSet<(NodeId, Result<(), WriteError>)>,
     /// Leases that are counted and not confirmed.
     counted: Vec<(oneshot::Sender<Lease>, Lease)>,
@@ -69,7 +71,7 @@ impl NodeHeartbeats {
             control,
             term,
             core,
-            attention: Attention::new(now),
+            attention: PauseDetector::new(now),
             downs: JoinSet::new(),
             counted: Vec::new(),
             confirmations: JoinSet::new(),
@@ -91,7 +93,7 @@ impl NodeHeartbeats {
 
     /// Counts what a server heard. A node that is not tracked is of no interest here: its session makes it
     /// ready, which starts the tracking.
-    pub(super) fn handle_beats(&mut self, beats: Beats, now: Timestamp) {
+    pub(super) fn handle_heartbeats(&mut self, beats: Beats, now: Timestamp) {
         for node_id in beats.left {
             self.core.handle_left(&node_id, beats.server_id);
         }
@@ -101,7 +103,7 @@ impl NodeHeartbeats {
         };
         for node_id in beats.nodes {
             self.core.handle_seen(node_id, beats.server_id);
-            if self.core.handle_beat(node_id, now) == Beat::Unexpected {
+            if self.core.handle_beat(node_id, now) == HeartbeatOutcome::Unexpected {
                 lease.uncounted.push(node_id);
             }
         }

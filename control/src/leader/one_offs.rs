@@ -20,8 +20,8 @@ use muster_domain::one_off::{OneOff, Phase};
 use tokio::task::JoinSet;
 
 use crate::backoff::Backoff;
-use crate::callback::{Caller, Delivery, Outcome, ServerAddresses};
-use crate::handle::{Control, ProposeError, Proposed};
+use crate::callback::{CallbackClient, Delivery, Outcome, ServerAddresses};
+use crate::handle::{Control, ProposeError, ProposeResult};
 use crate::limits;
 
 /// The duty for one-off tasks: the time of the next look, and what is under way.
@@ -29,19 +29,19 @@ use crate::limits;
 pub(super) struct OneOffs {
     control: Control,
     /// `None`: callbacks are not made on this server.
-    caller: Option<Caller>,
+    caller: Option<CallbackClient>,
     /// The earliest time of the next look, on the monotonic clock. `None`: when something changes.
     look_at: Option<Timestamp>,
     looked_at: Timestamp,
     /// How long to wait after changes that were not written.
     failures: Backoff,
     /// The change that passing time makes; at most one.
-    converging: JoinSet<Proposed>,
+    converging: JoinSet<ProposeResult>,
     /// Callbacks being claimed; at most one entry.
-    claiming: JoinSet<(Claims, Proposed)>,
+    claiming: JoinSet<(Claims, ProposeResult)>,
     /// Callbacks that are claimed and not made yet.
     claimed: VecDeque<Arc<OneOff>>,
-    calls: JoinSet<(Call, Delivery)>,
+    calls: JoinSet<(CallbackCall, Delivery)>,
     /// Callbacks claimed or being made, by guid: where to.
     under_way: BTreeMap<String, String>,
     /// The place that was served last: the next one begins after it.
@@ -51,12 +51,12 @@ pub(super) struct OneOffs {
     /// All waiting tasks are to be checked: another leader saw their evaluations blocked, or a failure was not written.
     unplaceable_is_due: bool,
     /// Being written; at most one entry.
-    writing: JoinSet<(Vec<String>, Proposed)>,
+    writing: JoinSet<(Vec<String>, ProposeResult)>,
 }
 
 /// A callback that is being made, and the claim that it is made under.
 #[derive(Debug)]
-struct Call {
+struct CallbackCall {
     row: Arc<OneOff>,
     claim: LogIndex,
 }
@@ -80,7 +80,7 @@ impl OneOffs {
                 .collect(),
             peers: Some(control.peers().clone()),
         };
-        let caller = match Caller::open(control.tasks_config(), servers) {
+        let caller = match CallbackClient::open(control.tasks_config(), servers) {
             Ok(caller) => Some(caller),
             Err(error) => {
                 tracing::error!(error = crate::chain(&error), "callbacks are not made");
@@ -161,7 +161,7 @@ impl OneOffs {
                 continue;
             }
             self.under_way.insert(row.guid.clone(), place);
-            self.call(&caller, Call { row, claim });
+            self.call(&caller, CallbackCall { row, claim });
         }
     }
 
@@ -169,7 +169,7 @@ impl OneOffs {
         self.under_way.values().filter(|it| *it == place).count()
     }
 
-    fn call(&mut self, caller: &Caller, call: Call) {
+    fn call(&mut self, caller: &CallbackClient, call: CallbackCall) {
         let caller = caller.clone();
         self.calls.spawn_blocking(move || {
             let delivery = caller.call(&call.row);
@@ -293,7 +293,7 @@ impl OneOffs {
         });
     }
 
-    fn claimed(&mut self, claims: Claims, proposed: Proposed) {
+    fn claimed(&mut self, claims: Claims, proposed: ProposeResult) {
         let Claims { rows, until } = claims;
         let is_in_time = until > self.latest();
         let (claim, outcomes) = match proposed {
@@ -313,7 +313,9 @@ impl OneOffs {
         let mut outcomes = outcomes.into_iter();
         for row in rows {
             match (outcomes.next(), self.caller.clone()) {
-                (Some(None), Some(caller)) if is_in_time => self.call(&caller, Call { row, claim }),
+                (Some(None), Some(caller)) if is_in_time => {
+                    self.call(&caller, CallbackCall { row, claim })
+                }
                 // A client was faster, nobody knows, or the entry took so long that others may call soon.
                 _ => {
                     self.under_way.remove(&row.guid);
@@ -322,8 +324,8 @@ impl OneOffs {
         }
     }
 
-    fn called(&mut self, call: &Call, delivery: Delivery) {
-        let Call { row, claim } = call;
+    fn called(&mut self, call: &CallbackCall, delivery: Delivery) {
+        let CallbackCall { row, claim } = call;
         let claim = *claim;
         let step = match delivery {
             Delivery::Taken { status } => {

@@ -7,7 +7,7 @@ use muster_control_core::periodic::PeriodicLaunches;
 use muster_domain::id::Timestamp;
 use tokio::task::JoinSet;
 
-use crate::handle::{Control, Proposed};
+use crate::handle::{Control, ProposeResult};
 use crate::limits;
 
 /// The core, its commands in order, and when to look again.
@@ -19,7 +19,7 @@ pub(super) struct Periodic {
     /// On the monotonic clock. `None`: nothing is due before something changes.
     due: Option<Timestamp>,
     /// At most one.
-    under_way: JoinSet<Proposed>,
+    under_way: JoinSet<ProposeResult>,
 }
 
 impl Periodic {

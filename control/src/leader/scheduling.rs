@@ -5,14 +5,14 @@
 //! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
 //! state: an evaluation that was carried out is complete there, every other one is pending there.
 //!
-//! Jobs and one-off tasks are given places before they are recorded ([`Scheduling::find_places`]), as long as
+//! Jobs and one-off tasks are given places before they are recorded ([`SchedulingPipeline::find_places`]), as long as
 //! nobody waits who would come first.
 
 mod under_way;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use muster_control_core::applier::{self, Merged};
+use muster_control_core::applier::{self, MergedPlans};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
 use muster_control_core::fsm::Response;
 use muster_control_core::scheduler::{ScheduleOutcome, Scheduler};
@@ -21,47 +21,47 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{EvalId, NodeId, Timestamp};
 use tokio::task::JoinSet;
 
-use self::under_way::UnderWay;
+use self::under_way::InFlightFile;
 use crate::backoff::Backoff;
-use crate::handle::{Control, Places, PlacesWanted, Proposed};
+use crate::handle::{Control, OneOffPlacements, PlacementRequest, ProposeResult};
 use crate::limits;
 
 /// A delivery and the worker's outcome; `None` if the evaluation is gone.
-type Planned = (Delivery, Option<ScheduleOutcome>);
+type DeliveryOutcome = (Delivery, Option<ScheduleOutcome>);
 
 /// The scheduling pipeline.
 #[derive(Debug)]
-pub(super) struct Scheduling {
+pub(super) struct SchedulingPipeline {
     control: Control,
     broker: Broker,
     /// The scheduler, unless the worker has it.
     scheduler: Option<Scheduler>,
     /// The running worker; at most one.
-    worker: JoinSet<(Scheduler, Vec<Planned>)>,
+    worker: JoinSet<(Scheduler, Vec<DeliveryOutcome>)>,
     /// The deliveries that the worker was given, in case it dies.
     run: Vec<Delivery>,
     /// The deliveries in work, on disk.
-    under_way: UnderWay,
+    under_way: InFlightFile,
     /// Evaluations with which an earlier process ended, and how often: each is looked at alone.
     suspects: BTreeMap<EvalId, u8>,
     /// Deliveries to be looked at alone.
     alone: VecDeque<Delivery>,
     /// Requests for places.
-    wanted: VecDeque<PlacesWanted>,
+    wanted: VecDeque<PlacementRequest>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
-    commit: JoinSet<(Merged, Proposed)>,
+    commit: JoinSet<(MergedPlans, ProposeResult)>,
     /// How long to wait after entries that were not written.
     failures: Backoff,
     /// Nothing is started before this: the log took nothing.
     held_until: Option<Timestamp>,
 }
 
-impl Scheduling {
+impl SchedulingPipeline {
     /// Begins with what the state says is pending.
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
-        let (under_way, suspects) = UnderWay::open(&control.server_info().data_dir);
+        let (under_way, suspects) = InFlightFile::open(&control.server_info().data_dir);
         let mut scheduling = Self {
             under_way,
             suspects,
@@ -158,7 +158,7 @@ impl Scheduling {
 
     /// Places are wanted: found by one of the next runs of the worker. Dropped, with that as the answer, while anybody
     /// waits for a look or for room: what is new gets in line behind them.
-    pub(super) fn find_places(&mut self, wanted: PlacesWanted) {
+    pub(super) fn find_places(&mut self, wanted: PlacementRequest) {
         self.wanted.push_back(wanted);
     }
 
@@ -282,7 +282,7 @@ impl Scheduling {
             }));
         }
         let count = self.wanted.len().min(limits::PLACES_PER_WORKER_RUN_MAX);
-        let wanted: Vec<PlacesWanted> = self.wanted.drain(..count).collect();
+        let wanted: Vec<PlacementRequest> = self.wanted.drain(..count).collect();
         self.worker.spawn_blocking(move || {
             let (mut scheduler, planned) = plan(scheduler, &state, run, at);
             for wanted in wanted {
@@ -292,7 +292,7 @@ impl Scheduling {
         });
     }
 
-    fn take(&mut self, planned: Vec<Planned>) {
+    fn take(&mut self, planned: Vec<DeliveryOutcome>) {
         for (delivery, outcome) in planned {
             match outcome {
                 Some(outcome) => self.planned.push_back((delivery, outcome)),
@@ -344,7 +344,7 @@ impl Scheduling {
         }
     }
 
-    fn finish(&mut self, merged: Merged, proposed: Proposed) {
+    fn finish(&mut self, merged: MergedPlans, proposed: ProposeResult) {
         let now = self.control.monotonic();
         match proposed {
             Ok((_, Response::Rejected(rejection))) => {
@@ -365,21 +365,21 @@ impl Scheduling {
 }
 
 /// Finds places in `state` for what is about to be recorded.
-fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacesWanted, at: Timestamp) {
+fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacementRequest, at: Timestamp) {
     // A caller that has gone on without places needs no answer.
     match wanted {
-        PlacesWanted::Tasks { tasks, reply } if !reply.is_closed() => {
+        PlacementRequest::Tasks { tasks, reply } if !reply.is_closed() => {
             let places = scheduler.place_new(state, &tasks, at);
             let seen = state.applied();
             drop(tasks);
-            drop(reply.send(Places { places, seen }));
+            drop(reply.send(OneOffPlacements { places, seen }));
         }
-        PlacesWanted::Job { spec, reply } if !reply.is_closed() => {
+        PlacementRequest::Job { spec, reply } if !reply.is_closed() => {
             let places = scheduler.place_job(state, &spec, at);
             drop(spec);
             drop(reply.send(places));
         }
-        PlacesWanted::Tasks { .. } | PlacesWanted::Job { .. } => {}
+        PlacementRequest::Tasks { .. } | PlacementRequest::Job { .. } => {}
     }
 }
 
@@ -389,7 +389,7 @@ fn plan(
     state: &State,
     run: Vec<Delivery>,
     at: Timestamp,
-) -> (Scheduler, Vec<Planned>) {
+) -> (Scheduler, Vec<DeliveryOutcome>) {
     let planned = run.into_iter().map(|delivery| {
         let eval = state.evals().get(&delivery.eval_id);
         let outcome = eval.map(|eval| scheduler.schedule(state, eval, at));

@@ -9,14 +9,14 @@ use crate::handle::{Control, ProposeError};
 
 /// When to look, and what is under way.
 #[derive(Debug)]
-pub(super) struct Watching {
+pub(super) struct WatchDuty {
     control: Control,
     watcher: Watcher,
     /// At most one.
     under_way: JoinSet<Result<(), ProposeError>>,
 }
 
-impl Watching {
+impl WatchDuty {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         Self {
             control,

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::handle::{Control, Places, ProposeError, Proposed};
+use crate::handle::{Control, OneOffPlacements, ProposeError, ProposeResult};
 use crate::limits;
 
 /// The answer to one request: the entry, and the outcome of the request in it.
@@ -55,7 +55,7 @@ impl Request for NewOneOff {
         let tasks = Arc::unwrap_or_clone(tasks);
         let at = control.now();
         match found {
-            Some(Places { places, seen }) if places.iter().any(Option::is_some) => {
+            Some(OneOffPlacements { places, seen }) if places.iter().any(Option::is_some) => {
                 Command::PlaceOneOffs {
                     tasks: tasks.into_iter().zip(places).collect(),
                     seen,
@@ -100,26 +100,26 @@ impl Request for OneOffChange {
 /// The queues for requests of both kinds.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    pub(super) desires: Lane<NewOneOff>,
-    pub(super) changes: Lane<OneOffChange>,
+    pub(super) desires: BatchQueue<NewOneOff>,
+    pub(super) changes: BatchQueue<OneOffChange>,
 }
 
 /// The receiving ends of the queues.
 #[derive(Debug)]
-pub(crate) struct Gathered {
-    desires: mpsc::Receiver<Waiting<NewOneOff>>,
-    changes: mpsc::Receiver<Waiting<OneOffChange>>,
+pub(crate) struct QueueReceivers {
+    desires: mpsc::Receiver<PendingRequest<NewOneOff>>,
+    changes: mpsc::Receiver<PendingRequest<OneOffChange>>,
 }
 
 /// A queue, from both its ends.
-pub(crate) fn channel() -> (Requests, Gathered) {
+pub(crate) fn channel() -> (Requests, QueueReceivers) {
     let (desires, desires_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
     let (changes, changes_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
     let requests = Requests {
-        desires: Lane(desires),
-        changes: Lane(changes),
+        desires: BatchQueue(desires),
+        changes: BatchQueue(changes),
     };
-    let gathered = Gathered {
+    let gathered = QueueReceivers {
         desires: desires_out,
         changes: changes_out,
     };
@@ -128,19 +128,19 @@ pub(crate) fn channel() -> (Requests, Gathered) {
 
 /// The queue for requests of one kind.
 #[derive(Debug)]
-pub(super) struct Lane<T: Request>(mpsc::Sender<Waiting<T>>);
+pub(super) struct BatchQueue<T: Request>(mpsc::Sender<PendingRequest<T>>);
 
 /// The sender to the caller that waits for an answer.
-type Asker<T> = oneshot::Sender<Answer<<T as Request>::Done>>;
+type Waiter<T> = oneshot::Sender<Answer<<T as Request>::Done>>;
 
 /// A request and the caller that waits for its answer.
 #[derive(Debug)]
-struct Waiting<T: Request> {
+struct PendingRequest<T: Request> {
     request: T,
-    answer: Asker<T>,
+    answer: Waiter<T>,
 }
 
-impl<T: Request> Lane<T> {
+impl<T: Request> BatchQueue<T> {
     /// Writes `request`, with others if there are others; under `key`, if it has one, alone.
     pub(super) async fn put(
         &self,
@@ -169,7 +169,7 @@ impl<T: Request> Lane<T> {
         let place = place.map_err(|error| ProposeError::Stopped {
             reason: error.to_string(),
         })?;
-        place.send(Waiting {
+        place.send(PendingRequest {
             request,
             answer: sender,
         });
@@ -183,14 +183,14 @@ impl<T: Request> Lane<T> {
 }
 
 /// Writes what is gathered until `stop`.
-pub(crate) async fn write(control: Control, gathered: Gathered, stop: CancellationToken) {
-    let Gathered { desires, changes } = gathered;
+pub(crate) async fn write(control: Control, gathered: QueueReceivers, stop: CancellationToken) {
+    let QueueReceivers { desires, changes } = gathered;
     let both = async { tokio::join!(drain(&control, desires), drain(&control, changes)) };
     // Answers to requests under way are dropped here; their callers learn that from their closed channel.
     stop.run_until_cancelled(both).await;
 }
 
-async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<T>>) {
+async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<PendingRequest<T>>) {
     let mut waiting = Vec::new();
     let mut under_way = JoinSet::new();
     loop {
@@ -217,7 +217,7 @@ async fn drain<T: Request>(control: &Control, mut queue: mpsc::Receiver<Waiting<
 }
 
 /// Writes `requests` as one entry and answers each.
-async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Asker<T>>) {
+async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Waiter<T>>) {
     let command = T::command(&control, requests).await;
     let outcomes = split::<T>(control.propose(command).await, answers.len());
     for (answer, outcome) in answers.into_iter().zip(outcomes) {
@@ -235,7 +235,7 @@ fn ended(result: Option<Result<(), JoinError>>) {
 
 /// Takes the first of `waiting` that fit into one entry, at most one for each task. So readers of events see
 /// a task after each change. Forgets those that nobody waits for any more.
-fn take<T: Request>(waiting: &mut Vec<Waiting<T>>) -> (Vec<T>, Vec<Asker<T>>) {
+fn take<T: Request>(waiting: &mut Vec<PendingRequest<T>>) -> (Vec<T>, Vec<Waiter<T>>) {
     waiting.retain(|waiting| !waiting.answer.is_closed());
     let mut bytes = 0;
     let mut guids = BTreeSet::new();
@@ -253,7 +253,7 @@ fn take<T: Request>(waiting: &mut Vec<Waiting<T>>) -> (Vec<T>, Vec<Asker<T>>) {
 }
 
 /// The answer of each of `count` requests that were one entry.
-fn split<T: Request>(proposed: Proposed, count: usize) -> Vec<Answer<T::Done>> {
+fn split<T: Request>(proposed: ProposeResult, count: usize) -> Vec<Answer<T::Done>> {
     let of_all = |answer: &dyn Fn() -> Answer<T::Done>| (0..count).map(|_| answer()).collect();
     match proposed {
         Err(error) => of_all(&|| Err(error.clone())),
@@ -285,7 +285,7 @@ mod tests {
 
     type Receiver = oneshot::Receiver<Answer<DesiredOneOff>>;
 
-    fn waiting(guid: &str, bytes: usize) -> (Waiting<NewOneOff>, Receiver) {
+    fn waiting(guid: &str, bytes: usize) -> (PendingRequest<NewOneOff>, Receiver) {
         let mut definition = fixture::definition();
         definition.annotation = "x".repeat(bytes);
         let request = NewOneOff {
@@ -294,10 +294,10 @@ mod tests {
             definition,
         };
         let (answer, receiver) = oneshot::channel();
-        (Waiting { request, answer }, receiver)
+        (PendingRequest { request, answer }, receiver)
     }
 
-    fn taken(waiting: &mut Vec<Waiting<NewOneOff>>) -> Vec<String> {
+    fn taken(waiting: &mut Vec<PendingRequest<NewOneOff>>) -> Vec<String> {
         let (requests, answers) = take(waiting);
         assert_eq!(requests.len(), answers.len());
         requests.into_iter().map(|request| request.guid).collect()

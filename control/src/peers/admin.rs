@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::message::{Hello, Known, MemberRecord, PeerReply, PeerRequest};
+use super::message::{Hello, MemberRecord, PeerInfo, PeerReply, PeerRequest};
 use crate::handle::{Control, LeaderInfo, Retry};
 use crate::limits;
 use crate::raft::{ChangeServersError, Leadership};
@@ -89,7 +89,7 @@ impl Control {
     /// # Errors
     ///
     /// [`ChangeServersError::Refused`] if this server or one of the others belongs to a cluster.
-    pub async fn init(&self) -> Result<Vec<Known>, ChangeServersError> {
+    pub async fn init(&self) -> Result<Vec<PeerInfo>, ChangeServersError> {
         self.founder().found_now(self).await
     }
 
@@ -326,7 +326,7 @@ mod tests {
 
     fn hello(server_id: u64, name: &str, members: &[u64]) -> Hello {
         Hello {
-            me: Known {
+            me: PeerInfo {
                 server_id,
                 node: node(name),
             },

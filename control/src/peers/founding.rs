@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::message::{Founding, Hello, Known, PeerReply, PeerRequest};
+use super::message::{BootstrapProposal, Hello, PeerInfo, PeerReply, PeerRequest};
 use crate::data_dir::DataDir;
 use crate::handle::Control;
 use crate::limits;
@@ -23,14 +23,14 @@ const FILE: &str = "raft/founding.json";
 
 /// This server's promise to found a cluster.
 #[derive(Debug)]
-pub(crate) struct Founder {
+pub(crate) struct Bootstrap {
     data_dir: Arc<DataDir>,
-    promised: Mutex<Option<Founding>>,
+    promised: Mutex<Option<BootstrapProposal>>,
     /// One founding at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
-impl Founder {
+impl Bootstrap {
     /// Reads what was promised before.
     pub(crate) fn open(data_dir: Arc<DataDir>) -> Self {
         let promised = data_dir.read(FILE).and_then(|text| {
@@ -48,7 +48,7 @@ impl Founder {
     }
 
     /// This server's promise, if the cluster is not founded yet.
-    pub(crate) fn promised(&self) -> Option<Founding> {
+    pub(crate) fn promised(&self) -> Option<BootstrapProposal> {
         self.lock().clone()
     }
 
@@ -56,7 +56,7 @@ impl Founder {
     pub(crate) async fn promise(
         &self,
         control: &Control,
-        founding: &Founding,
+        founding: &BootstrapProposal,
     ) -> Result<(), ChangeServersError> {
         let _turn = self.turn.lock().await;
         self.promise_in_turn(control, founding).await
@@ -65,7 +65,7 @@ impl Founder {
     async fn promise_in_turn(
         &self,
         control: &Control,
-        founding: &Founding,
+        founding: &BootstrapProposal,
     ) -> Result<(), ChangeServersError> {
         if control.raft().founded() {
             return Err(ChangeServersError::refused(format!(
@@ -82,11 +82,11 @@ impl Founder {
                 control.peers().me().node.name
             )));
         }
-        self.keep(Some(founding.clone()))
+        self.save_proposal(Some(founding.clone()))
     }
 
     /// Whether the founder of `former` may still go through with it.
-    async fn still_meant(&self, control: &Control, former: &Founding) -> bool {
+    async fn still_meant(&self, control: &Control, former: &BootstrapProposal) -> bool {
         let Some(founder) = former
             .servers
             .iter()
@@ -113,7 +113,7 @@ impl Founder {
     pub(crate) async fn begin(
         &self,
         control: &Control,
-        founding: &Founding,
+        founding: &BootstrapProposal,
     ) -> Result<(), ChangeServersError> {
         if !control.raft().founded() && self.promised().as_ref() != Some(founding) {
             return Err(ChangeServersError::refused(
@@ -127,11 +127,11 @@ impl Founder {
     pub(crate) async fn found(
         &self,
         control: &Control,
-        servers: Vec<Known>,
+        servers: Vec<PeerInfo>,
     ) -> Result<(), ChangeServersError> {
         let _turn = self.turn.lock().await;
         let me = control.peers().me().server_id;
-        let founding = Founding {
+        let founding = BootstrapProposal {
             founder: me,
             servers,
         };
@@ -151,11 +151,11 @@ impl Founder {
             {
                 Ok(PeerReply::Done) => {}
                 Ok(other) => {
-                    self.keep(None)?;
+                    self.save_proposal(None)?;
                     return Err(ChangeServersError::refused(format!("{other:?}")));
                 }
                 Err(super::PeerError::Refused { reason }) => {
-                    self.keep(None)?;
+                    self.save_proposal(None)?;
                     return Err(ChangeServersError::Refused { reason });
                 }
                 // It may have promised: the same is asked again.
@@ -178,7 +178,7 @@ impl Founder {
     pub(crate) async fn found_now(
         &self,
         control: &Control,
-    ) -> Result<Vec<Known>, ChangeServersError> {
+    ) -> Result<Vec<PeerInfo>, ChangeServersError> {
         if control.raft().founded() {
             return Err(ChangeServersError::refused(
                 "this server belongs to a cluster already: add others with `muster operator raft add`",
@@ -208,7 +208,7 @@ impl Founder {
         Ok(servers)
     }
 
-    fn keep(&self, founding: Option<Founding>) -> Result<(), ChangeServersError> {
+    fn save_proposal(&self, founding: Option<BootstrapProposal>) -> Result<(), ChangeServersError> {
         let mut promised = self.lock();
         let kept = match &founding {
             Some(founding) => {
@@ -225,7 +225,7 @@ impl Founder {
         Ok(())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Founding>> {
+    fn lock(&self) -> MutexGuard<'_, Option<BootstrapProposal>> {
         // Replaced in one assignment, so a panic elsewhere leaves it whole.
         self.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -233,8 +233,8 @@ impl Founder {
 
 /// The servers that `me` should found a cluster with, if it is their founder: the `expect` with the lowest
 /// numbers among those that expect as many. `None` if it is not, or if some are missing.
-pub(super) fn company(me: &Hello, met: &[Hello]) -> Option<Vec<Known>> {
-    let mut servers: Vec<Known> = met
+pub(super) fn company(me: &Hello, met: &[Hello]) -> Option<Vec<PeerInfo>> {
+    let mut servers: Vec<PeerInfo> = met
         .iter()
         .filter(|other| !other.founded && other.expect == me.expect)
         .map(|other| other.me.clone())

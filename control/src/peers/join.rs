@@ -21,7 +21,7 @@ pub(crate) struct Search {
 
 /// Runs until `shutdown`.
 pub(crate) async fn run(control: Control, search: Search, shutdown: CancellationToken) {
-    let mut seeker = Seeker {
+    let mut seeker = Joiner {
         control,
         search,
         told: HashMap::new(),
@@ -41,7 +41,7 @@ pub(crate) async fn run(control: Control, search: Search, shutdown: Cancellation
 }
 
 #[derive(Debug)]
-struct Seeker {
+struct Joiner {
     control: Control,
     search: Search,
     /// The last message logged about each address, so that it is logged once.
@@ -52,7 +52,7 @@ struct Seeker {
     led_at: Instant,
 }
 
-impl Seeker {
+impl Joiner {
     /// Takes the next step of the search. Returns the pause until the one after.
     async fn step(&mut self) -> Duration {
         if self.control.removed() {
@@ -61,13 +61,13 @@ impl Seeker {
         if self.control.raft().founded() {
             self.stay().await
         } else {
-            self.seek().await
+            self.try_join().await
         }
     }
 
     /// Asks all known servers, then founds a cluster or joins one.
-    async fn seek(&mut self) -> Duration {
-        let met = self.meet_all().await;
+    async fn try_join(&mut self) -> Duration {
+        let met = self.exchange_hellos().await;
         if let Some((addr, _)) = met.iter().find(|(_, hello)| hello.founded) {
             let addr = addr.clone();
             return self.join(&addr).await;
@@ -78,7 +78,7 @@ impl Seeker {
         }
         for (addr, hello) in &met {
             if hello.expect != me.expect && hello.expect != 0 {
-                self.say(
+                self.log_once(
                     addr,
                     &format!(
                         "{} expects {} servers, this one {}: start all with the same --bootstrap-expect",
@@ -94,7 +94,7 @@ impl Seeker {
         match self.control.founder().found(&self.control, servers).await {
             Ok(()) => limits::SEEK_PAUSE,
             Err(error) => {
-                self.say("", &format!("the cluster is not founded yet: {error}"));
+                self.log_once("", &format!("the cluster is not founded yet: {error}"));
                 // Not in step with others that try the same.
                 limits::SEEK_PAUSE + limits::SEEK_PAUSE.mul_f64(rand::random())
             }
@@ -121,7 +121,7 @@ impl Seeker {
             return match self.control.at_leader(&PeerRequest::Join(me)).await {
                 Ok(_) => limits::SEEK_PAUSE,
                 Err(error) => {
-                    self.say(
+                    self.log_once(
                         "",
                         &format!("the others do not know yet where this server is: {error}"),
                     );
@@ -135,7 +135,7 @@ impl Seeker {
         }
         // Nobody leads, or this server was away. The others may have moved, or have removed it as lost.
         let patient = self.led_at.elapsed() < limits::SEEK_PATIENCE;
-        let met = self.meet_all().await;
+        let met = self.exchange_hellos().await;
         let without_me = met.iter().find(|(_, hello)| {
             hello.founded && hello.leader.is_some() && !hello.members.contains(&my_id)
         });
@@ -149,7 +149,7 @@ impl Seeker {
     }
 
     /// Says hello to all that are known, and hears who they are.
-    async fn meet_all(&mut self) -> Vec<(String, Hello)> {
+    async fn exchange_hellos(&mut self) -> Vec<(String, Hello)> {
         let control = self.control.clone();
         let mine = &control.peers().me().node.quic_addr;
         let mut addrs = self.search.join.clone();
@@ -187,7 +187,7 @@ impl Seeker {
                 // This server itself, under another of its addresses.
                 Ok(_) => {}
                 Err(super::PeerError::Refused { reason }) => {
-                    self.say(&addr, &format!("{addr} refuses this server: {reason}"));
+                    self.log_once(&addr, &format!("{addr} refuses this server: {reason}"));
                 }
                 Err(error) => tracing::debug!(%error, addr, "no hello"),
             }
@@ -213,7 +213,7 @@ impl Seeker {
             }
             Ok(_) => limits::SEEK_PAUSE,
             Err(error) => {
-                self.say(
+                self.log_once(
                     addr,
                     &format!("the cluster does not take this server: {error}"),
                 );
@@ -223,7 +223,7 @@ impl Seeker {
     }
 
     /// Says `text` about `addr`, once.
-    fn say(&mut self, addr: &str, text: &str) {
+    fn log_once(&mut self, addr: &str, text: &str) {
         if self.told.get(addr).is_none_or(|told| told != text) {
             tracing::error!("{text}");
             self.told.insert(addr.to_owned(), text.to_owned());

@@ -28,7 +28,7 @@ pub(super) struct Target {
 
 /// The connection to a server.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct PeerConnection {
     target: Target,
     dialer: Arc<Dialer>,
     state: Arc<Mutex<State>>,
@@ -56,18 +56,18 @@ enum State {
         /// The pauses of attempts in a row that failed before.
         failures: Backoff,
         opened: Instant,
-        seen: Seen,
+        seen: LastReceived,
     },
 }
 
 /// The count of datagrams on a connection, and when it was read.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct LastReceived {
     datagrams: u64,
     at: Instant,
 }
 
-impl Lane {
+impl PeerConnection {
     /// A connection that is not open yet. `is_told`: the log tells when the server goes out of reach and comes back.
     pub(super) fn new(target: Target, dialer: Arc<Dialer>, is_told: bool) -> Self {
         let state = State::Down {
@@ -156,7 +156,7 @@ impl Lane {
                 };
             let next = match result {
                 Ok(connection) => State::Up {
-                    seen: Seen::of(&connection),
+                    seen: LastReceived::of(&connection),
                     opened: Instant::now(),
                     failures,
                     connection,
@@ -179,7 +179,7 @@ impl Lane {
             connection, seen, ..
         } = &mut *self.lock()
         {
-            let now = Seen::of(connection);
+            let now = LastReceived::of(connection);
             if now.datagrams != seen.datagrams {
                 *seen = now;
             } else if seen.at.elapsed() >= limits::PEER_SILENCE {
@@ -261,7 +261,7 @@ fn turned_away(state: &mut State) -> Option<String> {
     Some(reason)
 }
 
-impl Seen {
+impl LastReceived {
     fn of(connection: &Connection) -> Self {
         Self {
             datagrams: connection.stats().udp_rx.datagrams,

@@ -1,21 +1,21 @@
 //! Messages between servers.
 //!
-//! A stream begins with an [`Opening`]. Most requests are answered with one [`PeerReply`] and the stream is
+//! A stream begins with an [`StreamHeader`]. Most requests are answered with one [`PeerReply`] and the stream is
 //! over; those that say so go on with frames of their own. Variants are only ever appended: servers of
 //! neighbouring versions speak to each other during an upgrade.
 
 use std::time::Duration;
 
-use muster_control_core::fsm::{JobPlaces, NewOneOff, OneOffPlace};
+use muster_control_core::fsm::{JobPlacement, NewOneOff, OneOffPlacement};
 use muster_control_core::state::StateHash;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::job::JobSpec;
 use muster_wire::rpc::NodeRequest;
 use serde::{Deserialize, Serialize};
 
-use crate::garbage::Freed;
+use crate::garbage::FreedCounts;
 
-/// Value of [`Opening::to`] for any server that answers. Numbers of servers begin at 1.
+/// Value of [`StreamHeader::to`] for any server that answers. Numbers of servers begin at 1.
 pub(crate) const ANYBODY: u64 = 0;
 
 /// A server as the membership keeps it.
@@ -31,7 +31,7 @@ pub struct ServerNode {
 
 /// A server with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Known {
+pub struct PeerInfo {
     /// Its number, made with its data directory and never used again.
     pub server_id: u64,
     /// Its name and addresses.
@@ -40,7 +40,7 @@ pub struct Known {
 
 /// The first frame of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Opening {
+pub(crate) struct StreamHeader {
     /// The number of the server that opened the stream.
     pub(crate) from: u64,
     /// The number of the server it is meant for, or [`ANYBODY`].
@@ -92,9 +92,9 @@ pub(crate) enum PeerRequest {
         to: Option<u64>,
     },
     /// Wants a promise to found no cluster but this one: [`PeerReply::Done`].
-    Promise(Founding),
+    Promise(BootstrapProposal),
     /// All have promised: [`PeerReply::Done`].
-    Found(Founding),
+    Found(BootstrapProposal),
     /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
     Removed {
         /// The server's number.
@@ -140,14 +140,14 @@ pub(crate) enum PeerRequest {
     Restore,
     /// Asks the leader for places for records to come: [`PeerReply::Places`], or [`PeerReply::NotLeader`].
     /// Without places the sender records them all the same.
-    FindPlaces(PlacesFor),
+    FindPlaces(PlacementQuery),
     /// Asks what keeps the receiver from its work: [`PeerReply::Troubles`].
     Troubles,
 }
 
 /// Records that need places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PlacesFor {
+pub(crate) enum PlacementQuery {
     /// One-off tasks.
     Tasks(Vec<NewOneOff>),
     /// All instances of a job.
@@ -156,16 +156,16 @@ pub(crate) enum PlacesFor {
 
 /// The places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PlacesFound {
+pub(crate) enum PlacementAnswer {
     /// Places for tasks, in their order, and the state in which they were found.
     Tasks {
         /// The place of each task, where there is one.
-        places: Vec<Option<OneOffPlace>>,
+        places: Vec<Option<OneOffPlacement>>,
         /// That state.
         seen: LogIndex,
     },
     /// Places for a job's instances, if there is one for each.
-    Job(Option<Box<JobPlaces>>),
+    Job(Option<Box<JobPlacement>>),
 }
 
 /// The kinds of [`PeerRequest::Raft`].
@@ -185,28 +185,28 @@ pub(crate) enum RaftCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// The server itself.
-    pub(crate) me: Known,
+    pub(crate) me: PeerInfo,
     /// How many servers it wants to found a cluster with; 0 if it founds none.
     pub(crate) expect: u32,
     /// Whether it belongs to a cluster.
     pub(crate) founded: bool,
     /// Servers it knows.
-    pub(crate) others: Vec<Known>,
+    pub(crate) others: Vec<PeerInfo>,
     /// The members of its cluster by number; empty if it belongs to none.
     pub(crate) members: Vec<u64>,
     /// The leader, as far as it knows.
     pub(crate) leader: Option<u64>,
     /// The cluster that it has promised to help to found.
-    pub(crate) promised: Option<Founding>,
+    pub(crate) promised: Option<BootstrapProposal>,
 }
 
 /// A cluster that is to be founded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Founding {
+pub(crate) struct BootstrapProposal {
     /// The server that asks for promises.
     pub(crate) founder: u64,
     /// Its servers, by number.
-    pub(crate) servers: Vec<Known>,
+    pub(crate) servers: Vec<PeerInfo>,
 }
 
 /// A server's answer.
@@ -246,9 +246,9 @@ pub(crate) enum PeerReply {
     /// A snapshot was restored with this entry.
     Restored(LogIndex),
     /// The leader has forgotten everything that is over.
-    Collected(Freed),
+    Collected(FreedCounts),
     /// Places that are not given to anybody else for a while.
-    Places(PlacesFound),
+    Places(PlacementAnswer),
     /// The troubles of the server.
     Troubles(Troubles),
 }

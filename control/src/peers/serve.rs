@@ -12,7 +12,7 @@ use muster_wire::frame;
 use quinn::{Connection, VarInt};
 use tokio::task::JoinSet;
 
-use super::message::{ANYBODY, Opening, PeerReply, PeerRequest, RaftCall};
+use super::message::{ANYBODY, PeerReply, PeerRequest, RaftCall, StreamHeader};
 use crate::agents;
 use crate::comparison;
 use crate::handle::Control;
@@ -77,11 +77,11 @@ fn server_name(connection: &Connection, control: &Control) -> Result<String, Str
 /// Answers one stream of the server `name`.
 async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, control: &Control) {
     let Ok(Ok(Some(opening))) =
-        tokio::time::timeout(limits::REGISTER_WAIT, receiver.recv::<Opening>()).await
+        tokio::time::timeout(limits::REGISTER_WAIT, receiver.recv::<StreamHeader>()).await
     else {
         return;
     };
-    let Opening { from, to, request } = opening;
+    let StreamHeader { from, to, request } = opening;
     if let Err(reason) = check(name, from, to, control) {
         reply(sender, PeerReply::Refused { reason }).await;
         return;

@@ -61,7 +61,7 @@ struct Compaction {
 
 /// Growth since the last snapshot.
 #[derive(Clone, Copy, Debug)]
-struct Growth {
+struct LogGrowth {
     entries: u64,
     log_bytes: u64,
     /// Bytes of that snapshot.
@@ -70,7 +70,7 @@ struct Growth {
     since: Duration,
 }
 
-impl Growth {
+impl LogGrowth {
     fn asks_for_snapshot(self) -> bool {
         let enough = LOG_BYTES.max(self.snapshot_bytes);
         let grown = self.log_bytes >= enough || self.entries >= LOG_ENTRIES;
@@ -110,7 +110,7 @@ impl Compaction {
         }
     }
 
-    fn growth(&self, started: Instant) -> Growth {
+    fn growth(&self, started: Instant) -> LogGrowth {
         let metrics = self.raft.metrics();
         let (applied, taken) = {
             let metrics = metrics.borrow_watched();
@@ -124,7 +124,7 @@ impl Compaction {
             .snapshots
             .current()
             .and_then(|(_, file)| std::fs::metadata(&file.path).ok());
-        Growth {
+        LogGrowth {
             entries: applied.saturating_sub(taken),
             log_bytes: self.log.bytes_after(taken),
             snapshot_bytes: file.map_or(0, |file| file.len()),
@@ -165,7 +165,7 @@ impl Compaction {
         }
         self.made_room = Some(Instant::now());
         let started = Instant::now();
-        if let Err(error) = self.log.lend_reserve() {
+        if let Err(error) = self.log.release_reserve() {
             tracing::warn!(%error, "the reserve cannot be given up");
         }
         let growth = self.growth(started);
@@ -207,8 +207,8 @@ impl Compaction {
 mod tests {
     use super::*;
 
-    fn growth(log_bytes: u64, entries: u64, since: Duration) -> Growth {
-        Growth {
+    fn growth(log_bytes: u64, entries: u64, since: Duration) -> LogGrowth {
+        LogGrowth {
             entries,
             log_bytes,
             snapshot_bytes: 10,
@@ -228,7 +228,7 @@ mod tests {
         assert!(growth(1_000, LOG_ENTRIES, minute).asks_for_snapshot());
         assert!(!growth(2 * LOG_BYTES, LOG_ENTRIES, REST / 2).asks_for_snapshot());
         assert!(growth(8 * LOG_BYTES, 1, REST / 2).asks_for_snapshot());
-        let large = Growth {
+        let large = LogGrowth {
             snapshot_bytes: 4 * LOG_BYTES,
             ..growth(2 * LOG_BYTES, 1, minute)
         };

@@ -17,10 +17,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Raft;
-use super::types::Logged;
+use super::types::EncodedCommand;
 use crate::limits;
 use crate::peers::message::PeerRequest;
-use crate::peers::{Peers, Way};
+use crate::peers::{PeerChannel, Peers};
 
 /// The outcome of a forwarded proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub(super) enum Outcome {
 
 /// Proposals of one frame, with numbers of the sender's.
 #[derive(Debug, Serialize, Deserialize)]
-struct Proposals(Vec<(u64, Logged)>);
+struct Proposals(Vec<(u64, EncodedCommand)>);
 
 /// Outcomes, by those numbers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,16 +51,16 @@ struct Outcomes(Vec<(u64, Outcome)>);
 
 /// A proposal on its way.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedProposal {
     leader: u64,
-    logged: Logged,
+    logged: EncodedCommand,
     outcome: oneshot::Sender<Outcome>,
 }
 
 /// Sends proposals to the leader.
 #[derive(Debug)]
 pub(super) struct Forwarder {
-    queue: mpsc::Sender<Waiting>,
+    queue: mpsc::Sender<QueuedProposal>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -74,9 +74,9 @@ impl Forwarder {
     }
 
     /// Has `leader` propose `logged`.
-    pub(super) async fn propose(&self, leader: u64, logged: Logged) -> Outcome {
+    pub(super) async fn propose(&self, leader: u64, logged: EncodedCommand) -> Outcome {
         let (outcome, receiver) = oneshot::channel();
-        let waiting = Waiting {
+        let waiting = QueuedProposal {
             leader,
             logged,
             outcome,
@@ -90,20 +90,20 @@ impl Forwarder {
     }
 }
 
-type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
+type PendingOutcomes = Arc<Mutex<HashMap<u64, oneshot::Sender<Outcome>>>>;
 
 /// A stream to a leader.
 #[derive(Debug)]
 struct Session {
     leader: u64,
     sender: FrameSender,
-    pending: Pending,
+    pending: PendingOutcomes,
     /// Turns true when the stream has ended.
     ended: watch::Receiver<bool>,
     _reader: AbortOnDropHandle<()>,
 }
 
-async fn run(peers: Peers, mut queue: mpsc::Receiver<Waiting>) {
+async fn run(peers: Peers, mut queue: mpsc::Receiver<QueuedProposal>) {
     let mut session: Option<Session> = None;
     let mut batch = Vec::new();
     let mut number = 0;
@@ -131,7 +131,7 @@ async fn run(peers: Peers, mut queue: mpsc::Receiver<Waiting>) {
 }
 
 /// The first proposals of `batch` that are for `leader` and fit in a frame.
-fn take_frame(batch: &mut Vec<Waiting>, leader: u64) -> Vec<Waiting> {
+fn take_frame(batch: &mut Vec<QueuedProposal>, leader: u64) -> Vec<QueuedProposal> {
     let mut bytes = 0;
     let count = batch
         .iter()
@@ -145,14 +145,17 @@ fn take_frame(batch: &mut Vec<Waiting>, leader: u64) -> Vec<Waiting> {
 }
 
 async fn open(peers: &Peers, leader: u64) -> Option<Session> {
-    let (sender, receiver) = match peers.open(leader, Way::Control, PeerRequest::Propose).await {
+    let (sender, receiver) = match peers
+        .open(leader, PeerChannel::Control, PeerRequest::Propose)
+        .await
+    {
         Ok(opened) => opened,
         Err(error) => {
             tracing::debug!(%error, "changes cannot be passed on to the leader");
             return None;
         }
     };
-    let pending = Pending::default();
+    let pending = PendingOutcomes::default();
     let (end, ended) = watch::channel(false);
     let reader = tokio::spawn(read(receiver, Arc::clone(&pending), end));
     Some(Session {
@@ -166,7 +169,7 @@ async fn open(peers: &Peers, leader: u64) -> Option<Session> {
 
 impl Session {
     /// Sends `frame`; false if the stream is gone.
-    async fn send(&mut self, frame: Vec<Waiting>, number: &mut u64) -> bool {
+    async fn send(&mut self, frame: Vec<QueuedProposal>, number: &mut u64) -> bool {
         let mut proposals = Vec::with_capacity(frame.len());
         {
             let mut pending = lock(&self.pending);
@@ -186,7 +189,7 @@ impl Session {
 }
 
 /// Hands outcomes to those who wait, until the stream ends.
-async fn read(mut receiver: FrameReceiver, pending: Pending, end: watch::Sender<bool>) {
+async fn read(mut receiver: FrameReceiver, pending: PendingOutcomes, end: watch::Sender<bool>) {
     while let Ok(Some(Outcomes(outcomes))) = receiver.recv().await {
         let mut pending = lock(&pending);
         for (number, outcome) in outcomes {
@@ -230,7 +233,7 @@ impl Raft {
             let Ok(place) = Arc::clone(&places).acquire_many_owned(count).await else {
                 break;
             };
-            let (numbers, bodies): (Vec<u64>, Vec<Logged>) = proposals.into_iter().unzip();
+            let (numbers, bodies): (Vec<u64>, Vec<EncodedCommand>) = proposals.into_iter().unzip();
             if self.room().is_err() {
                 // This server hands leadership over: the sender looks for the next leader.
                 for number in numbers {
@@ -258,7 +261,7 @@ impl Raft {
     }
 }
 
-type Written = futures::stream::BoxStream<
+type WriteResults = futures::stream::BoxStream<
     'static,
     Result<
         openraft::raft::WriteResult<super::types::TypeConfig>,
@@ -267,7 +270,11 @@ type Written = futures::stream::BoxStream<
 >;
 
 /// Passes on the outcomes of the proposals `numbers`.
-async fn report(numbers: Vec<u64>, mut written: Written, outcomes: &mpsc::Sender<(u64, Outcome)>) {
+async fn report(
+    numbers: Vec<u64>,
+    mut written: WriteResults,
+    outcomes: &mpsc::Sender<(u64, Outcome)>,
+) {
     for number in numbers {
         let outcome = match written.next().await {
             Some(Ok(Ok(applied))) => match applied.response.0 {

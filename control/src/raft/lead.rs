@@ -8,7 +8,7 @@ use muster_wire::codec;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 
-use super::types::Logged;
+use super::types::EncodedCommand;
 use super::{Raft, WriteError};
 use crate::limits;
 
@@ -21,7 +21,7 @@ impl Raft {
         command: &Command,
     ) -> Result<(LogIndex, Response), WriteError> {
         self.room()?;
-        let logged = Logged {
+        let logged = EncodedCommand {
             format: command.version(),
             body: Arc::from(codec::encode(command)?),
         };

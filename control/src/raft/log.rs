@@ -39,10 +39,10 @@ use tokio::sync::{oneshot, watch};
 
 use self::mark::MarkFile;
 use self::record::Record;
-use self::recovery::Recovered;
+use self::recovery::RecoveredLog;
 use self::segment::Dir;
-use self::state::Found;
-use self::writer::{Done, Inner, Request, Shared, Writer};
+use self::state::StoredEntry;
+use self::writer::{Completion, Request, Writer, WriterQueue, WriterState};
 use super::types::{Entry, LogId, TypeConfig, Vote};
 
 /// The reason why the log could not be opened.
@@ -133,13 +133,13 @@ pub(crate) struct LogStore {
     watch: LogWatch,
     bytes_cut: u64,
     lost: Option<LogId>,
-    _ending: Arc<Ending>,
+    _ending: Arc<WriterGuard>,
 }
 
 /// A look at the log that does not keep it open.
 #[derive(Clone)]
 pub(crate) struct LogWatch {
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     dir: Arc<Dir>,
 }
 
@@ -152,18 +152,18 @@ impl Debug for LogWatch {
 }
 
 /// Ends the writer when it is dropped, and waits for it.
-struct Ending {
-    shared: Arc<Shared>,
+struct WriterGuard {
+    shared: Arc<WriterState>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Debug for Ending {
+impl Debug for WriterGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ending").finish_non_exhaustive()
     }
 }
 
-impl Drop for Ending {
+impl Drop for WriterGuard {
     fn drop(&mut self) {
         self.shared.close();
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +195,7 @@ impl LogStore {
             source,
         };
         let opened = Dir::open(dir).map_err(io_error)?;
-        let Recovered {
+        let RecoveredLog {
             entries,
             files,
             bytes_cut,
@@ -208,7 +208,7 @@ impl LogStore {
         let vote = mark
             .vote
             .filter(|vote| Some(*vote) > entries.positions.vote);
-        let shared = Arc::new(Shared::new(entries));
+        let shared = Arc::new(WriterState::new(entries));
         let writer = Writer::new(
             opened.clone(),
             sizes,
@@ -222,7 +222,7 @@ impl LogStore {
             .name("muster-log".to_owned())
             .spawn(move || writer.run())
             .map_err(io_error)?;
-        let ending = Ending {
+        let ending = WriterGuard {
             shared: Arc::clone(&shared),
             writer: Mutex::new(Some(thread)),
         };
@@ -239,7 +239,7 @@ impl LogStore {
             // A vote that was given is given: another one in its term would be a second.
             let (sender, _) = oneshot::channel();
             store
-                .ask_for(Record::Vote(vote), Done::Other(sender))
+                .ask_for(Record::Vote(vote), Completion::Other(sender))
                 .map_err(io_error)?;
         }
         Ok(store)
@@ -272,7 +272,10 @@ impl LogStore {
     }
 
     /// Changes what is in memory by `change` and hands the records to the writer, in one step.
-    fn ask(&self, change: impl FnOnce(&mut Inner) -> io::Result<Request>) -> io::Result<()> {
+    fn change_and_enqueue(
+        &self,
+        change: impl FnOnce(&mut WriterQueue) -> io::Result<Request>,
+    ) -> io::Result<()> {
         let mut inner = self.watch.shared.lock();
         inner.check()?;
         let request = change(&mut inner)?;
@@ -285,15 +288,15 @@ impl LogStore {
     /// Writes one record and waits until it is on disk.
     async fn write_durably(&self, record: Record) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        self.ask_for(record, Done::Other(sender))?;
+        self.ask_for(record, Completion::Other(sender))?;
         receiver
             .await
             .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
     }
 
     /// Has one record written.
-    fn ask_for(&self, record: Record, done: Done) -> io::Result<()> {
-        self.ask(|inner| {
+    fn ask_for(&self, record: Record, done: Completion) -> io::Result<()> {
+        self.change_and_enqueue(|inner| {
             let mut bytes = Vec::new();
             record::push(&mut bytes, &record)?;
             match &record {
@@ -344,13 +347,15 @@ impl LogStore {
 
     async fn entries(&self, from: u64, to: u64) -> io::Result<Vec<Entry>> {
         let found = self.watch.shared.lock().entries.range(from, to);
-        let in_memory = found.iter().all(|one| matches!(one, Found::Cached(_)));
+        let in_memory = found
+            .iter()
+            .all(|one| matches!(one, StoredEntry::Cached(_)));
         let read = move || {
             found
                 .into_iter()
                 .map(|one| match one {
-                    Found::Cached(entry) => Ok(entry),
-                    Found::OnDisk(place) => place.read(),
+                    StoredEntry::Cached(entry) => Ok(entry),
+                    StoredEntry::OnDisk(place) => place.read(),
                 })
                 .collect()
         };
@@ -386,7 +391,7 @@ impl LogWatch {
 
     /// Gives the reserve up for something that makes room. Until [`Self::take_back_reserve`] the log takes
     /// no room.
-    pub(crate) fn lend_reserve(&self) -> io::Result<()> {
+    pub(crate) fn release_reserve(&self) -> io::Result<()> {
         self.shared.lock().reserve_lent = true;
         self.dir.give_up_reserve()
     }
@@ -524,7 +529,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 appended.push(entry);
             }
         }
-        self.ask(move |inner| {
+        self.change_and_enqueue(move |inner| {
             let mut next = inner.entries.next_index();
             for (log_id, ..) in &places {
                 if next.is_some_and(|next| next != log_id.index) {
@@ -542,7 +547,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 bytes,
                 change: None,
                 entries: places,
-                done: Done::Entries(callback),
+                done: Completion::Entries(callback),
             })
         })
     }

@@ -15,13 +15,15 @@ use openraft::EntryPayload;
 use openraft::OptionalSend;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
-use super::outdated::Dropper;
-use super::restore::{self, LastRestored, Restoring};
-use super::snapshot::{self, Contents, Restored, SnapshotFile, SnapshotStore};
-use super::types::{Answer, Entry, LogId, Logged, SnapshotMeta, StoredMembership, TypeConfig};
-use crate::events::{self, Collections, NodeCollection, Over};
+use super::outdated::StateReclaimer;
+use super::restore::{self, LastRestored, ReceivedChunks};
+use super::snapshot::{self, Contents, RestoredSnapshot, SnapshotFile, SnapshotStore};
+use super::types::{
+    Answer, EncodedCommand, Entry, LogId, SnapshotMeta, StoredMembership, TypeConfig,
+};
+use crate::events::{self, Collections, EndedCollection, NodeCollection};
 use crate::limits;
-use crate::published::{Outdated, Published, Unpublished};
+use crate::published::{PendingResults, Published, Retired};
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
@@ -32,18 +34,18 @@ pub(crate) struct Machine {
     last_applied: Option<LogId>,
     membership: StoredMembership,
     /// A saved snapshot of which some chunks have arrived.
-    restoring: Option<Restoring>,
+    restoring: Option<ReceivedChunks>,
     restored: LastRestored,
     collections: Collections,
-    outdated: Dropper,
+    outdated: StateReclaimer,
     published: Arc<Published>,
     snapshots: SnapshotStore,
 }
 
 /// Entries that are applied and that nobody sees yet, and who waits for them.
 #[derive(Default)]
-struct Unshown {
-    entries: Unpublished,
+struct UnpublishedEntries {
+    entries: PendingResults,
     answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
     count: usize,
 }
@@ -60,7 +62,7 @@ impl Machine {
     pub(crate) fn new(
         published: Arc<Published>,
         snapshots: SnapshotStore,
-        restored: Option<Restored>,
+        restored: Option<RestoredSnapshot>,
     ) -> Self {
         let mut machine = Self {
             state: State::default(),
@@ -69,7 +71,7 @@ impl Machine {
             restoring: None,
             restored: LastRestored::default(),
             collections: Collections::default(),
-            outdated: Dropper::start(Arc::clone(&published)),
+            outdated: StateReclaimer::start(Arc::clone(&published)),
             published,
             snapshots,
         };
@@ -79,8 +81,8 @@ impl Machine {
         machine
     }
 
-    fn take(&mut self, restored: Restored) {
-        let Restored { contents, file } = restored;
+    fn take(&mut self, restored: RestoredSnapshot) {
+        let RestoredSnapshot { contents, file } = restored;
         tracing::info!(file = %file.path.display(), "restored the state from a snapshot");
         let Contents {
             meta,
@@ -106,14 +108,14 @@ impl Machine {
         LogIndex(self.last_applied.map_or(0, |log_id| log_id.index))
     }
 
-    fn publish(&self, entries: Unpublished) -> Outdated {
+    fn publish(&self, entries: PendingResults) -> Retired {
         self.published
             .publish(self.state.clone(), self.index(), entries)
     }
 
     /// Publishes what was applied and answers whoever waits for it.
-    fn show(&self, unshown: &mut Unshown) {
-        let Unshown {
+    fn show(&self, unshown: &mut UnpublishedEntries) {
+        let UnpublishedEntries {
             entries,
             answers,
             count,
@@ -130,7 +132,11 @@ impl Machine {
 
     /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything. Those before are shown
     /// first if it takes long.
-    fn apply_entry(&mut self, entry: Entry, unshown: &mut Unshown) -> io::Result<Option<Response>> {
+    fn apply_entry(
+        &mut self,
+        entry: Entry,
+        unshown: &mut UnpublishedEntries,
+    ) -> io::Result<Option<Response>> {
         let index = LogIndex(entry.log_id.index);
         let response = match entry.payload {
             EntryPayload::Blank => None,
@@ -161,7 +167,7 @@ impl Machine {
             EntryPayload::Normal(logged) => {
                 let command = decode(index, &logged)?;
                 let cause = events::cause(&command);
-                let slice = events::Slice::of(&command);
+                let slice = events::CollectionSlice::of(&command);
                 if slice.is_some() {
                     self.show(unshown);
                 }
@@ -170,8 +176,10 @@ impl Machine {
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
-                let ended = ended.into_iter().map(Over::Here);
-                let over = ended.chain(told.into_iter().map(Over::OnNode)).collect();
+                let ended = ended.into_iter().map(EndedCollection::Here);
+                let over = ended
+                    .chain(told.into_iter().map(EndedCollection::OnNode))
+                    .collect();
                 let term = entry.log_id.committed_leader_id().term;
                 let entries = &mut unshown.entries;
                 entries.add((index, term), cause, &self.state, applied, over);
@@ -207,7 +215,7 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// The command in `logged`.
-fn decode(index: LogIndex, logged: &Logged) -> io::Result<Command> {
+fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<Command> {
     if logged.format > fsm::VERSION {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -239,7 +247,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     where
         S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + OptionalSend,
     {
-        let mut unshown = Unshown::default();
+        let mut unshown = UnpublishedEntries::default();
         while let Some((entry, responder)) = entries.try_next().await? {
             if let Some(reason) = self.published.halted() {
                 return Err(io::Error::other(reason.to_owned()));
@@ -331,7 +339,7 @@ mod tests {
     use crate::raft::tests::register;
 
     fn entry(index: u64, command: &Command) -> EntryResponder<TypeConfig> {
-        let logged = Logged {
+        let logged = EncodedCommand {
             format: fsm::VERSION,
             body: codec::encode(command).unwrap().into(),
         };

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::types::TypeConfig;
 use super::{LeaderInfo, Raft};
 use crate::limits;
-use crate::peers::message::{Known, MemberRecord, ServerNode};
+use crate::peers::message::{MemberRecord, PeerInfo, ServerNode};
 
 /// The reason why the servers of the cluster were not changed.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum ChangeServersError {
 }
 
 /// Servers that lack entries, the last one that each has, and since when that is so.
-pub(super) type Stalls = BTreeMap<u64, (Option<u64>, Instant)>;
+pub(super) type StalledServers = BTreeMap<u64, (Option<u64>, Instant)>;
 
 impl ChangeServersError {
     pub(crate) fn refused(reason: impl Into<String>) -> Self {
@@ -145,13 +145,13 @@ impl Raft {
         membership.nodes().map(&mut record).collect()
     }
 
-    fn stalls(&self) -> MutexGuard<'_, Stalls> {
+    fn stalls(&self) -> MutexGuard<'_, StalledServers> {
         // Each change is one insertion or removal.
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Founds the cluster of `servers`. Doing it at several of them is safe if all name the same.
-    pub(crate) async fn found(&self, servers: &[Known]) -> Result<(), ChangeServersError> {
+    pub(crate) async fn found(&self, servers: &[PeerInfo]) -> Result<(), ChangeServersError> {
         let members: BTreeMap<u64, ServerNode> = servers
             .iter()
             .map(|known| (known.server_id, known.node.clone()))
@@ -167,7 +167,7 @@ impl Raft {
     }
 
     /// Adds a server that does not vote yet, or notes its newer address.
-    pub(crate) async fn add_learner(&self, known: Known) -> Result<(), ChangeServersError> {
+    pub(crate) async fn add_learner(&self, known: PeerInfo) -> Result<(), ChangeServersError> {
         let nodes = BTreeMap::from([(known.server_id, known.node)]);
         let known_before = self.member_ids().contains(&known.server_id);
         let change = if known_before {

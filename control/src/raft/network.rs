@@ -26,12 +26,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::pace::Pace;
+use self::pace::StreamBackoff;
 use super::Raft;
 use super::snapshot::SnapshotFile;
 use super::types::TypeConfig;
-use crate::peers::message::{Known, PeerReply, PeerRequest, RaftCall, ServerNode};
-use crate::peers::{PeerError, Peers, Way};
+use crate::peers::message::{PeerInfo, PeerReply, PeerRequest, RaftCall, ServerNode};
+use crate::peers::{PeerChannel, PeerError, Peers};
 
 /// Makes ways to other servers.
 #[derive(Clone, Debug)]
@@ -42,13 +42,13 @@ pub(crate) struct Network(pub(crate) Peers);
 pub(crate) struct Follower {
     peers: Peers,
     server_id: u64,
-    pace: Pace,
+    pace: StreamBackoff,
 }
 
 /// An answer that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("server {server_id} sent something else than an answer: {what}")]
-struct Malformed {
+struct MalformedAnswer {
     server_id: u64,
     what: String,
 }
@@ -73,8 +73,8 @@ impl Follower {
         }
     }
 
-    fn malformed(&self, what: &dyn std::fmt::Debug) -> Malformed {
-        Malformed {
+    fn malformed(&self, what: &dyn std::fmt::Debug) -> MalformedAnswer {
+        MalformedAnswer {
             server_id: self.server_id,
             what: format!("{what:?}"),
         }
@@ -97,14 +97,14 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Follower;
 
     async fn new_client(&mut self, server_id: u64, node: &ServerNode) -> Follower {
-        self.0.introduce(&Known {
+        self.0.introduce(&PeerInfo {
             server_id,
             node: node.clone(),
         });
         Follower {
             peers: self.0.clone(),
             server_id,
-            pace: Pace::new(),
+            pace: StreamBackoff::new(),
         }
     }
 }
@@ -140,7 +140,11 @@ impl RaftNetworkV2<TypeConfig> for Follower {
             self.pace.turn().await;
             let (sender, receiver) = self
                 .peers
-                .open(self.server_id, Way::Control, PeerRequest::RaftAppend)
+                .open(
+                    self.server_id,
+                    PeerChannel::Control,
+                    PeerRequest::RaftAppend,
+                )
                 .await
                 .map_err(|error| rpc_error(&error))?;
             let sending = AbortOnDropHandle::new(tokio::spawn(send_entries(sender, input)));

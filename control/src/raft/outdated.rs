@@ -12,20 +12,20 @@ use std::thread;
 
 use crate::limits;
 use crate::niceness::yield_to_others;
-use crate::published::{Outdated, Published};
+use crate::published::{Published, Retired};
 
 /// The thread's name.
 const NAME: &str = "outdated states";
 
 /// The way to the thread.
 #[derive(Debug)]
-pub(super) struct Dropper {
+pub(super) struct StateReclaimer {
     /// `None` where no thread could be started.
-    queue: Option<SyncSender<Outdated>>,
+    queue: Option<SyncSender<Retired>>,
     published: Arc<Published>,
 }
 
-impl Dropper {
+impl StateReclaimer {
     pub(super) fn start(published: Arc<Published>) -> Self {
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
         let started = thread::Builder::new().name(NAME.to_owned()).spawn(move || {
@@ -43,7 +43,7 @@ impl Dropper {
     }
 
     /// Has `outdated` freed by the thread; here if it is little, or that is behind.
-    pub(super) fn take(&self, outdated: Outdated) {
+    pub(super) fn take(&self, outdated: Retired) {
         if outdated.rows < limits::OUTDATED_ROWS_MIN {
             return;
         }
@@ -60,7 +60,7 @@ impl Dropper {
     }
 }
 
-fn free(outdated: &Receiver<Outdated>) {
+fn free(outdated: &Receiver<Retired>) {
     while let Ok(one) = outdated.recv() {
         drop(one);
     }
@@ -72,10 +72,10 @@ mod tests {
     use muster_domain::id::LogIndex;
 
     use super::*;
-    use crate::published::Unpublished;
+    use crate::published::PendingResults;
 
-    fn outdated(published: &Published, rows: usize) -> Outdated {
-        let entries = Unpublished::default();
+    fn outdated(published: &Published, rows: usize) -> Retired {
+        let entries = PendingResults::default();
         let mut outdated = published.publish(State::default(), LogIndex(1), entries);
         outdated.rows = rows;
         outdated
@@ -86,7 +86,7 @@ mod tests {
         let published = Arc::new(Published::new().0);
         // Nobody takes anything out.
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
-        let dropper = Dropper {
+        let dropper = StateReclaimer {
             queue: Some(sender),
             published: Arc::clone(&published),
         };
@@ -104,7 +104,7 @@ mod tests {
     fn the_thread_frees_what_it_was_given_and_ends() {
         let published = Arc::new(Published::new().0);
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
-        let dropper = Dropper {
+        let dropper = StateReclaimer {
             queue: Some(sender),
             published: Arc::clone(&published),
         };

@@ -45,7 +45,7 @@ pub(super) struct Reads {
 
 /// The parts that a question needs.
 #[derive(Clone, Debug)]
-struct Asker {
+struct ReadRequest {
     raft: openraft::Raft<TypeConfig, Machine>,
     peers: Peers,
     leadership: watch::Receiver<Leadership>,
@@ -59,7 +59,7 @@ impl Reads {
         leadership: &watch::Receiver<Leadership>,
     ) -> Self {
         let begin = |linearizable| {
-            let asker = Asker {
+            let asker = ReadRequest {
                 raft: raft.clone(),
                 peers: peers.clone(),
                 leadership: leadership.clone(),
@@ -81,11 +81,11 @@ impl Reads {
     }
 }
 
-impl Asker {
+impl ReadRequest {
     async fn run(self, mut waiting: mpsc::Receiver<Answer>) {
         let mut batch = Vec::new();
         while waiting.recv_many(&mut batch, limits::READS_MAX).await > 0 {
-            let index = self.ask().await;
+            let index = self.request_index().await;
             for answer in batch.drain(..) {
                 // A reader that is gone does not want to know.
                 drop(answer.send(index.clone()));
@@ -93,7 +93,7 @@ impl Asker {
         }
     }
 
-    async fn ask(&self) -> Result<LogIndex, NoIndex> {
+    async fn request_index(&self) -> Result<LogIndex, NoIndex> {
         let leader = self.leadership.borrow().leader.clone();
         match leader {
             Some(leader) if leader.is_self => read_index(&self.raft, self.linearizable).await,

@@ -20,7 +20,7 @@ use muster_wire::codec;
 use serde::{Deserialize, Serialize};
 
 use super::snapshot::{self, Contents, SavedSnapshot, SnapshotReader, SnapshotWriter};
-use super::types::Logged;
+use super::types::EncodedCommand;
 use super::{Raft, WriteError};
 
 /// The format of these entries. Formats from here on are Raft's own: a command never has one.
@@ -32,7 +32,7 @@ const EMPTY_ENTRIES: u64 = 4096;
 
 /// One entry of a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Step {
+enum RestoreStep {
     /// Makes the log longer.
     Empty,
     /// A snapshot of so many bytes follows; an earlier attempt is void.
@@ -50,7 +50,7 @@ enum Step {
 
 /// The chunks that have arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Restoring {
+pub(crate) struct ReceivedChunks {
     attempt: u64,
     bytes: u64,
     got: u64,
@@ -84,18 +84,18 @@ impl LastRestored {
 }
 
 /// Carries out the entry `body`. An error stops the server: it cannot do what the others do.
-pub(super) fn step(restoring: &mut Option<Restoring>, body: &[u8]) -> io::Result<Outcome> {
+pub(super) fn step(restoring: &mut Option<ReceivedChunks>, body: &[u8]) -> io::Result<Outcome> {
     match decode(body)? {
-        Step::Empty => {}
-        Step::Begin { attempt, bytes } => {
-            *restoring = Some(Restoring {
+        RestoreStep::Empty => {}
+        RestoreStep::Begin { attempt, bytes } => {
+            *restoring = Some(ReceivedChunks {
                 attempt,
                 bytes,
                 got: 0,
                 chunks: Vec::new(),
             });
         }
-        Step::Chunk {
+        RestoreStep::Chunk {
             attempt,
             offset,
             bytes,
@@ -108,7 +108,7 @@ pub(super) fn step(restoring: &mut Option<Restoring>, body: &[u8]) -> io::Result
                 under_way.chunks.push(bytes);
             }
         }
-        Step::Commit { attempt } => {
+        RestoreStep::Commit { attempt } => {
             let complete = restoring.take_if(|under_way| {
                 under_way.attempt == attempt && under_way.got == under_way.bytes
             });
@@ -124,11 +124,11 @@ pub(super) fn step(restoring: &mut Option<Restoring>, body: &[u8]) -> io::Result
     Ok(Outcome::Noted)
 }
 
-fn decode(body: &[u8]) -> io::Result<Step> {
+fn decode(body: &[u8]) -> io::Result<RestoreStep> {
     codec::decode(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-impl Restoring {
+impl ReceivedChunks {
     fn read(&self) -> io::Result<Contents> {
         let input = Chunks {
             chunks: &self.chunks,
@@ -141,14 +141,14 @@ impl Restoring {
 
     /// It as the steps that lead to it, for a snapshot.
     pub(crate) fn parts(&self) -> io::Result<Vec<Vec<u8>>> {
-        let begin = Step::Begin {
+        let begin = RestoreStep::Begin {
             attempt: self.attempt,
             bytes: self.bytes,
         };
         let mut parts = vec![encode(&begin)?];
         let mut offset = 0;
         for bytes in &self.chunks {
-            parts.push(encode(&Step::Chunk {
+            parts.push(encode(&RestoreStep::Chunk {
                 attempt: self.attempt,
                 offset,
                 bytes: Arc::clone(bytes),
@@ -168,7 +168,7 @@ impl Restoring {
     }
 }
 
-fn encode(step: &Step) -> io::Result<Vec<u8>> {
+fn encode(step: &RestoreStep) -> io::Result<Vec<u8>> {
     codec::encode(step).map_err(io::Error::other)
 }
 
@@ -245,12 +245,13 @@ impl Raft {
         }
         let attempt = rand::random();
         self.lengthen(saved.index()).await?;
-        self.take_step(&Step::Begin { attempt, bytes }).await?;
+        self.take_step(&RestoreStep::Begin { attempt, bytes })
+            .await?;
         let mut offset = 0;
         while let Some(chunk) = tokio::task::block_in_place(|| reader.next_chunk())? {
             let length = chunk.len() as u64;
             let bytes = Arc::from(&*chunk);
-            let step = Step::Chunk {
+            let step = RestoreStep::Chunk {
                 attempt,
                 offset,
                 bytes,
@@ -258,7 +259,7 @@ impl Raft {
             self.take_step(&step).await?;
             offset += length;
         }
-        let index = self.take_step(&Step::Commit { attempt }).await?;
+        let index = self.take_step(&RestoreStep::Commit { attempt }).await?;
         if self.restored.get() != attempt {
             return Err(RestoreSnapshotError::Void);
         }
@@ -272,7 +273,7 @@ impl Raft {
 
     /// Makes the log reach `index`.
     async fn lengthen(&self, index: u64) -> Result<(), RestoreSnapshotError> {
-        let empty = logged(&Step::Empty)?;
+        let empty = logged(&RestoreStep::Empty)?;
         loop {
             let missing = index.saturating_sub(self.last_log_index().0);
             if missing == 0 {
@@ -288,14 +289,14 @@ impl Raft {
         }
     }
 
-    async fn take_step(&self, step: &Step) -> Result<u64, RestoreSnapshotError> {
+    async fn take_step(&self, step: &RestoreStep) -> Result<u64, RestoreSnapshotError> {
         let written = self.raft.client_write(logged(step)?).await;
         Ok(written.map_err(given_up)?.log_id.index)
     }
 }
 
-fn logged(step: &Step) -> io::Result<Logged> {
-    Ok(Logged {
+fn logged(step: &RestoreStep) -> io::Result<EncodedCommand> {
+    Ok(EncodedCommand {
         format: FORMAT,
         body: encode(step)?.into(),
     })

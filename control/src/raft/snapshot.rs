@@ -52,7 +52,7 @@ pub(crate) struct SnapshotFile {
 
 /// A snapshot read back.
 #[derive(Debug)]
-pub(crate) struct Restored {
+pub(crate) struct RestoredSnapshot {
     /// The snapshot's contents.
     pub(crate) contents: Arc<Contents>,
     /// The file it came from.
@@ -264,7 +264,7 @@ impl SnapshotStore {
         let file = private::create(temporary)?;
         let mut out = BufWriter::with_capacity(
             limits::SYNC_BYTES,
-            Synced {
+            SyncedWriter {
                 file: &file,
                 path: temporary,
             },
@@ -285,7 +285,7 @@ impl SnapshotStore {
     ) -> io::Result<SnapshotFile> {
         let path = self.path_of(meta);
         if received.path == path {
-            self.note(meta, &path);
+            self.set_current(meta, &path);
             return Ok(SnapshotFile::at(&path));
         }
         File::open(&received.path)?.sync_all()?;
@@ -294,24 +294,24 @@ impl SnapshotStore {
     }
 
     /// Reads `file`. Blocks on the disk.
-    pub(crate) fn read(file: &SnapshotFile) -> Result<Restored, ReadSnapshotError> {
+    pub(crate) fn read(file: &SnapshotFile) -> Result<RestoredSnapshot, ReadSnapshotError> {
         let contents = match &file.contents {
             Some(contents) => Arc::clone(contents),
             None => Arc::new(format::read(&file.path)?),
         };
-        Ok(Restored {
+        Ok(RestoredSnapshot {
             contents,
             file: SnapshotFile::at(&file.path),
         })
     }
 
     /// The newest snapshot that can be read, and the newer ones that cannot. Blocks on the disk.
-    pub(crate) fn newest(&self) -> io::Result<(Option<Restored>, Vec<ReadSnapshotError>)> {
+    pub(crate) fn newest(&self) -> io::Result<(Option<RestoredSnapshot>, Vec<ReadSnapshotError>)> {
         let mut broken = Vec::new();
         for file in self.files()? {
             match Self::read(&file) {
                 Ok(restored) => {
-                    self.note(&restored.contents.meta, &file.path);
+                    self.set_current(&restored.contents.meta, &file.path);
                     return Ok((Some(restored), broken));
                 }
                 Err(error) => broken.push(error),
@@ -343,7 +343,7 @@ impl SnapshotStore {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, meta: &SnapshotMeta, path: &Path) {
+    fn set_current(&self, meta: &SnapshotMeta, path: &Path) {
         *self.lock() = Some((meta.clone(), SnapshotFile::at(path)));
     }
 
@@ -364,7 +364,7 @@ impl SnapshotStore {
         failpoint::hit("snapshot.renamed", path)?;
         File::open(&self.dir)?.sync_all()?;
         failpoint::hit("snapshot.durable", path)?;
-        self.note(meta, path);
+        self.set_current(meta, path);
         self.prune(limits::SNAPSHOTS_KEPT)?;
         failpoint::hit("snapshot.pruned", path)?;
         Ok(SnapshotFile::at(path))
@@ -381,12 +381,12 @@ impl SnapshotStore {
 }
 
 /// A file that is synced as it is written: its buffer decides the size of the pieces.
-struct Synced<'a> {
+struct SyncedWriter<'a> {
     file: &'a File,
     path: &'a Path,
 }
 
-impl Write for Synced<'_> {
+impl Write for SyncedWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(limits::SYNC_BYTES)];
         failpoint::hit("snapshot.write", self.path)?;

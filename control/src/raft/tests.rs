@@ -30,7 +30,7 @@ fn peers(data_dir: &DataDir) -> Peers {
     let identity = Identity::load(&data_dir.tls(), Role::Server).unwrap();
     let addr = "127.0.0.1:0".parse().unwrap();
     let endpoint = endpoint::server(addr, &identity, &[]).unwrap();
-    let me = Known {
+    let me = PeerInfo {
         server_id: data_dir.server_id(),
         node: ServerNode {
             name: "one".to_owned(),
@@ -74,7 +74,7 @@ async fn an_entry_of_a_newer_version_stops_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (raft, published) = start(&dir).await.unwrap();
     raft.write(&register("web")).await.unwrap();
-    let newer = Logged {
+    let newer = EncodedCommand {
         format: 99,
         body: Arc::from(&b"from the future"[..]),
     };

@@ -13,7 +13,7 @@ use crate::peers::message::ServerNode;
 openraft::declare_raft_types!(
     /// The parameters of our Raft.
     pub(crate) TypeConfig:
-        D = Logged,
+        D = EncodedCommand,
         R = Answer,
         NodeId = u64,
         Node = ServerNode,
@@ -36,20 +36,20 @@ pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 /// The bytes stay opaque until they are applied, so that a server can store and send on an entry
 /// that it does not understand, and refuse it where that matters.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Logged {
+pub(crate) struct EncodedCommand {
     /// The lowest format whose readers understand `body`.
     pub(crate) format: u32,
     /// The command.
     pub(crate) body: Arc<[u8]>,
 }
 
-impl fmt::Debug for Logged {
+impl fmt::Debug for EncodedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
 }
 
-impl fmt::Display for Logged {
+impl fmt::Display for EncodedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -60,7 +60,7 @@ impl fmt::Display for Logged {
     }
 }
 
-impl Serialize for Logged {
+impl Serialize for EncodedCommand {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // A run of bytes, which serde would otherwise write one by one.
         struct Bytes<'a>(&'a [u8]);
@@ -73,7 +73,7 @@ impl Serialize for Logged {
     }
 }
 
-impl<'de> Deserialize<'de> for Logged {
+impl<'de> Deserialize<'de> for EncodedCommand {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Bytes(Arc<[u8]>);
         struct BytesVisitor;

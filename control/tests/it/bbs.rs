@@ -9,7 +9,7 @@ mod message;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, Exit};
 use muster_domain::fixture::node;
-use muster_domain::one_off::{End, OneOffState};
+use muster_domain::one_off::{OneOffState, WorkEnd};
 
 use crate::fixture::{FakeAgent, soon};
 use client::{Client, Fixture, fixture};
@@ -54,10 +54,10 @@ async fn task(client: &Client, name: &str) -> Fields {
 async fn run(agent: &mut FakeAgent, result: &str) {
     let alloc = agent.next_to_run().await;
     agent.report(alloc.alloc_id, ClientStatus::Running).await;
-    let end = End {
+    let end = WorkEnd {
         result: result.to_owned(),
         exit: Some(Exit::default()),
-        ..End::default()
+        ..WorkEnd::default()
     };
     agent
         .report_end(alloc.alloc_id, ClientStatus::Complete, end)
@@ -83,10 +83,10 @@ async fn a_task_lives_as_diegos_clients_know_it() {
     let running = task(&client, "a").await;
     assert_eq!(running.number(7), RUNNING);
     assert_eq!(running.text(8), agent.node_id.to_string());
-    let end = End {
+    let end = WorkEnd {
         result: "42".to_owned(),
         exit: Some(Exit::default()),
-        ..End::default()
+        ..WorkEnd::default()
     };
     agent
         .report_end(alloc.alloc_id, ClientStatus::Complete, end)
@@ -140,9 +140,9 @@ async fn a_cancelled_task_is_completed_when_its_cancellation_is_answered() {
 
     let ends = async {
         let alloc = agent.next_wanted(DesiredStatus::Stop).await;
-        let end = End {
+        let end = WorkEnd {
             result: "42".to_owned(),
-            ..End::default()
+            ..WorkEnd::default()
         };
         agent
             .report_end(alloc.alloc_id, ClientStatus::Complete, end)

@@ -17,7 +17,7 @@ use muster_control_core::fsm::{Command, Response};
 use muster_control_core::state::State;
 use muster_domain::fixture::job;
 use muster_domain::id::{JobKey, LogIndex};
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 use tempfile::TempDir;
 
 use crate::fixture::{self, soon};
@@ -49,7 +49,7 @@ impl Cluster {
     /// A configuration on free ports, with a certificate.
     fn config(&self, name: &str, expect: u32, join: &[&Member]) -> ServerConfig {
         let tls_dir = self.dir.path().join(format!("{name}-tls"));
-        let subject = Subject::Server { name, hosts: &[] };
+        let subject = CertificateSubject::Server { name, hosts: &[] };
         self.authority
             .issue(&tls_dir, subject, CERTIFICATE_LIFE)
             .unwrap();

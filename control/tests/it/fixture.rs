@@ -13,7 +13,7 @@ use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatu
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{AllocId, JobKey, LogIndex, NodeId};
 use muster_domain::node::{NodeCollected, NodeSecret, NodeSpec};
-use muster_domain::one_off::End;
+use muster_domain::one_off::WorkEnd;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role};
@@ -296,12 +296,13 @@ impl FakeAgent {
 
     /// Reports an allocation's status and waits until that is committed.
     pub(crate) async fn report(&mut self, alloc_id: AllocId, client_status: ClientStatus) {
-        self.tell(alloc_id, client_status, Vec::new(), None).await;
+        self.report_status(alloc_id, client_status, Vec::new(), None)
+            .await;
     }
 
     /// Reports an allocation that runs, and how its tasks are.
     pub(crate) async fn report_tasks(&mut self, alloc_id: AllocId, task_states: Vec<TaskState>) {
-        self.tell(alloc_id, ClientStatus::Running, task_states, None)
+        self.report_status(alloc_id, ClientStatus::Running, task_states, None)
             .await;
     }
 
@@ -310,18 +311,18 @@ impl FakeAgent {
         &mut self,
         alloc_id: AllocId,
         client_status: ClientStatus,
-        end: End,
+        end: WorkEnd,
     ) {
-        self.tell(alloc_id, client_status, Vec::new(), Some(Box::new(end)))
+        self.report_status(alloc_id, client_status, Vec::new(), Some(Box::new(end)))
             .await;
     }
 
-    async fn tell(
+    async fn report_status(
         &mut self,
         alloc_id: AllocId,
         client_status: ClientStatus,
         task_states: Vec<TaskState>,
-        end: Option<Box<End>>,
+        end: Option<Box<WorkEnd>>,
     ) {
         self.sequence += 1;
         let report = AllocReport {
@@ -337,7 +338,7 @@ impl FakeAgent {
             sequence: self.sequence,
             reports: vec![report],
         };
-        self.say(&message).await;
+        self.send_and_wait(&message).await;
     }
 
     /// Tells what collections of it came to, and waits until that is committed.
@@ -347,11 +348,11 @@ impl FakeAgent {
             sequence: self.sequence,
             report: Box::new(report),
         };
-        self.say(&message).await;
+        self.send_and_wait(&message).await;
     }
 
     /// Says `message`, and waits until all that it said is committed.
-    async fn say(&mut self, message: &FromAgent) {
+    async fn send_and_wait(&mut self, message: &FromAgent) {
         self.sender.lock().await.send(message).await.unwrap();
         loop {
             match self.next().await {

@@ -67,7 +67,7 @@ pub struct Parameterized {
 
 /// The origin of a job that another one made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launched {
+pub struct LaunchOrigin {
     /// The id of the periodic or parameterized job, in the same namespace.
     pub parent_id: String,
     /// Whether it was dispatched; else it was launched by time.

@@ -13,7 +13,7 @@ use super::{
     Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, PortAsk,
     RestartPolicy, Spread, Task, TaskGroup,
 };
-use crate::account::{Account, Shown};
+use crate::account::{Account, QuotedName};
 use crate::fault::Fault;
 use crate::limits;
 use crate::pattern::Pattern;
@@ -315,7 +315,7 @@ fn check_user(at: &str, user: &str, faults: &mut Vec<Fault>) {
         return;
     }
     if let Err(error) = Account::parse(user) {
-        let message = format!("{} {error}", Shown(user));
+        let message = format!("{} {error}", QuotedName(user));
         faults.push(Fault::new(format!("{at} → user"), message));
     }
 }
@@ -656,7 +656,7 @@ fn check_hostname(at: &str, mode: &NetworkMode, name: &str, faults: &mut Vec<Fau
             at,
             format!(
                 "{} is not a host name: use letters, digits, `-` and dots",
-                Shown(name)
+                QuotedName(name)
             ),
         ));
     }
@@ -741,7 +741,7 @@ fn check_versions(at: &str, conditions: &str, rules: version::Rules, faults: &mu
             at,
             format!(
                 "invalid version conditions {}: use for instance `>= 1.2, < 2.0`",
-                Shown(conditions)
+                QuotedName(conditions)
             ),
         ));
     }
@@ -817,7 +817,7 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
                 at,
                 format!(
                     "unknown attribute {}: use ${{attr.…}}, ${{meta.…}}, ${{node.class}}, ${{node.datacenter}}, ${{node.pool}}, ${{node.region}}, ${{node.unique.id}} or ${{node.unique.name}}",
-                    Shown(side)
+                    QuotedName(side)
                 ),
             ));
         }

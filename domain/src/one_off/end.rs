@@ -9,7 +9,7 @@ use crate::id::Timestamp;
 
 /// The end of a one-off task's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct WorkEnd {
     /// Whether it failed.
     pub failed: bool,
     /// Reason for the failure, in Diego's words where it has some; at most [`super::REASON_BYTES_MAX`]. Empty without a
@@ -33,7 +33,7 @@ pub struct End {
     pub at: Timestamp,
 }
 
-impl End {
+impl WorkEnd {
     /// A failure that no process had a part in.
     #[must_use]
     pub fn failure(reason: &str, at: Timestamp) -> Self {
@@ -65,12 +65,12 @@ pub struct Usage {
     /// The most memory, in bytes.
     pub memory_peak_bytes: Option<u64>,
     /// Totals from the node's eBPF programs; absent if they did not watch the task.
-    pub counted: Option<Counted>,
+    pub counted: Option<TaskUsageTotals>,
 }
 
 /// Totals of a task, of all its processes, from its node's eBPF programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct TaskUsageTotals {
     /// Processes that its processes forked.
     pub forks: u64,
     /// Bytes of IP packets that it received.

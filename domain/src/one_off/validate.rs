@@ -1,6 +1,6 @@
 //! The conditions that a one-off task must meet before it is accepted.
 
-use crate::account::{Account, Shown};
+use crate::account::{Account, QuotedName};
 use crate::fault::Fault;
 use crate::job::{Operand, validate};
 use crate::limits;
@@ -340,7 +340,7 @@ fn check_user(user: &str, wrong: &mut impl FnMut(&str, String)) {
     if let Err(error) = Account::parse(user)
         && !user.is_empty()
     {
-        wrong("user", format!("{} {error}", Shown(user)));
+        wrong("user", format!("{} {error}", QuotedName(user)));
     }
 }
 

@@ -46,12 +46,12 @@ pub(super) fn serialize<S: Serializer>(
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<PlacementRun>, D::Error> {
-    deserializer.deserialize_bytes(Packed)
+    deserializer.deserialize_bytes(PackedVisitor)
 }
 
-struct Packed;
+struct PackedVisitor;
 
-impl Visitor<'_> for Packed {
+impl Visitor<'_> for PackedVisitor {
     type Value = Vec<PlacementRun>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,7 +2,7 @@
 
 /// The weight of a failure for the actions above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     /// It tells the client something, also as a part of another failure.
     Shown,
     /// It is told where it stands alone or beside others, and no timeout repeats it.
@@ -16,7 +16,7 @@ pub(crate) enum Kind {
 /// The reason why an action failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FailureKind,
     /// For the client.
     pub(crate) text: String,
     /// The action's place in the tree, such as `serial[1].timeout.run`.
@@ -27,19 +27,23 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn shown(at: &str, text: impl Into<String>) -> Self {
-        Self::new(Kind::Shown, at, text)
+        Self::new(FailureKind::Shown, at, text)
     }
 
     pub(crate) fn plain(at: &str, text: impl Into<String>) -> Self {
-        Self::new(Kind::Plain, at, text)
+        Self::new(FailureKind::Plain, at, text)
     }
 
     pub(crate) fn cancelled(at: &str) -> Self {
-        Self::new(Kind::Cancelled, at, "cancelled")
+        Self::new(FailureKind::Cancelled, at, "cancelled")
     }
 
     pub(crate) fn overstayed(at: &str) -> Self {
-        Self::new(Kind::Overstayed, at, "exceeded graceful shutdown interval")
+        Self::new(
+            FailureKind::Overstayed,
+            at,
+            "exceeded graceful shutdown interval",
+        )
     }
 
     /// A process that ended with `code`, named by `source`.
@@ -52,7 +56,7 @@ impl Failure {
         }
     }
 
-    fn new(kind: Kind, at: &str, text: impl Into<String>) -> Self {
+    fn new(kind: FailureKind, at: &str, text: impl Into<String>) -> Self {
         Self {
             kind,
             text: text.into(),
@@ -64,7 +68,7 @@ impl Failure {
     /// Joins the failures of one composite: the texts of those that tell something, and the place of the first of them.
     /// `None` for an empty list.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
-        let telling = |failure: &&Self| failure.kind <= Kind::Plain;
+        let telling = |failure: &&Self| failure.kind <= FailureKind::Plain;
         let texts: Vec<&str> = failures
             .iter()
             .filter(telling)

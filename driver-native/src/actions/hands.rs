@@ -17,16 +17,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::{Failure, OUT_OF_MEMORY};
-use super::resume::Resumed;
-use super::tree::{Hands, Output, Step};
-use super::{Entered, KILLED, Tree};
-use crate::cgroup::Fence;
-use crate::command::{Beside, Launch, StartProcessError, Streams, start_beside};
+use super::resume::ResumedProcess;
+use super::tree::{ActionExecutor, ActionStep, Output};
+use super::{ActionProcess, KILLED, Tree};
+use crate::cgroup::ActionCgroup;
+use crate::command::{Launch, ProcessKind, StartProcessError, Streams, start_beside};
 use crate::config::{HOME, NativeConfig};
 use crate::isolation::task_dir;
 use crate::node::{Node, chain};
 use crate::process::Process;
-use crate::task::{Life, NativeTask};
+use crate::task::{NativeTask, TaskProcess};
 use crate::{limits, paths, porter};
 
 /// The user that means the driver's default one, as in Diego's cells.
@@ -35,21 +35,21 @@ const DEFAULT_USER: &str = "vcap";
 const NOTE: &str = ".action";
 
 /// Carries out the leaves of a task's tree as processes beside its first one.
-pub(crate) struct NativeHands {
+pub(crate) struct NativeActionExecutor {
     pub(super) work: Arc<Work>,
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
     /// The action to go on from, until it is reached: everything before it is done.
-    resumed: Mutex<Option<Resumed>>,
+    resumed: Mutex<Option<ResumedProcess>>,
 }
 
 /// The progress of an action under an earlier driver.
-enum Replay {
+enum ActionProgress {
     /// All of it.
     Done,
     /// It runs.
-    Here(Resumed),
+    Here(ResumedProcess),
     /// Nothing: it is this driver's to begin.
     Over,
 }
@@ -59,18 +59,18 @@ pub(super) struct Work {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
     pub(super) node: Arc<Node>,
-    life: Arc<Life>,
+    life: Arc<TaskProcess>,
     pub(super) tree: Arc<Tree>,
 }
 
-impl NativeHands {
+impl NativeActionExecutor {
     /// Hands for `task`. Needs a runtime to be entered.
     pub(crate) fn new(
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
         tree: Arc<Tree>,
         spawns: &Arc<Semaphore>,
-        resumed: Option<Resumed>,
+        resumed: Option<ResumedProcess>,
     ) -> Self {
         Self {
             resumed: Mutex::new(resumed),
@@ -96,21 +96,21 @@ impl NativeHands {
     async fn run_to_end(
         &self,
         run: &Run,
-        step: &Step,
+        step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
         match self.replay(at) {
-            Replay::Done => return Ok(()),
-            Replay::Here(resumed) => return self.follow(run, step, stop, &resumed).await,
-            Replay::Over => {}
+            ActionProgress::Done => return Ok(()),
+            ActionProgress::Here(resumed) => return self.follow(run, step, stop, &resumed).await,
+            ActionProgress::Over => {}
         }
         let entered = match self.start(run, step, stop).await {
             Ok(Some(entered)) => entered,
             Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
             Ok(None) => return Err(Failure::plain(at, KILLED)),
             Err(reason) => {
-                self.tell(run, &format!("failed-creating-process: {reason}"))
+                self.write_progress(run, &format!("failed-creating-process: {reason}"))
                     .await;
                 return Err(Failure::plain(at, reason));
             }
@@ -130,12 +130,12 @@ impl NativeHands {
     }
 
     /// Whether the action at this place was carried out, or begun, by an earlier driver.
-    fn replay(&self, at: &str) -> Replay {
+    fn replay(&self, at: &str) -> ActionProgress {
         let mut resumed = self.resumed.lock().unwrap_or_else(PoisonError::into_inner);
         match resumed.take_if(|resumed| resumed.at == at) {
-            Some(here) => Replay::Here(here),
-            None if resumed.is_some() => Replay::Done,
-            None => Replay::Over,
+            Some(here) => ActionProgress::Here(here),
+            None if resumed.is_some() => ActionProgress::Done,
+            None => ActionProgress::Over,
         }
     }
 
@@ -148,9 +148,9 @@ impl NativeHands {
     async fn follow(
         &self,
         run: &Run,
-        step: &Step,
+        step: &ActionStep,
         stop: &CancellationToken,
-        resumed: &Resumed,
+        resumed: &ResumedProcess,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
         let lost = |error: io::Error| {
@@ -173,7 +173,7 @@ impl NativeHands {
                 return Err(Failure::cancelled(at));
             }
         };
-        match self.told(run, &ended, "").await {
+        match self.report_exit(run, &ended, "").await {
             0 => Ok(()),
             code => Err(Failure::exited(
                 at,
@@ -188,9 +188,9 @@ impl NativeHands {
     async fn start(
         &self,
         run: &Run,
-        step: &Step,
+        step: &ActionStep,
         stop: &CancellationToken,
-    ) -> Result<Option<Entered>, String> {
+    ) -> Result<Option<ActionProcess>, String> {
         let (run, step) = (run.clone(), step.clone());
         self.begun(stop, move |work| work.start_run(&run, &step))
             .await
@@ -200,8 +200,8 @@ impl NativeHands {
     pub(super) async fn begun(
         &self,
         stop: &CancellationToken,
-        begin: impl FnOnce(&Work) -> Result<Option<Entered>, StartProcessError> + Send + 'static,
-    ) -> Result<Option<Entered>, String> {
+        begin: impl FnOnce(&Work) -> Result<Option<ActionProcess>, StartProcessError> + Send + 'static,
+    ) -> Result<Option<ActionProcess>, String> {
         let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
         if permit.is_none() {
             return Ok(None);
@@ -228,7 +228,7 @@ impl NativeHands {
     async fn end(
         &self,
         run: &Run,
-        mut entered: Entered,
+        mut entered: ActionProcess,
         at: &str,
     ) -> io::Result<Result<(), Failure>> {
         entered.process.signal(Signal::TERM)?;
@@ -252,13 +252,19 @@ impl NativeHands {
     }
 
     /// Takes and tells the exit code.
-    async fn ended(&self, run: &Run, entered: Entered, result: ExitResult, more: &str) -> i32 {
+    async fn ended(
+        &self,
+        run: &Run,
+        entered: ActionProcess,
+        result: ExitResult,
+        more: &str,
+    ) -> i32 {
         entered.done();
-        self.told(run, &result, more).await
+        self.report_exit(run, &result, more).await
     }
 
     /// Tells the exit code; that of a process that died by a signal is as a shell has it.
-    async fn told(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
+    async fn report_exit(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
         let code = match result.signal {
             0 => result.exit_code,
             signal => 128 + signal,
@@ -268,23 +274,23 @@ impl NativeHands {
         } else {
             ""
         };
-        self.tell(run, &format!("Exit status {code}{more}{memory}"))
+        self.write_progress(run, &format!("Exit status {code}{more}{memory}"))
             .await;
         code
     }
 
-    async fn tell(&self, run: &Run, line: &str) {
+    async fn write_progress(&self, run: &Run, line: &str) {
         if !run.suppress_log_output {
             self.say(Output::Stdout, line).await;
         }
     }
 }
 
-impl Hands for NativeHands {
+impl ActionExecutor for NativeActionExecutor {
     fn run<'a>(
         &'a self,
         run: &'a Run,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move { self.run_to_end(run, &step, &stop).await }.boxed()
@@ -293,13 +299,13 @@ impl Hands for NativeHands {
     fn download<'a>(
         &'a self,
         download: &'a Download,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             match self.replay(&step.at) {
-                Replay::Over => self.carry_in(download, &step, &stop).await,
-                Replay::Done | Replay::Here(_) => Ok(()),
+                ActionProgress::Over => self.carry_in(download, &step, &stop).await,
+                ActionProgress::Done | ActionProgress::Here(_) => Ok(()),
             }
         }
         .boxed()
@@ -308,13 +314,13 @@ impl Hands for NativeHands {
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
             match self.replay(&step.at) {
-                Replay::Over => self.carry_out(upload, &step, &stop).await,
-                Replay::Done | Replay::Here(_) => Ok(()),
+                ActionProgress::Over => self.carry_out(upload, &step, &stop).await,
+                ActionProgress::Done | ActionProgress::Here(_) => Ok(()),
             }
         }
         .boxed()
@@ -368,8 +374,8 @@ impl Work {
     /// Starts a process of an action. Blocks until its program is loaded.
     fn start(
         &self,
-        begin: impl FnOnce(&Self) -> Result<Option<Entered>, StartProcessError>,
-    ) -> Result<Option<Entered>, StartProcessError> {
+        begin: impl FnOnce(&Self) -> Result<Option<ActionProcess>, StartProcessError>,
+    ) -> Result<Option<ActionProcess>, StartProcessError> {
         if self.is_over() {
             return Ok(None);
         }
@@ -384,7 +390,11 @@ impl Work {
         self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
     }
 
-    fn start_run(&self, run: &Run, step: &Step) -> Result<Option<Entered>, StartProcessError> {
+    fn start_run(
+        &self,
+        run: &Run,
+        step: &ActionStep,
+    ) -> Result<Option<ActionProcess>, StartProcessError> {
         note(&self.config, &step.at);
         let (config, native) = self.configured(run);
         let streams = if run.suppress_log_output {
@@ -398,35 +408,35 @@ impl Work {
         };
         let cgroup = self.life.cgroup.as_ref();
         let fence = cgroup.filter(|_| step.is_fenced);
-        let fence = fence.map(|cgroup| Fence::make(cgroup, &self.tree.fence_name()));
+        let fence = fence.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
         let fence = fence.transpose().map_err(StartProcessError::Look)?;
         let launch = Launch {
             config: &config,
             native: &native,
             node: &self.node,
-            cgroup: fence.as_ref().map(Fence::cgroup).or(cgroup),
+            cgroup: fence.as_ref().map(ActionCgroup::cgroup).or(cgroup),
             command: &run.path,
             args: &run.args,
             own: None,
             streams: &streams,
             terminal: None,
         };
-        let process = self.start_beside_first(&launch)?;
+        let process = self.start_in_task(&launch)?;
         note_process(&self.config, &step.at, &process);
         Ok(self.tree.enter(process, fence))
     }
 
     /// Starts the porter as `user`, which carries `path` of the task.
-    pub(super) fn start_porter(
+    pub(super) fn start_transfer_helper(
         &self,
         user: &str,
-        way: porter::Way,
+        way: porter::Direction,
         path: &str,
         streams: &Streams,
-    ) -> Result<Option<Entered>, StartProcessError> {
+    ) -> Result<Option<ActionProcess>, StartProcessError> {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         become_user(&mut config, &mut native, user);
-        let process = self.start_beside_first(&Launch {
+        let process = self.start_in_task(&Launch {
             config: &config,
             native: &native,
             node: &self.node,
@@ -440,8 +450,8 @@ impl Work {
         Ok(self.tree.enter(process, None))
     }
 
-    fn start_beside_first(&self, launch: &Launch<'_>) -> Result<Process, StartProcessError> {
-        let spawned = start_beside(launch, &self.life.process, Beside::Action)?;
+    fn start_in_task(&self, launch: &Launch<'_>) -> Result<Process, StartProcessError> {
+        let spawned = start_beside(launch, &self.life.process, ProcessKind::Action)?;
         Process::started(&spawned).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)
@@ -515,14 +525,14 @@ fn write_note(config: &TaskConfig, text: &str) {
 
 /// The note of the action that was begun last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Noted {
+pub(crate) struct ActionNote {
     /// Its place; empty if nothing can be read.
     pub(crate) at: String,
     /// The pid and start time of its process; `None` if it may not have started.
     pub(crate) process: Option<(i32, u64)>,
 }
 
-impl Noted {
+impl ActionNote {
     /// Reads the note of a task.
     pub(crate) fn read(config: &TaskConfig) -> Self {
         let mut text = String::new();
@@ -554,7 +564,7 @@ mod tests {
     #[test]
     fn note_names_action_and_process() {
         let noted = |text: &str| {
-            let Noted { at, process } = Noted::parse(text);
+            let ActionNote { at, process } = ActionNote::parse(text);
             (at, process)
         };
         let at = || "serial[1].run".to_owned();

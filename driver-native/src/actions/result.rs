@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 use muster_driver::TaskConfig;
 use thiserror::Error;
 
-use crate::config::{Level, NativeConfig};
+use crate::config::{IsolationLevel, NativeConfig};
 use crate::isolation::{UPPER_LAYER, task_dir};
 use crate::paths::{self, PathError};
 
 /// The beginning of a result file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ResultText {
     pub(crate) text: String,
     /// There was more.
     pub(crate) truncated: bool,
@@ -39,7 +39,7 @@ pub(crate) fn read(
     config: &TaskConfig,
     native: &NativeConfig,
     bytes_max: usize,
-) -> Result<Found, ReadResultError> {
+) -> Result<ResultText, ReadResultError> {
     let (dir, rest) = place(config, native).ok_or(ReadResultError::Elsewhere)?;
     let mut bytes = Vec::new();
     paths::open_beneath(&dir, &rest)?
@@ -52,7 +52,7 @@ pub(crate) fn read(
 fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
     let named = Path::new(&native.result_file);
     let task_dir = task_dir(config);
-    if native.isolation == Level::Raw {
+    if native.isolation == IsolationLevel::Raw {
         let task_dir = task_dir?;
         let path = task_dir
             .join(native.work_dir.as_deref().unwrap_or_default())
@@ -90,7 +90,7 @@ fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(Pat
 }
 
 /// At most `bytes_max`, whole characters.
-fn cut(bytes: &[u8], bytes_max: usize) -> Found {
+fn cut(bytes: &[u8], bytes_max: usize) -> ResultText {
     let mut truncated = bytes.len() > bytes_max;
     let mut kept = &bytes[..bytes.len().min(bytes_max)];
     if truncated
@@ -106,7 +106,7 @@ fn cut(bytes: &[u8], bytes_max: usize) -> Found {
         text.truncate(text.floor_char_boundary(bytes_max));
         truncated = true;
     }
-    Found { text, truncated }
+    ResultText { text, truncated }
 }
 
 #[cfg(test)]

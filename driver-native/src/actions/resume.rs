@@ -12,21 +12,21 @@ use std::io;
 use muster_domain::one_off::Action;
 use muster_driver::ExitResult;
 
-use super::hands::Noted;
-use crate::process::{Ended, Process, tells_exits};
+use super::hands::ActionNote;
+use crate::process::{Process, ProcessEnd, tells_exits};
 use crate::spawn::watch as watch_pidfd;
 
 /// A process of an action that another driver started.
 #[derive(Clone, Debug)]
-pub(super) struct Resumed {
+pub(super) struct ResumedProcess {
     /// The action's place in its tree.
     pub(super) at: String,
     pub(super) process: Process,
 }
 
-impl Resumed {
+impl ResumedProcess {
     /// The noted action of `tree`, if it runs and the tree can go on from it.
-    pub(super) fn find(tree: &Action, noted: &Noted) -> Option<Self> {
+    pub(super) fn find(tree: &Action, noted: &ActionNote) -> Option<Self> {
         let (pid, start_ticks) = noted.process?;
         if !leads_to(tree, tree.as_str(), &noted.at) || !tells_exits() {
             return None;
@@ -45,9 +45,9 @@ impl Resumed {
             pidfd.readable().await?.clear_ready();
         }
         match self.process.exit_of_other().await {
-            Some(Ended::Exited(code)) => Ok(ExitResult::exited(code)),
-            Some(Ended::Signaled(signal)) => Ok(ExitResult::signaled(signal)),
-            Some(Ended::Unknown) | None => Err(io::Error::other("its exit is not known")),
+            Some(ProcessEnd::Exited(code)) => Ok(ExitResult::exited(code)),
+            Some(ProcessEnd::Signaled(signal)) => Ok(ExitResult::signaled(signal)),
+            Some(ProcessEnd::Unknown) | None => Err(io::Error::other("its exit is not known")),
         }
     }
 }

@@ -12,22 +12,22 @@ use tokio::net::unix::pipe::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::{Failure, OUT_OF_MEMORY};
-use super::hands::{NativeHands, note};
-use super::tree::{Hands, Output, Step};
-use super::{Entered, KILLED};
+use super::hands::{NativeActionExecutor, note};
+use super::tree::{ActionExecutor, ActionStep, Output};
+use super::{ActionProcess, KILLED};
 use crate::command::Streams;
 use crate::isolation::task_dir;
 use crate::node::chain;
-use crate::porter::{self, Way};
-use crate::transfer::{self, Bounds, Fetched, Outgoing, PatientPipe, UnpackError};
+use crate::porter::{self, Direction};
+use crate::transfer::{self, Bounds, DeadlinePipe, FetchedFile, UnpackError, UploadFile};
 use crate::{limits, paths};
 
-impl NativeHands {
+impl NativeActionExecutor {
     /// Fetches what `download` names and has it unpacked in the task.
     pub(super) async fn carry_in(
         &self,
         download: &Download,
-        step: &Step,
+        step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
@@ -69,7 +69,7 @@ impl NativeHands {
     pub(super) async fn carry_out(
         &self,
         upload: &Upload,
-        step: &Step,
+        step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
@@ -142,7 +142,7 @@ impl NativeHands {
     async fn unpack(
         &self,
         download: &Download,
-        fetched: Fetched,
+        fetched: FetchedFile,
         stop: &CancellationToken,
     ) -> Result<(), String> {
         let (from_driver, to_porter) = transfer::pipe().map_err(text)?;
@@ -150,7 +150,7 @@ impl NativeHands {
         let mut porter = self
             .porter(
                 &download.user,
-                Way::In,
+                Direction::In,
                 &download.to,
                 (from_driver, stdout),
                 stop,
@@ -163,8 +163,8 @@ impl NativeHands {
         // The thread ends soon after the future that waits for it.
         let stop_packing = CancellationToken::new();
         let _guard = stop_packing.clone().drop_guard();
-        let to_porter = PatientPipe::new(to_porter, stop_packing.clone()).map_err(text)?;
-        let Fetched { file, name, .. } = fetched;
+        let to_porter = DeadlinePipe::new(to_porter, stop_packing.clone()).map_err(text)?;
+        let FetchedFile { file, name, .. } = fetched;
         let packing = tokio::task::spawn_blocking(move || {
             transfer::unpack(file, name.as_ref(), bounds, &stop_packing, to_porter)
         });
@@ -184,13 +184,17 @@ impl NativeHands {
     }
 
     /// Has a porter read the file. The error is a message for a human reader.
-    async fn collect(&self, upload: &Upload, stop: &CancellationToken) -> Result<Outgoing, String> {
+    async fn collect(
+        &self,
+        upload: &Upload,
+        stop: &CancellationToken,
+    ) -> Result<UploadFile, String> {
         let (from_porter, to_driver) = transfer::pipe().map_err(text)?;
         let stdin = paths::open_null().map_err(text)?;
         let mut porter = self
             .porter(
                 &upload.user,
-                Way::Out,
+                Direction::Out,
                 &upload.from,
                 (stdin, to_driver),
                 stop,
@@ -198,7 +202,7 @@ impl NativeHands {
             .await?;
         let from_porter = Receiver::from_owned_fd(from_porter).map_err(text)?;
         let work = async {
-            let read = Outgoing::read(from_porter, &self.dir(), self.bytes_max()).await;
+            let read = UploadFile::read(from_porter, &self.dir(), self.bytes_max()).await;
             let outgoing = read.map_err(|error| chain(&error))?;
             porter.end(self).await?;
             Ok(outgoing)
@@ -210,11 +214,11 @@ impl NativeHands {
     async fn porter(
         &self,
         user: &str,
-        way: Way,
+        way: Direction,
         path: &str,
         (stdin, stdout): (OwnedFd, OwnedFd),
         stop: &CancellationToken,
-    ) -> Result<Porter, String> {
+    ) -> Result<TransferHelper, String> {
         let (report, stderr) = transfer::pipe().map_err(text)?;
         rustix::io::ioctl_fionbio(&report, true).map_err(text)?;
         let (user, path) = (user.to_owned(), path.to_owned());
@@ -224,10 +228,10 @@ impl NativeHands {
                 stdout,
                 stderr,
             };
-            work.start_porter(&user, way, &path, &streams)
+            work.start_transfer_helper(&user, way, &path, &streams)
         });
         let entered = begun.await?.ok_or_else(|| KILLED.to_owned())?;
-        Ok(Porter {
+        Ok(TransferHelper {
             entered: Some(entered),
             report,
         })
@@ -235,15 +239,15 @@ impl NativeHands {
 }
 
 /// A porter that works; killed when nobody waits for it.
-struct Porter {
-    entered: Option<Entered>,
+struct TransferHelper {
+    entered: Option<ActionProcess>,
     /// Never waits.
     report: OwnedFd,
 }
 
-impl Porter {
+impl TransferHelper {
     /// Waits for the porter's end. The error is a message for a human reader.
-    async fn end(&mut self, hands: &NativeHands) -> Result<(), String> {
+    async fn end(&mut self, hands: &NativeActionExecutor) -> Result<(), String> {
         let Some(entered) = self.entered.take() else {
             return Err("the driver failed".to_owned());
         };

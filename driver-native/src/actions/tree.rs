@@ -1,4 +1,4 @@
-//! The meaning of the kinds of actions, apart from processes and files, which are [`Hands`].
+//! The meaning of the kinds of actions, apart from processes and files, which are [`ActionExecutor`].
 //!
 //! Every action ends: by itself, or some time after it was told to. A stopped action says so ([`Failure::cancelled`]),
 //! and nothing above takes that for a success: neither a `try` nor a `serial` goes on after it.
@@ -10,7 +10,7 @@ use muster_domain::one_off::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::failure::{Failure, Kind};
+use super::failure::{Failure, FailureKind};
 use crate::limits;
 
 /// The stream that a line goes to.
@@ -22,7 +22,7 @@ pub(crate) enum Output {
 
 /// An action's place in its tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ActionStep {
     /// Such as `serial[1].timeout.run`.
     pub(crate) at: String,
     /// The name on the action's lines and failures.
@@ -35,12 +35,12 @@ pub(crate) struct Step {
 }
 
 /// Runs the leaf actions of a tree.
-pub(crate) trait Hands: Send + Sync {
+pub(crate) trait ActionExecutor: Send + Sync {
     /// Runs a program to its end, or to some time after `stop`. Dropping the future kills the program.
     fn run<'a>(
         &'a self,
         run: &'a Run,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -48,7 +48,7 @@ pub(crate) trait Hands: Send + Sync {
     fn download<'a>(
         &'a self,
         download: &'a Download,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -56,7 +56,7 @@ pub(crate) trait Hands: Send + Sync {
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
@@ -66,12 +66,12 @@ pub(crate) trait Hands: Send + Sync {
 
 /// Carries out a whole tree.
 pub(crate) async fn carry_out(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     tree: &Action,
     log_source: &str,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
-    let root = Step {
+    let root = ActionStep {
         at: tree.as_str().to_owned(),
         source: if log_source.is_empty() {
             DEFAULT_SOURCE.to_owned()
@@ -88,9 +88,9 @@ pub(crate) async fn carry_out(
 const DEFAULT_SOURCE: &str = "LOG";
 
 fn step<'a>(
-    hands: &'a dyn Hands,
+    hands: &'a dyn ActionExecutor,
     action: &'a Action,
-    parent: Step,
+    parent: ActionStep,
     stop: CancellationToken,
 ) -> BoxFuture<'a, Result<(), Failure>> {
     let named = source_of(action);
@@ -134,7 +134,7 @@ fn source_of(action: &Action) -> &str {
     }
 }
 
-impl Step {
+impl ActionStep {
     fn child(&self, action: &Action) -> Self {
         Self {
             at: format!("{}.{}", self.at, action.as_str()),
@@ -169,9 +169,9 @@ impl Step {
 /// Stops the action when its time is over, and waits for it as long as a stop may take. What is not gone then
 /// is killed by being dropped.
 async fn timeout(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     bounded: &Timeout,
-    here: &Step,
+    here: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let bound = bounded.bound();
@@ -191,7 +191,7 @@ async fn timeout(
     match ended {
         Ok(ended) if stopped_before => ended,
         Err(_elapsed) if stopped_before => Err(Failure::cancelled(&here.at)),
-        Ok(Err(failure)) if failure.kind == Kind::Shown => {
+        Ok(Err(failure)) if failure.kind == FailureKind::Shown => {
             let text = format!("exceeded {} timeout; {}", go_duration(bound), failure.text);
             Err(Failure::shown(&here.at, text))
         }
@@ -203,9 +203,9 @@ async fn timeout(
 }
 
 async fn emit_progress(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     watched: &EmitProgress,
-    here: &Step,
+    here: &ActionStep,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     if !watched.start_message.is_empty() {
@@ -219,8 +219,10 @@ async fn emit_progress(
         }
         Err(failure) if !prefix.is_empty() => {
             let line = match failure.kind {
-                Kind::Shown => format!("{prefix}: {}", failure.text),
-                Kind::Plain | Kind::Overstayed | Kind::Cancelled => prefix.clone(),
+                FailureKind::Shown => format!("{prefix}: {}", failure.text),
+                FailureKind::Plain | FailureKind::Overstayed | FailureKind::Cancelled => {
+                    prefix.clone()
+                }
             };
             hands.say(Output::Stderr, &line).await;
         }
@@ -231,9 +233,9 @@ async fn emit_progress(
 
 /// All at once, and all are waited for.
 async fn parallel(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     all: &Actions,
-    here: &Step,
+    here: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let children = all.actions.iter().enumerate();
@@ -247,9 +249,9 @@ async fn parallel(
 
 /// One after another, up to the first that fails.
 async fn serial(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     all: &Actions,
-    here: &Step,
+    here: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     for (index, action) in all.actions.iter().enumerate() {
@@ -260,9 +262,9 @@ async fn serial(
 
 /// All at once; the first to end stops the others, and its end is a failure however it ended.
 async fn codependent(
-    hands: &dyn Hands,
+    hands: &dyn ActionExecutor,
     all: &Actions,
-    here: &Step,
+    here: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let stop_all = stop.child_token();

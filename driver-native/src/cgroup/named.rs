@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 
 /// The result for a group that the host names.
 #[derive(Debug, Default)]
-pub(crate) struct Named {
+pub(crate) struct NamedGroup {
     /// The cgroup to be born in; `None` is the driver's.
     pub(crate) dir: Option<PathBuf>,
     /// Notes for the owner: the settings of the group that could not be had.
@@ -37,17 +37,17 @@ pub(crate) struct Named {
 
 /// Looks at the group that the host names for `config`, and limits it. Nothing is done for a host that gives a
 /// placement of its own, or names none.
-pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> Named {
+pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
     let path = Path::new(&config.resources.linux.cpuset_cgroup);
     if config.cgroup.is_some() || path.as_os_str().is_empty() {
-        return Named::default();
+        return NamedGroup::default();
     }
     match usable(path) {
-        Ok(cgroup) => Named {
+        Ok(cgroup) => NamedGroup {
             dir: Some(path.to_owned()),
             notes: limit(&cgroup, &config.resources, pids_max),
         },
-        Err(reason) => Named {
+        Err(reason) => NamedGroup {
             dir: None,
             notes: vec![format!(
                 "the task has no limits of memory, CPU and processes, and its end by want of memory is not seen: the cgroup {} that the host names is not used: {reason}",

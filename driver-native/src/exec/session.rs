@@ -24,7 +24,7 @@ use super::{KillOnDrop, cannot_prepare, launch, pipe};
 use crate::command::Streams;
 use crate::limits;
 use crate::process::Process;
-use crate::task::{Life, NativeTask};
+use crate::task::{NativeTask, TaskProcess};
 
 /// The terminal type when the task's environment does not set one.
 const TERM: (&str, &str) = ("TERM", "xterm");
@@ -33,11 +33,11 @@ const TERM: (&str, &str) = ("TERM", "xterm");
 #[derive(Debug)]
 pub(crate) struct Session {
     process: Process,
-    ends: Ends,
+    ends: SessionFds,
 }
 
 #[derive(Debug)]
-enum Ends {
+enum SessionFds {
     Pipes {
         stdin: OwnedFd,
         stdout: OwnedFd,
@@ -56,7 +56,7 @@ pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, 
         let process = launch(task, definition, &request.command, &streams, true)?;
         return Ok(Session {
             process,
-            ends: Ends::Terminal(front),
+            ends: SessionFds::Terminal(front),
         });
     }
     let (stdin_end, stdin) = pipe().map_err(cannot_prepare)?;
@@ -70,7 +70,7 @@ pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, 
     let process = launch(task, (&config, &native), &request.command, &streams, false)?;
     Ok(Session {
         process,
-        ends: Ends::Pipes {
+        ends: SessionFds::Pipes {
             stdin,
             stdout,
             stderr,
@@ -96,7 +96,7 @@ impl Session {
         let Self { process, ends } = self;
         let command = KillOnDrop::new(process);
         let (outputs, stream) = mpsc::channel(limits::SESSION_OUTPUTS_MAX);
-        let streams = Carried::new(ends).map_err(cannot_prepare)?;
+        let streams = SessionStreams::new(ends).map_err(cannot_prepare)?;
         tokio::spawn(carry(task, command, streams, input, outputs));
         Ok(ReceiverStream::new(stream).boxed())
     }
@@ -107,13 +107,13 @@ type Outputs = mpsc::Sender<Result<ExecOutput, TaskError>>;
 async fn carry(
     task: Arc<NativeTask>,
     command: KillOnDrop,
-    streams: Carried,
+    streams: SessionStreams,
     input: ExecInputStream,
     outputs: Outputs,
 ) {
     let ended = watch::Sender::new(false);
     let result = {
-        let Carried { mut feed, drains } = streams;
+        let SessionStreams { mut feed, drains } = streams;
         let feeding = feed.take_all(input);
         let passing = async {
             futures::future::join_all(
@@ -147,7 +147,7 @@ async fn carry(
 }
 
 /// Waits for the command's end; when the task ends before it, kills it.
-async fn follow(command: &KillOnDrop, life: &Life) -> io::Result<ExitResult> {
+async fn follow(command: &KillOnDrop, life: &TaskProcess) -> io::Result<ExitResult> {
     tokio::select! {
         result = command.wait() => result,
         _end = life.ended() => {
@@ -159,33 +159,33 @@ async fn follow(command: &KillOnDrop, life: &Life) -> io::Result<ExitResult> {
 
 /// Our ends of a session's streams, as the runtime sees them.
 #[derive(Debug)]
-struct Carried {
-    feed: Feed,
-    drains: Vec<Drain>,
+struct SessionStreams {
+    feed: InputSink,
+    drains: Vec<OutputSource>,
 }
 
-impl Carried {
-    fn new(ends: Ends) -> io::Result<Self> {
+impl SessionStreams {
+    fn new(ends: SessionFds) -> io::Result<Self> {
         Ok(match ends {
-            Ends::Pipes {
+            SessionFds::Pipes {
                 stdin,
                 stdout,
                 stderr,
             } => Self {
-                feed: Feed::Pipe(Some(Sender::from_owned_fd(stdin)?)),
+                feed: InputSink::Pipe(Some(Sender::from_owned_fd(stdin)?)),
                 drains: vec![
-                    Drain::Stdout(Receiver::from_owned_fd(stdout)?),
-                    Drain::Stderr(Receiver::from_owned_fd(stderr)?),
+                    OutputSource::Stdout(Receiver::from_owned_fd(stdout)?),
+                    OutputSource::Stderr(Receiver::from_owned_fd(stderr)?),
                 ],
             },
-            Ends::Terminal(front) => {
+            SessionFds::Terminal(front) => {
                 let front = Arc::new(Terminal::new(front)?);
                 Self {
-                    feed: Feed::Terminal {
+                    feed: InputSink::Terminal {
                         front: Arc::clone(&front),
                         in_line: false,
                     },
-                    drains: vec![Drain::Terminal(front)],
+                    drains: vec![OutputSource::Terminal(front)],
                 }
             }
         })
@@ -194,7 +194,7 @@ impl Carried {
 
 /// The destination of a session's input.
 #[derive(Debug)]
-enum Feed {
+enum InputSink {
     /// `None` after its end.
     Pipe(Option<Sender>),
     Terminal {
@@ -204,7 +204,7 @@ enum Feed {
     },
 }
 
-impl Feed {
+impl InputSink {
     /// Takes input until it ends. What a command does not want any more is thrown away, so that its user is
     /// not held up.
     async fn take_all(&mut self, mut input: ExecInputStream) {
@@ -245,13 +245,13 @@ impl Feed {
 
 /// The source of a session's output.
 #[derive(Debug)]
-enum Drain {
+enum OutputSource {
     Stdout(Receiver),
     Stderr(Receiver),
     Terminal(Arc<Terminal>),
 }
 
-impl Drain {
+impl OutputSource {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(pipe) | Self::Stderr(pipe) => pipe.read(buffer).await,

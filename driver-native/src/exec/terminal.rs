@@ -11,7 +11,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cannot_prepare;
 use crate::command::Streams;
-use crate::config::Level;
+use crate::config::IsolationLevel;
 use crate::paths;
 use crate::spawn::watch_both_ways;
 use crate::task::{NativeTask, failed};
@@ -25,12 +25,12 @@ pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
     let refused = |error: rustix::io::Errno| cannot_prepare(error.into());
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let front = match task.level {
-        Level::Raw => {
+        IsolationLevel::Raw => {
             let front = rustix::pty::openpt(flags).map_err(refused)?;
             rustix::io::ioctl_fionbio(&front, true).map_err(refused)?;
             front
         }
-        Level::Contained | Level::Strict => {
+        IsolationLevel::Contained | IsolationLevel::Strict => {
             let process = &task.life.process;
             let front = paths::open_multiplexer(process.pid)
                 .map_err(|error| failed(crate::node::chain(&error)))?;

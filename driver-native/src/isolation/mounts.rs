@@ -21,14 +21,14 @@ use crate::spawn::held;
 
 /// Mount namespaces of tasks, the oldest first.
 #[derive(Debug)]
-pub(crate) struct KeptMounts {
+pub(crate) struct MountNamespaceCache {
     /// The file by which a process opens the name of its own namespace; `None` without a mounted `/proc`.
     proc: Option<Arc<OwnedFd>>,
-    shared: Arc<Shared>,
+    shared: Arc<CacheState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CacheState {
     state: Mutex<State>,
     more: Condvar,
 }
@@ -40,7 +40,7 @@ struct State {
     has_thread: bool,
 }
 
-impl KeptMounts {
+impl MountNamespaceCache {
     pub(crate) fn new() -> Self {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = rustix::fs::openat(CWD, "/proc", flags, Mode::empty());
@@ -73,7 +73,7 @@ impl KeptMounts {
     }
 }
 
-impl Shared {
+impl CacheState {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_let_go_after_a_while() {
-        let mounts = KeptMounts::new();
+        let mounts = MountNamespaceCache::new();
         let begun = Instant::now();
 
         for _ in 0..2 {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn no_more_are_kept_than_the_bound() {
-        let mounts = KeptMounts::new();
+        let mounts = MountNamespaceCache::new();
         let null = crate::paths::open_null().unwrap();
 
         for _ in 0..2 * limits::MOUNTS_KEPT_MAX {

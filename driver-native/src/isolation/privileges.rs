@@ -6,10 +6,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::config::Level;
+use crate::config::IsolationLevel;
 use crate::isolation::seccomp::{self, Files};
 use crate::isolation::{Confinement, capabilities::Capabilities};
-use crate::spawn::{Script, Step, Tolerated};
+use crate::spawn::{IgnoreErrno, Script, SpawnStep};
 use crate::starters;
 use crate::user::Identity;
 
@@ -20,7 +20,7 @@ const UMASK: u32 = 0o022;
 
 /// The files of a process, and where it begins.
 #[derive(Debug)]
-pub(crate) struct Seat<'a> {
+pub(crate) struct ProcessIo<'a> {
     pub(crate) streams: [BorrowedFd<'a>; 3],
     /// The streams are a terminal, which becomes the session's.
     pub(crate) terminal: bool,
@@ -46,30 +46,30 @@ pub(crate) fn write(
     script: &mut Script,
     confinement: &Confinement,
     user_namespace: Option<BorrowedFd<'_>>,
-    seat: &Seat<'_>,
+    seat: &ProcessIo<'_>,
 ) {
-    let contained = confinement.level != Level::Raw;
-    script.call(Step::Session, "lead a session", libc::SYS_setsid, []);
+    let contained = confinement.level != IsolationLevel::Raw;
+    script.call(SpawnStep::Session, "lead a session", libc::SYS_setsid, []);
     // The sources lie above 2, because the standard library of Rust holds 0, 1 and 2 open in every
     // process from its start.
     for (file, number) in seat.streams.iter().zip(0_u32..) {
         let args = [file.as_fd().into(), number.into(), 0.into()];
-        script.call(Step::Streams, "open the streams", libc::SYS_dup3, args);
+        script.call(SpawnStep::Streams, "open the streams", libc::SYS_dup3, args);
     }
     if seat.terminal {
         let args = [0.into(), libc::TIOCSCTTY.into(), 0.into()];
         let about = "take the terminal";
-        script.call(Step::Session, about, libc::SYS_ioctl, args);
+        script.call(SpawnStep::Session, about, libc::SYS_ioctl, args);
     }
     for limit in &confinement.limits {
         let about = format!("set the limit {}", limit.name);
         let bytes = script.bytes(limit.bytes());
         let args = [0.into(), limit.resource.into(), bytes, 0.into()];
-        script.call(Step::Limits, about, libc::SYS_prlimit64, args);
+        script.call(SpawnStep::Limits, about, libc::SYS_prlimit64, args);
     }
     if contained {
         script.call(
-            Step::Session,
+            SpawnStep::Session,
             "set the umask",
             libc::SYS_umask,
             [UMASK.into()],
@@ -78,7 +78,7 @@ pub(crate) fn write(
     if let Some(namespace) = user_namespace {
         let args = [namespace.into(), libc::CLONE_NEWUSER.into()];
         let about = "enter the task's user namespace";
-        script.call(Step::UserNamespace, about, libc::SYS_setns, args);
+        script.call(SpawnStep::UserNamespace, about, libc::SYS_setns, args);
     }
     if contained {
         // A process that enters a user namespace has all of its powers again.
@@ -101,13 +101,13 @@ pub(crate) fn write(
     if confinement.no_new_privs {
         let args = [libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0].map(Into::into);
         let about = "give up new privileges";
-        script.call(Step::NoNewPrivs, about, libc::SYS_prctl, args);
+        script.call(SpawnStep::NoNewPrivs, about, libc::SYS_prctl, args);
     }
     if let Some(scope) = seat.scope {
         let args = [scope.into(), 0.into()];
         let about = "keep to abstract sockets of its own (Landlock)";
         let number = libc::SYS_landlock_restrict_self;
-        script.call(Step::Scope, about, number, args);
+        script.call(SpawnStep::Scope, about, number, args);
     }
     enter(script, seat);
     if contained {
@@ -119,7 +119,7 @@ pub(crate) fn write(
         let program = script.bytes(seccomp::program(files));
         let args = [libc::SECCOMP_SET_MODE_FILTER.into(), 0.into(), program];
         let about = "filter system calls";
-        script.call(Step::Seccomp, about, libc::SYS_seccomp, args);
+        script.call(SpawnStep::Seccomp, about, libc::SYS_seccomp, args);
     }
 }
 
@@ -139,17 +139,17 @@ fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
         // A kernel does not know the newest.
         script
             .call(
-                Step::Capabilities,
+                SpawnStep::Capabilities,
                 "lower the bounding set",
                 libc::SYS_prctl,
                 args,
             )
-            .tolerating(Tolerated::Ignorance);
+            .tolerating(IgnoreErrno::Ignorance);
     }
     if !kept.is_empty() {
         let args = [libc::PR_SET_KEEPCAPS, 1, 0, 0, 0].map(Into::into);
         let about = "keep capabilities";
-        script.call(Step::Capabilities, about, libc::SYS_prctl, args);
+        script.call(SpawnStep::Capabilities, about, libc::SYS_prctl, args);
     }
 }
 
@@ -164,11 +164,16 @@ fn become_user(script: &mut Script, identity: &Identity) {
     let count = u32::try_from(identity.groups.len()).unwrap_or(u32::MAX);
     let groups = script.bytes(groups);
     let args = [count.into(), groups];
-    script.call(Step::Groups, "set the groups", libc::SYS_setgroups, args);
+    script.call(
+        SpawnStep::Groups,
+        "set the groups",
+        libc::SYS_setgroups,
+        args,
+    );
     let gid = [identity.gid; 3].map(Into::into);
-    script.call(Step::Group, "set the group", libc::SYS_setresgid, gid);
+    script.call(SpawnStep::Group, "set the group", libc::SYS_setresgid, gid);
     let uid = [identity.uid; 3].map(Into::into);
-    script.call(Step::User, "become the user", libc::SYS_setresuid, uid);
+    script.call(SpawnStep::User, "become the user", libc::SYS_setresuid, uid);
     check_ids(script, identity, count);
 }
 
@@ -176,22 +181,27 @@ fn become_user(script: &mut Script, identity: &Identity) {
 fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
     let Identity { uid, gid, .. } = *identity;
     let checks = [
-        (Step::User, "check the user id", libc::SYS_getuid, uid),
+        (SpawnStep::User, "check the user id", libc::SYS_getuid, uid),
         (
-            Step::User,
+            SpawnStep::User,
             "check the effective user id",
             libc::SYS_geteuid,
             uid,
         ),
-        (Step::Group, "check the group id", libc::SYS_getgid, gid),
         (
-            Step::Group,
+            SpawnStep::Group,
+            "check the group id",
+            libc::SYS_getgid,
+            gid,
+        ),
+        (
+            SpawnStep::Group,
             "check the effective group id",
             libc::SYS_getegid,
             gid,
         ),
         (
-            Step::Groups,
+            SpawnStep::Groups,
             "check the number of groups",
             libc::SYS_getgroups,
             groups,
@@ -225,7 +235,7 @@ fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
         .collect();
     let args = [script.bytes(header), script.bytes(data)];
     let about = "set the capabilities";
-    script.call(Step::Capabilities, about, libc::SYS_capset, args);
+    script.call(SpawnStep::Capabilities, about, libc::SYS_capset, args);
     for (number, _) in handed_on.numbers().filter(|(_, held)| *held) {
         let args = [
             libc::PR_CAP_AMBIENT.into(),
@@ -235,20 +245,20 @@ fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
             0.into(),
         ];
         let about = "set the ambient capabilities";
-        script.call(Step::Capabilities, about, libc::SYS_prctl, args);
+        script.call(SpawnStep::Capabilities, about, libc::SYS_prctl, args);
     }
 }
 
-fn enter(script: &mut Script, seat: &Seat<'_>) {
+fn enter(script: &mut Script, seat: &ProcessIo<'_>) {
     match &seat.work_dir {
         WorkDir::Open(dir) => {
             let about = "enter the working directory";
-            script.call(Step::WorkDir, about, libc::SYS_fchdir, [(*dir).into()]);
+            script.call(SpawnStep::WorkDir, about, libc::SYS_fchdir, [(*dir).into()]);
         }
         WorkDir::Path(path) => {
             let about = format!("enter the working directory {}", path.to_string_lossy());
             let path = script.text(path);
-            script.call(Step::WorkDir, about, libc::SYS_chdir, [path]);
+            script.call(SpawnStep::WorkDir, about, libc::SYS_chdir, [path]);
         }
     }
     let flags = if seat.keeps_files {
@@ -258,7 +268,7 @@ fn enter(script: &mut Script, seat: &Seat<'_>) {
     };
     let args = [3_u32, u32::MAX, flags].map(Into::into);
     script.call(
-        Step::CloseFiles,
+        SpawnStep::CloseFiles,
         "close other files",
         libc::SYS_close_range,
         args,

@@ -65,7 +65,7 @@ pub(crate) enum Files {
 
 /// The decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum SyscallVerdict {
     Allow,
     Refuse,
     Unknown,
@@ -101,44 +101,44 @@ pub(crate) fn program(files: Files) -> Vec<u8> {
     [length.to_le_bytes(), address.to_le_bytes()].concat()
 }
 
-fn verdict(number: c_long, files: Files) -> Verdict {
+fn verdict(number: c_long, files: Files) -> SyscallVerdict {
     match (files, number) {
         (Files::Plain, libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod) => {
-            Verdict::Mode(OFFSET_ARG1)
+            SyscallVerdict::Mode(OFFSET_ARG1)
         }
         (Files::Plain, libc::SYS_fchmodat | libc::SYS_fchmodat2 | libc::SYS_mknodat) => {
-            Verdict::Mode(OFFSET_ARG2)
+            SyscallVerdict::Mode(OFFSET_ARG2)
         }
-        (Files::Plain, libc::SYS_open) => Verdict::Open {
+        (Files::Plain, libc::SYS_open) => SyscallVerdict::Open {
             flags: OFFSET_ARG1,
             mode: OFFSET_ARG2,
         },
-        (Files::Plain, libc::SYS_openat) => Verdict::Open {
+        (Files::Plain, libc::SYS_openat) => SyscallVerdict::Open {
             flags: OFFSET_ARG2,
             mode: OFFSET_ARG3,
         },
-        (Files::Plain, libc::SYS_openat2) => Verdict::Unknown,
+        (Files::Plain, libc::SYS_openat2) => SyscallVerdict::Unknown,
         (Files::Plain | Files::Any, _) => verdict_on_any(number),
     }
 }
 
-fn verdict_on_any(number: c_long) -> Verdict {
+fn verdict_on_any(number: c_long) -> SyscallVerdict {
     match number {
-        libc::SYS_clone => Verdict::Clone,
-        libc::SYS_clone3 => Verdict::Unknown,
-        libc::SYS_ioctl => Verdict::Ioctl,
-        libc::SYS_personality => Verdict::Personality,
-        libc::SYS_socket => Verdict::Socket,
-        number if number > NEWEST => Verdict::Unknown,
-        number if ALLOWED.contains(&number) => Verdict::Allow,
-        _ => Verdict::Refuse,
+        libc::SYS_clone => SyscallVerdict::Clone,
+        libc::SYS_clone3 => SyscallVerdict::Unknown,
+        libc::SYS_ioctl => SyscallVerdict::Ioctl,
+        libc::SYS_personality => SyscallVerdict::Personality,
+        libc::SYS_socket => SyscallVerdict::Socket,
+        number if number > NEWEST => SyscallVerdict::Unknown,
+        number if ALLOWED.contains(&number) => SyscallVerdict::Allow,
+        _ => SyscallVerdict::Refuse,
     }
 }
 
 /// A search tree over ranges of numbers with one verdict: some seven comparisons for any call, and a
 /// program so short that the kernel takes it in microseconds.
 fn compile(files: Files) -> Vec<sock_filter> {
-    let mut ranges: Vec<(u32, Verdict)> = Vec::new();
+    let mut ranges: Vec<(u32, SyscallVerdict)> = Vec::new();
     for number in 0..=NEWEST + 1 {
         let verdict = verdict(number, files);
         if ranges.last().is_none_or(|(_, last)| *last != verdict) {
@@ -156,7 +156,7 @@ fn compile(files: Files) -> Vec<sock_filter> {
     filter
 }
 
-fn tree(ranges: &[(u32, Verdict)]) -> Vec<sock_filter> {
+fn tree(ranges: &[(u32, SyscallVerdict)]) -> Vec<sock_filter> {
     let (left, right) = ranges.split_at(ranges.len() / 2);
     let Some((start, verdict)) = right.first() else {
         return Vec::new();
@@ -172,27 +172,33 @@ fn tree(ranges: &[(u32, Verdict)]) -> Vec<sock_filter> {
     code
 }
 
-fn leaf(verdict: Verdict) -> Vec<sock_filter> {
+fn leaf(verdict: SyscallVerdict) -> Vec<sock_filter> {
     match verdict {
-        Verdict::Allow => vec![allow()],
-        Verdict::Refuse => vec![errno(libc::EPERM)],
-        Verdict::Unknown => vec![errno(libc::ENOSYS)],
-        Verdict::Clone => vec![
+        SyscallVerdict::Allow => vec![allow()],
+        SyscallVerdict::Refuse => vec![errno(libc::EPERM)],
+        SyscallVerdict::Unknown => vec![errno(libc::ENOSYS)],
+        SyscallVerdict::Clone => vec![
             load(OFFSET_ARG0),
             jump(libc::BPF_JSET, CLONE_NAMESPACES, 0, 1),
             errno(libc::EPERM),
             allow(),
         ],
-        Verdict::Socket => one_of(OFFSET_ARG0, &REFUSED_FAMILIES, errno(libc::EPERM), allow()),
-        Verdict::Ioctl => one_of(OFFSET_ARG1, &REFUSED_REQUESTS, errno(libc::EPERM), allow()),
-        Verdict::Personality => one_of(OFFSET_ARG0, &PERSONALITIES, allow(), errno(libc::EPERM)),
-        Verdict::Mode(mode) => vec![
+        SyscallVerdict::Socket => {
+            one_of(OFFSET_ARG0, &REFUSED_FAMILIES, errno(libc::EPERM), allow())
+        }
+        SyscallVerdict::Ioctl => {
+            one_of(OFFSET_ARG1, &REFUSED_REQUESTS, errno(libc::EPERM), allow())
+        }
+        SyscallVerdict::Personality => {
+            one_of(OFFSET_ARG0, &PERSONALITIES, allow(), errno(libc::EPERM))
+        }
+        SyscallVerdict::Mode(mode) => vec![
             load(mode),
             jump(libc::BPF_JSET, SPECIAL_MODES, 0, 1),
             errno(libc::EPERM),
             allow(),
         ],
-        Verdict::Open { flags, mode } => vec![
+        SyscallVerdict::Open { flags, mode } => vec![
             load(flags),
             jump(libc::BPF_JSET, CREATING, 0, 3),
             load(mode),
@@ -401,16 +407,16 @@ mod tests {
     fn every_number_gets_its_verdict() {
         for number in 0..600 {
             let expected = match verdict(number, Files::Any) {
-                Verdict::Refuse => EPERM,
-                Verdict::Unknown => ENOSYS,
+                SyscallVerdict::Refuse => EPERM,
+                SyscallVerdict::Unknown => ENOSYS,
                 // Harmless arguments.
-                Verdict::Allow
-                | Verdict::Clone
-                | Verdict::Ioctl
-                | Verdict::Personality
-                | Verdict::Socket
-                | Verdict::Mode(_)
-                | Verdict::Open { .. } => ALLOW,
+                SyscallVerdict::Allow
+                | SyscallVerdict::Clone
+                | SyscallVerdict::Ioctl
+                | SyscallVerdict::Personality
+                | SyscallVerdict::Socket
+                | SyscallVerdict::Mode(_)
+                | SyscallVerdict::Open { .. } => ALLOW,
             };
             assert_eq!(decided(number, 0), expected, "call {number}");
         }

@@ -96,12 +96,12 @@ pub(crate) struct Template {
     /// The namespace, for setns(2).
     pub(crate) namespace: OwnedFd,
     /// The small files that were read, as they were.
-    files: Vec<(PathBuf, Stamp)>,
+    files: Vec<(PathBuf, FileStamp)>,
 }
 
 /// A file's identity and last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     inode: u64,
     size: u64,
     seconds: i64,
@@ -120,7 +120,7 @@ pub(crate) struct TemplateError {
 
 /// The content of one place of the root.
 #[derive(Debug)]
-enum Entry {
+enum TemplateEntry {
     Dir { mount: OwnedFd },
     File { content: Vec<u8> },
     Link { target: PathBuf },
@@ -142,13 +142,13 @@ impl Template {
 
     /// No file that went into it has changed.
     pub(crate) fn is_current(&self) -> bool {
-        self.files
-            .iter()
-            .all(|(path, stamp)| fs::metadata(path).is_ok_and(|file| Stamp::of(&file) == *stamp))
+        self.files.iter().all(|(path, stamp)| {
+            fs::metadata(path).is_ok_and(|file| FileStamp::of(&file) == *stamp)
+        })
     }
 }
 
-impl Stamp {
+impl FileStamp {
     fn of(file: &Metadata) -> Self {
         Self {
             inode: file.ino(),
@@ -206,7 +206,7 @@ fn build_here(key: &TemplateKey) -> Result<Template, TemplateError> {
 #[expect(clippy::type_complexity, reason = "two lists, used in one place")]
 fn collect(
     host_dirs: &[String],
-) -> Result<(Vec<(PathBuf, Entry)>, Vec<(PathBuf, Stamp)>), TemplateError> {
+) -> Result<(Vec<(PathBuf, TemplateEntry)>, Vec<(PathBuf, FileStamp)>), TemplateError> {
     let mut entries = Vec::new();
     let mut files = Vec::new();
     for path in host_dirs.iter().flat_map(|named| expand(named)) {
@@ -219,14 +219,14 @@ fn collect(
         };
         let entry = if meant.is_dir() && found.is_symlink() {
             let target = fs::read_link(&path).map_err(failed("read the link", &path))?;
-            Entry::Link { target }
+            TemplateEntry::Link { target }
         } else if meant.is_dir() {
-            Entry::Dir {
+            TemplateEntry::Dir {
                 mount: clone_tree(&path)?,
             }
         } else if meant.is_file() && meant.len() <= limits::HOST_FILE_BYTES_MAX {
-            files.push((path.clone(), Stamp::of(&meant)));
-            Entry::File {
+            files.push((path.clone(), FileStamp::of(&meant)));
+            TemplateEntry::File {
                 content: read_bounded(&path).map_err(failed("read", &path))?,
             }
         } else {
@@ -345,18 +345,18 @@ fn make_points(root: BorrowedFd<'_>, key: &TemplateKey) -> Result<(), TemplateEr
     Ok(())
 }
 
-fn show(root: BorrowedFd<'_>, path: &Path, entry: &Entry) -> Result<(), TemplateError> {
+fn show(root: BorrowedFd<'_>, path: &Path, entry: &TemplateEntry) -> Result<(), TemplateError> {
     let place = below(path);
     if let Some(parent) = place.parent() {
         make_dirs(root, parent)?;
     }
     match entry {
-        Entry::Dir { mount } => {
+        TemplateEntry::Dir { mount } => {
             make_dirs(root, place)?;
             attach(mount.as_fd(), root, place)
         }
-        Entry::File { content } => make_file(root, place, content),
-        Entry::Link { target } => {
+        TemplateEntry::File { content } => make_file(root, place, content),
+        TemplateEntry::Link { target } => {
             rustix::fs::symlinkat(target, root, place).map_err(errno("make the link", path))
         }
     }

@@ -10,14 +10,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use muster_driver::beneath::{OpenCall, Through};
+use muster_driver::beneath::{OpenCall, Traversal};
 use rustix::fs::OFlags;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 use thiserror::Error;
 
 use crate::isolation::TaskNetwork;
 use crate::isolation::template::{EMPTY_DIR, Template};
-use crate::spawn::{Arg, MountFlags, Script, Step, Tolerated, map_owners, restrict_mount};
+use crate::spawn::{Arg, IgnoreErrno, MountFlags, Script, SpawnStep, map_owners, restrict_mount};
 
 /// Files of /proc that tell of the machine or lead into it; shown as the null device.
 const MASKED_FILES: [&str; 7] = [
@@ -89,7 +89,7 @@ pub(crate) struct Attachment {
 
 /// The view of one task.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct TaskView {
     pub(crate) template: Arc<Template>,
     /// The tree that the job names.
     pub(crate) root: Option<OwnedFd>,
@@ -176,7 +176,7 @@ pub(crate) fn overlay(
 }
 
 /// Adds the calls that enter namespaces and make the view.
-pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
+pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) {
     enter(script, &view, network);
     let own_network = !matches!(network, TaskNetwork::Host);
     if own_network {
@@ -198,7 +198,7 @@ pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
             libc::MOVE_MOUNT_F_EMPTY_PATH.into(),
         ];
         let about = format!("mount {}", attachment.target);
-        script.call(Step::Mounts, about, libc::SYS_move_mount, args);
+        script.call(SpawnStep::Mounts, about, libc::SYS_move_mount, args);
         moved.push(&attachment.target);
     }
     let root = view.root.as_ref().map(|root| Arg::from(root.as_fd()));
@@ -211,7 +211,7 @@ pub(crate) fn write(script: &mut Script, view: View, network: &TaskNetwork) {
             libc::MOVE_MOUNT_F_EMPTY_PATH.into(),
         ];
         script.call(
-            Step::Mounts,
+            SpawnStep::Mounts,
             "mount the task's root",
             libc::SYS_move_mount,
             args,
@@ -250,23 +250,23 @@ fn text(script: &mut Script, text: &str) -> Arg {
     script.text(&CString::new(text).unwrap_or_default())
 }
 
-fn enter(script: &mut Script, view: &View, network: &TaskNetwork) {
+fn enter(script: &mut Script, view: &TaskView, network: &TaskNetwork) {
     let template = &view.template;
     if let TaskNetwork::Joined(namespace) = network {
         let args = [namespace.as_fd().into(), libc::CLONE_NEWNET.into()];
         let about = "enter the group's network namespace";
-        script.call(Step::Namespaces, about, libc::SYS_setns, args);
+        script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
     }
     // Not by the clone: a cgroup namespace begins at the cgroup of the process that makes it.
     let args = [libc::CLONE_NEWCGROUP.into()];
     let about = "make a cgroup namespace";
-    script.call(Step::Namespaces, about, libc::SYS_unshare, args);
+    script.call(SpawnStep::Namespaces, about, libc::SYS_unshare, args);
     let args = [template.namespace.as_fd().into(), libc::CLONE_NEWNS.into()];
     let about = "enter the namespace of the template";
-    script.call(Step::Namespaces, about, libc::SYS_setns, args);
+    script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
     let args = [libc::CLONE_NEWNS.into()];
     let about = "copy the mounts of the template";
-    script.call(Step::Namespaces, about, libc::SYS_unshare, args);
+    script.call(SpawnStep::Namespaces, about, libc::SYS_unshare, args);
     if let Some(proc) = &view.proc {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         let args = [
@@ -276,8 +276,8 @@ fn enter(script: &mut Script, view: &View, network: &TaskNetwork) {
         ];
         let about = "leave the driver the namespace of its mounts";
         script
-            .call(Step::Namespaces, about, libc::SYS_openat, args)
-            .tolerating(Tolerated::Anything)
+            .call(SpawnStep::Namespaces, about, libc::SYS_openat, args)
+            .tolerating(IgnoreErrno::Anything)
             .left_to_parent();
     }
 }
@@ -286,7 +286,7 @@ fn mount(
     script: &mut Script,
     [source, target, kind, data]: [&str; 4],
     flags: u64,
-    tolerated: Tolerated,
+    tolerated: IgnoreErrno,
 ) {
     let optional = |script: &mut Script, value: &str| {
         if value.is_empty() {
@@ -304,7 +304,7 @@ fn mount(
     ];
     let about = format!("mount {kind} {source} at {target}");
     script
-        .call(Step::Mounts, about, libc::SYS_mount, args)
+        .call(SpawnStep::Mounts, about, libc::SYS_mount, args)
         .tolerating(tolerated);
 }
 
@@ -313,7 +313,7 @@ const NO_PROGRAMS: u64 = libc::MS_NOEXEC;
 const PLAIN_FILES: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
 fn make_proc(script: &mut Script) {
-    let none = Tolerated::Nothing;
+    let none = IgnoreErrno::Nothing;
     mount(script, ["proc", "/proc", "proc", ""], PLAIN_FILES, none);
     // A bind made while the whole is read-only stays read-only when the rest is not any more.
     let remount = PLAIN_FILES | libc::MS_REMOUNT | libc::MS_BIND;
@@ -328,7 +328,7 @@ fn make_proc(script: &mut Script) {
             script,
             [path, path, "", ""],
             libc::MS_BIND,
-            Tolerated::Absence,
+            IgnoreErrno::Absence,
         );
     }
     mount(script, ["", "/proc", "", ""], remount, none);
@@ -337,7 +337,7 @@ fn make_proc(script: &mut Script) {
             script,
             ["/dev/null", path, "", ""],
             libc::MS_BIND,
-            Tolerated::Absence,
+            IgnoreErrno::Absence,
         );
     }
     for path in MASKED_DIRS {
@@ -345,7 +345,7 @@ fn make_proc(script: &mut Script) {
             script,
             [EMPTY_DIR, path, "", ""],
             libc::MS_BIND,
-            Tolerated::Absence,
+            IgnoreErrno::Absence,
         );
     }
 }
@@ -357,21 +357,21 @@ fn make_sys(script: &mut Script) {
         script,
         ["sysfs", "/sys", "sysfs", ""],
         flags,
-        Tolerated::Nothing,
+        IgnoreErrno::Nothing,
     );
     for path in MASKED_SYS {
         mount(
             script,
             [EMPTY_DIR, path, "", ""],
             libc::MS_BIND,
-            Tolerated::Absence,
+            IgnoreErrno::Absence,
         );
     }
 }
 
 /// Mounts the file systems in memory, each task's own.
-fn make_shared(script: &mut Script, view: &View) {
-    let none = Tolerated::Nothing;
+fn make_shared(script: &mut Script, view: &TaskView) {
+    let none = IgnoreErrno::Nothing;
     let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     let flags = NO_SET_USER | NO_PROGRAMS;
     mount(script, ["devpts", "/dev/pts", "devpts", pts], flags, none);
@@ -403,7 +403,7 @@ fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
         Some(root) => {
             let path = Path::new(path).strip_prefix("/").unwrap_or(Path::new(path));
             let below = path.to_str().unwrap_or_default();
-            let open = OpenCall::beneath(flags, Through::Mounts);
+            let open = OpenCall::beneath(flags, Traversal::Mounts);
             (root, below.to_owned(), open)
         }
         // The template's own links (/bin, /lib) are the host's, and trusted.
@@ -418,58 +418,63 @@ fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
     let args = [dir, text(script, &path), how, size.into()];
     let about = format!("open the place to mount on {path}");
     script
-        .call(Step::Mounts, about, OpenCall::NUMBER, args)
+        .call(SpawnStep::Mounts, about, OpenCall::NUMBER, args)
         .kept_in(PLACE);
 }
 
 fn attach(script: &mut Script, [dir, path]: [Arg; 2], flags: u32, target: &str) {
     let args = [dir, path, Arg::Slot(PLACE), text(script, ""), flags.into()];
     let about = format!("mount {target}");
-    script.call(Step::Mounts, about, libc::SYS_move_mount, args);
+    script.call(SpawnStep::Mounts, about, libc::SYS_move_mount, args);
 }
 
 /// Makes `root` the root, and lets nothing be reached of what was.
 fn pivot(script: &mut Script, root: Arg, read_only: bool) {
     script.call(
-        Step::Mounts,
+        SpawnStep::Mounts,
         "enter the task's root",
         libc::SYS_fchdir,
         [root],
     );
     let here = text(script, ".");
     let about = "pivot_root into the task's root";
-    script.call(Step::Mounts, about, libc::SYS_pivot_root, [here, here]);
+    script.call(SpawnStep::Mounts, about, libc::SYS_pivot_root, [here, here]);
     let args = [here, libc::MNT_DETACH.into()];
     let about = "unmount the root before";
-    script.call(Step::Mounts, about, libc::SYS_umount2, args);
+    script.call(SpawnStep::Mounts, about, libc::SYS_umount2, args);
     if read_only {
         let remount = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
         let flags = remount | libc::MS_NOSUID | libc::MS_NODEV;
-        mount(script, ["", "/", "", ""], flags, Tolerated::Nothing);
+        mount(script, ["", "/", "", ""], flags, IgnoreErrno::Nothing);
     }
     let slash = text(script, "/");
-    script.call(Step::Mounts, "enter the root", libc::SYS_chdir, [slash]);
+    script.call(
+        SpawnStep::Mounts,
+        "enter the root",
+        libc::SYS_chdir,
+        [slash],
+    );
 }
 
 fn set_hostname(script: &mut Script, name: &str) {
     let length = name.len() as u64;
     let args = [text(script, name), length.into()];
     let about = "set the host name";
-    script.call(Step::Namespaces, about, libc::SYS_sethostname, args);
+    script.call(SpawnStep::Namespaces, about, libc::SYS_sethostname, args);
 }
 
 fn wake_loopback(script: &mut Script) {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     let args = [libc::AF_INET.into(), kind.into(), 0.into()];
     script
-        .call(Step::Network, "open a socket", libc::SYS_socket, args)
+        .call(SpawnStep::Network, "open a socket", libc::SYS_socket, args)
         .kept_in(SOCKET);
     let request = script.bytes(LOOPBACK_UP.to_vec());
     let args = [Arg::Slot(SOCKET), libc::SIOCSIFFLAGS.into(), request];
     let about = "wake the loopback device";
-    script.call(Step::Network, about, libc::SYS_ioctl, args);
+    script.call(SpawnStep::Network, about, libc::SYS_ioctl, args);
     script.call(
-        Step::Network,
+        SpawnStep::Network,
         "close a socket",
         libc::SYS_close,
         [Arg::Slot(SOCKET)],

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{BlockedSignals, CloneArgs, Spawned, StackUnit};
+use super::{BlockedSignals, CloneArgs, SpawnedProcess, StackUnit};
 use crate::limits;
 
 /// Makes a user namespace in which the ids 0 to `count` less 1 are the host's from `first` on.
@@ -38,7 +38,7 @@ fn map_and_open(pid: i32, first: u32, count: u32) -> io::Result<OwnedFd> {
 }
 
 /// A process in a user namespace of its own that sleeps until it is killed.
-fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<Spawned> {
+fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<SpawnedProcess> {
     let mut pidfd: c_int = -1;
     // The files too: it opens none, and to copy the table takes the longer the more tasks there are.
     let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::CLONE_NEWUSER;
@@ -75,7 +75,7 @@ fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<Spawned> {
     }
     drop(blocked);
     match i32::try_from(result) {
-        Ok(pid) if pid > 0 => Ok(Spawned {
+        Ok(pid) if pid > 0 => Ok(SpawnedProcess {
             pid,
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
             // here, which nobody else owns.

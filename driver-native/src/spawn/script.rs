@@ -17,7 +17,7 @@ const NO_SLOT: u8 = u8::MAX;
 
 /// The child's step when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SpawnStep {
     JoinCgroup,
     Namespaces,
     Mounts,
@@ -40,7 +40,7 @@ pub(crate) enum Step {
 
 /// Errors of a call that do not end the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tolerated {
+pub(crate) enum IgnoreErrno {
     Nothing,
     /// The object of the call is missing.
     Absence,
@@ -59,7 +59,7 @@ pub(crate) struct Call {
     slots: [u8; 6],
     /// The slot that keeps the result.
     kept_in: u8,
-    tolerated: Tolerated,
+    tolerated: IgnoreErrno,
     /// The only result that is right, if there is one.
     expected: Option<c_long>,
 }
@@ -91,10 +91,10 @@ impl Call {
     /// Runs in the child: it must not panic.
     pub(super) fn tolerates(&self, errno: c_int) -> bool {
         match self.tolerated {
-            Tolerated::Nothing => false,
-            Tolerated::Absence => errno == libc::ENOENT || errno == libc::ENOTDIR,
-            Tolerated::Ignorance => errno == libc::EINVAL,
-            Tolerated::Anything => true,
+            IgnoreErrno::Nothing => false,
+            IgnoreErrno::Absence => errno == libc::ENOENT || errno == libc::ENOTDIR,
+            IgnoreErrno::Ignorance => errno == libc::EINVAL,
+            IgnoreErrno::Anything => true,
         }
     }
 }
@@ -142,7 +142,7 @@ impl From<BorrowedFd<'_>> for Arg {
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     calls: Vec<Call>,
-    steps: Vec<(Step, Cow<'static, str>)>,
+    steps: Vec<(SpawnStep, Cow<'static, str>)>,
     texts: Vec<CString>,
     bytes: Vec<Box<[u8]>>,
     files: Vec<OwnedFd>,
@@ -157,7 +157,7 @@ impl Script {
     /// Adds a call. `about` completes "failed to".
     pub(crate) fn call<const N: usize>(
         &mut self,
-        step: Step,
+        step: SpawnStep,
         about: impl Into<Cow<'static, str>>,
         number: c_long,
         args: [Arg; N],
@@ -168,7 +168,7 @@ impl Script {
             args: [0; 6],
             slots: [NO_SLOT; 6],
             kept_in: NO_SLOT,
-            tolerated: Tolerated::Nothing,
+            tolerated: IgnoreErrno::Nothing,
             expected: None,
         };
         for (place, arg) in args.into_iter().enumerate() {
@@ -212,7 +212,7 @@ impl Script {
     }
 
     /// Such errors of the newest call are none.
-    pub(crate) fn tolerating(&mut self, tolerated: Tolerated) -> &mut Self {
+    pub(crate) fn tolerating(&mut self, tolerated: IgnoreErrno) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
             call.tolerated = tolerated;
         }
@@ -271,11 +271,11 @@ impl Script {
     }
 
     /// Describes the call at `at`; past the last it is the program.
-    pub(super) fn describe(&self, at: usize) -> (Step, Cow<'static, str>) {
+    pub(super) fn describe(&self, at: usize) -> (SpawnStep, Cow<'static, str>) {
         self.steps
             .get(at)
             .cloned()
-            .unwrap_or((Step::Exec, Cow::Borrowed("load the program")))
+            .unwrap_or((SpawnStep::Exec, Cow::Borrowed("load the program")))
     }
 }
 
@@ -287,15 +287,15 @@ mod tests {
     fn slot_takes_the_place_of_its_argument() {
         let mut script = Script::default();
         script
-            .call(Step::Network, "make", 1, [7_u32.into()])
+            .call(SpawnStep::Network, "make", 1, [7_u32.into()])
             .kept_in(2);
-        script.call(Step::Network, "use", 2, [5_u32.into(), Arg::Slot(2)]);
+        script.call(SpawnStep::Network, "use", 2, [5_u32.into(), Arg::Slot(2)]);
         let mut slots = [0; SLOTS];
 
         script.calls()[0].keep(42, &mut slots);
 
         assert_eq!(script.calls()[1].args(&slots), [5, 42, 0, 0, 0, 0]);
-        assert_eq!(script.describe(2).0, Step::Exec);
+        assert_eq!(script.describe(2).0, SpawnStep::Exec);
     }
 
     #[test]
@@ -304,9 +304,9 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let number = file.as_raw_fd();
 
-        script.call(Step::Streams, "use", 1, [i32::MAX.into()]);
+        script.call(SpawnStep::Streams, "use", 1, [i32::MAX.into()]);
         let held = script.file(file.into());
-        script.call(Step::Streams, "use", 2, [held, 0.into()]);
+        script.call(SpawnStep::Streams, "use", 2, [held, 0.into()]);
 
         assert_eq!(script.file_max(), number);
     }

@@ -7,10 +7,10 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::*;
-use crate::config::Level;
+use crate::config::IsolationLevel;
 use crate::isolation::Confinement;
 use crate::isolation::capabilities::Capabilities;
-use crate::isolation::privileges::{self, Seat, WorkDir};
+use crate::isolation::privileges::{self, ProcessIo, WorkDir};
 use crate::isolation::rlimits::Limit;
 use crate::user::Identity;
 
@@ -29,7 +29,7 @@ fn strings(values: &[&str]) -> Vec<CString> {
 /// The confinement of a raw task of the driver's user.
 fn raw() -> Confinement {
     Confinement {
-        level: Level::Raw,
+        level: IsolationLevel::Raw,
         identity: None,
         capabilities: Capabilities::EMPTY,
         limits: Vec::new(),
@@ -62,14 +62,14 @@ impl Request {
         }
     }
 
-    fn spawn(self, argv: &[&str]) -> Result<Spawned, SpawnError> {
+    fn spawn(self, argv: &[&str]) -> Result<SpawnedProcess, SpawnError> {
         let null = crate::paths::open_null().unwrap();
         let mut script = Script::default();
         for join in self.joins {
             let zero = script.text(c"0");
             let join = script.file(join);
             script.call(
-                Step::JoinCgroup,
+                SpawnStep::JoinCgroup,
                 "join",
                 libc::SYS_write,
                 [join, zero, 1_u64.into()],
@@ -80,11 +80,11 @@ impl Request {
             let flags = libc::O_RDONLY | libc::O_CLOEXEC;
             let args = [dir.as_fd().into(), path, flags.into()];
             script
-                .call(Step::Namespaces, "leave", libc::SYS_openat, args)
-                .tolerating(Tolerated::Anything)
+                .call(SpawnStep::Namespaces, "leave", libc::SYS_openat, args)
+                .tolerating(IgnoreErrno::Anything)
                 .left_to_parent();
         }
-        let seat = Seat {
+        let seat = ProcessIo {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
             terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
@@ -289,7 +289,7 @@ fn missing_program_fails_at_exec() {
     let SpawnError::Child { step, source, .. } = error else {
         panic!("{error}")
     };
-    assert_eq!(step, Step::Exec);
+    assert_eq!(step, SpawnStep::Exec);
     assert_eq!(source.kind(), io::ErrorKind::NotFound);
 }
 
@@ -306,7 +306,7 @@ fn failed_join_names_its_step() {
     let SpawnError::Child { step, source, .. } = error else {
         panic!("{error}")
     };
-    assert_eq!(step, Step::JoinCgroup);
+    assert_eq!(step, SpawnStep::JoinCgroup);
     assert_eq!(source.raw_os_error(), Some(libc::EBADF));
 }
 
@@ -371,6 +371,9 @@ fn ids_that_do_not_change_end_the_start() {
         let Err(SpawnError::Child { step, .. }) = outcome else {
             panic!("uid {uid} and gid {gid} ran");
         };
-        assert!(matches!(step, Step::User | Step::Group), "{step:?}");
+        assert!(
+            matches!(step, SpawnStep::User | SpawnStep::Group),
+            "{step:?}"
+        );
     }
 }

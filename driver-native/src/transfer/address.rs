@@ -50,7 +50,7 @@ pub(crate) async fn connect(
     })?;
     let mut refused = None;
     for address in addresses {
-        match judge(address, host, allow_local) {
+        match check_address(address, host, allow_local) {
             Ok(()) => {}
             Err(error) => {
                 refused = Some(error);
@@ -77,7 +77,7 @@ pub(crate) async fn connect(
     }))
 }
 
-fn judge(address: SocketAddr, host: &str, allow_local: bool) -> Result<(), ConnectError> {
+fn check_address(address: SocketAddr, host: &str, allow_local: bool) -> Result<(), ConnectError> {
     let ip = address.ip().to_canonical();
     if is_never(ip) {
         return Err(ConnectError::Never {
@@ -130,7 +130,7 @@ mod tests {
     fn addresses_are_told_apart() {
         let judged = |ip: &str, allow_local| {
             let address = SocketAddr::new(ip.parse().unwrap(), 80);
-            judge(address, "host", allow_local)
+            check_address(address, "host", allow_local)
         };
         for ip in [
             "169.254.169.254",

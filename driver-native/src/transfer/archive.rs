@@ -62,7 +62,7 @@ pub(crate) fn unpack(
     stop: &CancellationToken,
     to: impl Write,
 ) -> Result<(), UnpackError> {
-    let mut unpacking = Unpacking {
+    let mut unpacking = ArchiveUnpacker {
         packer: Packer::new(to),
         bounds,
         left: bounds,
@@ -123,7 +123,7 @@ fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// An archive on its way to the porter.
-struct Unpacking<'a, W> {
+struct ArchiveUnpacker<'a, W> {
     packer: Packer<W>,
     bounds: Bounds,
     left: Bounds,
@@ -131,7 +131,7 @@ struct Unpacking<'a, W> {
     chunk: Vec<u8>,
 }
 
-impl<W: Write> Unpacking<'_, W> {
+impl<W: Write> ArchiveUnpacker<'_, W> {
     /// Counts an entry. Whatever an archive says of one more costs it this.
     fn enter(&mut self) -> Result<(), UnpackError> {
         if self.stop.is_cancelled() {

@@ -6,7 +6,7 @@ use sha2::Sha256;
 use sha2::digest::DynDigest;
 
 /// A sum that a client gave for what it wants fetched.
-pub(crate) struct Expected {
+pub(crate) struct ExpectedDigest {
     digest: Box<dyn DynDigest + Send>,
     algorithm: String,
     value: String,
@@ -25,7 +25,7 @@ pub(crate) enum SumError {
     },
 }
 
-impl Expected {
+impl ExpectedDigest {
     /// `None` if the client gave none.
     pub(crate) fn read(algorithm: &str, value: &str) -> Result<Option<Self>, SumError> {
         let digest: Box<dyn DynDigest + Send> = match algorithm {
@@ -83,7 +83,7 @@ mod tests {
         ];
         for (algorithm, value) in table {
             let sum = |bytes: &[u8]| {
-                let mut sum = Expected::read(algorithm, value).unwrap().unwrap();
+                let mut sum = ExpectedDigest::read(algorithm, value).unwrap().unwrap();
                 sum.update(bytes);
                 sum.check()
             };
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn no_sum_is_wanted_or_one_that_is_known() {
-        assert!(Expected::read("", "").unwrap().is_none());
-        assert!(Expected::read("crc", "00").is_err());
-        assert!(Expected::read("", "00").is_err());
+        assert!(ExpectedDigest::read("", "").unwrap().is_none());
+        assert!(ExpectedDigest::read("crc", "00").is_err());
+        assert!(ExpectedDigest::read("", "00").is_err());
     }
 }

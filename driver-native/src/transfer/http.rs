@@ -27,7 +27,7 @@ use tokio_util::io::ReaderStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::{self, ConnectError};
-use super::{Outgoing, Sink, SinkError};
+use super::{Sink, SinkError, UploadFile};
 use crate::limits;
 
 /// Where Debian keeps the certificates that a machine trusts.
@@ -99,9 +99,9 @@ pub(crate) struct Client {
 }
 
 /// Anything that HTTP is spoken over.
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 impl Client {
     /// Fetches `from` into `sink`, wherever it leads.
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Sends a file. An answer that leads elsewhere is a failure: what was sent was sent here.
-    pub(crate) async fn post(&self, to: &str, outgoing: &Outgoing) -> Result<(), HttpError> {
+    pub(crate) async fn post(&self, to: &str, outgoing: &UploadFile) -> Result<(), HttpError> {
         let url = Url::read(to)?;
         let file = outgoing.reader().map_err(SinkError::Io)?;
         let chunks = ReaderStream::with_capacity(file, limits::TRANSFER_CHUNK_BYTES);
@@ -183,7 +183,7 @@ impl Client {
         Ok((response, speaking))
     }
 
-    async fn connect(&self, url: &Url) -> Result<Box<dyn Wire>, HttpError> {
+    async fn connect(&self, url: &Url) -> Result<Box<dyn HttpStream>, HttpError> {
         let stream = address::connect(&url.host, url.port, self.allow_local).await?;
         if !url.secure {
             return Ok(Box::new(stream));

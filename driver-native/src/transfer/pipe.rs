@@ -18,13 +18,13 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Writes to a pipe whose reader is in a task's hands: it may be stopped, or hold the pipe open and read nothing.
 /// So no write waits longer than the transfer, or than nobody takes anything.
 #[derive(Debug)]
-pub(crate) struct PatientPipe {
+pub(crate) struct DeadlinePipe {
     file: OwnedFd,
     stop: CancellationToken,
     deadline: Instant,
 }
 
-impl PatientPipe {
+impl DeadlinePipe {
     pub(crate) fn new(file: OwnedFd, stop: CancellationToken) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&file, true)?;
         Ok(Self {
@@ -56,7 +56,7 @@ impl PatientPipe {
     }
 }
 
-impl Write for PatientPipe {
+impl Write for DeadlinePipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match rustix::io::write(&self.file, bytes) {
@@ -82,7 +82,7 @@ mod tests {
     fn a_reader_that_takes_nothing_is_left_when_the_transfer_stops() {
         let (reader, writer) = pipe().unwrap();
         let stop = CancellationToken::new();
-        let mut pipe = PatientPipe::new(writer, stop.clone()).unwrap();
+        let mut pipe = DeadlinePipe::new(writer, stop.clone()).unwrap();
         let stopping = std::thread::spawn(move || stop.cancel());
 
         let error = pipe.write_all(&vec![0; 1 << 20]).unwrap_err();
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_reader_that_goes_away_is_noticed() {
         let (reader, writer) = pipe().unwrap();
-        let mut pipe = PatientPipe::new(writer, CancellationToken::new()).unwrap();
+        let mut pipe = DeadlinePipe::new(writer, CancellationToken::new()).unwrap();
         let mut reader = std::fs::File::from(reader);
         let reading = std::thread::spawn(move || {
             let mut first = [0; 100];

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, pid_of, shell, skipped_here};
 
 /// A driver behind the protocol, which is all that such a host knows of it.
-struct Served {
+struct ServedDriver {
     client: plugin::Client,
     shutdown: CancellationToken,
 }
 
-impl Served {
+impl ServedDriver {
     async fn at(socket: &Path) -> Self {
         let driver = Arc::new(allowing_driver().await);
         let listener = UnixListener::bind(socket).unwrap();
@@ -30,7 +30,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedDriver {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
@@ -104,7 +104,7 @@ async fn a_group_that_the_host_names_limits_its_tasks() {
         return;
     };
     let temp = tempfile::tempdir().unwrap();
-    let served = Served::at(&temp.path().join("one")).await;
+    let served = ServedDriver::at(&temp.path().join("one")).await;
     // Raw: nothing but the group holds what it starts.
     let mut config = shell("setsid sleep 600 & exec sleep 600");
     config["isolation"] = json!("raw");
@@ -121,7 +121,7 @@ async fn a_group_that_the_host_names_limits_its_tasks() {
     let mut handle = started.handle;
     let placed = handle.config.cgroup.take();
     drop(served);
-    let served = Served::at(&temp.path().join("two")).await;
+    let served = ServedDriver::at(&temp.path().join("two")).await;
     served.client.recover_task(handle).await.unwrap();
     let stopped = served.client.stop_task(sleeping.id(), DEADLINE, "").await;
     let ended = served.client.wait_task(sleeping.id()).await.unwrap();
@@ -171,9 +171,9 @@ async fn limits_without_a_controller_are_told_and_the_rest_is_had() {
 }
 
 /// Ends with the test.
-struct Stranger(Child);
+struct ForeignProcess(Child);
 
-impl Drop for Stranger {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         let _killed = self.0.kill();
         let _reaped = self.0.wait();
@@ -186,7 +186,7 @@ async fn a_group_that_is_not_the_tasks_is_left() {
         return;
     };
     let dir = cgroups.create();
-    let stranger = Stranger(Command::new("sleep").arg("600").spawn().unwrap());
+    let stranger = ForeignProcess(Command::new("sleep").arg("600").spawn().unwrap());
     fs::write(dir.join("cgroup.procs"), stranger.0.id().to_string()).unwrap();
     let driver = allowing_driver().await;
     let mut events = driver.task_events().await.unwrap();

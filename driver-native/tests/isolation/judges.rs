@@ -65,7 +65,7 @@ impl Setting {
 
 /// The output of a judge, and how it ended.
 #[derive(Debug)]
-struct Said {
+struct AuditOutput {
     text: String,
     result: ExitResult,
 }
@@ -76,7 +76,7 @@ pub(crate) fn judge(test: &str, needed: &str) -> Option<PathBuf> {
         skipped(test, "only root can contain a task; run the tests as root");
         return None;
     }
-    let folder = std::env::var_os("MUSTER_JUDGES").map_or_else(beside, PathBuf::from);
+    let folder = std::env::var_os("MUSTER_JUDGES").map_or_else(default_audit_folder, PathBuf::from);
     if !folder.join(needed).exists() {
         let reason = format!("the judge {needed} is not in {}", folder.display());
         skipped(test, &format!("{reason}; run: cargo xtask setup"));
@@ -86,13 +86,18 @@ pub(crate) fn judge(test: &str, needed: &str) -> Option<PathBuf> {
 }
 
 /// `judges` in the target folder that this binary lies in.
-fn beside() -> PathBuf {
+fn default_audit_folder() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(3).unwrap().join("judges")
 }
 
 /// Runs `script` as a task of `setting` that sees the judges' `folder`, and returns what it wrote.
-async fn run(setting: Setting, folder: &PathBuf, script: &str, files: &[(&str, &str)]) -> Said {
+async fn run(
+    setting: Setting,
+    folder: &PathBuf,
+    script: &str,
+    files: &[(&str, &str)],
+) -> AuditOutput {
     let mut config = setting.config();
     config["command"] = json!("/bin/sh");
     config["args"] = json!(["-c", format!("exec >/local/said 2>&1; {script}")]);
@@ -114,5 +119,5 @@ async fn run(setting: Setting, folder: &PathBuf, script: &str, files: &[(&str, &
     let result = driver.wait_task(task.id()).await.unwrap();
     driver.destroy_task(task.id(), true).await.unwrap();
     let text = fs::read_to_string(local.join("said")).unwrap();
-    Said { text, result }
+    AuditOutput { text, result }
 }

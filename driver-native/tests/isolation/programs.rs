@@ -63,7 +63,7 @@ async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], 
         for (file, content) in files {
             std::fs::write(local.join(file), content).unwrap();
         }
-        says(&task, json!({}), wanted).await;
+        assert_output(&task, json!({}), wanted).await;
     }
 }
 
@@ -82,11 +82,11 @@ async fn runs_with(
     for level in ["contained", "strict"] {
         let config =
             json!({"command": program, "args": args, "isolation": level, "mounts": mounts});
-        says(&Task::with(config), policy.clone(), wanted).await;
+        assert_output(&Task::with(config), policy.clone(), wanted).await;
     }
 }
 
-async fn says(task: &Task, policy: Value, wanted: &str) {
+async fn assert_output(task: &Task, policy: Value, wanted: &str) {
     let driver = NativeDriver::new();
     driver.set_config(policy).await.unwrap();
 
@@ -180,6 +180,6 @@ async fn nginx_answers() {
         }));
         let config = ("NGINX".to_owned(), NGINX.to_owned());
         task.config.env.extend([config]);
-        says(&task, json!({"allow_paths": [folder]}), "nginx true\n").await;
+        assert_output(&task, json!({"allow_paths": [folder]}), "nginx true\n").await;
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
-use muster_driver::conformance::Subject;
+use muster_driver::conformance::DriverUnderTest;
 use muster_driver::{TaskConfig, TaskDriver, plugin};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -109,7 +109,7 @@ impl Native {
     }
 }
 
-impl Subject for Native {
+impl DriverUnderTest for Native {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async {
             let driver = Arc::new(allowing_driver().await);

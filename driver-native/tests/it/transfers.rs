@@ -135,7 +135,7 @@ async fn end(driver: &NativeDriver, task: &TreeTask) -> (ExitResult, ActionsEnd)
     (result, actions)
 }
 
-async fn carried_out(task: &TreeTask) -> (ExitResult, ActionsEnd) {
+async fn run_to_end(task: &TreeTask) -> (ExitResult, ActionsEnd) {
     let driver = driver(json!({})).await;
     driver.start_task(task.config.clone()).await.unwrap();
     end(&driver, task).await
@@ -182,7 +182,7 @@ async fn an_archive_comes_its_program_runs_and_the_result_goes() {
         }
         let reader = task.with_stdout();
 
-        let (result, actions) = carried_out(&task).await;
+        let (result, actions) = run_to_end(&task).await;
 
         assert_eq!(result.exit_code, 0, "{level}: {actions:?}");
         let asked = server.asked();
@@ -226,7 +226,7 @@ async fn links_of_the_task_lead_nowhere() {
     let tree = serial(&[run(&link), download(&server.url, "to")]);
     let task = task(&tree, json!({}));
 
-    let (result, actions) = carried_out(&task).await;
+    let (result, actions) = run_to_end(&task).await;
 
     assert_eq!(result.exit_code, 1);
     assert_eq!(
@@ -250,7 +250,7 @@ async fn a_link_in_the_place_of_a_file_is_replaced() {
         json!({}),
     );
 
-    let (result, actions) = carried_out(&task).await;
+    let (result, actions) = run_to_end(&task).await;
 
     assert_eq!(result.exit_code, 0, "{actions:?}");
     assert_eq!(std::fs::read(&victim).unwrap(), b"keep");
@@ -278,7 +278,7 @@ async fn a_porter_may_do_what_its_user_may() {
     let tree = json!({"parallel": {"actions": [coming, going]}});
     let task = task(&tree, json!({}));
 
-    let (_, actions) = carried_out(&task).await;
+    let (_, actions) = run_to_end(&task).await;
 
     let reason = actions.failure_reason;
     assert!(
@@ -348,7 +348,7 @@ async fn failures_have_diegos_words() {
             .unwrap();
         task.config.stderr_path = path;
 
-        let (result, actions) = carried_out(&task).await;
+        let (result, actions) = run_to_end(&task).await;
 
         assert_eq!((result.exit_code, actions.exited), (1, false));
         assert!(actions.failure_reason.starts_with(reason), "{actions:?}");
@@ -375,7 +375,7 @@ async fn files_that_are_none_are_not_sent() {
             run("mkfifo fifo; mkdir dir"),
             upload(from, "http://127.0.0.1:1/"),
         ]);
-        let (result, actions) = carried_out(&task(&tree, json!({}))).await;
+        let (result, actions) = run_to_end(&task(&tree, json!({}))).await;
         assert_eq!(result.exit_code, 1);
         let expected = format!("Uploading result failed: {reason}");
         assert!(actions.failure_reason.starts_with(&expected), "{actions:?}");
@@ -390,11 +390,11 @@ async fn a_transfer_is_no_larger_than_the_tasks_disk() {
     assert!(bomb.len() < 1 << 20);
     let server = Server::new([ok(big.as_bytes()), ok(&bomb)]);
     let fetched = task(&download(&server.url, "to"), json!({"disk_mb": 2}));
-    let (_, actions) = carried_out(&fetched).await;
+    let (_, actions) = run_to_end(&fetched).await;
     assert_eq!(actions.failure_reason, "Downloading app failed");
 
     let unpacked = task(&download(&server.url, "to"), json!({"disk_mb": 2}));
-    let (_, actions) = carried_out(&unpacked).await;
+    let (_, actions) = run_to_end(&unpacked).await;
     assert_eq!(
         actions.failure_reason,
         "Copying app into the container failed: it unpacks to more than 2097152 bytes, which is all that it may"
@@ -405,7 +405,7 @@ async fn a_transfer_is_no_larger_than_the_tasks_disk() {
         run("head -c 3000000 /dev/zero > f"),
         upload("f", &server.url),
     ]);
-    let (_, actions) = carried_out(&task(&tree, json!({"disk_mb": 2}))).await;
+    let (_, actions) = run_to_end(&task(&tree, json!({"disk_mb": 2}))).await;
     let expected = "Uploading result failed: it has more than 2097152 bytes";
     assert!(actions.failure_reason.starts_with(expected), "{actions:?}");
 }
@@ -644,7 +644,7 @@ async fn a_timeout_ends_a_porter_that_the_task_holds() {
     ]}});
     let task = task(&tree, json!({}));
 
-    let (_, actions) = carried_out(&task).await;
+    let (_, actions) = run_to_end(&task).await;
 
     assert_eq!(task.read("held"), "held");
     assert_eq!(actions.failure_reason, "exceeded 3s timeout");

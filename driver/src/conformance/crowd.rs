@@ -2,11 +2,11 @@
 
 use futures::future::join_all;
 
-use super::{FOREVER, SIGTERM, Subject, destroy, start, state, task, wait, within};
+use super::{DriverUnderTest, FOREVER, SIGTERM, destroy, start, state, task, wait, within};
 use crate::task::{ExitResult, TaskState};
 
 /// Fifty starts at once, each with an exit code of its own, and none is mixed up.
-pub async fn fifty_tasks_run_at_once(subject: &dyn Subject) {
+pub async fn fifty_tasks_run_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let driver = &*driver;
     let results = join_all((1..=50).map(|code| async move {
@@ -24,7 +24,7 @@ pub async fn fifty_tasks_run_at_once(subject: &dyn Subject) {
 
 /// Two hundred tasks run at the same time, each waited for; all of them stop together, and none
 /// is left.
-pub async fn two_hundred_tasks_live_at_once(subject: &dyn Subject) {
+pub async fn two_hundred_tasks_live_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let driver = &*driver;
     let configs: Vec<_> = (0..200)

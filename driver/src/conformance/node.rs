@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::stream::StreamExt;
 use serde_json::Value;
 
-use super::{Subject, destroy, start, task, within};
+use super::{DriverUnderTest, destroy, start, task, within};
 use crate::error::DriverError;
 
 /// Events carry the allocation and the name of the task they are about, also when two tasks have
 /// something to tell at the same time. What every driver has to tell: that a stop ended in a kill.
-pub async fn events_are_of_their_own_task(subject: &dyn Subject) {
+pub async fn events_are_of_their_own_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut events = within("events", driver.task_events())
         .await
@@ -50,7 +50,7 @@ pub async fn events_are_of_their_own_task(subject: &dyn Subject) {
 }
 
 /// A network is made once for an allocation and found again; a driver that makes none says so.
-pub async fn network_is_made_once(subject: &dyn Subject) {
+pub async fn network_is_made_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let capabilities = within("capabilities", driver.capabilities())
         .await
@@ -81,7 +81,7 @@ pub async fn network_is_made_once(subject: &dyn Subject) {
 }
 
 /// A host sets the configuration at each launch, and again: null is the default.
-pub async fn settings_may_come_more_than_once(subject: &dyn Subject) {
+pub async fn settings_may_come_more_than_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
     for _time in 0..2 {

@@ -7,7 +7,7 @@ use futures::stream::StreamExt;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{FOREVER, Subject, destroy, start, task, wait, within};
+use super::{DriverUnderTest, FOREVER, destroy, start, task, wait, within};
 use crate::error::{DriverError, TaskError};
 use crate::exec::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
 use crate::limits::EXEC_MESSAGES_MAX;
@@ -25,7 +25,7 @@ async fn runs_commands(driver: &dyn TaskDriver) -> bool {
 }
 
 /// A command does not run beyond the time its caller gave it.
-pub async fn command_that_takes_too_long_is_ended(subject: &dyn Subject) {
+pub async fn command_that_takes_too_long_is_ended(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     if !runs_commands(&*driver).await {
         return;
@@ -46,7 +46,7 @@ pub async fn command_that_takes_too_long_is_ended(subject: &dyn Subject) {
 }
 
 /// There is nothing to run a command in.
-pub async fn command_in_an_ended_task_is_refused(subject: &dyn Subject) {
+pub async fn command_in_an_ended_task_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     if !runs_commands(&*driver).await {
         return;
@@ -108,7 +108,7 @@ impl Session {
 
 /// `None` when the driver has no sessions, which it then says.
 async fn open(
-    subject: &dyn Subject,
+    subject: &dyn DriverUnderTest,
     driver: &dyn TaskDriver,
     task_id: &str,
     command: Vec<String>,
@@ -138,7 +138,7 @@ async fn open(
 }
 
 /// The session echoes its input, and the end of the input is the end of the command.
-pub async fn session_carries_input_and_output(subject: &dyn Subject) {
+pub async fn session_carries_input_and_output(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "session", subject.runs_for(FOREVER));
     start(&*driver, &config).await;
@@ -158,7 +158,7 @@ pub async fn session_carries_input_and_output(subject: &dyn Subject) {
 }
 
 /// Errors do not mix with output, and the exit code is the command's.
-pub async fn session_keeps_outputs_apart_and_tells_the_exit(subject: &dyn Subject) {
+pub async fn session_keeps_outputs_apart_and_tells_the_exit(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "complains", subject.runs_for(FOREVER));
     start(&*driver, &config).await;
@@ -175,7 +175,7 @@ pub async fn session_keeps_outputs_apart_and_tells_the_exit(subject: &dyn Subjec
 }
 
 /// A terminal has the size it was last given.
-pub async fn session_has_a_terminal_with_a_size(subject: &dyn Subject) {
+pub async fn session_has_a_terminal_with_a_size(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "terminal", subject.runs_for(FOREVER));
     start(&*driver, &config).await;
@@ -197,7 +197,7 @@ pub async fn session_has_a_terminal_with_a_size(subject: &dyn Subject) {
 }
 
 /// A session needs a task.
-pub async fn session_in_no_task_is_not_found(subject: &dyn Subject) {
+pub async fn session_in_no_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let (_input, inputs) = mpsc::channel(EXEC_MESSAGES_MAX);
     let request = ExecRequest {

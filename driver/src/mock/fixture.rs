@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::{Value, json};
 
-use crate::conformance::Subject;
+use crate::conformance::DriverUnderTest;
 use crate::mock::{MockDriver, MockHost, MockTask};
 use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
@@ -47,11 +47,11 @@ pub(crate) fn broken() -> Value {
 }
 
 /// The driver itself.
-pub(crate) struct InProcess {
+pub(crate) struct InProcessDriver {
     host: MockHost,
 }
 
-impl InProcess {
+impl InProcessDriver {
     pub(crate) fn new() -> Self {
         Self {
             host: MockHost::new(),
@@ -59,7 +59,7 @@ impl InProcess {
     }
 }
 
-impl Subject for InProcess {
+impl DriverUnderTest for InProcessDriver {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async { Arc::new(MockDriver::on(self.host.clone()).with_networks()) as Arc<dyn TaskDriver> }
             .boxed()

@@ -1,9 +1,9 @@
 use super::*;
 
 mod conformance {
-    use crate::mock::fixture::InProcess;
+    use crate::mock::fixture::InProcessDriver;
 
-    crate::driver_conformance!(InProcess::new());
+    crate::driver_conformance!(InProcessDriver::new());
 }
 
 fn config(id: &str, task: &MockTask) -> TaskConfig {

@@ -45,18 +45,18 @@ pub fn started_by_host() -> bool {
 
 /// A socket that was announced. It is removed when this is dropped.
 #[derive(Debug)]
-pub struct Announced {
+pub struct AnnouncedSocket {
     path: PathBuf,
 }
 
-impl Announced {
+impl AnnouncedSocket {
     /// The socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Announced {
+impl Drop for AnnouncedSocket {
     fn drop(&mut self) {
         // A host that removed it already did what was wanted.
         let _removed = std::fs::remove_file(&self.path);
@@ -69,7 +69,7 @@ impl Drop for Announced {
 /// # Errors
 ///
 /// [`AnnounceError`].
-pub fn announce() -> Result<(UnixListener, Announced), AnnounceError> {
+pub fn announce() -> Result<(UnixListener, AnnouncedSocket), AnnounceError> {
     let offered = std::env::var(VERSIONS_KEY).unwrap_or_default();
     let ours = PLUGIN_VERSION.to_string();
     if !offered.is_empty() && !offered.split(',').any(|version| version.trim() == ours) {
@@ -87,7 +87,7 @@ pub fn announce() -> Result<(UnixListener, Announced), AnnounceError> {
         source,
     };
     let listener = UnixListener::bind(&path).map_err(failed)?;
-    let announced = Announced { path: path.clone() };
+    let announced = AnnouncedSocket { path: path.clone() };
     private(&path).map_err(failed)?;
     let mut stdout = io::stdout().lock();
     stdout

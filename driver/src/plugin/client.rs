@@ -28,7 +28,7 @@ use crate::host::HostInfo;
 use crate::limits;
 use crate::network::{CreatedNetwork, NetworkIsolation, TaskReach};
 use crate::plugin::convert::{self, protocol};
-use crate::plugin::ends::Ends;
+use crate::plugin::ends::TaskEndWaiters;
 use crate::plugin::output::Lines;
 use crate::plugin::proto::base::base_plugin_client::BasePluginClient;
 use crate::plugin::proto::controller::grpc_broker_client::GrpcBrokerClient;
@@ -58,7 +58,7 @@ pub struct Client {
     name: String,
     socket: Arc<Mutex<PathBuf>>,
     channel: Channel,
-    ends: Arc<Ends>,
+    ends: Arc<TaskEndWaiters>,
     /// The facts that the driver receives about its host, if any.
     host: Option<Arc<HostInfo>>,
 }

@@ -26,13 +26,13 @@ use crate::task_driver::TaskDriver;
 
 /// The host's side: who waits for which task.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
+pub(super) struct TaskEndWaiters {
     shared: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    stream: Option<Open>,
+    stream: Option<EndsSubscription>,
     /// The driver has no such call.
     is_unknown: bool,
     waiting: HashMap<String, Vec<Waiter>>,
@@ -43,12 +43,12 @@ type Waiter = oneshot::Sender<Option<WaitTaskResponse>>;
 
 /// A stream that is open, or being opened.
 #[derive(Debug)]
-struct Open {
+struct EndsSubscription {
     asked: mpsc::Sender<EndsRequest>,
     reader: AbortHandle,
 }
 
-impl Drop for Ends {
+impl Drop for TaskEndWaiters {
     fn drop(&mut self) {
         if let Some(open) = lock(&self.shared).stream.take() {
             open.reader.abort();
@@ -56,7 +56,7 @@ impl Drop for Ends {
     }
 }
 
-impl Ends {
+impl TaskEndWaiters {
     /// Returns the answer of `WaitTask`. `None` means that the driver must be asked.
     /// The driver then has an answer that is not known here, or there is nobody else to ask.
     pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
@@ -96,7 +96,7 @@ impl Ends {
             let (asked, requests) = mpsc::channel(limits::ENDS_ASKED_MAX);
             let (channel, shared) = (channel.clone(), Arc::clone(&self.shared));
             let reader = tokio::spawn(read(channel, requests, shared)).abort_handle();
-            Open { asked, reader }
+            EndsSubscription { asked, reader }
         });
         Some((open.asked.clone(), told))
     }
@@ -141,22 +141,22 @@ pub(super) fn serve(
     driver: Arc<dyn TaskDriver>,
     requests: impl Stream<Item = Result<EndsRequest, Status>> + Send + 'static,
 ) -> BoxStream<'static, Result<EndsResponse, Status>> {
-    let serving = Serving {
+    let serving = EndsServer {
         driver,
         requests: Some(requests.boxed()),
         waits: FuturesUnordered::new(),
     };
-    futures::stream::unfold(serving, Serving::next).boxed()
+    futures::stream::unfold(serving, EndsServer::next).boxed()
 }
 
-struct Serving {
+struct EndsServer {
     driver: Arc<dyn TaskDriver>,
     /// `None` when the host asks no more.
     requests: Option<BoxStream<'static, Result<EndsRequest, Status>>>,
     waits: FuturesUnordered<BoxFuture<'static, EndsResponse>>,
 }
 
-impl Serving {
+impl EndsServer {
     async fn next(mut self) -> Option<(Result<EndsResponse, Status>, Self)> {
         loop {
             let Some(requests) = &mut self.requests else {

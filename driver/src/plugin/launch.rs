@@ -228,7 +228,7 @@ fn tail(path: &Path) -> String {
 
 /// A file of a plugin directory that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unused {
+pub struct UnusedFile {
     /// The file.
     pub path: PathBuf,
     /// Why not.
@@ -241,14 +241,14 @@ pub struct Unused {
 /// # Errors
 ///
 /// When the directory cannot be read.
-pub fn discover(dir: &Path) -> io::Result<(Vec<PathBuf>, Vec<Unused>)> {
+pub fn discover(dir: &Path) -> io::Result<(Vec<PathBuf>, Vec<UnusedFile>)> {
     let mut programs = Vec::new();
     let mut unused = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
         match executable(&path) {
             Ok(()) => programs.push(path),
-            Err(reason) => unused.push(Unused { path, reason }),
+            Err(reason) => unused.push(UnusedFile { path, reason }),
         }
     }
     programs.sort();

@@ -18,7 +18,7 @@ use crate::limits::{
 
 /// How loud a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Level {
+enum LogLevel {
     Trace,
     Debug,
     Info,
@@ -28,18 +28,18 @@ enum Level {
 
 /// A log line, taken apart.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
-    level: Level,
+struct LogLine {
+    level: LogLevel,
     module: String,
     message: String,
     /// The rest, as `key=value`.
     fields: String,
 }
 
-impl Entry {
+impl LogLine {
     fn parse(line: &str) -> Self {
         let plain = || Self {
-            level: Level::Debug,
+            level: LogLevel::Debug,
             module: String::new(),
             message: line.to_owned(),
             fields: String::new(),
@@ -51,11 +51,11 @@ impl Entry {
             return plain();
         };
         let level = match text(&mut object, "@level").as_deref() {
-            Some("trace") => Level::Trace,
-            Some("info") => Level::Info,
-            Some("warn") => Level::Warn,
-            Some("error") => Level::Error,
-            Some(_) | None => Level::Debug,
+            Some("trace") => LogLevel::Trace,
+            Some("info") => LogLevel::Info,
+            Some("warn") => LogLevel::Warn,
+            Some("error") => LogLevel::Error,
+            Some(_) | None => LogLevel::Debug,
         };
         let module = text(&mut object, "@module").unwrap_or_default();
         object.remove("@timestamp");
@@ -84,11 +84,11 @@ impl Entry {
             fields,
         } = self;
         match level {
-            Level::Trace => trace!(driver, module, fields, "{message}"),
-            Level::Debug => debug!(driver, module, fields, "{message}"),
-            Level::Info => info!(driver, module, fields, "{message}"),
-            Level::Warn => warn!(driver, module, fields, "{message}"),
-            Level::Error => error!(driver, module, fields, "{message}"),
+            LogLevel::Trace => trace!(driver, module, fields, "{message}"),
+            LogLevel::Debug => debug!(driver, module, fields, "{message}"),
+            LogLevel::Info => info!(driver, module, fields, "{message}"),
+            LogLevel::Warn => warn!(driver, module, fields, "{message}"),
+            LogLevel::Error => error!(driver, module, fields, "{message}"),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Lines {
         let line = String::from_utf8_lossy(&self.partial);
         let line = line.trim();
         if !line.is_empty() {
-            Entry::parse(line).log(&self.driver);
+            LogLine::parse(line).log(&self.driver);
         }
         self.partial.clear();
     }
@@ -270,9 +270,9 @@ mod tests {
     fn structured_line_is_taken_apart() {
         let line = r#"{"@level":"warn","@message":"pull is slow","@module":"docker.puller","@timestamp":"2026-01-01T00:00:00Z","image":"redis:7","seconds":12}"#;
 
-        let entry = Entry::parse(line);
+        let entry = LogLine::parse(line);
 
-        assert_eq!(entry.level, Level::Warn);
+        assert_eq!(entry.level, LogLevel::Warn);
         assert_eq!(entry.module, "docker.puller");
         assert_eq!(entry.message, "pull is slow");
         assert_eq!(entry.fields, "image=redis:7 seconds=12");
@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn any_other_line_is_passed_on() {
         for line in ["panic: runtime error", "{\"a\":1}", "{broken"] {
-            let entry = Entry::parse(line);
+            let entry = LogLine::parse(line);
 
-            assert_eq!(entry.level, Level::Debug);
+            assert_eq!(entry.level, LogLevel::Debug);
             assert_eq!(entry.message, line);
         }
     }

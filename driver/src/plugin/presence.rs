@@ -13,13 +13,13 @@ use crate::task_driver::TaskDriver;
 
 /// Counts the connections of a served driver, and tells it when there is a first one and when the last has ended.
 #[derive(Debug)]
-pub(super) struct Presence {
+pub(super) struct HostConnections {
     driver: Arc<dyn TaskDriver>,
     /// Held while the driver is told, so that it is told in order.
     connected: Mutex<usize>,
 }
 
-impl Presence {
+impl HostConnections {
     /// Nobody is connected yet.
     pub(super) fn new(driver: Arc<dyn TaskDriver>) -> Arc<Self> {
         driver.host_present(false);
@@ -61,7 +61,7 @@ impl Presence {
 #[derive(Debug)]
 pub(super) struct HostStream {
     stream: UnixStream,
-    presence: Arc<Presence>,
+    presence: Arc<HostConnections>,
 }
 
 impl Drop for HostStream {

@@ -20,7 +20,7 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, TerminalSize};
 use crate::limits;
 use crate::plugin::convert::{self, protocol};
 use crate::plugin::ends;
-use crate::plugin::presence::Presence;
+use crate::plugin::presence::HostConnections;
 use crate::plugin::proto::base::base_plugin_server::{BasePlugin, BasePluginServer};
 use crate::plugin::proto::controller::grpc_broker_server::{GrpcBroker, GrpcBrokerServer};
 use crate::plugin::proto::controller::grpc_controller_server::{
@@ -54,12 +54,12 @@ pub async fn serve(
     listener: UnixListener,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let presence = Presence::new(Arc::clone(&driver));
+    let presence = HostConnections::new(Arc::clone(&driver));
     let connections = UnixListenerStream::new(listener).map(move |connection| {
         let connection = connection?;
         Ok::<_, std::io::Error>(presence.enter(connection))
     });
-    let served = Served { driver, shutdown };
+    let served = DriverService { driver, shutdown };
     let ended = served.shutdown.clone();
     let serving = Server::builder()
         .max_concurrent_streams(Some(limits::STREAMS_MAX))
@@ -93,7 +93,7 @@ pub async fn serve(
 
 /// The services, all of one driver.
 #[derive(Clone, Debug)]
-struct Served {
+struct DriverService {
     driver: Arc<dyn TaskDriver>,
     shutdown: CancellationToken,
 }
@@ -118,7 +118,7 @@ fn task_status(error: TaskError) -> Status {
 type Output<T> = Result<Response<BoxStream<'static, Result<T, Status>>>, Status>;
 
 #[async_trait]
-impl Driver for Served {
+impl Driver for DriverService {
     type FingerprintStream = BoxStream<'static, Result<drivers::FingerprintResponse, Status>>;
     type TaskStatsStream = BoxStream<'static, Result<drivers::TaskStatsResponse, Status>>;
     type TaskEventsStream = BoxStream<'static, Result<drivers::DriverTaskEvent, Status>>;
@@ -429,7 +429,7 @@ fn exec_output(output: ExecOutput) -> drivers::ExecTaskStreamingResponse {
 }
 
 #[async_trait]
-impl BasePlugin for Served {
+impl BasePlugin for DriverService {
     async fn plugin_info(
         &self,
         _request: Request<base::PluginInfoRequest>,
@@ -468,7 +468,7 @@ impl BasePlugin for Served {
 }
 
 #[async_trait]
-impl Health for Served {
+impl Health for DriverService {
     async fn check(
         &self,
         _request: Request<health::HealthCheckRequest>,
@@ -480,7 +480,7 @@ impl Health for Served {
 }
 
 #[async_trait]
-impl GrpcController for Served {
+impl GrpcController for DriverService {
     async fn shutdown(
         &self,
         _request: Request<controller::Empty>,
@@ -492,7 +492,7 @@ impl GrpcController for Served {
 
 /// No driver of ours offers or takes further connections: the stream is open and silent.
 #[async_trait]
-impl GrpcBroker for Served {
+impl GrpcBroker for DriverService {
     type StartStreamStream = BoxStream<'static, Result<controller::ConnInfo, Status>>;
 
     async fn start_stream(
@@ -508,7 +508,7 @@ impl GrpcBroker for Served {
 
 /// A driver of ours prints nothing: its log is on its standard error.
 #[async_trait]
-impl GrpcStdio for Served {
+impl GrpcStdio for DriverService {
     type StreamStdioStream = BoxStream<'static, Result<controller::StdioData, Status>>;
 
     async fn stream_stdio(&self, _request: Request<()>) -> Output<controller::StdioData> {
@@ -519,7 +519,7 @@ impl GrpcStdio for Served {
 }
 
 #[async_trait]
-impl MusterDriver for Served {
+impl MusterDriver for DriverService {
     type ListTasksStream = BoxStream<'static, Result<muster::ListTasksResponse, Status>>;
     type EndsStream = BoxStream<'static, Result<muster::EndsResponse, Status>>;
 

@@ -10,28 +10,28 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, serve};
-use crate::conformance::Subject;
+use crate::conformance::DriverUnderTest;
 use crate::mock::{self, MockDriver, MockHost, MockTask};
 use crate::{DriverError, Health, Retry, TaskConfig, TaskDriver, TaskError, TaskReach};
 
 mod go;
 
 mod conformance {
-    use super::OverSocket;
+    use super::SocketDriver;
 
-    crate::driver_conformance!(OverSocket::new());
+    crate::driver_conformance!(SocketDriver::new());
 }
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A mock driver behind a socket of its own, served within this process.
-struct OverSocket {
+struct SocketDriver {
     host: MockHost,
     dir: TempDir,
     sockets: Mutex<Vec<CancellationToken>>,
 }
 
-impl OverSocket {
+impl SocketDriver {
     fn new() -> Self {
         Self {
             host: MockHost::new(),
@@ -52,7 +52,7 @@ impl OverSocket {
     }
 }
 
-impl Subject for OverSocket {
+impl DriverUnderTest for SocketDriver {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async {
             let (path, _) = self.serve();
@@ -163,7 +163,7 @@ async fn client_connects_again_after_the_driver_returns() {
 /// More waits than the HTTP library allows by default must not keep a stop from coming through.
 #[tokio::test]
 async fn three_hundred_waits_hold_up_no_other_call() {
-    let subject = OverSocket::new();
+    let subject = SocketDriver::new();
     let (path, _) = subject.serve();
     let client = Client::new("mock", &path);
     let ids: Vec<String> = (0..300).map(|n| format!("a/t/{n:08x}")).collect();
@@ -202,7 +202,7 @@ async fn three_hundred_waits_hold_up_no_other_call() {
 /// A large environment needs more than the 4 MiB that the library takes by default.
 #[tokio::test]
 async fn large_configuration_comes_through() {
-    let subject = OverSocket::new();
+    let subject = SocketDriver::new();
     let (path, _) = subject.serve();
     let client = Client::new("mock", &path);
     let mut config = forever("a/large/00000001");
@@ -215,7 +215,7 @@ async fn large_configuration_comes_through() {
 
 #[tokio::test]
 async fn streams_carry_health_and_events() {
-    let subject = OverSocket::new();
+    let subject = SocketDriver::new();
     let (path, _) = subject.serve();
     let client = Client::new("mock", &path);
 
@@ -280,7 +280,7 @@ async fn how_far_a_task_gets_is_said_over_the_protocol() {
 /// A caller that hangs up in the middle of a start leaves a whole task, not half of one.
 #[tokio::test]
 async fn start_goes_on_when_the_caller_hangs_up() {
-    let subject = OverSocket::new();
+    let subject = SocketDriver::new();
     let (path, _) = subject.serve();
     let slow = TaskConfig {
         id: "a/slow/00000001".to_owned(),

@@ -57,7 +57,7 @@ enum Node {
 }
 
 /// One nested block: its labels, where it is, what it holds.
-struct Found<'a> {
+struct NestedBlock<'a> {
     labels: Vec<&'a str>,
     field: String,
     body: &'a Map<String, Value>,
@@ -373,7 +373,7 @@ fn one<'a>(
     required: bool,
     path: &Path<'_>,
     faults: &mut Vec<ConfigFault>,
-) -> Option<Found<'a>> {
+) -> Option<NestedBlock<'a>> {
     let mut blocks = found(body, name, 0, path, faults);
     if blocks.len() > 1 {
         let message = format!("only one such block is allowed, there are {}", blocks.len());
@@ -395,7 +395,7 @@ fn found<'a>(
     labels: usize,
     path: &Path<'_>,
     faults: &mut Vec<ConfigFault>,
-) -> Vec<Found<'a>> {
+) -> Vec<NestedBlock<'a>> {
     let mut blocks = Vec::new();
     if let Some(value) = body.get(name) {
         let field = path.field(name).to_string();
@@ -409,7 +409,7 @@ fn collect<'a>(
     labels_left: usize,
     labels: &mut Vec<&'a str>,
     field: String,
-    blocks: &mut Vec<Found<'a>>,
+    blocks: &mut Vec<NestedBlock<'a>>,
     faults: &mut Vec<ConfigFault>,
 ) {
     match value {
@@ -432,7 +432,7 @@ fn collect<'a>(
                 labels.pop();
             }
         }
-        Value::Object(body) => blocks.push(Found {
+        Value::Object(body) => blocks.push(NestedBlock {
             labels: labels.clone(),
             field,
             body,

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 
 use super::{Args, Function, Outcome, Param, argument, function, text_answer};
 use crate::number::Number;
-use crate::syntax::json::{self, Kind, Node};
+use crate::syntax::json::{self, Node, NodeKind};
 use crate::value::{Attribute, Type, Value};
 
 /// Base64 as Go decodes it: bits behind the last byte are ignored.
@@ -62,12 +62,12 @@ fn jsondecode(args: &Args<'_>) -> Outcome {
 
 fn from_json(node: &Node) -> Option<Value> {
     Some(match &node.kind {
-        Kind::Null => Value::NULL,
-        Kind::Bool(yes) => Value::Bool(*yes),
-        Kind::Number(digits) => Value::Number(Number::parse(digits)?),
-        Kind::Text(text) => Value::text(text.as_str()),
-        Kind::List(items) => Value::Tuple(items.iter().map(from_json).collect::<Option<_>>()?),
-        Kind::Object(entries) => {
+        NodeKind::Null => Value::NULL,
+        NodeKind::Bool(yes) => Value::Bool(*yes),
+        NodeKind::Number(digits) => Value::Number(Number::parse(digits)?),
+        NodeKind::Text(text) => Value::text(text.as_str()),
+        NodeKind::List(items) => Value::Tuple(items.iter().map(from_json).collect::<Option<_>>()?),
+        NodeKind::Object(entries) => {
             let mut map = BTreeMap::new();
             for (key, value) in entries {
                 map.insert(key.text.clone(), from_json(value)?);

@@ -40,10 +40,10 @@ struct Reader<'a> {
     left: usize,
 }
 
-type Read<T> = Result<T, String>;
+type YamlResult<T> = Result<T, String>;
 
 impl<'a> Reader<'a> {
-    fn next(&mut self) -> Read<Event<'a>> {
+    fn next(&mut self) -> YamlResult<Event<'a>> {
         match self.events.next_event() {
             Some(Ok((event, _place))) => Ok(event),
             Some(Err(error)) => Err(error.to_string()),
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn document(&mut self) -> Read<Value> {
+    fn document(&mut self) -> YamlResult<Value> {
         let mut found = None;
         loop {
             match self.next()? {
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn count(&mut self, values: usize) -> Read<()> {
+    fn count(&mut self, values: usize) -> YamlResult<()> {
         self.left = self
             .left
             .checked_sub(values)
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn value(&mut self, event: Event<'a>, depth: usize) -> Read<Value> {
+    fn value(&mut self, event: Event<'a>, depth: usize) -> YamlResult<Value> {
         if depth > VALUE_DEPTH_MAX {
             return Err(format!("nested deeper than {VALUE_DEPTH_MAX}"));
         }
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    fn mapping(&mut self, depth: usize) -> Read<Value> {
+    fn mapping(&mut self, depth: usize) -> YamlResult<Value> {
         let mut entries = BTreeMap::new();
         let mut merged = BTreeMap::new();
         loop {
@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The value of a scalar: plain ones are resolved, others are texts.
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Read<Value> {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> YamlResult<Value> {
     let tag = tag.map(|tag| format!("{}{}", tag.handle, tag.suffix));
     let is_quoted = matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted);
     let resolved = match tag.as_deref().map(|tag| tag.strip_prefix(TAG_PREFIX)) {
@@ -175,7 +175,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Read<Value> {
 }
 
 /// The value of a plain scalar; `None` is a text.
-fn plain(text: &str) -> Read<Option<Value>> {
+fn plain(text: &str) -> YamlResult<Option<Value>> {
     Ok(Some(match text {
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
             Value::Bool(true)

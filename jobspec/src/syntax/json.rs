@@ -8,7 +8,7 @@ use crate::limits::{ITEMS_MAX, SYNTAX_DEPTH_MAX};
 /// A value with its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) kind: Kind,
+    pub(crate) kind: NodeKind,
     pub(crate) span: Range<usize>,
 }
 
@@ -16,14 +16,14 @@ impl Node {
     /// Whether the value is an object with the name `name`.
     pub(crate) fn has(&self, name: &str) -> bool {
         match &self.kind {
-            Kind::Object(entries) => entries.iter().any(|(key, _)| key.text == name),
+            NodeKind::Object(entries) => entries.iter().any(|(key, _)| key.text == name),
             _ => false,
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum NodeKind {
     Null,
     Bool(bool),
     /// The digits.
@@ -107,8 +107,8 @@ impl Reader<'_> {
         let kind = match first {
             Some('{') => self.object()?,
             Some('[') => self.list()?,
-            Some('"') => Kind::Text(self.string()?),
-            Some('-' | '0'..='9') => Kind::Number(self.number()?),
+            Some('"') => NodeKind::Text(self.string()?),
+            Some('-' | '0'..='9') => NodeKind::Number(self.number()?),
             Some(_) => self.word()?,
             None => return Err(self.error("expected a value, found the end of the text")),
         };
@@ -117,11 +117,11 @@ impl Reader<'_> {
         Ok(Node { kind, span })
     }
 
-    fn word(&mut self) -> Result<Kind, SyntaxError> {
+    fn word(&mut self) -> Result<NodeKind, SyntaxError> {
         let words = [
-            ("null", Kind::Null),
-            ("true", Kind::Bool(true)),
-            ("false", Kind::Bool(false)),
+            ("null", NodeKind::Null),
+            ("true", NodeKind::Bool(true)),
+            ("false", NodeKind::Bool(false)),
         ];
         for (word, kind) in words {
             if self.rest().starts_with(word) {
@@ -235,12 +235,12 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&mut self) -> Result<Kind, SyntaxError> {
+    fn list(&mut self) -> Result<NodeKind, SyntaxError> {
         self.at += 1;
         let mut items = Vec::new();
         if self.next() == Some(']') {
             self.at += 1;
-            return Ok(Kind::List(items));
+            return Ok(NodeKind::List(items));
         }
         loop {
             items.push(self.node()?);
@@ -249,19 +249,19 @@ impl Reader<'_> {
                 Some(',') => self.at += 1,
                 Some(']') => {
                     self.at += 1;
-                    return Ok(Kind::List(items));
+                    return Ok(NodeKind::List(items));
                 }
                 _ => return Err(self.error("expected `,` or `]`")),
             }
         }
     }
 
-    fn object(&mut self) -> Result<Kind, SyntaxError> {
+    fn object(&mut self) -> Result<NodeKind, SyntaxError> {
         self.at += 1;
         let mut entries = Vec::new();
         if self.next() == Some('}') {
             self.at += 1;
-            return Ok(Kind::Object(entries));
+            return Ok(NodeKind::Object(entries));
         }
         loop {
             if self.next() != Some('"') {
@@ -277,7 +277,7 @@ impl Reader<'_> {
                 Some(',') => self.at += 1,
                 Some('}') => {
                     self.at += 1;
-                    return Ok(Kind::Object(entries));
+                    return Ok(NodeKind::Object(entries));
                 }
                 _ => return Err(self.error("expected `,` or `}`")),
             }

@@ -6,12 +6,12 @@ use super::ast::{
     Attribute, BinaryOperator, Block, Body, Call, ExprKind, Expression, ForExpr, ForPart, Ident,
     Step, Structure,
 };
-use super::token::{self, Kind, Token};
+use super::token::{self, Token, TokenKind};
 use super::{SyntaxError, template};
 use crate::limits::{ITEMS_MAX, SYNTAX_DEPTH_MAX};
 use crate::number::Number;
 
-pub(super) type Parsed<T> = Result<T, SyntaxError>;
+pub(super) type SyntaxResult<T> = Result<T, SyntaxError>;
 
 /// Operators from the one that binds least.
 const PRECEDENCE: [&[(&str, BinaryOperator)]; 6] = [
@@ -64,22 +64,22 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn file(mut self) -> Parsed<Body> {
+    pub(super) fn file(mut self) -> SyntaxResult<Body> {
         self.body(None)
     }
 
-    pub(super) fn only_expression(mut self) -> Parsed<Expression> {
+    pub(super) fn only_expression(mut self) -> SyntaxResult<Expression> {
         self.newlines = vec![false];
         let expression = self.expression()?;
         let end = self.peek()?;
-        if end.kind == Kind::End {
+        if end.kind == TokenKind::End {
             Ok(expression)
         } else {
             Err(self.unexpected(&end, "an operator or the end"))
         }
     }
 
-    pub(super) fn only_template(mut self) -> Parsed<Expression> {
+    pub(super) fn only_template(mut self) -> SyntaxResult<Expression> {
         self.at = 0;
         template::bare(&mut self)
     }
@@ -95,11 +95,11 @@ impl<'a> Parser<'a> {
 
     fn unexpected(&self, token: &Token, wanted: &str) -> SyntaxError {
         let found = match token.kind {
-            Kind::End => "the end of the text".to_owned(),
-            Kind::Newline => "the end of the line".to_owned(),
-            Kind::Heredoc => "a heredoc".to_owned(),
-            Kind::Quote => "a text in quotes".to_owned(),
-            Kind::Ident | Kind::Number | Kind::Sign(_) => {
+            TokenKind::End => "the end of the text".to_owned(),
+            TokenKind::Newline => "the end of the line".to_owned(),
+            TokenKind::Heredoc => "a heredoc".to_owned(),
+            TokenKind::Quote => "a text in quotes".to_owned(),
+            TokenKind::Ident | TokenKind::Number | TokenKind::Sign(_) => {
                 format!("`{}`", &self.text[token.span.clone()])
             }
         };
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         )
     }
 
-    pub(super) fn peek(&self) -> Parsed<Token> {
+    pub(super) fn peek(&self) -> SyntaxResult<Token> {
         let newlines = self.newlines.last().copied().unwrap_or(true);
         token::next(self.text, self.at, newlines).map_err(|mut error| {
             error.span = self.span(error.span);
@@ -117,7 +117,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    pub(super) fn read(&mut self) -> Parsed<Token> {
+    pub(super) fn read(&mut self) -> SyntaxResult<Token> {
         let token = self.peek()?;
         self.at = token.span.end;
         Ok(token)
@@ -128,36 +128,36 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the sign `sign` if it is the next token.
-    fn take(&mut self, sign: &str) -> Parsed<bool> {
+    fn take(&mut self, sign: &str) -> SyntaxResult<bool> {
         let token = self.peek()?;
-        let is_next = matches!(token.kind, Kind::Sign(found) if found == sign);
+        let is_next = matches!(token.kind, TokenKind::Sign(found) if found == sign);
         if is_next {
             self.at = token.span.end;
         }
         Ok(is_next)
     }
 
-    fn expect(&mut self, sign: &str) -> Parsed<Token> {
+    fn expect(&mut self, sign: &str) -> SyntaxResult<Token> {
         let token = self.peek()?;
         match token.kind {
-            Kind::Sign(found) if found == sign => self.read(),
+            TokenKind::Sign(found) if found == sign => self.read(),
             _ => Err(self.unexpected(&token, &format!("`{sign}`"))),
         }
     }
 
     /// Reads the word `word` if it is the next token.
-    pub(super) fn take_word(&mut self, word: &str) -> Parsed<bool> {
+    pub(super) fn take_word(&mut self, word: &str) -> SyntaxResult<bool> {
         let token = self.peek()?;
-        let is_next = token.kind == Kind::Ident && self.word(&token) == word;
+        let is_next = token.kind == TokenKind::Ident && self.word(&token) == word;
         if is_next {
             self.at = token.span.end;
         }
         Ok(is_next)
     }
 
-    pub(super) fn name(&mut self) -> Parsed<Ident> {
+    pub(super) fn name(&mut self) -> SyntaxResult<Ident> {
         let token = self.peek()?;
-        if token.kind != Kind::Ident {
+        if token.kind != TokenKind::Ident {
             return Err(self.unexpected(&token, "a name"));
         }
         self.at = token.span.end;
@@ -175,8 +175,8 @@ impl<'a> Parser<'a> {
     pub(super) fn within<T>(
         &mut self,
         newlines: bool,
-        parse: impl FnOnce(&mut Self) -> Parsed<T>,
-    ) -> Parsed<T> {
+        parse: impl FnOnce(&mut Self) -> SyntaxResult<T>,
+    ) -> SyntaxResult<T> {
         if self.depth == SYNTAX_DEPTH_MAX {
             let message = format!("nested deeper than {SYNTAX_DEPTH_MAX}");
             return Err(self.error(self.at..self.at, message));
@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Refuses a list that is too long.
-    fn bounded(&self, count: usize) -> Parsed<()> {
+    fn bounded(&self, count: usize) -> SyntaxResult<()> {
         if count < ITEMS_MAX {
             return Ok(());
         }
@@ -199,25 +199,25 @@ impl<'a> Parser<'a> {
     }
 
     /// Items up to the closing brace of the block that begins at `open`, or to the end of the file.
-    fn body(&mut self, open: Option<usize>) -> Parsed<Body> {
+    fn body(&mut self, open: Option<usize>) -> SyntaxResult<Body> {
         let mut body = Body::default();
         let mut keys = std::collections::BTreeSet::new();
         loop {
             let token = self.peek()?;
             match token.kind {
-                Kind::Newline => self.at = token.span.end,
-                Kind::Sign("}") if open.is_some() => {
+                TokenKind::Newline => self.at = token.span.end,
+                TokenKind::Sign("}") if open.is_some() => {
                     self.at = token.span.end;
                     return Ok(body);
                 }
-                Kind::End => match open {
+                TokenKind::End => match open {
                     None => return Ok(body),
                     Some(open) => {
                         let message = "the block has no end: expected `}`";
                         return Err(self.error(open..open + 1, message));
                     }
                 },
-                Kind::Ident | Kind::Quote => {
+                TokenKind::Ident | TokenKind::Quote => {
                     let item = self.item()?;
                     if let Structure::Attribute(attribute) = &item
                         && !keys.insert(attribute.key.name.clone())
@@ -234,10 +234,10 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the end of the line after an item.
-    fn line_end(&mut self) -> Parsed<()> {
+    fn line_end(&mut self) -> SyntaxResult<()> {
         let token = self.peek()?;
         match token.kind {
-            Kind::Newline | Kind::End => {
+            TokenKind::Newline | TokenKind::End => {
                 self.at = token.span.end;
                 Ok(())
             }
@@ -245,9 +245,9 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn item(&mut self) -> Parsed<Structure> {
+    fn item(&mut self) -> SyntaxResult<Structure> {
         let token = self.peek()?;
-        if token.kind == Kind::Quote {
+        if token.kind == TokenKind::Quote {
             // Nomad takes a key in quotes.
             let key = self.label()?;
             self.expect("=")?;
@@ -257,24 +257,26 @@ impl<'a> Parser<'a> {
         let ident = self.name()?;
         let token = self.peek()?;
         match token.kind {
-            Kind::Sign("=") => {
+            TokenKind::Sign("=") => {
                 self.at = token.span.end;
                 let value = self.expression()?;
                 Ok(Structure::Attribute(Attribute { key: ident, value }))
             }
-            Kind::Quote | Kind::Ident | Kind::Sign("{") => self.block(ident).map(Structure::Block),
+            TokenKind::Quote | TokenKind::Ident | TokenKind::Sign("{") => {
+                self.block(ident).map(Structure::Block)
+            }
             _ => Err(self.unexpected(&token, "`=`, a label or `{`")),
         }
     }
 
-    fn block(&mut self, ident: Ident) -> Parsed<Block> {
+    fn block(&mut self, ident: Ident) -> SyntaxResult<Block> {
         let mut labels = Vec::new();
         let open = loop {
             let token = self.peek()?;
             match token.kind {
-                Kind::Sign("{") => break self.read()?,
-                Kind::Quote => labels.push(self.label()?),
-                Kind::Ident => labels.push(self.name()?),
+                TokenKind::Sign("{") => break self.read()?,
+                TokenKind::Quote => labels.push(self.label()?),
+                TokenKind::Ident => labels.push(self.name()?),
                 _ => return Err(self.unexpected(&token, "a label or `{`")),
             }
             self.bounded(labels.len())?;
@@ -282,7 +284,9 @@ impl<'a> Parser<'a> {
         let body = self.within(true, |parser| {
             let token = parser.peek()?;
             match token.kind {
-                Kind::Newline | Kind::End | Kind::Sign("}") => parser.body(Some(open.span.start)),
+                TokenKind::Newline | TokenKind::End | TokenKind::Sign("}") => {
+                    parser.body(Some(open.span.start))
+                }
                 _ => parser.line_body(),
             }
         })?;
@@ -294,7 +298,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The one attribute of a block in one line, and the closing brace.
-    fn line_body(&mut self) -> Parsed<Body> {
+    fn line_body(&mut self) -> SyntaxResult<Body> {
         let start = self.at;
         let item = self.item()?;
         if let Structure::Block(_) = item {
@@ -304,7 +308,7 @@ impl<'a> Parser<'a> {
         }
         let token = self.peek()?;
         match token.kind {
-            Kind::Sign("}") => {
+            TokenKind::Sign("}") => {
                 self.at = token.span.end;
                 Ok(Body { items: vec![item] })
             }
@@ -316,7 +320,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A text in quotes without `${…}`.
-    fn label(&mut self) -> Parsed<Ident> {
+    fn label(&mut self) -> SyntaxResult<Ident> {
         let open = self.read()?;
         let (name, end) = template::literal(self, open.span.start)?;
         self.at = end;
@@ -326,12 +330,12 @@ impl<'a> Parser<'a> {
         })
     }
 
-    pub(super) fn expression(&mut self) -> Parsed<Expression> {
+    pub(super) fn expression(&mut self) -> SyntaxResult<Expression> {
         let newlines = self.newlines.last().copied().unwrap_or(true);
         self.within(newlines, Self::conditional)
     }
 
-    fn conditional(&mut self) -> Parsed<Expression> {
+    fn conditional(&mut self) -> SyntaxResult<Expression> {
         let condition = self.binary(0)?;
         if !self.take("?")? {
             return Ok(condition);
@@ -345,7 +349,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Operands with operators of the precedence `level`.
-    fn binary(&mut self, level: usize) -> Parsed<Expression> {
+    fn binary(&mut self, level: usize) -> SyntaxResult<Expression> {
         let Some(operators) = PRECEDENCE.get(level) else {
             return self.operand();
         };
@@ -366,9 +370,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the next token if it is one of `operators`.
-    fn operator(&mut self, operators: &[(&str, BinaryOperator)]) -> Parsed<Option<BinaryOperator>> {
+    fn operator(
+        &mut self,
+        operators: &[(&str, BinaryOperator)],
+    ) -> SyntaxResult<Option<BinaryOperator>> {
         let token = self.peek()?;
-        let Kind::Sign(sign) = token.kind else {
+        let TokenKind::Sign(sign) = token.kind else {
             return Ok(None);
         };
         let found = operators.iter().find(|(written, _)| *written == sign);
@@ -378,16 +385,16 @@ impl<'a> Parser<'a> {
         Ok(found.map(|(_, operator)| *operator))
     }
 
-    fn operand(&mut self) -> Parsed<Expression> {
+    fn operand(&mut self) -> SyntaxResult<Expression> {
         let term = self.term()?;
         self.steps(term)
     }
 
-    fn term(&mut self) -> Parsed<Expression> {
+    fn term(&mut self) -> SyntaxResult<Expression> {
         let token = self.peek()?;
         let span = self.span(token.span.clone());
         match token.kind {
-            Kind::Number => {
+            TokenKind::Number => {
                 self.at = token.span.end;
                 let word = self.word(&token);
                 match Number::parse(word) {
@@ -398,19 +405,19 @@ impl<'a> Parser<'a> {
                     )),
                 }
             }
-            Kind::Ident => {
+            TokenKind::Ident => {
                 self.at = token.span.end;
                 self.named(&token)
             }
-            Kind::Quote => {
+            TokenKind::Quote => {
                 self.at = token.span.end;
                 template::quoted(self, token.span.start)
             }
-            Kind::Heredoc => {
+            TokenKind::Heredoc => {
                 self.at = token.span.end;
                 template::heredoc(self, &token)
             }
-            Kind::Sign(sign @ ("-" | "!")) => {
+            TokenKind::Sign(sign @ ("-" | "!")) => {
                 self.at = token.span.end;
                 let newlines = self.newlines.last().copied().unwrap_or(true);
                 let operand = Box::new(self.within(newlines, Self::operand)?);
@@ -422,7 +429,7 @@ impl<'a> Parser<'a> {
                 };
                 Ok(Expression::new(kind, span))
             }
-            Kind::Sign("(") => {
+            TokenKind::Sign("(") => {
                 self.at = token.span.end;
                 let (inner, close) = self.within(false, |parser| {
                     Ok((parser.expression()?, parser.expect(")")?))
@@ -430,23 +437,25 @@ impl<'a> Parser<'a> {
                 let span = span.start..self.span(close.span).end;
                 Ok(Expression::new(ExprKind::Paren(Box::new(inner)), span))
             }
-            Kind::Sign("[") => {
+            TokenKind::Sign("[") => {
                 self.at = token.span.end;
                 self.within(false, |parser| parser.tuple(span.start))
             }
-            Kind::Sign("{") => {
+            TokenKind::Sign("{") => {
                 self.at = token.span.end;
                 self.object(span.start)
             }
-            Kind::Sign(_) | Kind::Newline | Kind::End => Err(self.unexpected(&token, "a value")),
+            TokenKind::Sign(_) | TokenKind::Newline | TokenKind::End => {
+                Err(self.unexpected(&token, "a value"))
+            }
         }
     }
 
     /// A word: a call, a literal or a reference.
-    fn named(&mut self, token: &Token) -> Parsed<Expression> {
+    fn named(&mut self, token: &Token) -> SyntaxResult<Expression> {
         let span = self.span(token.span.clone());
         let next = self.peek()?;
-        if let Kind::Sign("(" | "::") = next.kind {
+        if let TokenKind::Sign("(" | "::") = next.kind {
             return self.call(token);
         }
         let kind = match self.word(token) {
@@ -458,7 +467,7 @@ impl<'a> Parser<'a> {
         Ok(Expression::new(kind, span))
     }
 
-    fn call(&mut self, token: &Token) -> Parsed<Expression> {
+    fn call(&mut self, token: &Token) -> SyntaxResult<Expression> {
         let mut name = self.ident(token);
         while self.take("::")? {
             let part = self.name()?;
@@ -482,8 +491,8 @@ impl<'a> Parser<'a> {
                 }
                 let token = parser.peek()?;
                 match token.kind {
-                    Kind::Sign(")") => {}
-                    Kind::Sign(",") => parser.at = token.span.end,
+                    TokenKind::Sign(")") => {}
+                    TokenKind::Sign(",") => parser.at = token.span.end,
                     _ => return Err(parser.unexpected(&token, "`,` or `)`")),
                 }
             }
@@ -497,7 +506,7 @@ impl<'a> Parser<'a> {
         Ok(Expression::new(ExprKind::Call(call), span))
     }
 
-    fn tuple(&mut self, start: usize) -> Parsed<Expression> {
+    fn tuple(&mut self, start: usize) -> SyntaxResult<Expression> {
         if self.take_word("for")? {
             return self.for_expression(start, "]");
         }
@@ -512,17 +521,17 @@ impl<'a> Parser<'a> {
             self.bounded(items.len())?;
             let token = self.peek()?;
             match token.kind {
-                Kind::Sign("]") => {}
-                Kind::Sign(",") => self.at = token.span.end,
+                TokenKind::Sign("]") => {}
+                TokenKind::Sign(",") => self.at = token.span.end,
                 _ => return Err(self.unexpected(&token, "`,` or `]`")),
             }
         }
     }
 
-    fn object(&mut self, start: usize) -> Parsed<Expression> {
+    fn object(&mut self, start: usize) -> SyntaxResult<Expression> {
         let is_for = self.within(false, |parser| {
             let token = parser.peek()?;
-            Ok(token.kind == Kind::Ident && parser.word(&token) == "for")
+            Ok(token.kind == TokenKind::Ident && parser.word(&token) == "for")
         })?;
         if is_for {
             return self.within(false, |parser| {
@@ -533,16 +542,16 @@ impl<'a> Parser<'a> {
         self.within(true, |parser| parser.entries(start))
     }
 
-    fn entries(&mut self, start: usize) -> Parsed<Expression> {
+    fn entries(&mut self, start: usize) -> SyntaxResult<Expression> {
         let mut entries = Vec::new();
         loop {
             let token = self.peek()?;
             match token.kind {
-                Kind::Newline => {
+                TokenKind::Newline => {
                     self.at = token.span.end;
                     continue;
                 }
-                Kind::Sign("}") => {
+                TokenKind::Sign("}") => {
                     self.at = token.span.end;
                     let span = start..self.span(token.span).end;
                     return Ok(Expression::new(ExprKind::Object(entries), span));
@@ -552,7 +561,7 @@ impl<'a> Parser<'a> {
             let key = self.expression()?;
             let separator = self.peek()?;
             match separator.kind {
-                Kind::Sign("=" | ":") => self.at = separator.span.end,
+                TokenKind::Sign("=" | ":") => self.at = separator.span.end,
                 _ => return Err(self.unexpected(&separator, "`=` or `:`")),
             }
             let value = self.expression()?;
@@ -560,15 +569,15 @@ impl<'a> Parser<'a> {
             self.bounded(entries.len())?;
             let end = self.peek()?;
             match end.kind {
-                Kind::Sign("}") => {}
-                Kind::Sign(",") | Kind::Newline => self.at = end.span.end,
+                TokenKind::Sign("}") => {}
+                TokenKind::Sign(",") | TokenKind::Newline => self.at = end.span.end,
                 _ => return Err(self.unexpected(&end, "`,`, `}` or the end of the line")),
             }
         }
     }
 
     /// The names and the list of `for k, v in list`, after `for`.
-    pub(super) fn for_part(&mut self) -> Parsed<ForPart> {
+    pub(super) fn for_part(&mut self) -> SyntaxResult<ForPart> {
         let first = self.name()?.name;
         let (key, value) = if self.take(",")? {
             (Some(first), self.name()?.name)
@@ -583,7 +592,7 @@ impl<'a> Parser<'a> {
         Ok(ForPart { key, value, list })
     }
 
-    fn for_expression(&mut self, start: usize, close: &str) -> Parsed<Expression> {
+    fn for_expression(&mut self, start: usize, close: &str) -> SyntaxResult<Expression> {
         let names = self.for_part()?;
         self.expect(":")?;
         let mut value = self.expression()?;
@@ -626,7 +635,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `from`, with the path that follows it.
-    fn steps(&mut self, from: Expression) -> Parsed<Expression> {
+    fn steps(&mut self, from: Expression) -> SyntaxResult<Expression> {
         let (steps, end) = self.path(from.span.end)?;
         if steps.is_empty() {
             return Ok(from);
@@ -641,12 +650,12 @@ impl<'a> Parser<'a> {
         Ok(Expression::new(kind, span))
     }
 
-    fn path(&mut self, end: usize) -> Parsed<(Vec<Step>, usize)> {
+    fn path(&mut self, end: usize) -> SyntaxResult<(Vec<Step>, usize)> {
         let (mut steps, mut end) = (Vec::new(), end);
         loop {
             let token = self.peek()?;
             match token.kind {
-                Kind::Sign(".") => {
+                TokenKind::Sign(".") => {
                     self.at = token.span.end;
                     if self.take("*")? {
                         let span = self.span(token.span.start..self.at);
@@ -660,7 +669,7 @@ impl<'a> Parser<'a> {
                         steps.push(self.dotted()?);
                     }
                 }
-                Kind::Sign("[") => {
+                TokenKind::Sign("[") => {
                     self.at = token.span.end;
                     steps.push(self.bracketed(&token)?);
                 }
@@ -672,14 +681,14 @@ impl<'a> Parser<'a> {
     }
 
     /// The name or position after a point.
-    fn dotted(&mut self) -> Parsed<Step> {
+    fn dotted(&mut self) -> SyntaxResult<Step> {
         let token = self.peek()?;
         match token.kind {
-            Kind::Ident => {
+            TokenKind::Ident => {
                 self.at = token.span.end;
                 Ok(Step::Attribute(self.ident(&token)))
             }
-            Kind::Number => {
+            TokenKind::Number => {
                 let word = self.word(&token);
                 if let Some((first, second)) = word.split_once('.') {
                     let message = format!("`.{word}` is ambiguous: write [{first}][{second}]");
@@ -693,7 +702,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An index or a splat after `[`.
-    fn bracketed(&mut self, open: &Token) -> Parsed<Step> {
+    fn bracketed(&mut self, open: &Token) -> SyntaxResult<Step> {
         // Newlines before the star of a splat are not skipped.
         if self.take("*")? {
             self.expect("]")?;

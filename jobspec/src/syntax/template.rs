@@ -9,13 +9,13 @@ use std::ops::Range;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::ast::{ExprKind, Expression, ForPart, Part, Template};
-use super::parser::{Parsed, Parser};
-use super::token::{Kind, Token};
+use super::parser::{Parser, SyntaxResult};
+use super::token::{Token, TokenKind};
 use crate::limits::{ITEMS_MAX, SYNTAX_DEPTH_MAX};
 
 /// The end of a text.
 #[derive(Clone, Debug)]
-enum End {
+enum TemplateEnd {
     /// `"`
     Quote,
     /// A line with this word alone.
@@ -36,20 +36,20 @@ enum Piece {
 }
 
 /// A text in quotes, after its opening quote at `start`.
-pub(super) fn quoted(parser: &mut Parser<'_>, start: usize) -> Parsed<Expression> {
-    let pieces = Pieces::read(parser, start, End::Quote)?;
+pub(super) fn quoted(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<Expression> {
+    let pieces = Pieces::read(parser, start, TemplateEnd::Quote)?;
     let span = parser.span(start..parser.at);
     finish(parser, pieces, span)
 }
 
 /// A heredoc after its first line.
-pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> Parsed<Expression> {
+pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> SyntaxResult<Expression> {
     let first = parser.text[open.span.clone()].trim_end();
     let (marker, is_indented) = match first.strip_prefix("<<-") {
         Some(marker) => (marker, true),
         None => (first.trim_start_matches('<'), false),
     };
-    let end = End::Marker(marker.to_owned());
+    let end = TemplateEnd::Marker(marker.to_owned());
     let mut pieces = Pieces::read(parser, open.span.start, end)?;
     if is_indented {
         cut_indentation(&mut pieces);
@@ -59,16 +59,16 @@ pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> Parsed<Expressio
 }
 
 /// A whole text without quotes.
-pub(super) fn bare(parser: &mut Parser<'_>) -> Parsed<Expression> {
-    let pieces = Pieces::read(parser, 0, End::Text)?;
+pub(super) fn bare(parser: &mut Parser<'_>) -> SyntaxResult<Expression> {
+    let pieces = Pieces::read(parser, 0, TemplateEnd::Text)?;
     let span = parser.span(0..parser.text.len());
     finish(parser, pieces, span)
 }
 
 /// A text in quotes without `${…}`, which begins at `start`; with the place behind it.
-pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> Parsed<(String, usize)> {
+pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<(String, usize)> {
     parser.at = start + 1;
-    let mut reader = Pieces::new(parser, start, End::Quote);
+    let mut reader = Pieces::new(parser, start, TemplateEnd::Quote);
     let mut text = String::new();
     loop {
         if reader.at_end()? {
@@ -92,14 +92,14 @@ pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> Parsed<(String, 
 struct Pieces<'a, 'b> {
     parser: &'a mut Parser<'b>,
     start: usize,
-    end: End,
+    end: TemplateEnd,
     pieces: Vec<Piece>,
     /// Whether the next byte begins a line.
     line_starts: bool,
 }
 
 impl<'a, 'b> Pieces<'a, 'b> {
-    fn new(parser: &'a mut Parser<'b>, start: usize, end: End) -> Self {
+    fn new(parser: &'a mut Parser<'b>, start: usize, end: TemplateEnd) -> Self {
         Self {
             parser,
             start,
@@ -109,7 +109,11 @@ impl<'a, 'b> Pieces<'a, 'b> {
         }
     }
 
-    fn read(parser: &'a mut Parser<'b>, start: usize, end: End) -> Parsed<Vec<Piece>> {
+    fn read(
+        parser: &'a mut Parser<'b>,
+        start: usize,
+        end: TemplateEnd,
+    ) -> SyntaxResult<Vec<Piece>> {
         let mut reader = Self::new(parser, start, end);
         // Whether `~}` takes the blanks that the next literal begins with.
         let mut trims_next = false;
@@ -158,11 +162,11 @@ impl<'a, 'b> Pieces<'a, 'b> {
     }
 
     /// Whether the text ends here; then its end is read.
-    fn at_end(&mut self) -> Parsed<bool> {
+    fn at_end(&mut self) -> SyntaxResult<bool> {
         let rest = self.rest();
         match &self.end {
-            End::Text => return Ok(rest.is_empty()),
-            End::Quote => {
+            TemplateEnd::Text => return Ok(rest.is_empty()),
+            TemplateEnd::Quote => {
                 if rest.starts_with('"') {
                     self.parser.at += 1;
                     return Ok(true);
@@ -172,7 +176,7 @@ impl<'a, 'b> Pieces<'a, 'b> {
                     return Err(self.parser.error(self.start..self.start + 1, message));
                 }
             }
-            End::Marker(marker) => {
+            TemplateEnd::Marker(marker) => {
                 if self.line_starts
                     && let Some(line) = rest.find('\n').map(|end| &rest[..end])
                     && line.trim() == marker
@@ -195,9 +199,9 @@ impl<'a, 'b> Pieces<'a, 'b> {
     }
 
     /// Reads a literal: up to the next sign, or to the end of the line in a heredoc.
-    fn literal(&mut self) -> Parsed<()> {
+    fn literal(&mut self) -> SyntaxResult<()> {
         let rest = self.rest();
-        let is_quoted = matches!(self.end, End::Quote);
+        let is_quoted = matches!(self.end, TemplateEnd::Quote);
         let sign = rest.chars().next().filter(|sign| matches!(sign, '$' | '%'));
         if let Some(sign) = sign {
             let is_escape = rest[1..].starts_with(sign) && rest[2..].starts_with('{');
@@ -237,7 +241,7 @@ impl<'a, 'b> Pieces<'a, 'b> {
     }
 
     /// Adds a part of a quoted text to `text`, its escapes resolved. Returns the number of bytes read.
-    fn escapes(&self, text: &mut String) -> Parsed<usize> {
+    fn escapes(&self, text: &mut String) -> SyntaxResult<usize> {
         let rest = self.rest();
         let mut chars = rest.char_indices();
         while let Some((at, c)) = chars.next() {
@@ -289,18 +293,18 @@ impl<'a, 'b> Pieces<'a, 'b> {
 }
 
 /// Reads `}` or `~}`; returns whether it takes blanks behind it.
-fn close(parser: &mut Parser<'_>, open: usize) -> Parsed<bool> {
+fn close(parser: &mut Parser<'_>, open: usize) -> SyntaxResult<bool> {
     let token = parser.peek()?;
     match token.kind {
-        Kind::Sign("}") => {
+        TokenKind::Sign("}") => {
             parser.at = token.span.end;
             Ok(false)
         }
-        Kind::Sign("~}") => {
+        TokenKind::Sign("~}") => {
             parser.at = token.span.end;
             Ok(true)
         }
-        Kind::End => {
+        TokenKind::End => {
             let sign = &parser.text[open..open + 2];
             Err(parser.error(
                 open..open + 2,
@@ -315,7 +319,7 @@ fn close(parser: &mut Parser<'_>, open: usize) -> Parsed<bool> {
 }
 
 /// The directive after `%{` at `open`.
-fn directive(parser: &mut Parser<'_>, open: usize) -> Parsed<Piece> {
+fn directive(parser: &mut Parser<'_>, open: usize) -> SyntaxResult<Piece> {
     let word = parser.name()?;
     let span = parser.span(open..open + 2).start..word.span.end;
     match word.as_str() {
@@ -364,7 +368,7 @@ fn cut_indentation(pieces: &mut [Piece]) {
 }
 
 /// The expression that `pieces` are.
-fn finish(parser: &Parser<'_>, pieces: Vec<Piece>, span: Range<usize>) -> Parsed<Expression> {
+fn finish(parser: &Parser<'_>, pieces: Vec<Piece>, span: Range<usize>) -> SyntaxResult<Expression> {
     let mut pieces = pieces;
     if let [Piece::Interpolation(_)] = pieces.as_slice()
         && let Some(Piece::Interpolation(only)) = pieces.pop()
@@ -395,13 +399,13 @@ fn finish(parser: &Parser<'_>, pieces: Vec<Piece>, span: Range<usize>) -> Parsed
 
 /// The end of a part of a text: a directive that belongs to one before.
 #[derive(Debug)]
-enum Stop {
+enum ClosingDirective {
     Else(Range<usize>),
     EndIf(Range<usize>),
     EndFor(Range<usize>),
 }
 
-impl Stop {
+impl ClosingDirective {
     fn describe(self) -> (&'static str, Range<usize>) {
         match self {
             Self::Else(place) => ("else", place),
@@ -419,7 +423,7 @@ struct Tree<'a> {
 
 impl Tree<'_> {
     /// Parts up to the end of the text, or to a directive that belongs to one before.
-    fn parts(&mut self, parser: &Parser<'_>) -> Parsed<(Template, Option<Stop>)> {
+    fn parts(&mut self, parser: &Parser<'_>) -> SyntaxResult<(Template, Option<ClosingDirective>)> {
         if self.depth == SYNTAX_DEPTH_MAX {
             let message = format!("directives nested deeper than {SYNTAX_DEPTH_MAX}");
             return Err(parser.error(self.end..self.end, message));
@@ -443,15 +447,15 @@ impl Tree<'_> {
                 Some(Piece::For(part, place)) => {
                     let (inner, stop) = self.parts(parser)?;
                     match stop {
-                        Some(Stop::EndFor(_)) => {
+                        Some(ClosingDirective::EndFor(_)) => {
                             template.parts.push(Part::For(Box::new(part), inner));
                         }
                         other => return Err(unclosed("for", "endfor", place, other)),
                     }
                 }
-                Some(Piece::Else(place)) => break Some(Stop::Else(place)),
-                Some(Piece::EndIf(place)) => break Some(Stop::EndIf(place)),
-                Some(Piece::EndFor(place)) => break Some(Stop::EndFor(place)),
+                Some(Piece::Else(place)) => break Some(ClosingDirective::Else(place)),
+                Some(Piece::EndIf(place)) => break Some(ClosingDirective::EndIf(place)),
+                Some(Piece::EndFor(place)) => break Some(ClosingDirective::EndFor(place)),
             }
         };
         self.depth -= 1;
@@ -463,14 +467,14 @@ impl Tree<'_> {
         parser: &Parser<'_>,
         condition: Expression,
         place: Range<usize>,
-    ) -> Parsed<Part> {
+    ) -> SyntaxResult<Part> {
         let (yes, mut stop) = self.parts(parser)?;
         let mut no = Template::default();
-        if let Some(Stop::Else(_)) = stop {
+        if let Some(ClosingDirective::Else(_)) = stop {
             (no, stop) = self.parts(parser)?;
         }
         match stop {
-            Some(Stop::EndIf(_)) => Ok(Part::If(Box::new(condition), yes, no)),
+            Some(ClosingDirective::EndIf(_)) => Ok(Part::If(Box::new(condition), yes, no)),
             other => Err(unclosed("if", "endif", place, other)),
         }
     }
@@ -480,9 +484,9 @@ fn unclosed(
     name: &str,
     wanted: &str,
     place: Range<usize>,
-    found: Option<Stop>,
+    found: Option<ClosingDirective>,
 ) -> super::SyntaxError {
-    match found.map(Stop::describe) {
+    match found.map(ClosingDirective::describe) {
         None => super::SyntaxError::new(place, format!("`{name}` has no `{wanted}`")),
         Some((found, place)) => {
             super::SyntaxError::new(place, format!("expected `{wanted}`, found `{found}`"))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::SyntaxError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Ident,
     Number,
     /// `"`
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) span: Range<usize>,
 }
 
@@ -39,25 +39,25 @@ pub(super) fn next(text: &str, start: usize, newlines: bool) -> Result<Token, Sy
         span: at..at + length,
     };
     let Some(first) = rest.chars().next() else {
-        return Ok(token(Kind::End, 0));
+        return Ok(token(TokenKind::End, 0));
     };
     if let Some(length) = newline(rest) {
-        return Ok(token(Kind::Newline, length));
+        return Ok(token(TokenKind::Newline, length));
     }
     if first == '"' {
-        return Ok(token(Kind::Quote, 1));
+        return Ok(token(TokenKind::Quote, 1));
     }
     if first.is_ascii_digit() {
-        return Ok(token(Kind::Number, number(rest)));
+        return Ok(token(TokenKind::Number, number(rest)));
     }
     if let Some(length) = ident(rest) {
-        return Ok(token(Kind::Ident, length));
+        return Ok(token(TokenKind::Ident, length));
     }
     if let Some(length) = heredoc(rest) {
-        return Ok(token(Kind::Heredoc, length));
+        return Ok(token(TokenKind::Heredoc, length));
     }
     match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
-        Some(sign) => Ok(token(Kind::Sign(sign), sign.len())),
+        Some(sign) => Ok(token(TokenKind::Sign(sign), sign.len())),
         None => {
             let span = at..at + first.len_utf8();
             Err(SyntaxError::new(

@@ -74,7 +74,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
-    let place = Place::new(dir)?;
+    let place = BenchTree::new(dir)?;
     let mut tally = Tally::default();
     for _ in 0..context.rounds() {
         place.round(context, &mut tally)?;
@@ -83,13 +83,13 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// A node's tree with one task.
-struct Place {
+struct BenchTree {
     config: BpfConfig,
     task: PathBuf,
     tree: CgroupDir,
 }
 
-impl Place {
+impl BenchTree {
     fn new(dir: &Path) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
@@ -166,7 +166,7 @@ impl Place {
     /// Microseconds of so many mebibytes that the task sends to this process.
     fn sent(&self, mebibytes: u64) -> anyhow::Result<f64> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let kind = work::Kind::Send(listener.local_addr()?.port());
+        let kind = work::Transport::Send(listener.local_addr()?.port());
         let mut child = self.start(Work {
             kind,
             times: mebibytes,
@@ -218,7 +218,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for BenchTree {
     fn drop(&mut self) {
         // The tree itself goes with its own drop.
         drop(fs::remove_dir(&self.task));
@@ -228,37 +228,37 @@ impl Drop for Place {
 
 /// Returns the timed works, each with the name of its metric.
 fn works(context: &Context) -> [(&'static str, Work); 4] {
-    let of = |kind: work::Kind, times: u64| Work { kind, times };
+    let of = |kind: work::Transport, times: u64| Work { kind, times };
     [
         (
             "us_per_switches",
-            of(work::Kind::Pipe, context.pick(200_000, 50_000)),
+            of(work::Transport::Pipe, context.pick(200_000, 50_000)),
         ),
         (
             "us_per_datagrams",
-            of(work::Kind::Udp, context.pick(100_000, 30_000)),
+            of(work::Transport::Udp, context.pick(100_000, 30_000)),
         ),
         (
             "us_per_segments",
-            of(work::Kind::Tcp, context.pick(100_000, 30_000)),
+            of(work::Transport::Tcp, context.pick(100_000, 30_000)),
         ),
         (
             "us_per_mebibyte",
-            of(work::Kind::Stream, context.pick(8_192, 2_048)),
+            of(work::Transport::Stream, context.pick(8_192, 2_048)),
         ),
     ]
 }
 
 /// A program, and the name of its metric.
-type Named = (&'static str, &'static str);
+type ProgramMetric = (&'static str, &'static str);
 
 /// The work while programs are measured, these programs, and the empty one beside them.
-type WatchedWork = (Work, &'static [Named], Named);
+type WatchedWork = (Work, &'static [ProgramMetric], ProgramMetric);
 
 const WATCHED_WORKS: &[WatchedWork] = &[
     (
         Work {
-            kind: work::Kind::Pipe,
+            kind: work::Transport::Pipe,
             times: u64::MAX,
         },
         &[("sched_switch", "ns_per_switch")],
@@ -266,7 +266,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
     ),
     (
         Work {
-            kind: work::Kind::Udp,
+            kind: work::Transport::Udp,
             times: u64::MAX,
         },
         &[
@@ -277,7 +277,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
     ),
     (
         Work {
-            kind: work::Kind::Tcp,
+            kind: work::Transport::Tcp,
             times: u64::MAX,
         },
         &[

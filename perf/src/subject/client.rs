@@ -27,7 +27,7 @@ impl Client {
 
     /// Sends `body` and waits for the answer, which must be 200.
     pub(super) async fn put(&mut self, path: &str, body: &str) -> anyhow::Result<()> {
-        self.ask(format!(
+        self.send_request(format!(
             "PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ))
@@ -36,18 +36,18 @@ impl Client {
 
     /// Deletes, and waits for the answer, which must be 200.
     pub(super) async fn delete(&mut self, path: &str) -> anyhow::Result<()> {
-        self.ask(format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        self.send_request(format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await
     }
 
     /// The answer's text, which must be 200.
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<String> {
-        self.ask(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+        self.send_request(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await?;
         Ok(String::from_utf8(self.body.clone())?)
     }
 
-    async fn ask(&mut self, request: String) -> anyhow::Result<()> {
+    async fn send_request(&mut self, request: String) -> anyhow::Result<()> {
         self.stream.get_mut().write_all(request.as_bytes()).await?;
         self.read_line().await?;
         let ok = self.line.split(' ').nth(1) == Some("200");

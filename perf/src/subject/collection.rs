@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
-use muster_agent::cgroup::{Hierarchies, Limits, NodeTree, TaskCgroup, TaskStats, Walked};
+use muster_agent::cgroup::{CgroupRows, Hierarchies, Limits, NodeTree, TaskCgroup, TaskStats};
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 
 use crate::cgroup::Cgroup;
 use crate::harness::{Context, CpuClock, Metric, Tally};
 use crate::subject::task_start::Sleeper;
-use rivals::{Held, Opened, scan_processes};
+use rivals::{OpenFiles, ReopenedFiles, scan_processes};
 
 /// The rivals' names, as `budgets.toml` knows them.
 const HELD: &str = "cgroup files kept open";
@@ -114,9 +114,9 @@ impl Node {
     fn measure(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
         let count = self.tasks.len();
         let bpf = self.bpf.as_ref().context("the programs are loaded")?;
-        let held = Held::open(&self.tasks, &rivals::FILES)?;
-        let step = Held::open(&self.tasks, &rivals::STEP)?;
-        let opened = Opened::new(&self.tasks);
+        let held = OpenFiles::open(&self.tasks, &rivals::FILES)?;
+        let step = OpenFiles::open(&self.tasks, &rivals::STEP)?;
+        let opened = ReopenedFiles::new(&self.tasks);
         let all_there = |tasks: usize| {
             ensure!(tasks == count, "{tasks} of {count} tasks");
             Ok(tasks)
@@ -133,7 +133,7 @@ impl Node {
         // As many tasks in each round, whatever their number.
         let times = (context.pick(50_000, 20_000) / count).max(4);
         for _ in 0..context.rounds() {
-            let spent = Spent::on(times, &mut ours)?;
+            let spent = CollectionCost::on(times, &mut ours)?;
             let told = |name| format!("{name}_{count}");
             for (name, of) in METRICS {
                 tally.ours(&told(name), "µs", of(&spent));
@@ -141,20 +141,20 @@ impl Node {
             tally.ours(
                 &told("all_us_per_task"),
                 "µs",
-                Spent::on(times, &mut all)?.each(),
+                CollectionCost::on(times, &mut all)?.each(),
             );
-            let full = Spent::on(times.div_ceil(RIVALS_PART), &mut full)?;
+            let full = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut full)?;
             tally.ours(&told(FULL), "µs", full.each());
-            let by_files = Spent::on(times.div_ceil(RIVALS_PART), &mut by_files)?;
+            let by_files = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut by_files)?;
             tally.ours(&told("by_files_us_per_task"), "µs", by_files.each());
-            let walk = Spent::on(times, &mut walk)?;
+            let walk = CollectionCost::on(times, &mut walk)?;
             tally.ours(&told("walk_us_per_task"), "µs", walk.each());
-            let step = Spent::on(times, &mut step)?;
+            let step = CollectionCost::on(times, &mut step)?;
             tally.ours(&told("files_us_per_task"), "µs", step.each());
-            let rivals: [(&str, &mut Collect<'_>); 3] =
+            let rivals: [(&str, &mut CollectFn<'_>); 3] =
                 [(HELD, &mut held), (OPENED, &mut opened), (SCAN, &mut scan)];
             for (rival, collect) in rivals {
-                let spent = Spent::on(times.div_ceil(RIVALS_PART), collect)?;
+                let spent = CollectionCost::on(times.div_ceil(RIVALS_PART), collect)?;
                 for (name, of) in METRICS {
                     tally.rival(&told(name), "µs", rival, of(&spent));
                 }
@@ -199,7 +199,7 @@ impl Node {
         Ok(found.map(std::hint::black_box).count())
     }
 
-    fn walked(&self, bpf: &Bpf) -> io::Result<Walked> {
+    fn walked(&self, bpf: &Bpf) -> io::Result<CgroupRows> {
         self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2))
     }
 
@@ -235,16 +235,16 @@ impl Node {
 }
 
 /// Learns about all tasks, and says of how many.
-type Collect<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
+type CollectFn<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
 
 /// The metric of full collections.
 const FULL: &str = "full_us_per_task";
 
 /// A metric of collections, with its value.
-type Told = (&'static str, fn(&Spent) -> f64);
+type CollectionMetric = (&'static str, fn(&CollectionCost) -> f64);
 
-const METRICS: [Told; 3] = [
-    ("us_per_task", Spent::each),
+const METRICS: [CollectionMetric; 3] = [
+    ("us_per_task", CollectionCost::each),
     ("cpu_us_per_task", |spent| per_task(spent.cpu, spent.tasks)),
     ("cold_us_per_task", |spent| {
         per_task(spent.first, spent.tasks_first)
@@ -256,7 +256,7 @@ const RIVALS_PART: usize = 5;
 
 /// The time that was spent, and the number of tasks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct CollectionCost {
     wall: Duration,
     cpu: Duration,
     tasks: usize,
@@ -265,9 +265,9 @@ struct Spent {
     tasks_first: usize,
 }
 
-impl Spent {
+impl CollectionCost {
     /// Collects so many times in a row, and once before that.
-    fn on(times: usize, collect: &mut Collect<'_>) -> anyhow::Result<Self> {
+    fn on(times: usize, collect: &mut CollectFn<'_>) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let tasks_first = collect()?;
         let mut spent = Self {

@@ -33,7 +33,7 @@ use muster_domain::node::NodeStatus;
 use muster_link::tls::{Identity, Role};
 use muster_wire::codec;
 
-use self::foreground::{Beating, Felt, Foreground};
+use self::foreground::{Foreground, ForegroundLatency, HeartbeatingNode};
 use super::client::Client;
 use super::raft_cluster::Cluster;
 use super::state_memory::resident;
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
                 "the child failed: {}",
                 String::from_utf8_lossy(&output.stderr)
             );
-            let found: Found = serde_json::from_slice(&output.stdout)?;
+            let found: Metrics = serde_json::from_slice(&output.stdout)?;
             for (name, rival, value) in found {
                 let (name, unit) = (format!("{name}{suffix}"), unit(&name));
                 match rival {
@@ -136,9 +136,9 @@ pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
 }
 
 /// A metric's name, whose value it is if not ours, and the value.
-type Found = Vec<(String, Option<String>, f64)>;
+type Metrics = Vec<(String, Option<String>, f64)>;
 
-async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
+async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics> {
     let cluster = Cluster::of(dir, servers, |config: &mut ServerConfig| {
         config.heartbeat_ttl = BEATS * BEATS_IN_TTL;
         // Most nodes send none.
@@ -146,12 +146,12 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     })
     .await?;
     let control = cluster.leader().await?;
-    let mut found = Found::new();
+    let mut found = Metrics::new();
 
     register_nodes(&control).await?;
     let identity = Identity::load(&cluster.dir.join("s1-tls"), Role::Agent)?;
     let addrs = cluster.servers.iter().map(|server| server.info().quic_addr);
-    let beating = Beating::join(&identity, &addrs.collect::<Vec<_>>()).await?;
+    let beating = HeartbeatingNode::join(&identity, &addrs.collect::<Vec<_>>()).await?;
     place_one(&control, "warm", WARM, Duration::ZERO).await?;
     let fresh = resident()? as f64;
     live_a_little(&control, jobs / LIVED).await?;
@@ -163,14 +163,14 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let (idle, beating) = idle.end().await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
-    let earlier = Collected::so_far(&mut client).await?;
+    let earlier = CollectionTotals::so_far(&mut client).await?;
     let busy = Foreground::start(&control, "busy", beating);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
     let (busy, _beating) = busy.end().await?;
-    let collected = Collected::so_far(&mut client).await?.since(&earlier);
+    let collected = CollectionTotals::so_far(&mut client).await?.since(&earlier);
     ensure!(
         collected.objects >= f64::from(jobs * COUNT),
         "only {} were freed",
@@ -181,7 +181,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
     tell(&idle, Some("idle"), &mut found);
     // The jobs placed beside the collection do not count as its remains, so they are collected too. The comparison has
     // the same nodes and as many jobs.
-    complete(&control, Which::All).await?;
+    complete(&control, EndedInstances::All).await?;
     client.put("/v1/system/gc", "{}").await?;
     place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
     let after = resident()? as f64;
@@ -209,7 +209,11 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Found> {
 }
 
 /// Collects what ended of services that live on.
-async fn beside_living_jobs(control: &Control, jobs: u32, found: &mut Found) -> anyhow::Result<()> {
+async fn beside_living_jobs(
+    control: &Control,
+    jobs: u32,
+    found: &mut Metrics,
+) -> anyhow::Result<()> {
     let job_id = |number| format!("living-{number}");
     for count in [COUNT, 1] {
         for number in 0..jobs {
@@ -219,13 +223,13 @@ async fn beside_living_jobs(control: &Control, jobs: u32, found: &mut Found) -> 
             counted(control, &job_id(number), |live| live == count).await?;
         }
     }
-    complete(control, Which::Stopped).await?;
+    complete(control, EndedInstances::Stopped).await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
-    let earlier = Collected::so_far(&mut client).await?;
+    let earlier = CollectionTotals::so_far(&mut client).await?;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
-    let collected = Collected::so_far(&mut client).await?.since(&earlier);
+    let collected = CollectionTotals::so_far(&mut client).await?.since(&earlier);
     ensure!(
         collected.objects >= f64::from(jobs * (COUNT - 1)),
         "only {} were freed of living jobs",
@@ -239,8 +243,8 @@ async fn beside_living_jobs(control: &Control, jobs: u32, found: &mut Found) -> 
 }
 
 /// Adds the latencies of other requests: during the collection, or, as a rival, without one.
-fn tell(felt: &Felt, rival: Option<&str>, found: &mut Found) {
-    let Felt {
+fn tell(felt: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
+    let ForegroundLatency {
         placements,
         reads,
         heartbeats,
@@ -262,14 +266,14 @@ fn tell(felt: &Felt, rival: Option<&str>, found: &mut Found) {
 }
 
 /// Totals of all collections since the server's start.
-struct Collected {
+struct CollectionTotals {
     objects: f64,
     slices: f64,
     seconds: f64,
     longest: f64,
 }
 
-impl Collected {
+impl CollectionTotals {
     async fn so_far(client: &mut Client) -> anyhow::Result<Self> {
         let text = client.get("/v1/metrics?format=prometheus").await?;
         let sum = |name: &str| -> f64 {
@@ -296,7 +300,7 @@ impl Collected {
     }
 
     /// Of the collection that took so long.
-    fn tell(&self, took: Duration, found: &mut Found) -> anyhow::Result<()> {
+    fn tell(&self, took: Duration, found: &mut Metrics) -> anyhow::Result<()> {
         let Self {
             objects,
             slices,
@@ -416,7 +420,7 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     for number in 0..jobs {
         placed(control, &format!("dead-{number}"), COUNT).await?;
     }
-    complete(control, Which::All).await
+    complete(control, EndedInstances::All).await
 }
 
 /// Carries some load and forgets it.
@@ -429,7 +433,7 @@ async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
 
 /// The instances that nodes report as ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum EndedInstances {
     All,
     /// The instances that are to stop.
     Stopped,
@@ -437,7 +441,7 @@ enum Which {
 
 /// Has instances reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
 /// that is replaced since.
-async fn complete(control: &Control, which: Which) -> anyhow::Result<()> {
+async fn complete(control: &Control, which: EndedInstances) -> anyhow::Result<()> {
     let mut reports: Vec<(NodeId, Vec<AllocReport>)> = Vec::new();
     let mut count = 0;
     let nodes: Vec<NodeId> = {
@@ -465,9 +469,10 @@ async fn complete(control: &Control, which: Which) -> anyhow::Result<()> {
 }
 
 /// The reports of a node whose instances have completed.
-fn completed(state: &State, node_id: &NodeId, which: Which) -> Vec<AllocReport> {
+fn completed(state: &State, node_id: &NodeId, which: EndedInstances) -> Vec<AllocReport> {
     let lives = |alloc: &AllocView<'_>| {
-        !alloc.client_status().is_terminal() && (which == Which::All || alloc.server_terminal())
+        !alloc.client_status().is_terminal()
+            && (which == EndedInstances::All || alloc.server_terminal())
     };
     state
         .allocs_on(node_id)

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use muster_agent::GcConfig;
 use muster_agent::fixture::spread;
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
 use muster_agent::trash::Trash;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::fixture;
@@ -65,7 +65,7 @@ fn dirs(context: &Context) -> usize {
 /// The subject `gc_node_starts`.
 pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
-    let starts = Starts::new(context)?;
+    let starts = TaskStarter::new(context)?;
     for round in 0..STARTS_ROUNDS {
         for hurries in [false, true] {
             starts.round(context, 2 * dirs(context), round, hurries, &mut tally)?;
@@ -77,7 +77,7 @@ pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
 /// The subject `gc_node_restart`. One round: the directories of its allocations are made, and deleted, one by one.
 pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
-    let took = Starts::new(context)?.agent(context, context.pick(30_000, 3_000))?;
+    let took = TaskStarter::new(context)?.agent(context, context.pick(30_000, 3_000))?;
     tally.ours("agent_start_s", "s", took.as_secs_f64());
     Ok(tally.finish())
 }
@@ -160,7 +160,7 @@ fn wide(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
 }
 
 /// Makes the directory of all allocations, as an agent does.
-fn apart(dir: &Path) -> anyhow::Result<()> {
+fn create_alloc_root(dir: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(dir)?;
     spread(dir);
     Ok(())
@@ -169,7 +169,7 @@ fn apart(dir: &Path) -> anyhow::Result<()> {
 /// Makes `count` directories of allocations in `dir`.
 fn fill(dir: &Path, count: usize) -> anyhow::Result<Vec<PathBuf>> {
     let bytes = vec![1; FILE_BYTES];
-    apart(dir)?;
+    create_alloc_root(dir)?;
     let allocs: Vec<PathBuf> = (0..count)
         .map(|at| dir.join(format!("alloc-{at}")))
         .collect();
@@ -229,13 +229,13 @@ fn finished_alloc(number: u32) -> DesiredAlloc {
 }
 
 /// Starts tasks as an agent does.
-struct Starts {
+struct TaskStarter {
     runtime: tokio::runtime::Runtime,
     driver: Arc<dyn TaskDriver>,
     cgroup: CgroupDir,
 }
 
-impl Starts {
+impl TaskStarter {
     fn new(context: &Context) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -270,7 +270,7 @@ impl Starts {
     ) -> anyhow::Result<()> {
         let suffix = if hurries { "_hurried" } else { "" };
         let place = context.subdir()?;
-        apart(&place.path().join("starts"))?;
+        create_alloc_root(&place.path().join("starts"))?;
         let allocs = fill(&place.path().join("alloc"), dirs)?;
         let (mut idle, mut beside) = (Latencies::new()?, Latencies::new()?);
         for number in 0..100 {
@@ -283,7 +283,7 @@ impl Starts {
         let trash = trash(place.path())?;
         discard(&trash, &allocs)?;
         if hurries {
-            trash.hurry();
+            trash.raise_priority();
         }
         let mut number = 0;
         while !trash.is_idle() {
@@ -330,7 +330,7 @@ impl Starts {
             let all = collection.wait_for(|state| state.finished == allocs.len());
             drop(all.await?);
             let took = begun.elapsed();
-            agent.shutdown(Leave::KeepTasks).await;
+            agent.shutdown(ShutdownPolicy::KeepTasks).await;
             muster_agent::clean::run(&data_dir, true)?;
             anyhow::Ok(took)
         })

@@ -86,11 +86,11 @@ fn round(
     case: &str,
     tally: &mut Tally,
 ) -> anyhow::Result<[TempDir; 5]> {
-    let ours = Place::new(context, load)?.with_ring(EngineChoice::Auto)?;
-    let epoll = Place::new(context, load)?.with_ring(EngineChoice::Epoll)?;
-    let bare = Place::new(context, load)?.bare(bare::Move::ReadWrite)?;
-    let splice = Place::new(context, load)?.bare(bare::Move::Splice)?;
-    let cat = Place::new(context, load)?.cat()?;
+    let ours = LogFixture::new(context, load)?.with_ring(EngineChoice::Auto)?;
+    let epoll = LogFixture::new(context, load)?.with_ring(EngineChoice::Epoll)?;
+    let bare = LogFixture::new(context, load)?.bare(bare::CopyMethod::ReadWrite)?;
+    let splice = LogFixture::new(context, load)?.bare(bare::CopyMethod::Splice)?;
+    let cat = LogFixture::new(context, load)?.cat()?;
     for (name, unit, value) in ours.values(load, case) {
         tally.ours(&name, unit, value);
     }
@@ -108,7 +108,7 @@ fn round(
 }
 
 /// The result of draining a load: time, CPU time, lost lines.
-struct Drained {
+struct DrainResult {
     wall: Duration,
     cpu: Duration,
     lost: u64,
@@ -118,7 +118,7 @@ struct Drained {
     dir: TempDir,
 }
 
-impl Drained {
+impl DrainResult {
     fn values(&self, load: Load, case: &str) -> Vec<(String, &'static str, f64)> {
         let (wall, cpu) = (self.wall.as_secs_f64(), self.cpu.as_secs_f64());
         let lost = (format!("lines_lost_{case}"), "lines", self.lost as f64);
@@ -187,13 +187,13 @@ impl Clocks {
 }
 
 /// FIFOs and log files of one load.
-struct Place {
+struct LogFixture {
     load: Load,
     dir: TempDir,
     fifos: Vec<Fifo>,
 }
 
-impl Place {
+impl LogFixture {
     fn new(context: &Context, load: Load) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let fifo_dir = LogDir::create(&dir.path().join("fifos"))?;
@@ -217,7 +217,7 @@ impl Place {
     }
 
     /// Drained by the agent's loop.
-    fn with_ring(mut self, engine: EngineChoice) -> anyhow::Result<Drained> {
+    fn with_ring(mut self, engine: EngineChoice) -> anyhow::Result<DrainResult> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -260,11 +260,11 @@ impl Place {
         spent.stop()?;
         ring.stop();
         let bytes: u64 = reports.iter().map(|report| report.stats.bytes).sum();
-        self.judge((spent.wall, spent.cpu, delay), bytes)
+        self.check_result((spent.wall, spent.cpu, delay), bytes)
     }
 
     /// Drained by the bare loop.
-    fn bare(self, by: bare::Move) -> anyhow::Result<Drained> {
+    fn bare(self, by: bare::CopyMethod) -> anyhow::Result<DrainResult> {
         let writer = self.writer()?;
         let mut spent = Clocks::start()?;
         let (fifos, logs, expected) = (&self.fifos, self.logs(), self.load.bytes());
@@ -277,11 +277,11 @@ impl Place {
             anyhow::Ok((bytes, delay))
         })?;
         spent.stop()?;
-        self.judge((spent.wall, spent.cpu, delay), bytes)
+        self.check_result((spent.wall, spent.cpu, delay), bytes)
     }
 
     /// Drained by a process for each FIFO.
-    fn cat(mut self) -> anyhow::Result<Drained> {
+    fn cat(mut self) -> anyhow::Result<DrainResult> {
         let mut cats = Cats::start(&self.fifo_dir(), &self.logs(), self.load.fifos)?;
         let writer = self.writer()?;
         let mut begun = Instant::now();
@@ -293,14 +293,14 @@ impl Place {
         })?;
         let cpu = cats.finish()?;
         let bytes = self.load.bytes();
-        self.judge((begun.elapsed(), cpu, delay), bytes)
+        self.check_result((begun.elapsed(), cpu, delay), bytes)
     }
 
-    fn judge(
+    fn check_result(
         self,
         (wall, cpu, delay): (Duration, Duration, Option<Duration>),
         bytes: u64,
-    ) -> anyhow::Result<Drained> {
+    ) -> anyhow::Result<DrainResult> {
         let missing = self.load.bytes().saturating_sub(bytes) / lines::LINE_BYTES;
         let broken = lines::lost(&self.logs(), self.load)?;
         for file in fs::read_dir(self.logs())? {
@@ -309,7 +309,7 @@ impl Place {
                 .truncate(true)
                 .open(file?.path())?;
         }
-        Ok(Drained {
+        Ok(DrainResult {
             dir: self.dir,
             wall,
             cpu,

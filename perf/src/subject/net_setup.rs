@@ -90,9 +90,9 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
-fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(), Failed> {
+fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(), SetupError> {
     let (mut ours, mut theirs) = (0.0, 0.0);
     for _ in 0..SOME {
         let start = Instant::now();
@@ -116,9 +116,9 @@ fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(),
     Ok(())
 }
 
-fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(), Failed> {
+fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(), SetupError> {
     let group = fixture::group("g");
-    let each = |from: u64| -> Result<f64, Failed> {
+    let each = |from: u64| -> Result<f64, SetupError> {
         let start = Instant::now();
         for task in from..from + SOME as u64 {
             networks.fence(&group, FIRST + task, RULES)?;

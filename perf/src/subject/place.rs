@@ -215,7 +215,7 @@ impl<'a> Round<'a> {
     }
 
     /// Registers the jobs of `load` and waits until all their instances are committed.
-    fn place(&self, load: Load) -> anyhow::Result<Placed> {
+    fn place(&self, load: Load) -> anyhow::Result<PlacementResult> {
         let placements = load.jobs as usize * load.count as usize;
         let wanted = self.control().state().allocs().len() + placements;
         let addr = self.http();
@@ -242,7 +242,7 @@ impl<'a> Round<'a> {
         });
         let (registered, committed) = done.with_context(|| self.progress(wanted))?;
         say(load.name, committed)?;
-        Ok(Placed {
+        Ok(PlacementResult {
             placements: placements as f64,
             jobs: f64::from(load.jobs),
             registered,
@@ -346,7 +346,7 @@ impl<'a> Round<'a> {
 }
 
 /// The result of a load: counts, times, CPU time.
-struct Placed {
+struct PlacementResult {
     placements: f64,
     jobs: f64,
     registered: Duration,
@@ -354,7 +354,7 @@ struct Placed {
     cpu: Duration,
 }
 
-impl Placed {
+impl PlacementResult {
     fn tell(&self, name: &str, tally: &mut Tally) {
         let rate = self.placements / self.committed.as_secs_f64();
         tally.ours(&format!("commit_{name}"), "placements/s", rate);

@@ -20,10 +20,10 @@ use muster_control::server::{Server, ServerConfig};
 use muster_control_core::fsm::Response;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Identity, Role, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject, Identity, Role};
 use muster_wire::codec;
 
-use super::raft_commit::{Timed, command, writes};
+use super::raft_commit::{WriteRound, command, writes};
 use crate::harness::{Context, Latencies, TURNS, Tally};
 use crate::subject::is_there;
 
@@ -83,14 +83,14 @@ async fn measure(
         &leader,
         WRITERS[2],
         Duration::from_millis(200),
-        &mut Timed::new()?,
+        &mut WriteRound::new()?,
     )
     .await?;
     let bytes = codec::encode(&command(0, &leader))?.len();
-    let mut floor = Floor::start(&cluster.dir, bytes).await?;
+    let mut floor = CommitFloor::start(&cluster.dir, bytes).await?;
     for _ in 0..context.rounds() {
         for writers in WRITERS {
-            let mut ours = Timed::new()?;
+            let mut ours = WriteRound::new()?;
             let mut theirs = Latencies::new()?;
             for _ in 0..TURNS {
                 writes(&leader, writers, lasting / TURNS, &mut ours).await?;
@@ -129,12 +129,12 @@ impl Cluster {
         for number in 1..=size {
             let name = format!("s{number}");
             let tls_dir = dir.join(format!("{name}-tls"));
-            let subject = Subject::Server {
+            let subject = CertificateSubject::Server {
                 name: &name,
                 hosts: &[],
             };
             authority.issue(&tls_dir, subject, CERTIFICATE_LIFE)?;
-            authority.issue(&tls_dir, Subject::Agent, CERTIFICATE_LIFE)?;
+            authority.issue(&tls_dir, CertificateSubject::Agent, CERTIFICATE_LIFE)?;
             authority.save_certificate(&tls_dir)?;
             let free: SocketAddr = ([127, 0, 0, 1], 0).into();
             let first = servers
@@ -220,7 +220,7 @@ async fn fail_over(dir: &Path) -> anyhow::Result<f64> {
 }
 
 /// An append with `fdatasync`, then a round trip of a QUIC stream.
-struct Floor {
+struct CommitFloor {
     path: PathBuf,
     file: File,
     appends: u32,
@@ -230,7 +230,7 @@ struct Floor {
     _endpoints: Vec<Box<dyn std::any::Any + Send>>,
 }
 
-impl Floor {
+impl CommitFloor {
     async fn start(dir: &Path, bytes: usize) -> anyhow::Result<Self> {
         let tls_dir = dir.join("s1-tls");
         let identity = Identity::load(&tls_dir, Role::Server)?;

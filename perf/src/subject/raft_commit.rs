@@ -39,11 +39,11 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = Tally::default();
     // Registers every writer's node once.
     let warm = Duration::from_millis(200);
-    runtime.block_on(writes(&control, WRITERS[2], warm, &mut Timed::new()?))?;
+    runtime.block_on(writes(&control, WRITERS[2], warm, &mut WriteRound::new()?))?;
     let floor = dir.path().join("floor");
     for _ in 0..context.rounds() {
         for writers in WRITERS {
-            let (mut ours, mut theirs) = (Timed::new()?, Timed::new()?);
+            let (mut ours, mut theirs) = (WriteRound::new()?, WriteRound::new()?);
             for _ in 0..TURNS {
                 runtime.block_on(writes(&control, writers, lasting / TURNS, &mut ours))?;
                 group_commits(&floor, writers, bytes, lasting / TURNS, &mut theirs)?;
@@ -65,13 +65,13 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// The result of a round of writes: count, wall time, latencies.
-pub(super) struct Timed {
+pub(super) struct WriteRound {
     writes: u64,
     wall: Duration,
     latencies: Latencies,
 }
 
-impl Timed {
+impl WriteRound {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             writes: 0,
@@ -106,7 +106,7 @@ pub(super) async fn writes(
     control: &Control,
     writers: usize,
     lasting: Duration,
-    timed: &mut Timed,
+    timed: &mut WriteRound,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
     let tasks: Vec<_> = (0..writers)
@@ -145,7 +145,7 @@ fn group_commits(
     batch: usize,
     bytes: usize,
     lasting: Duration,
-    timed: &mut Timed,
+    timed: &mut WriteRound,
 ) -> anyhow::Result<()> {
     let mut file = File::create(path)?;
     let mut written = 0;

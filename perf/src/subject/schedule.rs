@@ -95,14 +95,14 @@ const SMALLEST: &str = "the same on 100 nodes";
 
 /// The kind of demand on nodes besides room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flavour {
+enum JobShape {
     Pack,
     Spread,
     Affinity,
     Preempt,
 }
 
-impl Flavour {
+impl JobShape {
     const ALL: [Self; 4] = [Self::Pack, Self::Spread, Self::Affinity, Self::Preempt];
 
     /// How its metrics begin.
@@ -164,7 +164,7 @@ impl Flavour {
 /// One flavour and shape on one fleet.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    flavour: Flavour,
+    flavour: JobShape,
     shape: Shape,
     nodes: u32,
 }
@@ -173,31 +173,31 @@ impl Case {
     /// The part of the names of its metrics between the word and the fleet; the same on every fleet.
     fn shape(self) -> String {
         match (self.flavour, self.shape.count) {
-            (Flavour::Preempt, 1) => "ones".to_owned(),
-            (Flavour::Preempt, _) => "1xnodes".to_owned(),
+            (JobShape::Preempt, 1) => "ones".to_owned(),
+            (JobShape::Preempt, _) => "1xnodes".to_owned(),
             _ => self.shape.to_string(),
         }
     }
 }
 
 /// Nodes, and the same nodes full of what is not important.
-struct Fleet {
+struct NodeStates {
     nodes: u32,
     empty: State,
     full: State,
 }
 
-impl Fleet {
+impl NodeStates {
     fn of(nodes: u32) -> anyhow::Result<Self> {
         let empty = fleet(nodes)?;
         let full = full(&empty)?;
         Ok(Self { nodes, empty, full })
     }
 
-    fn base(&self, flavour: Flavour) -> &State {
+    fn base(&self, flavour: JobShape) -> &State {
         match flavour {
-            Flavour::Pack | Flavour::Spread | Flavour::Affinity => &self.empty,
-            Flavour::Preempt => &self.full,
+            JobShape::Pack | JobShape::Spread | JobShape::Affinity => &self.empty,
+            JobShape::Preempt => &self.full,
         }
     }
 }
@@ -205,12 +205,12 @@ impl Fleet {
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let sizes = context.pick(&NODES[..], &NODES_QUICK[..]);
-    let fleets = sizes.iter().map(|nodes| Fleet::of(*nodes));
+    let fleets = sizes.iter().map(|nodes| NodeStates::of(*nodes));
     let fleets = fleets.collect::<anyhow::Result<Vec<_>>>()?;
     let mut tally = Tally::default();
     let mut cases = Vec::new();
     let mut costs = Costs::new();
-    for (flavour, fleet) in Flavour::ALL
+    for (flavour, fleet) in JobShape::ALL
         .into_iter()
         .flat_map(|flavour| fleets.iter().map(move |fleet| (flavour, fleet)))
     {
@@ -232,7 +232,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
                 broken.join("; ")
             );
             if is_slow {
-                tell(base, case, &done, 1, &mut costs, &mut tally)?;
+                add_metrics(base, case, &done, 1, &mut costs, &mut tally)?;
             } else {
                 costs.insert((case.shape(), flavour.as_str(), fleet.nodes), done.nanos());
                 cases.push((base, case));
@@ -265,14 +265,14 @@ fn measure(base: &State, case: Case, costs: &mut Costs, tally: &mut Tally) -> an
         ours.plan += again.plan;
         ours.commit += again.commit;
     }
-    tell(base, case, &ours, repeats, costs, tally)
+    add_metrics(base, case, &ours, repeats, costs, tally)
 }
 
 /// Notes what a case came to in a round, and measures the rival as often.
-fn tell(
+fn add_metrics(
     base: &State,
     case: Case,
-    ours: &Committed,
+    ours: &CommitResult,
     repeats: u32,
     costs: &mut Costs,
     tally: &mut Tally,
@@ -284,14 +284,14 @@ fn tell(
     tally.ours(&format!("{word}_{of_case}"), RATE, rate(ours.plan));
     tally.ours(&cost, COST, ours.nanos());
     let commit = match case.flavour {
-        Flavour::Pack => format!("commit_{of_case}"),
-        Flavour::Spread | Flavour::Affinity | Flavour::Preempt => {
+        JobShape::Pack => format!("commit_{of_case}"),
+        JobShape::Spread | JobShape::Affinity | JobShape::Preempt => {
             format!("{word}_commit_{of_case}")
         }
     };
     tally.ours(&commit, RATE, rate(ours.commit));
     costs.insert((shape.clone(), word, nodes), ours.nanos());
-    let with_scan = case.flavour == Flavour::Pack && nodes <= SCANNED_MAX;
+    let with_scan = case.flavour == JobShape::Pack && nodes <= SCANNED_MAX;
     if with_scan {
         rival(base, case, ours, repeats, tally)?;
     }
@@ -307,7 +307,7 @@ fn tell(
 fn rival(
     base: &State,
     case: Case,
-    ours: &Committed,
+    ours: &CommitResult,
     repeats: u32,
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
@@ -340,27 +340,27 @@ fn rival(
 }
 
 /// The result of planning and committing the jobs of a shape.
-struct Committed {
+struct CommitResult {
     state: State,
     placements: f64,
     plan: Duration,
     commit: Duration,
 }
 
-impl Committed {
+impl CommitResult {
     /// The cost of planning a placement, in nanoseconds.
     fn nanos(&self) -> f64 {
         self.plan.as_secs_f64() * 1e9 / self.placements
     }
 }
 
-fn plan_and_commit(base: &State, flavour: Flavour, shape: Shape) -> anyhow::Result<Committed> {
+fn plan_and_commit(base: &State, flavour: JobShape, shape: Shape) -> anyhow::Result<CommitResult> {
     let jobs = (0..shape.jobs).map(|number| flavour.job(shape, number));
     run_jobs(base, jobs)
 }
 
 /// Registers `jobs`, and then places one after the other.
-fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result<Committed> {
+fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result<CommitResult> {
     let mut state = base.clone();
     let evals = register_jobs(&mut state, jobs)?;
     let mut snapshot = state.clone();
@@ -392,7 +392,7 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
         ensure!(placed == count, "{placed} of {count} instances were placed");
         placements += f64::from(placed);
     }
-    Ok(Committed {
+    Ok(CommitResult {
         state,
         placements,
         plan,

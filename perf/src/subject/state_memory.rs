@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use muster_control_core::fsm::{self, Command, Response};
-use muster_control_core::snapshot::{self, Record, Restoring};
+use muster_control_core::snapshot::{self, Record, StateRestore};
 use muster_control_core::state::{State, check};
 use muster_domain::alloc::{
     AllocReport, ClientStatus, NodeScore, PlacementMetrics, Score, TaskEvent, TaskEventKind,
@@ -259,7 +259,7 @@ impl Builder {
         self.say("snapshot_extra_memory", extra);
 
         let clock = CpuClock::of_thread()?;
-        let mut restoring = Restoring::default();
+        let mut restoring = StateRestore::default();
         for record in snapshot::records(&self.state) {
             let record: Record = codec::decode(&codec::encode(&record)?)?;
             restoring.take::<Infallible>(record)?;

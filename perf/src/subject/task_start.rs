@@ -38,10 +38,10 @@ use crate::subject::driver_process::DriverProcess;
 pub(super) use sleepers::{Sleeper, Sleepers};
 
 use bare::Script;
-use clock::Words;
+use clock::StartTimesFifo;
 use oci::Bundle;
 use sandbox::Sandbox;
-use timed::Timed;
+use timed::StartTimings;
 
 /// The rivals' names, as `budgets.toml` knows them.
 const BARE: &str = "mkdir, clone3, exec, wait, rmdir";
@@ -60,7 +60,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let place = Arc::new(Place::new(context)?);
+    let place = Arc::new(StartFixture::new(context)?);
     let in_process: Arc<dyn TaskDriver> = {
         let _entered = runtime.enter();
         Arc::new(NativeDriver::new())
@@ -71,7 +71,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         let allowed = serde_json::json!({ "allow_raw": true });
         runtime.block_on(driver.set_config(allowed))?;
     }
-    let subject = Subject {
+    let subject = StartBenchmark {
         runtime: &runtime,
         place,
         in_process,
@@ -82,7 +82,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     // Warms the page cache, the allocator and both sides of the socket.
     for level in ["raw", "contained", "strict"] {
         for driver in [&subject.in_process, &subject.plugged] {
-            subject.cycles(driver, level, &mut Timed::new()?)?;
+            subject.cycles(driver, level, &mut StartTimings::new()?)?;
         }
     }
     let bundle = Bundle::new(context.subdir()?)?;
@@ -97,29 +97,29 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-struct Subject<'a> {
+struct StartBenchmark<'a> {
     runtime: &'a Runtime,
-    place: Arc<Place>,
+    place: Arc<StartFixture>,
     in_process: Arc<dyn TaskDriver>,
     plugged: Arc<dyn TaskDriver>,
     /// Tasks in a turn.
     starts: u32,
 }
 
-impl Subject<'_> {
+impl StartBenchmark<'_> {
     /// In a task of the runtime, where an agent calls its drivers too.
     fn cycles(
         &self,
         driver: &Arc<dyn TaskDriver>,
         level: &'static str,
-        timed: &mut Timed,
+        timed: &mut StartTimings,
     ) -> anyhow::Result<()> {
         let cycles = Arc::clone(&self.place).cycles(Arc::clone(driver), level, self.starts);
         timed.add(&self.runtime.block_on(self.runtime.spawn(cycles))??)
     }
 
     fn raw(&self, tally: &mut Tally) -> anyhow::Result<()> {
-        let [mut ours, mut plugin, mut bare, mut spawned] = Timed::several()?;
+        let [mut ours, mut plugin, mut bare, mut spawned] = StartTimings::several()?;
         let script = self.place.raw_script()?;
         for _ in 0..TURNS {
             self.cycles(&self.in_process, "raw", &mut ours)?;
@@ -131,14 +131,14 @@ impl Subject<'_> {
         plugin.tell(tally, "_plugin");
         for (rival, timed) in [(BARE, &bare), (POSIX_SPAWN, &spawned)] {
             for suffix in ["", "_plugin"] {
-                timed.tell_rival(tally, suffix, rival);
+                timed.add_baseline_metrics(tally, suffix, rival);
             }
         }
         Ok(())
     }
 
     fn raw_with_ballast(&self, tally: &mut Tally) -> anyhow::Result<()> {
-        let [mut light, mut heavy, mut bare, mut forked] = Timed::several()?;
+        let [mut light, mut heavy, mut bare, mut forked] = StartTimings::several()?;
         let script = self.place.raw_script()?;
         for _ in 0..TURNS {
             self.cycles(&self.in_process, "raw", &mut light)?;
@@ -151,7 +151,7 @@ impl Subject<'_> {
         }
         heavy.tell(tally, "_1gib");
         for (rival, timed) in [(WITHOUT_GIB, &light), (BARE, &bare), (FORK, &forked)] {
-            timed.tell_rival(tally, "_1gib", rival);
+            timed.add_baseline_metrics(tally, "_1gib", rival);
         }
         Ok(())
     }
@@ -162,8 +162,8 @@ impl Subject<'_> {
         bundle: &Bundle,
         tally: &mut Tally,
     ) -> anyhow::Result<()> {
-        let [mut ours, mut plugin, mut bare, mut lean] = Timed::several()?;
-        let mut runtimes = Timed::several::<2>()?;
+        let [mut ours, mut plugin, mut bare, mut lean] = StartTimings::several()?;
+        let mut runtimes = StartTimings::several::<2>()?;
         let (full_script, lean_script) = self.place.sandbox_scripts()?;
         for _ in 0..TURNS {
             self.cycles(&self.in_process, level, &mut ours)?;
@@ -188,7 +188,7 @@ impl Subject<'_> {
         rivals.retain(|(_, timed)| !timed.is_empty());
         for (rival, timed) in rivals {
             for suffix in ["", "_plugin"] {
-                timed.tell_rival(tally, &format!("_{level}{suffix}"), rival);
+                timed.add_baseline_metrics(tally, &format!("_{level}{suffix}"), rival);
             }
         }
         Ok(())
@@ -200,16 +200,16 @@ fn path_text(path: &Path) -> anyhow::Result<CString> {
 }
 
 /// A cgroup, a program and a working directory.
-struct Place {
+struct StartFixture {
     cgroup: CgroupDir,
     /// Below the task's own directory, which every level shows to its tasks.
     program: PathBuf,
-    words: Words,
+    words: StartTimesFifo,
     sandbox: Sandbox,
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl StartFixture {
     fn new(context: &Context) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let local = dir.path().join("local");
@@ -217,7 +217,7 @@ impl Place {
         Ok(Self {
             cgroup: CgroupDir::create("start")?,
             program: program::write(&local)?,
-            words: Words::new(dir.path())?,
+            words: StartTimesFifo::new(dir.path())?,
             sandbox: Sandbox::prepare(dir.path(), dir.path())?,
             dir,
         })
@@ -229,8 +229,8 @@ impl Place {
         driver: Arc<dyn TaskDriver>,
         level: &'static str,
         starts: u32,
-    ) -> anyhow::Result<Timed> {
-        let mut timed = Timed::new()?;
+    ) -> anyhow::Result<StartTimings> {
+        let mut timed = StartTimings::new()?;
         let program = self
             .program
             .to_str()
@@ -285,7 +285,7 @@ impl Place {
     }
 
     /// Runs and times `script` by bare system calls.
-    fn bare(&self, script: &Script, starts: u32, timed: &mut Timed) -> anyhow::Result<()> {
+    fn bare(&self, script: &Script, starts: u32, timed: &mut StartTimings) -> anyhow::Result<()> {
         for number in 0..starts {
             let begun = clock::now();
             let cgroup = self.cgroup.child(&format!("bare-{number}"))?;
@@ -300,7 +300,7 @@ impl Place {
     }
 
     /// The program spawned by the standard library: `posix_spawn`, or fork and exec.
-    fn spawned(&self, starts: u32, fork: bool, timed: &mut Timed) -> anyhow::Result<()> {
+    fn spawned(&self, starts: u32, fork: bool, timed: &mut StartTimings) -> anyhow::Result<()> {
         for _ in 0..starts {
             let mut command = Command::new(&self.program);
             command.stdout(self.words.file().try_clone_to_owned()?);

@@ -71,11 +71,16 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             round.latency("", &mut tally)?;
             round.alone(context.pick(50, 20), &mut tally)?;
             round.callbacks(context.pick(50, 20), &mut tally)?;
-            round.rate(context.pick(50_000, 20_000), "", End::Claimed, &mut tally)
+            round.rate(
+                context.pick(50_000, 20_000),
+                "",
+                Resolution::Claimed,
+                &mut tally,
+            )
         })?;
         with_server(context, |round| {
             let tasks = context.pick(50_000, 20_000);
-            round.rate(tasks, "_at_once", End::AtOnce, &mut tally)
+            round.rate(tasks, "_at_once", Resolution::AtOnce, &mut tally)
         })?;
         three_servers(context, &mut tally)?;
     }
@@ -122,7 +127,7 @@ fn real_processes(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
     })?;
     round.latency("_real", tally)?;
     let tasks = context.pick(5_000, 1_000);
-    round.rate(tasks, "_real", End::Claimed, tally)?;
+    round.rate(tasks, "_real", Resolution::Claimed, tally)?;
     node.end()?;
     runtime.block_on(server.shutdown());
     Ok(())
@@ -157,7 +162,7 @@ fn three_servers(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
     let nodes = Nodes::of(first, &cluster.dir.join("s1-tls"), NODES)?;
     round.nodes_are_ready(NODES)?;
     let tasks = context.pick(50_000, 20_000);
-    round.rate(tasks, "_3_servers", End::Claimed, tally)?;
+    round.rate(tasks, "_3_servers", Resolution::Claimed, tally)?;
     drop(nodes);
     runtime.block_on(cluster.shutdown());
     Ok(())
@@ -259,9 +264,9 @@ impl<'a> Round<'a> {
     /// One task after the other, from desire to deletion: what the log grows by.
     fn alone(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
         let ends = [
-            ("entries_alone", End::Claimed),
-            ("entries_alone_at_once", End::AtOnce),
-            ("entries_alone_callback", End::Callback),
+            ("entries_alone", Resolution::Claimed),
+            ("entries_alone_at_once", Resolution::AtOnce),
+            ("entries_alone_callback", Resolution::Callback),
         ];
         for (name, end) in ends {
             let before = self.control.last_log_index().0;
@@ -275,18 +280,18 @@ impl<'a> Round<'a> {
     }
 
     /// One task, from desire to deletion.
-    fn one_life(&self, guid: &str, end: End) -> anyhow::Result<()> {
+    fn one_life(&self, guid: &str, end: Resolution) -> anyhow::Result<()> {
         let endpoint = self.runtime.block_on(async {
             let (called, mut calls) = mpsc::channel(CALLS_WAITING_MAX);
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             let url = match end {
-                End::Callback => format!("http://{}/", listener.local_addr()?),
-                End::Claimed | End::AtOnce => String::new(),
+                Resolution::Callback => format!("http://{}/", listener.local_addr()?),
+                Resolution::Claimed | Resolution::AtOnce => String::new(),
             };
             let endpoint = tokio::spawn(endpoint(listener, called));
             let mut client = Client::connect(self.addrs[0]).await?;
             client.put("/v1/tasks", &task(guid, 16, &url)).await?;
-            if end == End::Callback {
+            if end == Resolution::Callback {
                 let called = tokio::time::timeout(DEADLINE, calls.recv()).await?;
                 called.context("the endpoint has ended")?;
             }
@@ -295,8 +300,8 @@ impl<'a> Round<'a> {
         self.until("the task is over", |state| {
             let row = state.one_offs().get(guid);
             match end {
-                End::Callback => row.is_none(),
-                End::Claimed | End::AtOnce => {
+                Resolution::Callback => row.is_none(),
+                Resolution::Claimed | Resolution::AtOnce => {
                     row.is_some_and(|row| row.state == OneOffState::Completed)
                 }
             }
@@ -346,10 +351,16 @@ impl<'a> Round<'a> {
     }
 
     /// Many at once, to the end of each.
-    fn rate(&self, tasks: u32, suffix: &str, end: End, tally: &mut Tally) -> anyhow::Result<()> {
+    fn rate(
+        &self,
+        tasks: u32,
+        suffix: &str,
+        end: Resolution,
+        tally: &mut Tally,
+    ) -> anyhow::Result<()> {
         let before = self.control.last_log_index().0;
         let begun = Instant::now();
-        self.each(tasks, Step::Desire)?;
+        self.each(tasks, ClientRequest::Desire)?;
         let desired = begun.elapsed();
         // What is completed stays so while this looks: no look begins anew.
         let seen = Cell::new(0);
@@ -365,7 +376,7 @@ impl<'a> Round<'a> {
         };
         self.until("all tasks are completed", is_over)?;
         let completed = begun.elapsed();
-        self.each(tasks, Step::Finish(end))?;
+        self.each(tasks, ClientRequest::Finish(end))?;
         let finished = begun.elapsed();
         let rate = |took: Duration| f64::from(tasks) / took.as_secs_f64();
         for (name, took) in [
@@ -384,7 +395,7 @@ impl<'a> Round<'a> {
     /// A queue of tasks that are larger than any node.
     fn queue(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
         let before = resident()?;
-        self.each(tasks, Step::Wait)?;
+        self.each(tasks, ClientRequest::Wait)?;
         let is_blocked = |state: &State| {
             let evals = state.evals().pending();
             evals.filter(|eval| !eval.failed_groups.is_empty()).count() >= tasks as usize
@@ -410,7 +421,7 @@ impl<'a> Round<'a> {
     }
 
     /// Does `step` with each task, over all connections.
-    fn each(&self, tasks: u32, step: Step) -> anyhow::Result<()> {
+    fn each(&self, tasks: u32, step: ClientRequest) -> anyhow::Result<()> {
         let connections: Vec<_> = (0..CONNECTIONS)
             .zip(self.addrs.iter().cycle().copied())
             .map(|(connection, addr)| {
@@ -447,7 +458,7 @@ async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyho
 
 /// How a completed task is resolved.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum Resolution {
     /// Claimed and deleted by a client, one request after the other.
     Claimed,
     /// Claimed and deleted by a client with one request.
@@ -458,10 +469,10 @@ enum End {
 
 /// The requests of clients about tasks.
 #[derive(Clone, Copy)]
-enum Step {
+enum ClientRequest {
     Desire,
     /// Claim and delete.
-    Finish(End),
+    Finish(Resolution),
     /// Desire what finds no room.
     Wait,
 }
@@ -473,35 +484,35 @@ async fn connection_of(
     addr: SocketAddr,
     tasks: u32,
     connection: u32,
-    step: Step,
+    step: ClientRequest,
 ) -> anyhow::Result<()> {
     let mut client = Client::connect(addr).await?;
     for number in (connection..tasks).step_by(CONNECTIONS as usize) {
         match step {
-            Step::Desire => {
+            ClientRequest::Desire => {
                 let body = task(&format!("t-{number}"), 16, "");
                 client.put("/v1/tasks", &body).await?;
             }
-            Step::Wait => {
+            ClientRequest::Wait => {
                 let body = task(&format!("w-{number}"), HUGE_MB, "");
                 client.put("/v1/tasks", &body).await?;
             }
-            Step::Finish(end) => finish(&mut client, &format!("t-{number}"), end).await?,
+            ClientRequest::Finish(end) => finish(&mut client, &format!("t-{number}"), end).await?,
         }
     }
     Ok(())
 }
 
 /// Resolves a completed task.
-async fn finish(client: &mut Client, guid: &str, end: End) -> anyhow::Result<()> {
+async fn finish(client: &mut Client, guid: &str, end: Resolution) -> anyhow::Result<()> {
     let path = format!("/v1/tasks/{guid}");
     match end {
-        End::Claimed => {
+        Resolution::Claimed => {
             client.put(&format!("{path}/resolving"), "{}").await?;
             client.delete(&path).await
         }
-        End::AtOnce => client.delete(&format!("{path}?resolve=true")).await,
-        End::Callback => Ok(()),
+        Resolution::AtOnce => client.delete(&format!("{path}?resolve=true")).await,
+        Resolution::Callback => Ok(()),
     }
 }
 

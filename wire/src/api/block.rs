@@ -97,7 +97,7 @@ pub enum SyntaxError {
 /// `known` are faults, too.
 pub(super) fn read<T>(
     body: &[u8],
-    known: &Known,
+    known: &FieldNames,
     fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
 ) -> Result<T, ReadJobError> {
     debug_assert!(
@@ -110,7 +110,7 @@ pub(super) fn read<T>(
 /// Reads the block as [`read`] does, with a warning for each harmless field.
 pub(super) fn read_with_warnings<T>(
     body: &[u8],
-    known: &Known,
+    known: &FieldNames,
     fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
 ) -> Result<(T, Vec<String>), ReadJobError> {
     let value = parse(body)?;
@@ -216,7 +216,7 @@ impl<'de> Visitor<'de> for Unique {
 
 /// Names of a block that its reader does not ask for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct FieldNames {
     /// Written by the server and sent back by clients that edit what they read. Ignored.
     pub(super) derived: &'static [&'static str],
     /// Ignored with a warning that names it.
@@ -227,7 +227,7 @@ pub(super) struct Known {
     pub(super) rows: &'static [Row],
 }
 
-impl Known {
+impl FieldNames {
     /// None.
     pub(super) const NONE: Self = Self {
         derived: &[],
@@ -327,7 +327,7 @@ impl<'v> Block<'v> {
     }
 
     /// [`Self::finish`], and what [`Self::keep`] kept anywhere.
-    pub(super) fn finish_keeping(self, known: &Known) -> BTreeMap<String, String> {
+    pub(super) fn finish_keeping(self, known: &FieldNames) -> BTreeMap<String, String> {
         let found = self.found;
         self.finish(known);
         found.borrow_mut().take_kept()
@@ -520,7 +520,7 @@ impl<'v> Block<'v> {
     }
 
     /// Looks at the fields that the reader did not ask for.
-    pub(super) fn finish(self, known: &Known) {
+    pub(super) fn finish(self, known: &FieldNames) {
         let Self {
             map,
             found,

@@ -8,7 +8,7 @@ use muster_domain::deployment as domain;
 use muster_domain::id::AllocId;
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Known};
+use crate::api::block::{self, Block, FieldNames};
 use crate::api::job::request::ReadJobError;
 use crate::api::null;
 use crate::api::time::Rfc3339;
@@ -175,7 +175,7 @@ pub struct DeploymentUpdateResponse {
 }
 
 /// Fields that clients of Nomad send along.
-const KNOWN: Known = Known {
+const KNOWN: FieldNames = FieldNames {
     derived: &["Region", "Namespace", "SecretID", "AuthToken"],
     harmless: &[],
     unsupported: &[],

@@ -12,7 +12,7 @@ use muster_domain::resources::Amount;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alloc::NodeRef;
-use crate::api::block::{self, Known};
+use crate::api::block::{self, FieldNames};
 use crate::api::duration;
 use crate::api::job::request::ReadJobError;
 use crate::api::null::{self, Null};
@@ -513,13 +513,13 @@ pub struct DrainOrder {
 ///
 /// [`ReadJobError`] for malformed bodies.
 pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: COMMON_FIELDS,
         harmless: &["Meta"],
         unsupported: &[],
         rows: &[],
     };
-    const SPEC_KNOWN: Known = Known {
+    const SPEC_KNOWN: FieldNames = FieldNames {
         derived: &[],
         harmless: &[],
         unsupported: &[],
@@ -556,7 +556,7 @@ pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
 ///
 /// [`ReadJobError`] for anything but `{"Eligibility": "eligible"}` or `"ineligible"`.
 pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobError> {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],

@@ -248,7 +248,7 @@ pub struct AllocatedResources {
     pub tasks: BTreeMap<String, AllocatedTask>,
     /// By task; always `null`.
     pub task_lifecycles: BTreeMap<String, Null>,
-    pub shared: Shared,
+    pub shared: SharedResources,
 }
 
 impl AllocatedResources {
@@ -300,7 +300,7 @@ impl AllocatedResources {
                 .iter()
                 .map(|task| (task.name.clone(), Null))
                 .collect(),
-            shared: Shared {
+            shared: SharedResources {
                 networks: held_network(group, holding, None, ip).into_iter().collect(),
                 disk_mb: u64::from(group.ephemeral_disk.size.0),
                 ports: ports.iter().map(|port| HeldPort::new(port, ip)).collect(),
@@ -400,7 +400,7 @@ pub struct AllocatedMemory {
 /// The resources that the tasks of a group hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Shared {
+pub struct SharedResources {
     #[serde(with = "null")]
     pub networks: Vec<Network>,
     #[serde(rename = "DiskMB")]

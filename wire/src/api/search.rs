@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Known};
+use crate::api::block::{self, FieldNames};
 use crate::api::job::request::ReadJobError;
 
 /// The body of `PUT /v1/search`.
@@ -45,7 +45,7 @@ impl SearchRequest {
     ///
     /// [`ReadJobError`] for malformed bodies and unknown contexts.
     pub fn read(body: &[u8]) -> Result<Self, ReadJobError> {
-        const KNOWN: Known = Known {
+        const KNOWN: FieldNames = FieldNames {
             derived: &["Region", "Namespace", "AuthToken"],
             harmless: &[],
             unsupported: &[],

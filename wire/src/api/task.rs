@@ -3,7 +3,7 @@
 //! Names are Diego's where it has them: a task's definition is flat beside its status.
 
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::one_off::{Callback, Definition, End, OneOff, OneOffState, Phase};
+use muster_domain::one_off::{Callback, Definition, OneOff, OneOffState, Phase, WorkEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -282,8 +282,8 @@ impl TaskStatus {
         }
     }
 
-    fn ended(self, end: &End) -> Self {
-        let End {
+    fn ended(self, end: &WorkEnd) -> Self {
+        let WorkEnd {
             failed,
             failure_reason,
             failed_action,

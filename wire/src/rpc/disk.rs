@@ -2,7 +2,7 @@
 //!
 //! Agents do not know each other. The agent of the replacement opens a stream to its server, sends an [`AgentRequest`],
 //! and reads [`AgentReply`]s. The server finds the node with the data and opens a stream to it with a [`DiskRequest`].
-//! From then on it passes the data from the node on, and [`DiskTaken`] in the other direction. At most
+//! From then on it passes the data from the node on, and [`DiskAck`] in the other direction. At most
 //! [`DISK_WINDOW_BYTES`] may be sent and not taken, all the way from node to node.
 //!
 //! A tree comes as a walk: a directory is entered, its content follows, and it is left. No name is a path, so nothing
@@ -74,7 +74,7 @@ impl DiskPiece {
 
 /// A directory that goes over with what is in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DiskPlace {
+pub enum DiskDir {
     /// The directory that the group's tasks share: `alloc/data`.
     Shared,
     /// The `local` directory of this task.
@@ -85,7 +85,7 @@ pub enum DiskPlace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskEntry {
     /// The place of the following entries in the allocation. The place before has ended.
-    Place(DiskPlace),
+    Place(DiskDir),
     /// A directory: what follows is in it, until it is left.
     Enter {
         /// Its name.
@@ -174,7 +174,7 @@ pub struct DiskSum {
 /// An acknowledgement by the node that unpacks: pieces are on its disk. It is sent at the latest when they add up to
 /// [`crate::limits::DISK_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskTaken {
+pub struct DiskAck {
     /// The sum of their [`DiskPiece::cost`].
     pub bytes: u64,
 }

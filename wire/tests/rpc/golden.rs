@@ -13,13 +13,13 @@ use muster_domain::alloc::{
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::node::{GcReason, KeptReason, NodeCollected, Thresholds};
-use muster_domain::one_off::{BlockBytes, Counted, End, Oom, Usage};
+use muster_domain::one_off::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd};
 use muster_domain::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 use muster_wire::frame;
 use muster_wire::rpc::{
-    AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskEntry, DiskPiece, DiskPlace,
-    DiskRequest, DiskSum, DiskTaken, ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind,
-    FileMeta, FromAgent, HistoryPoint, LogOrigin, LogPiece, LogStream, LogTaken, LogsRequest,
+    AgentReply, AgentRequest, AllocDisk, AllocHistory, AllocStats, DiskAck, DiskDir, DiskEntry,
+    DiskPiece, DiskRequest, DiskSum, ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind,
+    FileMeta, FromAgent, HistoryPoint, LogAck, LogOrigin, LogPiece, LogStream, LogsRequest,
     NodeReply, NodeRequest, NodeStats, TaskHistory, TaskStats, ToAgent,
 };
 use serde::Serialize;
@@ -103,8 +103,8 @@ fn handle() -> RemoteHandle {
     }
 }
 
-fn end() -> End {
-    End {
+fn end() -> WorkEnd {
+    WorkEnd {
         failed: true,
         failure_reason: "LOG: Exited with status 3 (out of memory)".to_owned(),
         failed_action: "serial[1].run".to_owned(),
@@ -125,7 +125,7 @@ fn end() -> End {
         usage: Usage {
             cpu: Some(Duration::from_millis(7)),
             memory_peak_bytes: Some(63 << 20),
-            counted: Some(Counted {
+            counted: Some(TaskUsageTotals {
                 forks: 1,
                 net_rx_bytes: 2,
                 net_rx_packets: 3,
@@ -326,7 +326,7 @@ fn logs_in_pieces(golden: &mut String) {
         since: Some(Timestamp(5)),
     };
     line(golden, "read_logs_recent", &read(recent));
-    line(golden, "log_taken", &LogTaken { bytes: 133 });
+    line(golden, "log_taken", &LogAck { bytes: 133 });
     let piece = LogPiece {
         file: "main.stdout.0".to_owned(),
         offset: 5,
@@ -461,7 +461,7 @@ fn disks(golden: &mut String) {
         changed_ns: 5,
     };
     let entries = vec![
-        DiskEntry::Place(DiskPlace::Shared),
+        DiskEntry::Place(DiskDir::Shared),
         DiskEntry::Enter {
             name: name("d"),
             meta,
@@ -480,7 +480,7 @@ fn disks(golden: &mut String) {
             name: name("g"),
             former: vec![name("d"), name("f")],
         },
-        DiskEntry::Place(DiskPlace::Local("main".to_owned())),
+        DiskEntry::Place(DiskDir::Local("main".to_owned())),
         DiskEntry::Link {
             name: name("l"),
             meta,
@@ -495,7 +495,7 @@ fn disks(golden: &mut String) {
         left: 1,
     };
     line(golden, "disk_end", &NodeReply::DiskEnd(sum));
-    line(golden, "disk_taken", &DiskTaken { bytes: 300 });
+    line(golden, "disk_taken", &DiskAck { bytes: 300 });
     line(golden, "disk_idle_for_agent", &AgentReply::Idle);
     line(
         golden,

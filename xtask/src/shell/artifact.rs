@@ -68,7 +68,7 @@ struct Profile {
 
 /// The result of a build.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Built {
+pub(crate) struct BuildResult {
     pub(crate) artifacts: Vec<Artifact>,
     /// Warnings of the compiler about packages of this workspace.
     pub(crate) warnings: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Built {
 /// # Errors
 ///
 /// When the build fails.
-pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<Built> {
+pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<BuildResult> {
     cargo.arg("--message-format=json");
     let mut child = cargo
         .stdin(Stdio::null())
@@ -102,8 +102,8 @@ pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<Built> {
 
 /// Reads cargo's messages, one JSON object a line, and gives each text of the compiler to `show`. A build script may
 /// print other lines.
-fn parse(messages: &str, show: &mut dyn FnMut(&str)) -> Built {
-    let mut built = Built::default();
+fn parse(messages: &str, show: &mut dyn FnMut(&str)) -> BuildResult {
+    let mut built = BuildResult::default();
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<Message>(line) else {
             continue;
@@ -159,7 +159,7 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
         );
 
-        let Built { artifacts, .. } = parse(messages, &mut |_| ());
+        let BuildResult { artifacts, .. } = parse(messages, &mut |_| ());
 
         let expected = Artifact {
             package: "muster-agent".into(),

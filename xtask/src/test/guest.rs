@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Options;
 use super::output::{Output, Run};
 use super::report::{Report, Skip};
-use super::timing::{BinaryTime, Started, Timing};
+use super::timing::{BinaryTime, StepTimer, Timing};
 use crate::shell::artifact::Artifact;
 use crate::vm;
 
@@ -143,7 +143,7 @@ fn usable_series(report: &mut Report) -> Vec<&'static str> {
 
 /// Test binaries that one virtual machine runs.
 #[derive(Debug)]
-struct Part {
+struct GuestShard {
     /// The index of the guest whose tests these are.
     guest: usize,
     /// The name of the part, which tells its log and its step from those of other parts.
@@ -152,7 +152,7 @@ struct Part {
 }
 
 /// The parts of all guests, the longest first. The tests of eBPF programs take longer than all others together.
-fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<Part> {
+fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<GuestShard> {
     let mut parts = Vec::new();
     for takes_longest in [true, false] {
         for (number, guest) in guests.iter().enumerate() {
@@ -169,7 +169,7 @@ fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<Part> {
             } else {
                 "tasks"
             };
-            parts.push(Part {
+            parts.push(GuestShard {
                 guest: number,
                 name: format!("{}, {tests}", guest.name()),
                 binaries,
@@ -192,9 +192,9 @@ struct Context<'a> {
 fn run_parts(
     context: &Context<'_>,
     guests: &[Guest],
-    parts: Vec<Part>,
-) -> anyhow::Result<Vec<(Part, Attempt, Report)>> {
-    let run = |part: Part| {
+    parts: Vec<GuestShard>,
+) -> anyhow::Result<Vec<(GuestShard, Attempt, Report)>> {
+    let run = |part: GuestShard| {
         let mut report = Report::default();
         let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
         Ok((part, attempt, report))
@@ -210,10 +210,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn attempt(
     context: &Context<'_>,
     guest: &Guest,
-    part: &Part,
+    part: &GuestShard,
     report: &mut Report,
 ) -> anyhow::Result<Attempt> {
-    let step = Started::new(&part.name);
+    let step = StepTimer::new(&part.name);
     let attempt = attempt_untimed(context, guest, part, report);
     let mut timing = lock(context.timing);
     timing.end(step);
@@ -234,7 +234,7 @@ fn attempt(
 fn attempt_untimed(
     context: &Context<'_>,
     guest: &Guest,
-    part: &Part,
+    part: &GuestShard,
     report: &mut Report,
 ) -> anyhow::Result<Attempt> {
     let Context {

@@ -154,9 +154,9 @@ impl Output {
             eprintln!("warning: cannot write the log: {error}");
         }
         match self.parser.line(line) {
-            Line::Hidden => {}
-            Line::Shown => self.pending.push(line.to_owned()),
-            Line::Result => {
+            LineVisibility::Hidden => {}
+            LineVisibility::Shown => self.pending.push(line.to_owned()),
+            LineVisibility::Result => {
                 let last = self.parser.run.binaries.last();
                 if let Some(run) = last.filter(|run| run.passed + run.failed > 0) {
                     let line = format!("  {}", binary_line(run, &self.artifacts));
@@ -217,7 +217,7 @@ pub(crate) fn find<'a>(artifacts: &'a [Artifact], executable: &str) -> Option<&'
 
 /// The treatment of a line on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
+enum LineVisibility {
     Shown,
     Hidden,
     /// A binary has ended: show it in one line.
@@ -232,23 +232,23 @@ struct Parser {
 }
 
 impl Parser {
-    fn line(&mut self, line: &str) -> Line {
+    fn line(&mut self, line: &str) -> LineVisibility {
         if let Some(executable) = running(line) {
             self.in_failures = false;
             self.run.binaries.push(BinaryRun {
                 executable,
                 ..BinaryRun::default()
             });
-            return Line::Hidden;
+            return LineVisibility::Hidden;
         }
         if let Some(result) = line.strip_prefix("test result: ") {
             self.in_failures = false;
             self.result(result);
-            return Line::Result;
+            return LineVisibility::Result;
         }
         if let Some(skipped) = line.strip_prefix("skipped: ") {
             self.run.skipped.insert(skipped.to_owned());
-            return Line::Hidden;
+            return LineVisibility::Hidden;
         }
         if let Some(test) = line.strip_prefix("test ") {
             return self.test(test);
@@ -259,25 +259,25 @@ impl Parser {
             if let Some(binary) = self.run.binaries.last_mut() {
                 binary.failures.clear();
             }
-            return Line::Shown;
+            return LineVisibility::Shown;
         }
         if self.in_failures {
             let name = line.strip_prefix("    ").filter(|name| !name.contains(' '));
             if let (Some(name), Some(binary)) = (name, self.run.binaries.last_mut()) {
                 binary.failures.push(name.to_owned());
             }
-            return Line::Shown;
+            return LineVisibility::Shown;
         }
         let of_libtest =
             line.is_empty() || (line.starts_with("running ") && line.contains(" test"));
         if of_libtest {
-            Line::Hidden
+            LineVisibility::Hidden
         } else {
-            Line::Shown
+            LineVisibility::Shown
         }
     }
 
-    fn test(&mut self, test: &str) -> Line {
+    fn test(&mut self, test: &str) -> LineVisibility {
         let binary = self.run.binaries.last_mut();
         let Some((name, outcome)) = test.rsplit_once(" ... ") else {
             if let Some((name, _)) = test.split_once(" has been running for over ")
@@ -285,7 +285,7 @@ impl Parser {
             {
                 binary.slow.insert(name.to_owned());
             }
-            return Line::Hidden;
+            return LineVisibility::Hidden;
         };
         let (outcome, time) = split_time(outcome);
         let is_ok = outcome == "ok";
@@ -299,7 +299,7 @@ impl Parser {
             }
         }
         if is_ok {
-            return Line::Hidden;
+            return LineVisibility::Hidden;
         }
         if let Some(reason) = outcome.strip_prefix("ignored") {
             let reason = reason.trim_start_matches(", ");
@@ -311,9 +311,9 @@ impl Parser {
             let skip = format!("{name}: {reason}");
             self.run.ignored.insert(skip.clone());
             self.run.skipped.insert(skip);
-            return Line::Hidden;
+            return LineVisibility::Hidden;
         }
-        Line::Shown
+        LineVisibility::Shown
     }
 
     fn result(&mut self, text: &str) {
@@ -452,12 +452,12 @@ error: test failed, to rerun pass `-p muster-agent --test it`
     fn only_what_matters_is_shown() {
         let mut parser = Parser::default();
 
-        assert_eq!(parser.line("test a ... ok"), Line::Hidden);
-        assert_eq!(parser.line("running 12 tests"), Line::Hidden);
-        assert_eq!(parser.line("warning: unused"), Line::Shown);
+        assert_eq!(parser.line("test a ... ok"), LineVisibility::Hidden);
+        assert_eq!(parser.line("running 12 tests"), LineVisibility::Hidden);
+        assert_eq!(parser.line("warning: unused"), LineVisibility::Shown);
         assert_eq!(
             parser.line("test result: ok. 1 passed; 0 failed; finished in 0.00s"),
-            Line::Result
+            LineVisibility::Result
         );
     }
 }

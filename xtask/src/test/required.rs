@@ -17,12 +17,12 @@ struct Required {
     test: &'static str,
     /// The promise that only this test holds.
     holds: &'static str,
-    place: Place,
+    place: TestHost,
 }
 
 /// Where a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TestHost {
     /// On this machine, or in the guest.
     Here,
     /// In the guest with all of its tests: this machine may be another, with cgroup v1 or another kernel.
@@ -35,7 +35,7 @@ const fn here(test: &'static str, holds: &'static str) -> Required {
     Required {
         test,
         holds,
-        place: Place::Here,
+        place: TestHost::Here,
     }
 }
 
@@ -43,7 +43,7 @@ const fn guest(test: &'static str, holds: &'static str) -> Required {
     Required {
         test,
         holds,
-        place: Place::Guest,
+        place: TestHost::Guest,
     }
 }
 
@@ -51,7 +51,7 @@ const fn each_kernel(test: &'static str) -> Required {
     Required {
         test,
         holds: KERNELS,
-        place: Place::EachKernel,
+        place: TestHost::EachKernel,
     }
 }
 
@@ -234,7 +234,7 @@ const REQUIRED: &[Required] = &[
 
 /// Has `report` fail for each test that is required and did not run.
 pub(super) fn check(report: &mut Report, host: &Run, guests: &[Guest]) {
-    let seen = Seen {
+    let seen = TestRuns {
         host,
         guests,
         series: &vm::SERIES,
@@ -251,62 +251,66 @@ pub(super) fn check(report: &mut Report, host: &Run, guests: &[Guest]) {
 
 /// A required test that did not run, and why as far as anybody said.
 #[derive(Debug)]
-struct Missing {
+struct MissingTest {
     required: Required,
     /// Of the guest where it did not.
     series: Option<&'static str>,
     reason: String,
 }
 
-impl Missing {
+impl MissingTest {
     fn command(&self) -> String {
         match (self.required.place, self.series) {
-            (Place::Here, _) => format!("cargo test --workspace -- {}", self.required.test),
-            (Place::Guest, _) | (Place::EachKernel, None) => "cargo xtask vm".to_owned(),
-            (Place::EachKernel, Some(series)) => format!("cargo xtask vm --kernel {series} --ebpf"),
+            (TestHost::Here, _) => format!("cargo test --workspace -- {}", self.required.test),
+            (TestHost::Guest, _) | (TestHost::EachKernel, None) => "cargo xtask vm".to_owned(),
+            (TestHost::EachKernel, Some(series)) => {
+                format!("cargo xtask vm --kernel {series} --ebpf")
+            }
         }
     }
 }
 
 /// All that ran.
-struct Seen<'a> {
+struct TestRuns<'a> {
     host: &'a Run,
     guests: &'a [Guest],
     /// Of kernels, each of which a guest was to have.
     series: &'a [&'static str],
 }
 
-impl Seen<'_> {
-    fn missing(&self, list: &[Required]) -> Vec<Missing> {
+impl TestRuns<'_> {
+    fn missing(&self, list: &[Required]) -> Vec<MissingTest> {
         list.iter()
             .flat_map(|required| self.missing_of(*required))
             .collect()
     }
 
-    fn missing_of(&self, required: Required) -> Vec<Missing> {
+    fn missing_of(&self, required: Required) -> Vec<MissingTest> {
         let whole = self.guests.iter().find(|guest| !guest.ebpf);
         let whole = whole.map(|guest| &guest.run);
-        let missing = |reason| Missing {
+        let missing = |reason| MissingTest {
             required,
             series: None,
             reason,
         };
         match (required.place, whole) {
-            (Place::Here, _) => {
+            (TestHost::Here, _) => {
                 let runs: Vec<&Run> = [Some(self.host), whole].into_iter().flatten().collect();
                 let reason = why_missing(required.test, &runs);
                 reason.map(missing).into_iter().collect()
             }
-            (Place::Guest, Some(run)) => {
+            (TestHost::Guest, Some(run)) => {
                 let reason = why_missing(required.test, &[run]);
                 reason.map(missing).into_iter().collect()
             }
-            (Place::EachKernel, _) if !self.guests.is_empty() => self.missing_by_kernel(required),
-            (Place::Guest | Place::EachKernel, _) => Vec::new(),
+            (TestHost::EachKernel, _) if !self.guests.is_empty() => {
+                self.missing_by_kernel(required)
+            }
+            (TestHost::Guest | TestHost::EachKernel, _) => Vec::new(),
         }
     }
 
-    fn missing_by_kernel(&self, required: Required) -> Vec<Missing> {
+    fn missing_by_kernel(&self, required: Required) -> Vec<MissingTest> {
         let reason = |series: &str| {
             let guest = self.guests.iter().find(|guest| guest.series == series);
             match guest {
@@ -316,7 +320,7 @@ impl Seen<'_> {
             }
         };
         let missing = self.series.iter().filter_map(|series| {
-            Some(Missing {
+            Some(MissingTest {
                 required,
                 series: Some(series),
                 reason: reason(series)?,
@@ -370,7 +374,7 @@ mod tests {
 
     fn names(host: &Run, guest: Option<&Run>) -> Vec<(&'static str, String)> {
         let guests: Vec<Guest> = guest.map(|run| guest_of("6.1", run)).into_iter().collect();
-        let seen = Seen {
+        let seen = TestRuns {
             host,
             guests: &guests,
             series: &["6.1"],
@@ -390,7 +394,7 @@ mod tests {
 
     /// The tests of each kernel that are missing when there are two series of kernels.
     fn by_kernel(guests: &[Guest]) -> Vec<(String, String)> {
-        let seen = Seen {
+        let seen = TestRuns {
             host: &run(&["policy::holds"], &[], &[]),
             guests,
             series: &["6.1", "6.12"],

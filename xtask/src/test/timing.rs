@@ -63,13 +63,13 @@ impl Default for Timing {
 
 /// A step that has begun on this thread.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StepTimer {
     name: String,
     at: Instant,
     cpu: Duration,
 }
 
-impl Started {
+impl StepTimer {
     /// Begins the step `name`, and says so.
     pub(crate) fn new(name: &str) -> Self {
         println!("── {name}");
@@ -87,7 +87,7 @@ impl Started {
 
 impl Timing {
     /// Records the end of a step. The caller is the thread that began it.
-    pub(crate) fn end(&mut self, step: Started) {
+    pub(crate) fn end(&mut self, step: StepTimer) {
         let wall = step.elapsed();
         println!("── {} ended after {}", step.name, shell::seconds(wall));
         self.steps.push(StepTime {

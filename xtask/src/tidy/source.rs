@@ -93,12 +93,16 @@ fn blank(source: &str) -> (String, String) {
         let piece = piece(&chars, at);
         for c in &chars[at..piece.end] {
             let blank = if *c == '\n' { '\n' } else { ' ' };
-            uncommented.push(if piece.kind == Kind::Comment {
+            uncommented.push(if piece.kind == PieceKind::Comment {
                 blank
             } else {
                 *c
             });
-            code.push(if piece.kind == Kind::Code { *c } else { blank });
+            code.push(if piece.kind == PieceKind::Code {
+                *c
+            } else {
+                blank
+            });
         }
         at = piece.end;
     }
@@ -106,14 +110,14 @@ fn blank(source: &str) -> (String, String) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PieceKind {
     Code,
     Comment,
     Literal,
 }
 
 struct Piece {
-    kind: Kind,
+    kind: PieceKind,
     end: usize,
 }
 
@@ -121,22 +125,22 @@ struct Piece {
 fn piece(chars: &[char], at: usize) -> Piece {
     let rest = &chars[at..];
     let (kind, length) = match rest {
-        ['/', '/', ..] => (Kind::Comment, length_until(rest, |c| c == '\n')),
-        ['/', '*', ..] => (Kind::Comment, block_comment(rest)),
-        ['"', ..] => (Kind::Literal, quoted(rest)),
+        ['/', '/', ..] => (PieceKind::Comment, length_until(rest, |c| c == '\n')),
+        ['/', '*', ..] => (PieceKind::Comment, block_comment(rest)),
+        ['"', ..] => (PieceKind::Literal, quoted(rest)),
         ['\'', '\\', ..] => (
-            Kind::Literal,
+            PieceKind::Literal,
             2 + 1 + length_until(&rest[3..], |c| c == '\'') + 1,
         ),
-        ['\'', _, '\'', ..] => (Kind::Literal, 3),
+        ['\'', _, '\'', ..] => (PieceKind::Literal, 3),
         [c, ..] if is_word(*c) => {
             let word = length_until(rest, |c| !is_word(c));
             match raw_string(&rest[..word], &rest[word..]) {
-                Some(string) => (Kind::Literal, word + string),
-                None => (Kind::Code, word),
+                Some(string) => (PieceKind::Literal, word + string),
+                None => (PieceKind::Code, word),
             }
         }
-        _ => (Kind::Code, 1),
+        _ => (PieceKind::Code, 1),
     };
     Piece {
         kind,

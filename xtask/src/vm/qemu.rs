@@ -153,7 +153,7 @@ pub(crate) fn run(
             let ended = wait(&mut child, guest, &heard);
             (ended, usage::cpu_time())
         });
-        let output = Heard {
+        let output = WatchedReader {
             reader: output,
             at: &heard,
         };
@@ -163,10 +163,10 @@ pub(crate) fn run(
         copied.and(ended)
     })?;
     Ok(match end {
-        End::Reported(status) => Outcome::Ended(status),
-        End::Deadline => Outcome::Deadline,
-        End::Silent => Outcome::Silent,
-        End::Alone => Outcome::Vanished {
+        GuestEnd::Reported(status) => Outcome::Ended(status),
+        GuestEnd::Deadline => Outcome::Deadline,
+        GuestEnd::Silent => Outcome::Silent,
+        GuestEnd::Alone => Outcome::Vanished {
             status: exit_status.to_string(),
         },
     })
@@ -174,12 +174,12 @@ pub(crate) fn run(
 
 /// A reader that keeps when something came of it.
 #[derive(Debug)]
-struct Heard<'a, R> {
+struct WatchedReader<'a, R> {
     reader: R,
     at: &'a Mutex<Instant>,
 }
 
-impl<R: Read> Read for Heard<'_, R> {
+impl<R: Read> Read for WatchedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.reader.read(buffer)?;
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -189,7 +189,7 @@ impl<R: Read> Read for Heard<'_, R> {
 
 /// The reason why a guest ended.
 #[derive(Debug)]
-enum End {
+enum GuestEnd {
     /// It reported the command's status.
     Reported(u8),
     /// Its time was over.
@@ -205,23 +205,23 @@ fn wait(
     child: &mut Child,
     guest: &Guest<'_>,
     heard: &Mutex<Instant>,
-) -> anyhow::Result<(End, ExitStatus)> {
+) -> anyhow::Result<(GuestEnd, ExitStatus)> {
     let started = Instant::now();
     let end = loop {
         // In this order: a status that was there when QEMU ended counts.
         let exited = child.try_wait().context("cannot wait for QEMU")?.is_some();
         if let Some(status) = status(guest.status_file) {
-            break End::Reported(status);
+            break GuestEnd::Reported(status);
         }
         if exited {
-            break End::Alone;
+            break GuestEnd::Alone;
         }
         if started.elapsed() > guest.deadline {
-            break End::Deadline;
+            break GuestEnd::Deadline;
         }
         let heard = *heard.lock().unwrap_or_else(PoisonError::into_inner);
         if guest.silence.is_some_and(|most| heard.elapsed() > most) {
-            break End::Silent;
+            break GuestEnd::Silent;
         }
         std::thread::sleep(POLL_INTERVAL);
     };
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     /// How a program goes that says nothing and does not end.
-    fn end_of_a_silent_one(deadline: Duration, silence: Option<Duration>) -> End {
+    fn end_of_a_silent_one(deadline: Duration, silence: Option<Duration>) -> GuestEnd {
         let nowhere = PathBuf::from("/nonexistent");
         let kernel = Kernel {
             release: String::new(),
@@ -307,13 +307,13 @@ mod tests {
     fn whoever_says_nothing_is_ended() {
         let end = end_of_a_silent_one(Duration::MAX, Some(Duration::ZERO));
 
-        assert!(matches!(end, End::Silent), "{end:?}");
+        assert!(matches!(end, GuestEnd::Silent), "{end:?}");
     }
 
     #[test]
     fn silence_without_a_limit_lasts_to_the_deadline() {
         let end = end_of_a_silent_one(Duration::ZERO, None);
 
-        assert!(matches!(end, End::Deadline), "{end:?}");
+        assert!(matches!(end, GuestEnd::Deadline), "{end:?}");
     }
 }

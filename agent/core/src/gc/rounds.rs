@@ -11,7 +11,7 @@ use crate::limits::GC_ROUND_MAX;
 
 /// Counts since the agent's start, as read at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct GcReading {
     /// Allocations destroyed, and those that are being destroyed.
     pub state: GcState,
     /// Files and directories deleted.
@@ -24,7 +24,7 @@ pub struct Seen {
     pub deleting: bool,
 }
 
-impl Seen {
+impl GcReading {
     fn goes_on(&self) -> bool {
         self.state.under_way > 0 || self.deleting
     }
@@ -44,13 +44,13 @@ pub struct Rounds {
     last_began: Timestamp,
     /// The counts at the last report. Later deletions belong to the next report, so that the reports add up to all that
     /// was done.
-    told: Seen,
+    told: GcReading,
 }
 
 impl Rounds {
     /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in what
     /// stays, and the thresholds.
-    pub fn handle_seen(&mut self, seen: Seen, now: Timestamp) -> Option<NodeCollected> {
+    pub fn handle_seen(&mut self, seen: GcReading, now: Timestamp) -> Option<NodeCollected> {
         let is_news = seen.is_news_after(&self.told);
         if self.open.is_none() && (seen.state.under_way > 0 || is_news) {
             // A clock that was set back gives no time twice.
@@ -75,7 +75,7 @@ impl Rounds {
             ended_at: now.max(began_at),
             rounds: 1,
             took,
-            destroyed: more(&seen.state.destroyed, &before.state.destroyed),
+            destroyed: progress_since(&seen.state.destroyed, &before.state.destroyed),
             refusals: seen.state.refusals.saturating_sub(before.state.refusals),
             inodes: seen.inodes.saturating_sub(before.inodes),
             bytes: seen.bytes.saturating_sub(before.bytes),
@@ -86,7 +86,7 @@ impl Rounds {
 }
 
 /// The increase of each count from `before` to `now`.
-fn more(
+fn progress_since(
     now: &BTreeMap<GcReason, u64>,
     before: &BTreeMap<GcReason, u64>,
 ) -> BTreeMap<GcReason, u64> {
@@ -106,9 +106,9 @@ mod tests {
     const START: Timestamp = Timestamp(1_000);
 
     /// After that many destroys, with that many under way, and `deleted` files.
-    fn seen(destroyed: u64, under_way: usize, deleted: u64) -> Seen {
+    fn seen(destroyed: u64, under_way: usize, deleted: u64) -> GcReading {
         let counts = [(GcReason::Allocs, destroyed)];
-        Seen {
+        GcReading {
             state: GcState {
                 destroyed: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
                 under_way,
@@ -116,7 +116,7 @@ mod tests {
             },
             inodes: deleted,
             bytes: 10 * deleted,
-            ..Seen::default()
+            ..GcReading::default()
         }
     }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_collection_ends_with_the_last_deletion() {
         let mut rounds = Rounds::default();
-        let deleting = Seen {
+        let deleting = GcReading {
             deleting: true,
             ..seen(2, 0, 3)
         };
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn reports_of_what_takes_long_add_up() {
         let mut rounds = Rounds::default();
-        let deleting = |deleted| Seen {
+        let deleting = |deleted| GcReading {
             deleting: true,
             ..seen(1, 0, deleted)
         };

@@ -30,12 +30,12 @@ fn apply(
     gone: &[AllocId],
     complete: Option<u32>,
 ) -> Vec<Change> {
-    let news = News {
+    let news = DesiredUpdate {
         index: LogIndex(index),
         allocs,
         gone: gone.to_vec(),
         complete,
-        ..News::default()
+        ..DesiredUpdate::default()
     };
     desired.apply(news).changes
 }
@@ -208,11 +208,11 @@ fn what_is_unchanged_stays() {
     let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
     desired.begin_session();
 
-    let merged = desired.apply(News {
+    let merged = desired.apply(DesiredUpdate {
         index: LogIndex(9),
         unchanged: vec![id(2)],
         complete: Some(1),
-        ..News::default()
+        ..DesiredUpdate::default()
     });
 
     assert_eq!(shown(&merged.changes), "gone 1");
@@ -224,11 +224,11 @@ fn what_is_taken_for_known_is_asked_for() {
     let mut desired = Desired::restore([alloc(1, 3)]);
     desired.begin_session();
 
-    let merged = desired.apply(News {
+    let merged = desired.apply(DesiredUpdate {
         index: LogIndex(9),
         unchanged: vec![id(1), id(2)],
         complete: Some(2),
-        ..News::default()
+        ..DesiredUpdate::default()
     });
 
     assert!(merged.ask_again);

@@ -22,14 +22,14 @@ const CLASSES: [Class; 5] = [
 
 /// A packet as a policy sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Question {
+pub(super) struct PacketHeader {
     pub(super) peer: IpAddr,
     pub(super) class: Class,
     pub(super) detail: u16,
 }
 
 /// The verdict that the packet path finds.
-pub(super) fn found(policy: &Compiled, question: Question) -> Verdict {
+pub(super) fn found(policy: &CompiledPolicy, question: PacketHeader) -> Verdict {
     let list = match question.peer {
         IpAddr::V4(peer) => longest(&policy.v4, Ipv4Net::from(peer), Ipv4Net::supernet),
         IpAddr::V6(peer) => longest(&policy.v6, Ipv6Net::from(peer), Ipv6Net::supernet),
@@ -55,7 +55,7 @@ fn longest<N: Ord + Copy>(
 }
 
 /// The first rule that matches, asked in order; the number of rules for the default.
-pub(super) fn asked(rules: &[&PolicyRule], question: Question) -> usize {
+pub(super) fn asked(rules: &[&PolicyRule], question: PacketHeader) -> usize {
     let matches = |rule: &PolicyRule| {
         let place =
             rule.peers.is_empty() || rule.peers.iter().any(|net| net.contains(&question.peer));
@@ -111,7 +111,7 @@ pub fn packet_policy(data: &[u8]) {
         for class in CLASSES {
             for detail in &details {
                 let detail = if class == Class::Other { 0 } else { *detail };
-                let question = Question {
+                let question = PacketHeader {
                     peer,
                     class,
                     detail,
@@ -122,7 +122,12 @@ pub fn packet_policy(data: &[u8]) {
     }
 }
 
-fn check(compiled: &Compiled, rules: &[&PolicyRule], default: PolicyAction, question: Question) {
+fn check(
+    compiled: &CompiledPolicy,
+    rules: &[&PolicyRule],
+    default: PolicyAction,
+    question: PacketHeader,
+) {
     let verdict = found(compiled, question);
     let number = asked(rules, question);
     let (action, log) = rules

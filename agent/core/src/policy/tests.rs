@@ -6,7 +6,7 @@ use muster_domain::fixture;
 use muster_domain::job::{GroupNetwork, NetworkMode, read_peer};
 use proptest::prelude::*;
 
-use super::fuzz::{Question, asked, found};
+use super::fuzz::{PacketHeader, asked, found};
 use super::*;
 
 fn rule() -> impl Strategy<Value = PolicyRule> {
@@ -52,7 +52,7 @@ fn rule() -> impl Strategy<Value = PolicyRule> {
         )
 }
 
-fn question() -> impl Strategy<Value = Question> {
+fn question() -> impl Strategy<Value = PacketHeader> {
     let peers = [
         "10.1.2.3",
         "10.1.2.4",
@@ -82,7 +82,7 @@ fn question() -> impl Strategy<Value = Question> {
         prop::sample::select(classes.to_vec()),
         detail,
     )
-        .prop_map(|(peer, class, detail)| Question {
+        .prop_map(|(peer, class, detail)| PacketHeader {
             peer: peer.parse().unwrap(),
             class,
             detail: if class == Class::Other { 0 } else { detail },
@@ -133,7 +133,7 @@ fn direction(default: Option<PolicyAction>, rules: &[(&str, PolicyAction)]) -> D
 
 /// The name of the rule that decides on a packet to `peer`'s TCP port 80.
 fn decides(policies: &TaskPolicies, peer: &str) -> String {
-    let question = Question {
+    let question = PacketHeader {
         peer: peer.parse().unwrap(),
         class: Class::Tcp,
         detail: 80,

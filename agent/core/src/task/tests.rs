@@ -790,7 +790,7 @@ fn ends(script: &str) -> Vec<String> {
             words => runner.handle_input(input(words), now),
         }
         starts += drain(&mut runner).matches("start#").count();
-        let failed = |end: &End| if end.failed { "failed" } else { "well" };
+        let failed = |end: &WorkEnd| if end.failed { "failed" } else { "well" };
         runner.end().map_or("none".to_owned(), |end| {
             format!(
                 "{}s {}: {}",

@@ -150,7 +150,7 @@ fn what_is_to_stop_waits_for_nobody() {
 
 #[test]
 fn a_turn_comes_when_the_last_one_has_ended() {
-    let mut turns = Turns::default();
+    let mut turns = StartDependencies::default();
     turns.wait(id(9), BTreeSet::from([id(5), id(6)]));
     turns.wait(id(8), BTreeSet::from([id(6)]));
     turns.wait(id(7), BTreeSet::new());
@@ -163,7 +163,7 @@ fn a_turn_comes_when_the_last_one_has_ended() {
 /// One that was stopped while it waited does not begin.
 #[test]
 fn who_has_ended_waits_no_more() {
-    let mut turns = Turns::default();
+    let mut turns = StartDependencies::default();
     turns.wait(id(9), BTreeSet::from([id(5)]));
 
     assert_eq!(turns.handle_ended(id(9)), []);

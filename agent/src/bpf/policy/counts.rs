@@ -10,14 +10,14 @@ use std::{
     sync::Arc,
 };
 
-use muster_agent_core::policy::{Compiled, NO_POLICY_RULE, PRIVATE_PORT_RULE};
+use muster_agent_core::policy::{CompiledPolicy, NO_POLICY_RULE, PRIVATE_PORT_RULE};
 use muster_ebpf_common::{
     CgroupId,
     net::{MetRule, Traffic},
     policy::{Direction, RuleCounters, RuleKey, Verdict},
 };
 
-use super::{Fenced, Policy};
+use super::{Policy, TaskPolicyState};
 use crate::bpf::{limits::RULES_LOOKED_UP_MAX, map::total, object::hash};
 
 /// How often counts are read again because a rule's were moved meanwhile. Then they may be short of what was moved.
@@ -46,21 +46,21 @@ pub(super) type Sum = (u64, u64);
 
 /// Counts of a task's rules under its earlier policies, by direction and hash of the name. Only rules that its present
 /// policies have are here.
-pub(super) type Carried = BTreeMap<(u8, u64), Sum>;
+pub(super) type CarriedOverCounters = BTreeMap<(u8, u64), Sum>;
 
 /// The rules' own counters, by policy and number.
-type Own = HashMap<(u32, u32), Sum>;
+type RuleTotalsByPolicy = HashMap<(u32, u32), Sum>;
 
 /// Counts of rules, by direction and number.
-pub(super) type Counted = HashMap<(u8, u32), Sum>;
+pub(super) type RuleTotals = HashMap<(u8, u32), Sum>;
 
 /// The policies of a task by number and by the hashes of their rules' names, ingress and egress, and what was
 /// carried over to them.
 #[derive(Debug)]
-pub(super) struct Past<'a> {
+pub(super) struct PolicyHistory<'a> {
     pub(super) numbers: [u32; 2],
     pub(super) names: [&'a [u64]; 2],
-    pub(super) carried: &'a Carried,
+    pub(super) carried: &'a CarriedOverCounters,
 }
 
 impl Policy {
@@ -97,7 +97,7 @@ impl Policy {
     fn counts_of(
         &self,
         task: CgroupId,
-        fenced: &Fenced,
+        fenced: &TaskPolicyState,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
         let past = fenced.past();
@@ -136,10 +136,10 @@ impl Policy {
     pub(super) fn floor(
         &self,
         task: CgroupId,
-        before: &Past<'_>,
+        before: &PolicyHistory<'_>,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> Counted {
-        let counted = met_now(traffic).and_then(|met| {
+    ) -> RuleTotals {
+        let counted = current_hits(traffic).and_then(|met| {
             let rules: BTreeSet<_> = met
                 .iter()
                 .flatten()
@@ -150,7 +150,7 @@ impl Policy {
         });
         counted.unwrap_or_else(|error| {
             tracing::warn!(%error, "counts of rules that are met while a policy changes are not kept");
-            Counted::new()
+            RuleTotals::new()
         })
     }
 
@@ -159,24 +159,24 @@ impl Policy {
     pub(super) fn carry(
         &self,
         task: CgroupId,
-        before: &Past<'_>,
-        after: &Past<'_>,
-        floor: &Counted,
+        before: &PolicyHistory<'_>,
+        after: &PolicyHistory<'_>,
+        floor: &RuleTotals,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> Carried {
+    ) -> CarriedOverCounters {
         let counted = self.counted(task, before, traffic);
         let mut sums = match counted {
             Ok(counted) => by_name(before, &counted),
             Err(error) => {
                 tracing::warn!(%error, "counts of rules before a policy changed are not kept");
-                Carried::new()
+                CarriedOverCounters::new()
             }
         };
         for (key, floor) in by_name(before, floor) {
             let sum = sums.entry(key).or_default();
             *sum = (sum.0.max(floor.0), sum.1.max(floor.1));
         }
-        let mut carried = Carried::new();
+        let mut carried = CarriedOverCounters::new();
         for (place, direction) in DIRECTIONS.into_iter().enumerate() {
             // Of a policy that stays, the counts go on where they are.
             let stays = before.numbers[place] == after.numbers[place];
@@ -220,13 +220,13 @@ impl Policy {
     fn counted(
         &self,
         task: CgroupId,
-        past: &Past<'_>,
+        past: &PolicyHistory<'_>,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-    ) -> io::Result<Counted> {
-        let mut met = met_now(&traffic)?;
+    ) -> io::Result<RuleTotals> {
+        let mut met = current_hits(&traffic)?;
         for _ in 0..READ_AGAIN_MAX {
             let own = self.own(task, past)?;
-            let now = met_now(&traffic)?;
+            let now = current_hits(&traffic)?;
             if !was_moved(&met, &now) {
                 return Ok(merged(past.numbers, &own, &met));
             }
@@ -236,7 +236,7 @@ impl Policy {
     }
 
     /// The counters of rules of the task's policies, by policy and number.
-    fn own(&self, task: CgroupId, past: &Past<'_>) -> io::Result<Own> {
+    fn own(&self, task: CgroupId, past: &PolicyHistory<'_>) -> io::Result<RuleTotalsByPolicy> {
         let policies = past.numbers.into_iter().zip(past.names);
         let rules: usize = past.names.iter().map(|names| names.len()).sum();
         if rules <= RULES_LOOKED_UP_MAX {
@@ -245,7 +245,7 @@ impl Policy {
             });
             return self.look_up(task, rules);
         }
-        let mut own = Own::new();
+        let mut own = RuleTotalsByPolicy::new();
         self.rules.visit(usize::MAX, |key, values| {
             if key.task == task && past.numbers.contains(&key.policy) {
                 let sum = total(values.copied());
@@ -255,8 +255,12 @@ impl Policy {
         Ok(own)
     }
 
-    fn look_up(&self, task: CgroupId, rules: impl Iterator<Item = (u32, u32)>) -> io::Result<Own> {
-        let mut own = Own::new();
+    fn look_up(
+        &self,
+        task: CgroupId,
+        rules: impl Iterator<Item = (u32, u32)>,
+    ) -> io::Result<RuleTotalsByPolicy> {
+        let mut own = RuleTotalsByPolicy::new();
         for (policy, rule) in rules {
             if let Some(sum) = self.rules.sum(RuleKey { task, policy, rule })? {
                 own.insert((policy, rule), packets_and_bytes(sum));
@@ -267,8 +271,8 @@ impl Policy {
 }
 
 /// Adds to rules' own counters what CPUs keep of those that they met last, of the policies with these numbers.
-fn merged(numbers: [u32; 2], own: &Own, met: &[[MetRule; 2]]) -> Counted {
-    let mut counted = Counted::new();
+fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[MetRule; 2]]) -> RuleTotals {
+    let mut counted = RuleTotals::new();
     for (place, direction) in DIRECTIONS.into_iter().enumerate() {
         let policy = numbers[place];
         let own = own.iter().filter(|((of, _), _)| *of == policy);
@@ -284,7 +288,7 @@ fn merged(numbers: [u32; 2], own: &Own, met: &[[MetRule; 2]]) -> Counted {
 }
 
 /// Sums of the counts of rules by name, earlier ones included.
-fn by_name(past: &Past<'_>, counted: &Counted) -> Carried {
+fn by_name(past: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounters {
     let mut sums = past.carried.clone();
     for (direction, names) in DIRECTIONS.into_iter().zip(past.names) {
         for (rule, name) in rules_of(names, direction) {
@@ -297,7 +301,7 @@ fn by_name(past: &Past<'_>, counted: &Counted) -> Carried {
 }
 
 /// The rules that each CPU met last, ingress and egress.
-fn met_now(
+fn current_hits(
     traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
 ) -> io::Result<Vec<[MetRule; 2]>> {
     let traffic = traffic()?.unwrap_or_default();
@@ -322,7 +326,7 @@ fn numbers_of(rules: usize) -> impl Iterator<Item = u32> {
 }
 
 /// Numbers, names and deeds of a policy's rules.
-fn named(compiled: &Compiled) -> impl Iterator<Item = (u32, &str, bool)> {
+fn named(compiled: &CompiledPolicy) -> impl Iterator<Item = (u32, &str, bool)> {
     let rules = (0..).zip(&compiled.rules);
     rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
 }
@@ -383,13 +387,13 @@ mod tests {
     #[test]
     fn what_a_name_met_is_the_sum_of_all_its_places() {
         let names = [name_hash("one"), name_hash("two")];
-        let carried = Carried::from([((1, names[1]), (100, 1_000))]);
-        let past = Past {
+        let carried = CarriedOverCounters::from([((1, names[1]), (100, 1_000))]);
+        let past = PolicyHistory {
             numbers: [7, 8],
             names: [&[], &names],
             carried: &carried,
         };
-        let own = Own::from([((8, 1), (10, 50)), ((7, Verdict::NO_POLICY), (1, 2))]);
+        let own = RuleTotalsByPolicy::from([((8, 1), (10, 50)), ((7, Verdict::NO_POLICY), (1, 2))]);
         let met = |policy, rule| MetRule {
             policy,
             rule,
@@ -402,6 +406,6 @@ mod tests {
 
         let no_policy = name_hash(NO_POLICY_RULE);
         let expected = [((0, no_policy), (1, 2)), ((1, names[1]), (112, 1_056))];
-        assert_eq!(sums, Carried::from(expected));
+        assert_eq!(sums, CarriedOverCounters::from(expected));
     }
 }

@@ -16,29 +16,29 @@ use muster_ebpf_common::{
     policy::{CarriedCounters, CarriedKey, NameKey},
 };
 
-use super::counts::{Carried, Past};
+use super::counts::{CarriedOverCounters, PolicyHistory};
 use crate::bpf::{OpenBpfError, limits::BATCH_WRITTEN, map::PinnedMap, open_map};
 
 /// The two maps.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct PersistedCounters {
     names: PinnedMap<NameKey, u64>,
     carried: PinnedMap<CarriedKey, CarriedCounters>,
 }
 
 /// The data that an earlier agent left of tasks that have no policies of this one yet.
 #[derive(Debug, Default)]
-pub(super) struct Earlier {
+pub(super) struct PreviousGeneration {
     /// Hashes of rules' names by policy; 0 where there is none.
     names: BTreeMap<u32, Vec<u64>>,
-    carried: BTreeMap<CgroupId, Carried>,
+    carried: BTreeMap<CgroupId, CarriedOverCounters>,
 }
 
-impl Earlier {
+impl PreviousGeneration {
     /// The past of the task whose policies have these numbers.
-    pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> Past<'_> {
-        static NOTHING: Carried = Carried::new();
-        Past {
+    pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> PolicyHistory<'_> {
+        static NOTHING: CarriedOverCounters = CarriedOverCounters::new();
+        PolicyHistory {
             numbers,
             names: numbers.map(|number| self.names.get(&number).map_or(&[][..], Vec::as_slice)),
             carried: self.carried.get(&task).unwrap_or(&NOTHING),
@@ -46,7 +46,7 @@ impl Earlier {
     }
 
     /// The task has policies of this agent, or is gone.
-    pub(super) fn forget(&mut self, task: CgroupId) -> Carried {
+    pub(super) fn forget(&mut self, task: CgroupId) -> CarriedOverCounters {
         self.carried.remove(&task).unwrap_or_default()
     }
 
@@ -56,7 +56,7 @@ impl Earlier {
     }
 }
 
-impl Kept {
+impl PersistedCounters {
     pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
         Ok(Self {
             names: PinnedMap::shared(open_map(maps, "NAMES")?),
@@ -65,8 +65,8 @@ impl Kept {
     }
 
     /// Reads what an earlier agent wrote.
-    pub(super) fn take_up(&self) -> io::Result<Earlier> {
-        let mut earlier = Earlier::default();
+    pub(super) fn take_up(&self) -> io::Result<PreviousGeneration> {
+        let mut earlier = PreviousGeneration::default();
         self.names.visit(usize::MAX, |key, values| {
             let names = earlier.names.entry(key.policy).or_default();
             if key.rule < NAMES_MAX {
@@ -105,7 +105,12 @@ impl Kept {
     }
 
     /// Writes what is carried over to the task's rules, in place of what was before.
-    pub(super) fn carry(&self, task: CgroupId, before: &Carried, after: &Carried) {
+    pub(super) fn carry(
+        &self,
+        task: CgroupId,
+        before: &CarriedOverCounters,
+        after: &CarriedOverCounters,
+    ) {
         let entry = |(name, sum): (&(u8, u64), &(u64, u64))| {
             let (packets, bytes) = *sum;
             (carried_key(task, *name), CarriedCounters { packets, bytes })
@@ -123,7 +128,7 @@ impl Kept {
     }
 
     /// Removes what was carried over to the rules of a task that is gone.
-    pub(super) fn forget(&self, task: CgroupId, carried: &Carried) {
+    pub(super) fn forget(&self, task: CgroupId, carried: &CarriedOverCounters) {
         self.remove(task, carried.keys());
     }
 
@@ -137,7 +142,7 @@ impl Kept {
     /// Removes what is neither of these policies nor of a task that there is, here and in `earlier`.
     pub(super) fn sweep(
         &self,
-        earlier: &mut Earlier,
+        earlier: &mut PreviousGeneration,
         policies: &BTreeSet<u32>,
         is_gone: impl Fn(CgroupId) -> bool,
     ) -> io::Result<()> {

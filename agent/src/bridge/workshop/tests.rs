@@ -16,7 +16,7 @@ use muster_driver::fixture::skipped;
 use super::*;
 use crate::bpf::tests::node::{Node, poll};
 use crate::bpf::{Bpf, BpfConfig};
-use crate::bridge::{Bridge, Ground, files, undo};
+use crate::bridge::{Bridge, NodeNetworkContext, files, undo};
 
 /// The door that is made.
 const DOOR: &str = "mu-0123456789ab";
@@ -26,9 +26,9 @@ const STEPS_MIN: u32 = 20;
 /// Tells a child process where the programs are.
 const PROGRAMS: &str = "MUSTER_TEST_NETWORK_PROGRAMS";
 
-fn workshop(bpf: &Bpf) -> Workshop {
+fn workshop(bpf: &Bpf) -> NetnsWorker {
     let subnet = "172.26.64.0/28".parse().unwrap();
-    Workshop {
+    NetnsWorker {
         node: NodeNetwork::new(NodeId([7; 16]), subnet),
         programs: bpf.device_programs(),
         pool: AddressPool::new(subnet).unwrap(),
@@ -158,7 +158,7 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
             let subnet = "172.26.64.0/28".parse().unwrap();
             let bridge = Bridge::new(NodeNetwork::new(NodeId([7; 16]), subnet), Ok(bpf));
             let logs = tempfile::tempdir().unwrap();
-            let ground = Ground {
+            let ground = NodeNetworkContext {
                 bpf: Ok(bpf),
                 address: "10.9.0.1".to_owned(),
                 names: logs.path().join("names"),

@@ -11,7 +11,7 @@ use super::*;
 use crate::bridge::netlink::{LOOPBACK, Netlink};
 
 /// Runs `body` with a runtime in a fresh network namespace, if the plugins are there.
-fn on_a_machine(test: &'static str, plugins: &[&str], body: impl AsyncFnOnce(Place) + Send) {
+fn on_a_machine(test: &'static str, plugins: &[&str], body: impl AsyncFnOnce(TestPlugins) + Send) {
     if !is_root(test) {
         return;
     }
@@ -30,7 +30,7 @@ fn on_a_machine(test: &'static str, plugins: &[&str], body: impl AsyncFnOnce(Pla
             .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(body(Place::new()));
+        runtime.block_on(body(TestPlugins::new()));
     };
     std::thread::scope(|scope| {
         if let Err(panic) = scope.spawn(run).join() {
@@ -40,7 +40,7 @@ fn on_a_machine(test: &'static str, plugins: &[&str], body: impl AsyncFnOnce(Pla
 }
 
 /// Address management in the place's own directory.
-fn ipam(place: &Place) -> Value {
+fn ipam(place: &TestPlugins) -> Value {
     json!({
         "type": "host-local",
         "dataDir": place.dir.path().join("ipam"),
@@ -50,7 +50,7 @@ fn ipam(place: &Place) -> Value {
 }
 
 /// Addresses that are taken.
-fn taken(place: &Place) -> Vec<String> {
+fn taken(place: &TestPlugins) -> Vec<String> {
     let entries = fs::read_dir(place.dir.path().join("ipam/net"))
         .unwrap()
         .flatten();

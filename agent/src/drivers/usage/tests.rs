@@ -78,12 +78,12 @@ fn what_is_not_measured_is_absent() {
 
     usage.take(&words(cpu, memory), now, true);
 
-    let expected = Known {
+    let expected = ReportedUsage {
         throttled_periods: Some(4),
         memory_bytes: Some(1),
         memory_anon_bytes: Some(1),
         memory_swap_bytes: Some(0),
-        ..Known::default()
+        ..ReportedUsage::default()
     };
     assert_eq!(usage.known(DRIVER, now), Ok(expected));
 }

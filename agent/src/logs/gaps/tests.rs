@@ -6,13 +6,13 @@ fn gap(position: u64, total: u64) -> Gap {
     Gap { position, total }
 }
 
-fn found(gaps: &[Gap], relative: u64) -> Place {
+fn found(gaps: &[Gap], relative: u64) -> OffsetContent {
     let number = |at: u64| usize::try_from(at).unwrap();
     find(gaps.len() as u64, relative, |at| Ok(gaps[number(at)])).unwrap()
 }
 
-fn data(position: u64, until_gap: Option<u64>) -> Place {
-    Place::Data {
+fn data(position: u64, until_gap: Option<u64>) -> OffsetContent {
+    OffsetContent::Data {
         position,
         until_gap,
     }
@@ -41,13 +41,13 @@ fn bytes_of(gaps: &[Gap]) -> Vec<u8> {
 fn positions_follow_from_offsets() {
     let gaps = [gap(0, 5), gap(20, 15), gap(30, 16)];
 
-    assert_eq!(found(&gaps, 0), Place::Gap { left: 5 });
-    assert_eq!(found(&gaps, 4), Place::Gap { left: 1 });
+    assert_eq!(found(&gaps, 0), OffsetContent::Gap { left: 5 });
+    assert_eq!(found(&gaps, 4), OffsetContent::Gap { left: 1 });
     assert_eq!(found(&gaps, 5), data(0, Some(20)));
     assert_eq!(found(&gaps, 24), data(19, Some(1)));
-    assert_eq!(found(&gaps, 25), Place::Gap { left: 10 });
+    assert_eq!(found(&gaps, 25), OffsetContent::Gap { left: 10 });
     assert_eq!(found(&gaps, 35), data(20, Some(10)));
-    assert_eq!(found(&gaps, 45), Place::Gap { left: 1 });
+    assert_eq!(found(&gaps, 45), OffsetContent::Gap { left: 1 });
     assert_eq!(found(&gaps, 46), data(30, None));
     assert_eq!(found(&gaps, 9_999), data(9_983, None));
     assert_eq!(found(&[], 7), data(7, None));

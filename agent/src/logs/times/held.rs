@@ -31,14 +31,14 @@ impl FileId {
 
 /// Records that follow those in a file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+pub(super) struct PendingTimes {
     /// How many there are in the file before them.
     pub(super) after: u64,
     pub(super) records: Vec<Record>,
 }
 
 /// Of all streams of this process that have some.
-static HELD: Mutex<BTreeMap<FileId, Held>> = Mutex::new(BTreeMap::new());
+static HELD: Mutex<BTreeMap<FileId, PendingTimes>> = Mutex::new(BTreeMap::new());
 
 /// Has `record` follow `after` records of the file, and says how many are held then. One that
 /// stands in its place is replaced, with those behind it.
@@ -55,7 +55,7 @@ pub(super) fn put(file: FileId, number: u64, after: u64, record: Record) -> usiz
 }
 
 /// Returns the times held of a file, for its writer to write. Readers are told them until [`forget`].
-pub(super) fn of(file: FileId) -> Option<Held> {
+pub(super) fn of(file: FileId) -> Option<PendingTimes> {
     locked().get(&file).cloned()
 }
 
@@ -64,7 +64,7 @@ pub(super) fn forget(file: FileId) {
     locked().remove(&file);
 }
 
-fn locked() -> MutexGuard<'static, BTreeMap<FileId, Held>> {
+fn locked() -> MutexGuard<'static, BTreeMap<FileId, PendingTimes>> {
     // A panic elsewhere leaves the map whole: each change of it is one call.
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }

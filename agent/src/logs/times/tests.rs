@@ -56,10 +56,10 @@ fn first_record_as_young_begins_what_is_wanted() {
     let records = [record(100, 10), record(120, 20), record(150, 30)];
     let asked = |ms| among(&records, 100, Timestamp(ms * MS));
 
-    assert_eq!(asked(9), Since::All);
-    assert_eq!(asked(11), Since::From(120));
-    assert_eq!(asked(20), Since::From(120));
-    assert_eq!(asked(31), Since::Older);
+    assert_eq!(asked(9), SinceStart::All);
+    assert_eq!(asked(11), SinceStart::From(120));
+    assert_eq!(asked(20), SinceStart::From(120));
+    assert_eq!(asked(31), SinceStart::Older);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_full_file_is_thinned_and_grows_no_more() {
 }
 
 /// Returns the time that a reader of this process finds at `offset`, in milliseconds.
-fn told(dir: &Path, offset: u64) -> Option<u64> {
+fn time_at(dir: &Path, offset: u64) -> Option<u64> {
     let dir = LogDir::open(dir).unwrap();
     let taken = taken(&dir, "web.stdout", 3, 0, offset);
     taken.at.map(|at| at.0 / MS)
@@ -129,7 +129,7 @@ fn held_records_are_told_before_they_are_written() {
 
     assert_eq!(written(dir.path()), [(7, 100)]);
     assert_eq!(
-        [8, 9, 19, 20].map(|at| told(dir.path(), at)),
+        [8, 9, 19, 20].map(|at| time_at(dir.path(), at)),
         [Some(100), Some(400), Some(400), Some(500)]
     );
     let young = since(
@@ -139,10 +139,10 @@ fn held_records_are_told_before_they_are_written() {
         0,
         Timestamp(450 * MS),
     );
-    assert_eq!(young.unwrap(), Since::From(20));
+    assert_eq!(young.unwrap(), SinceStart::From(20));
     times.flush("web.stdout");
     assert_eq!(written(dir.path()), [(7, 100), (9, 400), (20, 500)]);
-    assert_eq!(told(dir.path(), 20), Some(500));
+    assert_eq!(time_at(dir.path(), 20), Some(500));
 }
 
 /// One that was written already, and that no bytes followed.
@@ -155,7 +155,7 @@ fn a_held_record_takes_the_place_of_one_in_the_file() {
 
     note(&mut times, dir.path(), 7, 300);
 
-    assert_eq!(told(dir.path(), 7), Some(300));
+    assert_eq!(time_at(dir.path(), 7), Some(300));
     drop(times);
     assert_eq!(written(dir.path()), [(7, 300)]);
 }
@@ -230,5 +230,5 @@ fn a_link_in_their_place_is_not_followed() {
 
     assert_eq!(fs::read(victim).unwrap(), b"precious");
     let open = LogDir::open(dir.path()).unwrap();
-    assert_eq!(taken(&open, "web.stdout", 3, 0, 7), Taken::default());
+    assert_eq!(taken(&open, "web.stdout", 3, 0, 7), TakenTime::default());
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use muster_domain::fixture::recorded::skipped;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{ALL, Place, detach, lines, until, write_lines};
+use super::{ALL, TestDirs, detach, lines, until, write_lines};
 use crate::logs::{Chunk, LogReader, RotateLimits};
 use crate::ring::{LogRing, OnFull, StreamSpec};
 
@@ -58,7 +58,7 @@ impl Drop for SmallDisk {
     }
 }
 
-fn spec(place: &Place, disk: &SmallDisk, on_full: OnFull) -> StreamSpec {
+fn spec(place: &TestDirs, disk: &SmallDisk, on_full: OnFull) -> StreamSpec {
     let limits = RotateLimits {
         max_files: 100,
         max_file_bytes: 10_000,
@@ -77,7 +77,7 @@ async fn full_disk_blocks_the_task_and_loses_nothing() {
         let Some(disk) = SmallDisk::mount() else {
             return;
         };
-        let place = Place::new();
+        let place = TestDirs::new();
         let task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring
@@ -119,7 +119,7 @@ async fn slow_disk_loses_nothing() {
         let Some(disk) = SmallDisk::mount() else {
             return;
         };
-        let place = Place::new();
+        let place = TestDirs::new();
         let task = place.task_side("web.stdout");
         let pages: Vec<PathBuf> = (0..12)
             .map(|n| disk.path.join(format!("page{n}")))
@@ -167,7 +167,7 @@ async fn full_disk_makes_a_counted_gap_where_asked() {
         let Some(disk) = SmallDisk::mount() else {
             return;
         };
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring

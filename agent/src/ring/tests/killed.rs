@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::{
-    ALL, Child, Command, Duration, LogRing, Path, Place, Stdio, assert_same, detach, lines,
+    ALL, Child, Command, Duration, LogRing, Path, Stdio, TestDirs, assert_same, detach, lines,
     raise_descriptors, until, write_lines,
 };
 use crate::logs::{Chunk, LogReader, RotateLimits};
@@ -25,7 +25,7 @@ const ROUND_LINES: u32 = 200;
 
 /// The streams that a child drains.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
+enum ChildWorkload {
     One,
     /// More than it may, which is thrown away.
     OneAboveItsRate,
@@ -33,7 +33,7 @@ enum What {
     Thousand,
 }
 
-impl What {
+impl ChildWorkload {
     const ALL: [(Self, &'static str); 3] = [
         (Self::One, "one"),
         (Self::OneAboveItsRate, "limited"),
@@ -46,14 +46,14 @@ impl What {
 
     fn specs(self, root: &Path) -> Vec<StreamSpec> {
         match self {
-            Self::One => vec![Place::at(root).spec("web.stdout")],
-            Self::OneAboveItsRate => vec![above_its_rate(&Place::at(root))],
+            Self::One => vec![TestDirs::at(root).spec("web.stdout")],
+            Self::OneAboveItsRate => vec![above_its_rate(&TestDirs::at(root))],
             Self::Thousand => places(root).iter().map(small_files).collect(),
         }
     }
 }
 
-fn above_its_rate(place: &Place) -> StreamSpec {
+fn above_its_rate(place: &TestDirs) -> StreamSpec {
     StreamSpec {
         rate: Some(RateLimit {
             bytes_per_second: 1_000_000,
@@ -63,13 +63,13 @@ fn above_its_rate(place: &Place) -> StreamSpec {
     }
 }
 
-fn places(root: &Path) -> Vec<Place> {
-    let place = |n: usize| Place::at(&root.join(n.to_string()));
+fn places(root: &Path) -> Vec<TestDirs> {
+    let place = |n: usize| TestDirs::at(&root.join(n.to_string()));
     (0..WRITERS).map(place).collect()
 }
 
 /// Each stream goes through some rotations.
-fn small_files(place: &Place) -> StreamSpec {
+fn small_files(place: &TestDirs) -> StreamSpec {
     StreamSpec {
         limits: RotateLimits {
             max_files: 100,
@@ -84,7 +84,8 @@ static DISCARDS: AtomicU32 = AtomicU32::new(0);
 
 /// Between the record of a gap and throwing its bytes away: where a child that drops is killed, at its third.
 pub(in crate::ring) fn before_a_discard() {
-    let limited = std::env::var(WHAT_ENV).is_ok_and(|what| what == What::OneAboveItsRate.as_str());
+    let limited =
+        std::env::var(WHAT_ENV).is_ok_and(|what| what == ChildWorkload::OneAboveItsRate.as_str());
     if limited && DISCARDS.fetch_add(1, Ordering::Relaxed) == 2 {
         kill_process(getpid(), Signal::KILL).unwrap();
     }
@@ -99,7 +100,10 @@ async fn drains_until_killed() {
     };
     let config: usize = std::env::var(CONFIG_ENV).unwrap().parse().unwrap();
     let word = std::env::var(WHAT_ENV).unwrap();
-    let (what, _) = What::ALL.into_iter().find(|(_, of)| *of == word).unwrap();
+    let (what, _) = ChildWorkload::ALL
+        .into_iter()
+        .find(|(_, of)| *of == word)
+        .unwrap();
     raise_descriptors();
     let ring = LogRing::start(ALL[config]).unwrap();
     for spec in what.specs(Path::new(&root)) {
@@ -108,7 +112,7 @@ async fn drains_until_killed() {
     std::future::pending::<()>().await;
 }
 
-fn spawn(root: &Path, config: usize, what: What) -> Child {
+fn spawn(root: &Path, config: usize, what: ChildWorkload) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -124,7 +128,7 @@ fn spawn(root: &Path, config: usize, what: What) -> Child {
         .unwrap()
 }
 
-fn end(place: &Place) -> u64 {
+fn end(place: &TestDirs) -> u64 {
     let files = LogReader::open(&place.logs(), "web.stdout")
         .unwrap()
         .files()
@@ -136,11 +140,11 @@ fn end(place: &Place) -> u64 {
 #[tokio::test]
 async fn killed_drainer_neither_loses_nor_repeats() {
     for config in [0, 1] {
-        let place = Place::new();
+        let place = TestDirs::new();
         let writer = write_lines(place.task_side("web.stdout"), 0..600_000);
         let mut kills = 0;
         while !writer.is_finished() {
-            let mut child = spawn(&place.root, config, What::One);
+            let mut child = spawn(&place.root, config, ChildWorkload::One);
             let before = end(&place);
             let due = 300_000 + 7_919 * kills;
             until("the child drains", async || {
@@ -193,7 +197,7 @@ async fn killed_drainer_of_a_thousand_writers_neither_loses_nor_repeats() {
             // Another one each time, which is drained by then; less than what a round brings.
             let watched = &places[211 * (round as usize + 1) % WRITERS];
             let before = end(watched);
-            let mut child = spawn(dir.path(), config, What::Thousand);
+            let mut child = spawn(dir.path(), config, ChildWorkload::Thousand);
             go.send(round).unwrap();
             let due = 501 * (u64::from(round) + 1);
             until("the child drains", async || end(watched) > before + due).await;
@@ -227,11 +231,11 @@ async fn killed_drainer_of_a_thousand_writers_neither_loses_nor_repeats() {
 #[tokio::test]
 async fn killed_dropper_announces_what_is_missing() {
     for config in [0, 1] {
-        let place = Place::new();
+        let place = TestDirs::new();
         let writer = write_lines(place.task_side("web.stdout"), 0..600_000);
         let mut kills = 0;
         while !writer.is_finished() {
-            let mut child = spawn(&place.root, config, What::OneAboveItsRate);
+            let mut child = spawn(&place.root, config, ChildWorkload::OneAboveItsRate);
             until("the child is killed", async || {
                 child.try_wait().unwrap().is_some() || writer.is_finished()
             })

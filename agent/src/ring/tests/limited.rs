@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use super::{
-    ALL, Duration, Place, assert_same, detach, lines, raise_descriptors, until, write_lines,
+    ALL, Duration, TestDirs, assert_same, detach, lines, raise_descriptors, until, write_lines,
 };
 use crate::logs::{Chunk, GapCause, LogReader};
 use crate::ring::{LogRing, OnFull, RateLimit, StreamSpec};
@@ -11,7 +11,7 @@ use crate::ring::{LogRing, OnFull, RateLimit, StreamSpec};
 /// At a byte a second, these are taken at once and the next ones four minutes later.
 const BURST: usize = 256;
 
-fn spec(place: &Place, bytes_per_second: u64, on_limit: OnFull) -> StreamSpec {
+fn spec(place: &TestDirs, bytes_per_second: u64, on_limit: OnFull) -> StreamSpec {
     StreamSpec {
         rate: Some(RateLimit {
             bytes_per_second,
@@ -24,7 +24,7 @@ fn spec(place: &Place, bytes_per_second: u64, on_limit: OnFull) -> StreamSpec {
 #[tokio::test]
 async fn more_than_the_rate_waits_in_the_fifo() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(spec(&place, 1, OnFull::Block)).await.unwrap();
@@ -48,7 +48,7 @@ async fn more_than_the_rate_waits_in_the_fifo() {
 #[tokio::test]
 async fn more_than_the_rate_is_a_counted_gap_where_asked() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(spec(&place, 1, OnFull::Drop)).await.unwrap();
@@ -85,7 +85,7 @@ async fn more_than_the_rate_is_a_counted_gap_where_asked() {
 #[tokio::test]
 async fn kept_and_dropped_bytes_add_up() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring
             .attach(spec(&place, 100_000, OnFull::Drop))
@@ -128,7 +128,7 @@ async fn kept_and_dropped_bytes_add_up() {
 async fn thousand_limited_streams_are_left_alone() {
     raise_descriptors();
     for config in [ALL[0], ALL[1]] {
-        let place = Place::new();
+        let place = TestDirs::new();
         let ring = LogRing::start(config).unwrap();
         let (mut streams, mut tasks) = (Vec::new(), Vec::new());
         for n in 0..1_000 {

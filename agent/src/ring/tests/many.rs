@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use super::full_disk::SmallDisk;
-use super::{ALL, Place, assert_same, detach, lines, raise_descriptors, until};
+use super::{ALL, TestDirs, assert_same, detach, lines, raise_descriptors, until};
 use crate::logs::RotateLimits;
 use crate::ring::{LogRing, RingConfig, StreamId, StreamSpec};
 
@@ -44,7 +44,7 @@ async fn thousand_writers_lose_no_line_through_rotation() {
     }
 }
 
-async fn attach(ring: &LogRing, place: &Place, max_file_bytes: u64) -> StreamId {
+async fn attach(ring: &LogRing, place: &TestDirs, max_file_bytes: u64) -> StreamId {
     let limits = RotateLimits {
         max_files: 100,
         max_file_bytes,
@@ -56,11 +56,11 @@ async fn attach(ring: &LogRing, place: &Place, max_file_bytes: u64) -> StreamId 
     ring.attach(spec).await.unwrap()
 }
 
-fn places(dir: &Path) -> Vec<Place> {
+fn places(dir: &Path) -> Vec<TestDirs> {
     let place = |n: usize| {
         let root = dir.join(n.to_string());
         std::fs::create_dir(&root).unwrap();
-        Place::at(&root)
+        TestDirs::at(&root)
     };
     (0..WRITERS).map(place).collect()
 }
@@ -72,16 +72,16 @@ const MORE_LINES: u32 = 500;
 const DISK_KIB: u32 = 48 << 10;
 
 /// Streams to a disk that is full but for what `rooms` keep free, and their tasks.
-struct Thousand {
+struct ManyStreams {
     disk: SmallDisk,
-    places: Vec<Place>,
+    places: Vec<TestDirs>,
     ring: LogRing,
     streams: Vec<StreamId>,
     ballast: PathBuf,
     rooms: Vec<PathBuf>,
 }
 
-impl Thousand {
+impl ManyStreams {
     /// `None` where nothing can be mounted. A room holds 512 KiB.
     async fn on_a_full_disk(config: RingConfig, rooms: u32) -> Option<(Self, Vec<File>)> {
         raise_descriptors();
@@ -154,7 +154,7 @@ async fn written(writer: JoinHandle<Vec<File>>) -> Vec<File> {
 #[tokio::test]
 async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
     for config in [ALL[0], ALL[1]] {
-        let Some((thousand, tasks)) = Thousand::on_a_full_disk(config, 0).await else {
+        let Some((thousand, tasks)) = ManyStreams::on_a_full_disk(config, 0).await else {
             return;
         };
 
@@ -178,7 +178,7 @@ async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
 #[tokio::test]
 async fn thousand_writers_on_a_slow_disk_lose_no_line() {
     for config in [ALL[0], ALL[1]] {
-        let Some((mut thousand, tasks)) = Thousand::on_a_full_disk(config, 60).await else {
+        let Some((mut thousand, tasks)) = ManyStreams::on_a_full_disk(config, 60).await else {
             return;
         };
         let mut rooms = std::mem::take(&mut thousand.rooms).into_iter();

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use super::{ALL, LogRing, Place, detach};
+use super::{ALL, LogRing, TestDirs, detach};
 use crate::logs::RotateLimits;
 use crate::ring::StreamSpec;
 
@@ -46,7 +46,7 @@ async fn run(
     total: u64,
     pause: Duration,
 ) {
-    let place = Place::new();
+    let place = TestDirs::new();
     let ring = LogRing::start(config).unwrap();
     let mut streams = Vec::new();
     let mut tasks = Vec::new();

@@ -2,11 +2,11 @@
 
 use std::io::Write as _;
 
-use super::{ALL, File, LogRing, OnFull, Place, StreamId, StreamSpec, detach, fs, lines, until};
+use super::{ALL, File, LogRing, OnFull, StreamId, StreamSpec, TestDirs, detach, fs, lines, until};
 use crate::logs::{Chunk, GapCause, LogReader, RotateLimits};
 
 /// As for a task that is started for the first time.
-fn first(place: &Place, name: &str) -> StreamSpec {
+fn first(place: &TestDirs, name: &str) -> StreamSpec {
     StreamSpec {
         begins: true,
         ..place.spec(name)
@@ -14,13 +14,13 @@ fn first(place: &Place, name: &str) -> StreamSpec {
 }
 
 /// Descriptors of this process on files or directories at or below the place's logs.
-fn open_logs(place: &Place) -> usize {
+fn open_logs(place: &TestDirs) -> usize {
     let open = fs::read_dir("/proc/self/fd").unwrap();
     let links = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
     links.filter(|link| link.starts_with(place.logs())).count()
 }
 
-fn names(place: &Place) -> Vec<String> {
+fn names(place: &TestDirs) -> Vec<String> {
     let entries = fs::read_dir(place.logs()).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -30,7 +30,7 @@ fn names(place: &Place) -> Vec<String> {
 }
 
 /// Writes, and waits until the loop has it.
-async fn say(ring: &LogRing, stream_id: StreamId, task: &mut File, text: &str) {
+async fn write_text(ring: &LogRing, stream_id: StreamId, task: &mut File, text: &str) {
     let before = ring.stats(stream_id).await.unwrap().offset;
     task.write_all(text.as_bytes()).unwrap();
     until("it is taken", async || {
@@ -40,7 +40,7 @@ async fn say(ring: &LogRing, stream_id: StreamId, task: &mut File, text: &str) {
 }
 
 /// Two sweeps with nothing between them.
-async fn fall_silent(ring: &LogRing, place: &Place) {
+async fn fall_silent(ring: &LogRing, place: &TestDirs) {
     ring.sweep().await.unwrap();
     ring.sweep().await.unwrap();
     until("files are closed", async || open_logs(place) == 0).await;
@@ -49,7 +49,7 @@ async fn fall_silent(ring: &LogRing, place: &Place) {
 #[tokio::test]
 async fn silent_streams_have_no_files_and_one_descriptor() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let ring = LogRing::start(config).unwrap();
         let mut streams = Vec::new();
         for name in ["web.stdout", "web.stderr"] {
@@ -73,14 +73,14 @@ async fn silent_streams_have_no_files_and_one_descriptor() {
 #[tokio::test]
 async fn first_byte_makes_the_files() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(first(&place, "web.stdout")).await.unwrap();
         let mut reader = LogReader::open(&place.logs(), "web.stdout").unwrap();
         assert_eq!(reader.read(100).unwrap(), None);
 
-        say(&ring, stream_id, &mut task, "word\n").await;
+        write_text(&ring, stream_id, &mut task, "word\n").await;
 
         assert_eq!(names(&place), [".web.stdout.0.times", "web.stdout.0"]);
         let (offset, bytes) = (0, b"word\n".to_vec());
@@ -97,7 +97,7 @@ async fn first_byte_makes_the_files() {
 #[tokio::test]
 async fn closed_files_go_on_at_the_next_byte() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let spec = StreamSpec {
@@ -110,7 +110,7 @@ async fn closed_files_go_on_at_the_next_byte() {
         let stream_id = ring.attach(spec).await.unwrap();
 
         for _ in 0..3 {
-            say(&ring, stream_id, &mut task, &lines(100)).await;
+            write_text(&ring, stream_id, &mut task, &lines(100)).await;
             fall_silent(&ring, &place).await;
         }
 
@@ -125,12 +125,12 @@ async fn closed_files_go_on_at_the_next_byte() {
 /// It spoke between the two sweeps.
 #[tokio::test]
 async fn stream_that_speaks_keeps_its_files() {
-    let place = Place::new();
+    let place = TestDirs::new();
     let mut task = place.task_side("web.stdout");
     let ring = LogRing::start(ALL[0]).unwrap();
     let stream_id = ring.attach(first(&place, "web.stdout")).await.unwrap();
     for _ in 0..3 {
-        say(&ring, stream_id, &mut task, "word\n").await;
+        write_text(&ring, stream_id, &mut task, "word\n").await;
         ring.sweep().await.unwrap();
         assert_eq!(open_logs(&place), 2);
     }
@@ -139,7 +139,7 @@ async fn stream_that_speaks_keeps_its_files() {
 /// The room for telling what is dropped is taken while there is some, and nothing is held open for it.
 #[tokio::test]
 async fn stream_that_may_drop_has_its_files_from_the_start() {
-    let place = Place::new();
+    let place = TestDirs::new();
     let ring = LogRing::start(ALL[0]).unwrap();
     let spec = StreamSpec {
         on_full: OnFull::Drop,
@@ -156,7 +156,7 @@ async fn stream_that_may_drop_has_its_files_from_the_start() {
 #[tokio::test]
 async fn files_that_cannot_be_made_hold_the_bytes_back() {
     for config in ALL {
-        let place = Place::new();
+        let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
         let ring = LogRing::start(config).unwrap();
         let stream_id = ring.attach(first(&place, "web.stdout")).await.unwrap();
@@ -178,7 +178,7 @@ async fn files_that_cannot_be_made_hold_the_bytes_back() {
 /// A gap that could not be told when its bytes were dropped is told before the next byte.
 #[tokio::test]
 async fn files_that_cannot_be_made_leave_a_counted_gap_where_asked() {
-    let place = Place::new();
+    let place = TestDirs::new();
     let mut task = place.task_side("web.stdout");
     let ring = LogRing::start(ALL[0]).unwrap();
     let spec = StreamSpec {
@@ -188,9 +188,9 @@ async fn files_that_cannot_be_made_leave_a_counted_gap_where_asked() {
     let stream_id = ring.attach(spec).await.unwrap();
     fs::remove_dir_all(place.logs()).unwrap();
 
-    say(&ring, stream_id, &mut task, "lost\n").await;
+    write_text(&ring, stream_id, &mut task, "lost\n").await;
     fs::create_dir(place.logs()).unwrap();
-    say(&ring, stream_id, &mut task, "kept\n").await;
+    write_text(&ring, stream_id, &mut task, "kept\n").await;
 
     assert_eq!(ring.stats(stream_id).await.unwrap().dropped_bytes, 5);
     let mut reader = LogReader::open(&place.logs(), "web.stdout").unwrap();

@@ -12,7 +12,7 @@ use muster_domain::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, DeploymentId, LogIndex, Timestamp};
 use muster_domain::job::{
     Affinity, Constraint, DirectionPolicy, Disconnect, DnsConfig, EphemeralDisk, GroupNetwork,
-    JobSpec, JobType, JobVersion, Launched, Lifecycle, LogConfig, LogOverflow, MigrateStrategy,
+    JobSpec, JobType, JobVersion, LaunchOrigin, Lifecycle, LogConfig, LogOverflow, MigrateStrategy,
     NetworkMode, NetworkPolicy, Parameterized, Periodic, PolicyAction, PolicyRule, PortAsk,
     Propagation, ReschedulePolicy, RestartPolicy, Scaling, Spread, Task, TaskGroup, UpdateStrategy,
     VolumeAsks, VolumeMount,
@@ -132,7 +132,7 @@ struct JobSpecWith<Group> {
     spreads: Vec<Spread>,
     periodic: Option<Periodic>,
     parameterized: Option<Parameterized>,
-    launched: Option<Launched>,
+    launched: Option<LaunchOrigin>,
     meta: BTreeMap<String, String>,
     groups: Vec<Group>,
 }

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use muster_agent_core::alloc::{AllocSnapshot, Stopping};
+use muster_agent_core::alloc::{AllocSnapshot, AllocStop};
 use muster_agent_core::health::HealthSnapshot;
-use muster_agent_core::task::{Life, RestartTracker, StopCause, TaskSnapshot};
+use muster_agent_core::task::{RestartTracker, StopCause, TaskLifecycle, TaskSnapshot};
 use muster_domain::alloc::{Exit, TaskEvent, TaskPhase, TaskState};
 use muster_domain::id::Timestamp;
-use muster_domain::one_off::{End, Oom, Usage};
+use muster_domain::one_off::{Oom, Usage, WorkEnd};
 use serde::Deserialize;
 
 use crate::store::{Ended, TaskRecord};
@@ -36,29 +36,29 @@ struct UsageOf6 {
 }
 
 /// A format's knowledge of the end of a one-off task.
-trait KnownEnd {
-    fn known(self) -> Option<Box<End>>;
+trait RecordedEnd {
+    fn known(self) -> Option<Box<WorkEnd>>;
 }
 
-impl KnownEnd for () {
-    fn known(self) -> Option<Box<End>> {
+impl RecordedEnd for () {
+    fn known(self) -> Option<Box<WorkEnd>> {
         None
     }
 }
 
-impl KnownEnd for Option<Box<EndOf6>> {
-    fn known(self) -> Option<Box<End>> {
-        self.map(|end| Box::new(End::from(*end)))
+impl RecordedEnd for Option<Box<EndOf6>> {
+    fn known(self) -> Option<Box<WorkEnd>> {
+        self.map(|end| Box::new(WorkEnd::from(*end)))
     }
 }
 
-impl KnownEnd for Option<Box<End>> {
-    fn known(self) -> Option<Box<End>> {
+impl RecordedEnd for Option<Box<WorkEnd>> {
+    fn known(self) -> Option<Box<WorkEnd>> {
         self
     }
 }
 
-impl From<EndOf6> for End {
+impl From<EndOf6> for WorkEnd {
     fn from(end: EndOf6) -> Self {
         let EndOf6 {
             failed,
@@ -104,7 +104,7 @@ pub(in crate::store) type AllocSnapshotOf2 = AllocSnapshotWith<()>;
 pub(in crate::store) type AllocSnapshotOf6 = AllocSnapshotWith<Option<Box<EndOf6>>>;
 
 /// Of formats 7 and 8.
-pub(in crate::store) type AllocSnapshotOf8 = AllocSnapshotWith<Option<Box<End>>>;
+pub(in crate::store) type AllocSnapshotOf8 = AllocSnapshotWith<Option<Box<WorkEnd>>>;
 
 /// A record of a task.
 #[derive(Debug, Deserialize)]
@@ -126,7 +126,7 @@ struct EndedWith<E> {
     end: E,
 }
 
-impl<E: KnownEnd> From<TaskRecordWith<E>> for TaskRecord {
+impl<E: RecordedEnd> From<TaskRecordWith<E>> for TaskRecord {
     fn from(record: TaskRecordWith<E>) -> Self {
         let TaskRecordWith {
             attempt,
@@ -159,7 +159,7 @@ impl<E: KnownEnd> From<TaskRecordWith<E>> for TaskRecord {
 pub(in crate::store) struct AllocSnapshotWith<E> {
     prepared: bool,
     destroying: bool,
-    stopping: Option<Stopping>,
+    stopping: Option<AllocStop>,
     health: HealthSnapshot,
     tasks: Vec<TaskSnapshotWith<E>>,
 }
@@ -168,7 +168,7 @@ pub(in crate::store) struct AllocSnapshotWith<E> {
 #[derive(Debug, Deserialize)]
 struct TaskSnapshotWith<E> {
     state: TaskStateOf8,
-    life: Life,
+    life: TaskLifecycle,
     attempt: u32,
     tracker: RestartTracker,
     stop: Option<StopCause>,
@@ -176,7 +176,7 @@ struct TaskSnapshotWith<E> {
     end: E,
 }
 
-impl<E: KnownEnd> From<AllocSnapshotWith<E>> for AllocSnapshot {
+impl<E: RecordedEnd> From<AllocSnapshotWith<E>> for AllocSnapshot {
     fn from(snapshot: AllocSnapshotWith<E>) -> Self {
         let AllocSnapshotWith {
             prepared,
@@ -195,7 +195,7 @@ impl<E: KnownEnd> From<AllocSnapshotWith<E>> for AllocSnapshot {
     }
 }
 
-impl<E: KnownEnd> From<TaskSnapshotWith<E>> for TaskSnapshot {
+impl<E: RecordedEnd> From<TaskSnapshotWith<E>> for TaskSnapshot {
     fn from(snapshot: TaskSnapshotWith<E>) -> Self {
         let TaskSnapshotWith {
             state,

@@ -11,11 +11,11 @@ use rustix::mount::MountFlags;
 use super::*;
 
 /// A trash with one entry, and the directory around it.
-struct Place {
+struct TestTrash {
     temp: tempfile::TempDir,
 }
 
-impl Place {
+impl TestTrash {
     fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         fs::create_dir_all(temp.path().join("trash/entry")).unwrap();
@@ -30,15 +30,15 @@ impl Place {
         self.trash().join("entry")
     }
 
-    fn delete(&self) -> (Deleted, Result<(), DeleteError>) {
+    fn delete(&self) -> (DeleteCounts, Result<(), DeleteError>) {
         self.delete_named(c"entry")
     }
 
-    fn delete_named(&self, name: &CStr) -> (Deleted, Result<(), DeleteError>) {
+    fn delete_named(&self, name: &CStr) -> (DeleteCounts, Result<(), DeleteError>) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let trash = rustix::fs::open(self.trash(), flags, Mode::empty()).unwrap();
         let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
-        Deleter::new(&stop, &aside, &Way::new(Duration::ZERO)).delete(trash.as_fd(), name)
+        Deleter::new(&stop, &aside, &StartGate::new(Duration::ZERO)).delete(trash.as_fd(), name)
     }
 
     fn left(&self) -> Vec<String> {
@@ -61,7 +61,7 @@ fn is_root() -> bool {
 
 #[test]
 fn everything_in_a_tree_goes_and_is_counted() {
-    let place = Place::new();
+    let place = TestTrash::new();
     fs::create_dir_all(place.entry().join("a/b")).unwrap();
     fs::write(place.entry().join("a/b/file"), vec![1; 8192]).unwrap();
     fs::write(place.entry().join("a/other"), "").unwrap();
@@ -79,7 +79,7 @@ fn everything_in_a_tree_goes_and_is_counted() {
 
 #[test]
 fn an_entry_may_be_a_file_or_gone() {
-    let place = Place::new();
+    let place = TestTrash::new();
     fs::write(place.trash().join("file"), "x").unwrap();
 
     place.delete_named(c"file").1.unwrap();
@@ -90,7 +90,7 @@ fn an_entry_may_be_a_file_or_gone() {
 
 #[test]
 fn no_link_is_followed() {
-    let place = Place::new();
+    let place = TestTrash::new();
     let outside = place.temp.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("kept"), "x").unwrap();
@@ -111,7 +111,7 @@ fn no_link_is_followed() {
 #[test]
 fn no_race_leads_out_of_the_trash() {
     const TRIES: usize = 100;
-    let place = Place::new();
+    let place = TestTrash::new();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("kept"), "").unwrap();
     let [dir, link] = ["dir", "link"].map(|name| place.entry().join(name));
@@ -130,7 +130,7 @@ fn no_race_leads_out_of_the_trash() {
 
 #[test]
 fn hard_links_leave_the_other_name_alone() {
-    let place = Place::new();
+    let place = TestTrash::new();
     let outside = place.temp.path().join("kept");
     fs::write(&outside, vec![1; 8192]).unwrap();
     fs::hard_link(&outside, place.entry().join("link")).unwrap();
@@ -145,7 +145,7 @@ fn hard_links_leave_the_other_name_alone() {
 /// 5 000 levels: a path to the last would be 10 000 bytes long, which no call takes.
 #[test]
 fn deep_trees_need_few_descriptors_and_no_stack() {
-    let place = Place::new();
+    let place = TestTrash::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut dir = rustix::fs::open(place.entry(), flags, Mode::empty()).unwrap();
     for _level in 0..5_000 {
@@ -179,7 +179,7 @@ fn deep_trees_need_few_descriptors_and_no_stack() {
 /// More subdirectories and files than are remembered at a time.
 #[test]
 fn wide_directories_are_read_in_parts() {
-    let place = Place::new();
+    let place = TestTrash::new();
     for at in 0..3_000 {
         fs::create_dir(place.entry().join(format!("dir-{at}"))).unwrap();
         fs::write(place.entry().join(format!("file-{at}")), "").unwrap();
@@ -202,7 +202,7 @@ fn a_directory_of_a_million_entries_goes() {
     let Ok(temp) = tempfile::tempdir_in("/dev/shm") else {
         return skipped(test, "/dev/shm cannot be written");
     };
-    let place = Place { temp };
+    let place = TestTrash { temp };
     fs::create_dir_all(place.entry()).unwrap();
     for file in 0..FILES {
         let first = place.entry().join(format!("{file}"));
@@ -236,7 +236,7 @@ fn resident_kib() -> usize {
 #[test]
 fn hostile_names_and_modes_are_no_obstacle() {
     use std::ffi::OsStr;
-    let place = Place::new();
+    let place = TestTrash::new();
     let long = "x".repeat(255);
     let names: [&[u8]; 7] = [
         b"-rf",
@@ -263,15 +263,15 @@ fn hostile_names_and_modes_are_no_obstacle() {
 
 #[test]
 fn what_was_stopped_is_gone_on_with() {
-    let place = Place::new();
+    let place = TestTrash::new();
     fs::create_dir(place.entry().join("dir")).unwrap();
     fs::write(place.entry().join("dir/file"), "").unwrap();
     let (stop, aside) = (AtomicBool::new(true), AtomicU64::new(0));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let trash = rustix::fs::open(place.trash(), flags, Mode::empty()).unwrap();
 
-    let (_, result) =
-        Deleter::new(&stop, &aside, &Way::new(Duration::ZERO)).delete(trash.as_fd(), c"entry");
+    let (_, result) = Deleter::new(&stop, &aside, &StartGate::new(Duration::ZERO))
+        .delete(trash.as_fd(), c"entry");
 
     assert!(matches!(result, Err(DeleteError::Stopped)), "{result:?}");
     assert!(place.entry().join("dir/file").exists());
@@ -282,7 +282,7 @@ fn what_was_stopped_is_gone_on_with() {
 /// The names of an earlier agent's directories that were set aside may still be there.
 #[test]
 fn directories_set_aside_do_not_meet() {
-    let place = Place::new();
+    let place = TestTrash::new();
     fs::create_dir(place.trash().join("deep-0")).unwrap();
     let deep: PathBuf = std::iter::repeat_n("d", 40).collect();
     fs::create_dir_all(place.entry().join(deep)).unwrap();
@@ -294,7 +294,7 @@ fn directories_set_aside_do_not_meet() {
 
 #[test]
 fn immutable_files_and_directories_go() {
-    let place = Place::new();
+    let place = TestTrash::new();
     let (dir, file) = (place.entry().join("dir"), place.entry().join("dir/file"));
     fs::create_dir(&dir).unwrap();
     fs::write(&file, "x").unwrap();
@@ -324,7 +324,7 @@ fn mounts_are_detached_and_kept() {
     if !is_root() {
         return skipped(test, "needs root for mounts");
     }
-    let place = Place::new();
+    let place = TestTrash::new();
     let outside = place.temp.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("kept"), "x").unwrap();
@@ -364,7 +364,7 @@ fn mounts_are_detached_and_kept() {
 /// The message says where, what, and what to do; the rest of the tree is gone.
 #[test]
 fn what_cannot_be_deleted_is_named_and_the_rest_goes() {
-    let place = Place::new();
+    let place = TestTrash::new();
     let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
     let stack = [c"entry", c"new\nline"].map(|name| Frame {
         fd: rustix::fs::open(place.trash(), OFlags::RDONLY, Mode::empty()).unwrap(),
@@ -374,7 +374,7 @@ fn what_cannot_be_deleted_is_named_and_the_rest_goes() {
         read: false,
         reads: 0,
     });
-    let way = Way::new(Duration::ZERO);
+    let way = StartGate::new(Duration::ZERO);
     let _unused = Deleter::new(&stop, &aside, &way);
     let failure = |what, errno| located(&stack, c"x", Failure { what, errno }).to_string();
 

@@ -8,38 +8,41 @@ const LONG: Duration = Duration::from_mins(10);
 #[test]
 fn a_deletion_waits_for_what_starts() {
     let (way, stop, is_over) = (
-        Way::new(LONG),
+        StartGate::new(LONG),
         AtomicBool::new(false),
         AtomicBool::new(false),
     );
-    way.take();
-    way.take();
+    way.enter();
+    way.enter();
     std::thread::scope(|scope| {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let (way, stop, is_over) = (&way, &stop, &is_over);
         let deletion = scope.spawn(move || {
             ready.send(()).unwrap();
-            Turn::new(way).give_way(stop);
+            Deletion::new(way).give_way(stop);
             is_over.load(Ordering::SeqCst)
         });
         is_ready.recv().unwrap();
-        way.leave();
+        way.exit();
         is_over.store(true, Ordering::SeqCst);
-        way.leave();
+        way.exit();
         assert!(
             deletion.join().unwrap(),
             "it went on while something started"
         );
     });
     // And for nobody else.
-    Turn::new(&way).give_way(&stop);
+    Deletion::new(&way).give_way(&stop);
 }
 
 #[test]
 fn starts_without_an_end_do_not_keep_it_for_ever() {
-    let (way, stop) = (Way::new(Duration::from_millis(1)), AtomicBool::new(false));
-    way.take();
-    let mut turn = Turn::new(&way);
+    let (way, stop) = (
+        StartGate::new(Duration::from_millis(1)),
+        AtomicBool::new(false),
+    );
+    way.enter();
+    let mut turn = Deletion::new(&way);
 
     turn.give_way(&stop);
 
@@ -51,7 +54,7 @@ fn starts_without_an_end_do_not_keep_it_for_ever() {
 
 #[test]
 fn nobody_waits_when_the_deletion_is_to_stop() {
-    let (way, stop) = (Way::new(LONG), AtomicBool::new(true));
-    way.take();
-    Turn::new(&way).give_way(&stop);
+    let (way, stop) = (StartGate::new(LONG), AtomicBool::new(true));
+    way.enter();
+    Deletion::new(&way).give_way(&stop);
 }

@@ -9,7 +9,7 @@ use super::*;
 const RANGE: (u32, u32) = (84_000, 84_001);
 
 /// A driver that runs tasks as users that no database knows, and two such users.
-fn config(with: &WithPlugins) -> AgentConfig {
+fn config(with: &PluginMachine) -> AgentConfig {
     // The way to their directories, which begins in a temporary one.
     let data = with.machine.data();
     fs::create_dir_all(&data).unwrap();
@@ -27,7 +27,7 @@ fn config(with: &WithPlugins) -> AgentConfig {
 }
 
 /// A task that prints who it is and writes into the directories that are its own.
-async fn place(with: &WithPlugins, index: u32) -> AllocId {
+async fn place(with: &PluginMachine, index: u32) -> AllocId {
     let script = "id -u; id -g; echo x > $NOMAD_TASK_DIR/mine && echo y > $NOMAD_SECRETS_DIR/mine; \
         while :; do sleep 0.05; done";
     let alloc = service(index, "").driver("gotest", &shell(script));
@@ -35,7 +35,7 @@ async fn place(with: &WithPlugins, index: u32) -> AllocId {
 }
 
 /// User and group that the task printed at its newest start.
-async fn who(with: &WithPlugins, alloc_id: AllocId) -> (u32, u32) {
+async fn who(with: &PluginMachine, alloc_id: AllocId) -> (u32, u32) {
     with.server.status(alloc_id, ClientStatus::Running).await;
     eventually("who the task is", async || {
         let printed = with.server.log(alloc_id, LogStream::Stdout).await;
@@ -48,7 +48,8 @@ async fn who(with: &WithPlugins, alloc_id: AllocId) -> (u32, u32) {
 /// Two tasks have the two users; the third waits, also under the next agent, until one of the two is destroyed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_without_a_user_is_given_one_that_nobody_has() {
-    let Some(with) = WithPlugins::new("a_task_without_a_user_is_given_one_that_nobody_has") else {
+    let Some(with) = PluginMachine::new("a_task_without_a_user_is_given_one_that_nobody_has")
+    else {
         return;
     };
     let first = Agent::start(config(&with)).await.unwrap();
@@ -62,7 +63,7 @@ async fn a_task_without_a_user_is_given_one_that_nobody_has() {
         fs::metadata(path).unwrap().uid()
     });
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     let second = Agent::start(config(&with)).await.unwrap();
     let three = place(&with, 3).await;
     let refused = with
@@ -89,20 +90,20 @@ async fn a_task_without_a_user_is_given_one_that_nobody_has() {
         "{said}"
     );
     assert_eq!(fourth_user, first_user);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
 /// The running task itself says which user it has.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_store_gives_no_user_twice() {
-    let Some(with) = WithPlugins::new("a_lost_store_gives_no_user_twice") else {
+    let Some(with) = PluginMachine::new("a_lost_store_gives_no_user_twice") else {
         return;
     };
     let first = Agent::start(config(&with)).await.unwrap();
     let one = place(&with, 1).await;
     let (first_user, _) = who(&with, one).await;
 
-    first.shutdown(Leave::KeepTasks).await;
+    first.shutdown(ShutdownPolicy::KeepTasks).await;
     fs::write(with.machine.data().join("agent.redb"), "garbage").unwrap();
     let second = Agent::start(config(&with)).await.unwrap();
     with.server
@@ -115,5 +116,5 @@ async fn a_lost_store_gives_no_user_twice() {
     let (second_user, _) = who(&with, two).await;
 
     assert_eq!((first_user, second_user), RANGE);
-    second.shutdown(Leave::StopTasks).await;
+    second.shutdown(ShutdownPolicy::StopTasks).await;
 }

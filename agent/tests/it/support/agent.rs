@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
 use muster_domain::id::AllocId;
 use muster_link::tls::{Identity, Role};
 
@@ -275,12 +275,12 @@ pub(crate) struct TestAgent {
 impl TestAgent {
     /// Ends it; its tasks run on.
     pub(crate) async fn leave(self) {
-        self.agent.shutdown(Leave::KeepTasks).await;
+        self.agent.shutdown(ShutdownPolicy::KeepTasks).await;
     }
 
     /// Ends it and its tasks.
     pub(crate) async fn end(self) {
-        self.agent.shutdown(Leave::StopTasks).await;
+        self.agent.shutdown(ShutdownPolicy::StopTasks).await;
     }
 }
 

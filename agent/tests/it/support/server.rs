@@ -474,14 +474,14 @@ async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()>
     });
     loop {
         let message = receiver.recv::<FromAgent>().await.ok()??;
-        let answer = hear(&state, message);
+        let answer = handle_message(&state, message);
         if let Some(answer) = answer {
             push.send(answer).await.ok()?;
         }
     }
 }
 
-fn hear(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
+fn handle_message(state: &Mutex<State>, message: FromAgent) -> Option<ToAgent> {
     let mut state = state.lock().unwrap();
     match message {
         FromAgent::Register { node, .. } => {

@@ -10,11 +10,11 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Where a plugin's lines are passed on.
 const TARGET: &str = "muster_driver::plugin::output";
 
-static SAID: Mutex<Vec<Words>> = Mutex::new(Vec::new());
+static SAID: Mutex<Vec<PluginLogLine>> = Mutex::new(Vec::new());
 
 /// A line of a plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words {
+pub(crate) struct PluginLogLine {
     pub(crate) level: Option<Level>,
     pub(crate) driver: String,
     pub(crate) module: String,
@@ -29,7 +29,7 @@ pub(crate) fn listen() {
 }
 
 /// The messages since the first [`listen`] with `part` among their fields.
-pub(crate) fn said(part: &str) -> Vec<Words> {
+pub(crate) fn said(part: &str) -> Vec<PluginLogLine> {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let with_part = said.iter().filter(|words| words.fields.contains(part));
     with_part.cloned().collect()
@@ -51,9 +51,9 @@ impl Subscriber for Listener {
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut words = Words {
+        let mut words = PluginLogLine {
             level: Some(*event.metadata().level()),
-            ..Words::default()
+            ..PluginLogLine::default()
         };
         event.record(&mut words);
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Subscriber for Listener {
     fn exit(&self, _span: &Id) {}
 }
 
-impl Visit for Words {
+impl Visit for PluginLogLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

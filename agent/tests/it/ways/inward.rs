@@ -11,7 +11,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use muster_agent::node::{Agent, Leave};
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, TaskState};
 use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::job::{
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::machine::{CLIENT, CLIENT6, MACHINE, MACHINE6, Outside, ip, with_machine};
-use super::{PLACES, Place, Words, config, native, row};
+use super::{AttemptResults, Column, PLACES, config, native, row};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
 
 /// The verdict on every way, to read and to test against.
@@ -43,7 +43,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 const LONG: usize = 2_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum IngressSource {
     Outside,
     Machine,
     Alloc,
@@ -51,7 +51,7 @@ enum Caller {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum Kind {
+enum TrafficKind {
     Tcp,
     Udp,
     Fragments,
@@ -60,7 +60,7 @@ enum Kind {
 
 /// Whom a way leads to.
 #[derive(Clone, Copy, Debug)]
-enum To {
+enum IngressTarget {
     /// An address of everybody's.
     Fixed(IpAddr),
     /// The task's own address, which is the machine's if it has none.
@@ -68,16 +68,22 @@ enum To {
 }
 
 #[derive(Debug)]
-struct Way {
+struct IngressAttempt {
     name: &'static str,
-    caller: Caller,
-    kind: Kind,
-    to: To,
+    caller: IngressSource,
+    kind: TrafficKind,
+    to: IngressTarget,
     port: u16,
 }
 
-const fn way(name: &'static str, caller: Caller, kind: Kind, to: To, port: u16) -> Way {
-    Way {
+const fn way(
+    name: &'static str,
+    caller: IngressSource,
+    kind: TrafficKind,
+    to: IngressTarget,
+    port: u16,
+) -> IngressAttempt {
+    IngressAttempt {
         name,
         caller,
         kind,
@@ -86,69 +92,69 @@ const fn way(name: &'static str, caller: Caller, kind: Kind, to: To, port: u16) 
     }
 }
 
-const V4: To = To::Fixed(IpAddr::V4(MACHINE));
-const V6: To = To::Fixed(IpAddr::V6(MACHINE6));
-const MAPPED: To = To::Fixed(IpAddr::V6(MACHINE.to_ipv6_mapped()));
-const LOOPBACK: To = To::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
-const LOOPBACK6: To = To::Fixed(IpAddr::V6(Ipv6Addr::LOCALHOST));
-const BEYOND: To = To::Fixed(IpAddr::V4(CLIENT));
-const BEYOND6: To = To::Fixed(IpAddr::V6(CLIENT6));
+const V4: IngressTarget = IngressTarget::Fixed(IpAddr::V4(MACHINE));
+const V6: IngressTarget = IngressTarget::Fixed(IpAddr::V6(MACHINE6));
+const MAPPED: IngressTarget = IngressTarget::Fixed(IpAddr::V6(MACHINE.to_ipv6_mapped()));
+const LOOPBACK: IngressTarget = IngressTarget::Fixed(IpAddr::V4(Ipv4Addr::LOCALHOST));
+const LOOPBACK6: IngressTarget = IngressTarget::Fixed(IpAddr::V6(Ipv6Addr::LOCALHOST));
+const BEYOND: IngressTarget = IngressTarget::Fixed(IpAddr::V4(CLIENT));
+const BEYOND6: IngressTarget = IngressTarget::Fixed(IpAddr::V6(CLIENT6));
 
 /// The way that stays open while the policy changes.
 const OPEN: &str = "outside: on an open connection";
 
 /// All ways but [`OPEN`].
 #[rustfmt::skip]
-const WAYS: &[Way] = &[
-    way("outside: TCP to a declared port", Caller::Outside, Kind::Tcp, V4, DECLARED),
-    way("outside: TCP over IPv6 to it", Caller::Outside, Kind::Tcp, V6, DECLARED),
-    way("outside: UDP to it", Caller::Outside, Kind::Udp, V4, DECLARED),
-    way("outside: UDP over IPv6 to it", Caller::Outside, Kind::Udp, V6, DECLARED),
-    way("outside: UDP in fragments to it", Caller::Outside, Kind::Fragments, V4, DECLARED),
-    way("outside: the same over IPv6", Caller::Outside, Kind::Fragments, V6, DECLARED),
-    way("outside: TCP to a private port", Caller::Outside, Kind::Tcp, V4, PRIVATE),
-    way("outside: UDP to a private port", Caller::Outside, Kind::Udp, V4, PRIVATE),
-    way("outside: TCP to the task's address", Caller::Outside, Kind::Tcp, To::Inside, DECLARED),
-    way("outside: TCP there, private port", Caller::Outside, Kind::Tcp, To::Inside, PRIVATE),
-    way("outside: UDP there, private port", Caller::Outside, Kind::Udp, To::Inside, PRIVATE),
-    way("outside: ICMP echo", Caller::Outside, Kind::Echo, To::Inside, 0),
-    way("machine: TCP to a declared port", Caller::Machine, Kind::Tcp, V4, DECLARED),
-    way("machine: TCP to loopback", Caller::Machine, Kind::Tcp, LOOPBACK, DECLARED),
-    way("machine: TCP to a mapped address", Caller::Machine, Kind::Tcp, MAPPED, DECLARED),
-    way("machine: TCP over IPv6", Caller::Machine, Kind::Tcp, LOOPBACK6, DECLARED),
-    way("machine: UDP to loopback", Caller::Machine, Kind::Udp, LOOPBACK, DECLARED),
-    way("machine: TCP to a private port", Caller::Machine, Kind::Tcp, LOOPBACK, PRIVATE),
-    way("machine: UDP to a private port", Caller::Machine, Kind::Udp, LOOPBACK, PRIVATE),
-    way("machine: TCP to the task's address", Caller::Machine, Kind::Tcp, To::Inside, DECLARED),
-    way("machine: TCP there, private port", Caller::Machine, Kind::Tcp, To::Inside, PRIVATE),
-    way("machine: ICMP echo", Caller::Machine, Kind::Echo, To::Inside, 0),
-    way("allocation: TCP to a declared port", Caller::Alloc, Kind::Tcp, V4, DECLARED),
-    way("allocation: TCP to a mapped address", Caller::Alloc, Kind::Tcp, MAPPED, DECLARED),
-    way("allocation: TCP over IPv6", Caller::Alloc, Kind::Tcp, V6, DECLARED),
-    way("allocation: UDP to a declared port", Caller::Alloc, Kind::Udp, V4, DECLARED),
-    way("allocation: TCP to a private port", Caller::Alloc, Kind::Tcp, V4, PRIVATE),
-    way("allocation: UDP to a private port", Caller::Alloc, Kind::Udp, V4, PRIVATE),
-    way("allocation: TCP to the task's address", Caller::Alloc, Kind::Tcp, To::Inside, DECLARED),
-    way("allocation: TCP there, private port", Caller::Alloc, Kind::Tcp, To::Inside, PRIVATE),
-    way("allocation: UDP there, private port", Caller::Alloc, Kind::Udp, To::Inside, PRIVATE),
-    way("other agent: TCP to a declared port", Caller::OtherAgent, Kind::Tcp, V4, DECLARED),
-    way("other agent: UDP to a declared port", Caller::OtherAgent, Kind::Udp, V4, DECLARED),
-    way("other agent: TCP to a private port", Caller::OtherAgent, Kind::Tcp, V4, PRIVATE),
-    way("other agent: UDP to a private port", Caller::OtherAgent, Kind::Udp, V4, PRIVATE),
-    way("other agent: TCP to the task's address", Caller::OtherAgent, Kind::Tcp, To::Inside, DECLARED),
-    way("other agent: TCP there, private port", Caller::OtherAgent, Kind::Tcp, To::Inside, PRIVATE),
-    way("other agent: UDP there, private port", Caller::OtherAgent, Kind::Udp, To::Inside, PRIVATE),
-    way("answer to the task's own TCP", Caller::Alloc, Kind::Tcp, BEYOND, OUTSIDE),
-    way("answer to the task's own UDP", Caller::Alloc, Kind::Udp, BEYOND, OUTSIDE),
-    way("answer to it in fragments", Caller::Alloc, Kind::Fragments, BEYOND, OUTSIDE),
-    way("answer to it over IPv6", Caller::Alloc, Kind::Udp, BEYOND6, OUTSIDE),
+const WAYS: &[IngressAttempt] = &[
+    way("outside: TCP to a declared port", IngressSource::Outside, TrafficKind::Tcp, V4, DECLARED),
+    way("outside: TCP over IPv6 to it", IngressSource::Outside, TrafficKind::Tcp, V6, DECLARED),
+    way("outside: UDP to it", IngressSource::Outside, TrafficKind::Udp, V4, DECLARED),
+    way("outside: UDP over IPv6 to it", IngressSource::Outside, TrafficKind::Udp, V6, DECLARED),
+    way("outside: UDP in fragments to it", IngressSource::Outside, TrafficKind::Fragments, V4, DECLARED),
+    way("outside: the same over IPv6", IngressSource::Outside, TrafficKind::Fragments, V6, DECLARED),
+    way("outside: TCP to a private port", IngressSource::Outside, TrafficKind::Tcp, V4, PRIVATE),
+    way("outside: UDP to a private port", IngressSource::Outside, TrafficKind::Udp, V4, PRIVATE),
+    way("outside: TCP to the task's address", IngressSource::Outside, TrafficKind::Tcp, IngressTarget::Inside, DECLARED),
+    way("outside: TCP there, private port", IngressSource::Outside, TrafficKind::Tcp, IngressTarget::Inside, PRIVATE),
+    way("outside: UDP there, private port", IngressSource::Outside, TrafficKind::Udp, IngressTarget::Inside, PRIVATE),
+    way("outside: ICMP echo", IngressSource::Outside, TrafficKind::Echo, IngressTarget::Inside, 0),
+    way("machine: TCP to a declared port", IngressSource::Machine, TrafficKind::Tcp, V4, DECLARED),
+    way("machine: TCP to loopback", IngressSource::Machine, TrafficKind::Tcp, LOOPBACK, DECLARED),
+    way("machine: TCP to a mapped address", IngressSource::Machine, TrafficKind::Tcp, MAPPED, DECLARED),
+    way("machine: TCP over IPv6", IngressSource::Machine, TrafficKind::Tcp, LOOPBACK6, DECLARED),
+    way("machine: UDP to loopback", IngressSource::Machine, TrafficKind::Udp, LOOPBACK, DECLARED),
+    way("machine: TCP to a private port", IngressSource::Machine, TrafficKind::Tcp, LOOPBACK, PRIVATE),
+    way("machine: UDP to a private port", IngressSource::Machine, TrafficKind::Udp, LOOPBACK, PRIVATE),
+    way("machine: TCP to the task's address", IngressSource::Machine, TrafficKind::Tcp, IngressTarget::Inside, DECLARED),
+    way("machine: TCP there, private port", IngressSource::Machine, TrafficKind::Tcp, IngressTarget::Inside, PRIVATE),
+    way("machine: ICMP echo", IngressSource::Machine, TrafficKind::Echo, IngressTarget::Inside, 0),
+    way("allocation: TCP to a declared port", IngressSource::Alloc, TrafficKind::Tcp, V4, DECLARED),
+    way("allocation: TCP to a mapped address", IngressSource::Alloc, TrafficKind::Tcp, MAPPED, DECLARED),
+    way("allocation: TCP over IPv6", IngressSource::Alloc, TrafficKind::Tcp, V6, DECLARED),
+    way("allocation: UDP to a declared port", IngressSource::Alloc, TrafficKind::Udp, V4, DECLARED),
+    way("allocation: TCP to a private port", IngressSource::Alloc, TrafficKind::Tcp, V4, PRIVATE),
+    way("allocation: UDP to a private port", IngressSource::Alloc, TrafficKind::Udp, V4, PRIVATE),
+    way("allocation: TCP to the task's address", IngressSource::Alloc, TrafficKind::Tcp, IngressTarget::Inside, DECLARED),
+    way("allocation: TCP there, private port", IngressSource::Alloc, TrafficKind::Tcp, IngressTarget::Inside, PRIVATE),
+    way("allocation: UDP there, private port", IngressSource::Alloc, TrafficKind::Udp, IngressTarget::Inside, PRIVATE),
+    way("other agent: TCP to a declared port", IngressSource::OtherAgent, TrafficKind::Tcp, V4, DECLARED),
+    way("other agent: UDP to a declared port", IngressSource::OtherAgent, TrafficKind::Udp, V4, DECLARED),
+    way("other agent: TCP to a private port", IngressSource::OtherAgent, TrafficKind::Tcp, V4, PRIVATE),
+    way("other agent: UDP to a private port", IngressSource::OtherAgent, TrafficKind::Udp, V4, PRIVATE),
+    way("other agent: TCP to the task's address", IngressSource::OtherAgent, TrafficKind::Tcp, IngressTarget::Inside, DECLARED),
+    way("other agent: TCP there, private port", IngressSource::OtherAgent, TrafficKind::Tcp, IngressTarget::Inside, PRIVATE),
+    way("other agent: UDP there, private port", IngressSource::OtherAgent, TrafficKind::Udp, IngressTarget::Inside, PRIVATE),
+    way("answer to the task's own TCP", IngressSource::Alloc, TrafficKind::Tcp, BEYOND, OUTSIDE),
+    way("answer to the task's own UDP", IngressSource::Alloc, TrafficKind::Udp, BEYOND, OUTSIDE),
+    way("answer to it in fragments", IngressSource::Alloc, TrafficKind::Fragments, BEYOND, OUTSIDE),
+    way("answer to it over IPv6", IngressSource::Alloc, TrafficKind::Udp, BEYOND6, OUTSIDE),
 ];
 
 /// One way, for the caller that takes it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Call {
+struct IngressCall {
     name: String,
-    kind: Kind,
+    kind: TrafficKind,
     to: SocketAddr,
 }
 
@@ -181,15 +187,20 @@ fn every_way_in_has_the_verdict_of_the_table() {
             columns.push(column(servers, &outside, at, place).await);
         }
 
-        agent.shutdown(Leave::StopTasks).await;
-        other_agent.shutdown(Leave::StopTasks).await;
+        agent.shutdown(ShutdownPolicy::StopTasks).await;
+        other_agent.shutdown(ShutdownPolicy::StopTasks).await;
         compare(&columns);
     });
 }
 
 /// The verdict on each way into a task of this level and network. The servers are that of its agent and that of the
 /// other one.
-async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, place: Place) -> Words {
+async fn column(
+    servers: [&FakeServer; 2],
+    outside: &Outside,
+    at: u32,
+    place: Column,
+) -> AttemptResults {
     let [server, _] = servers;
     let index = u64::from(at) * 2 + 1_000;
     server
@@ -206,7 +217,7 @@ async fn column(servers: [&FakeServer; 2], outside: &Outside, at: u32, place: Pl
         .say_to_agent(ingress(index + 1, PolicyAction::Deny))
         .await;
     eventually("a policy that lets nothing in", async || {
-        (outside.there(|| call(Kind::Udp, published)) != "in").then_some(())
+        (outside.there(|| call(TrafficKind::Udp, published)) != "in").then_some(())
     })
     .await;
     let mut closed = words(servers, outside, (at * 10 + 2, place), inside).await;
@@ -241,7 +252,12 @@ fn ingress(index: u64, action: PolicyAction) -> ToAgent {
 }
 
 /// A task of this program in such a place.
-fn task(alloc: AllocBuilder, (level, mode): Place, entry: &str, calls: &[Call]) -> AllocBuilder {
+fn task(
+    alloc: AllocBuilder,
+    (level, mode): Column,
+    entry: &str,
+    calls: &[IngressCall],
+) -> AllocBuilder {
     let native = native(level, &format!("ways::inward::{entry}"));
     alloc.driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
@@ -258,7 +274,7 @@ fn task(alloc: AllocBuilder, (level, mode): Place, entry: &str, calls: &[Call]) 
 }
 
 /// The task that is called.
-fn called(name: u32, place: Place) -> AllocBuilder {
+fn called(name: u32, place: Column) -> AllocBuilder {
     let alloc = task(service(name, ""), place.clone(), "called_entry", &[]);
     if place.1 == NetworkMode::None {
         return alloc;
@@ -290,17 +306,17 @@ async fn ready(server: &FakeServer, alloc_id: AllocId) -> IpAddr {
 async fn words(
     servers: [&FakeServer; 2],
     outside: &Outside,
-    (name, place): (u32, Place),
+    (name, place): (u32, Column),
     inside: IpAddr,
-) -> Words {
-    let calls = |caller| -> Vec<Call> {
+) -> AttemptResults {
+    let calls = |caller| -> Vec<IngressCall> {
         let ways = WAYS.iter().filter(|way| way.caller == caller);
-        let call = |way: &Way| {
+        let call = |way: &IngressAttempt| {
             let to = match way.to {
-                To::Fixed(to) => to,
-                To::Inside => inside,
+                IngressTarget::Fixed(to) => to,
+                IngressTarget::Inside => inside,
             };
-            Call {
+            IngressCall {
                 name: way.name.to_owned(),
                 kind: way.kind,
                 to: (to, way.port).into(),
@@ -308,9 +324,12 @@ async fn words(
         };
         ways.map(call).collect()
     };
-    let mut words = outside.there(|| take(&calls(Caller::Outside)));
-    words.extend(take(&calls(Caller::Machine)));
-    for (server, caller) in servers.into_iter().zip([Caller::Alloc, Caller::OtherAgent]) {
+    let mut words = outside.there(|| take(&calls(IngressSource::Outside)));
+    words.extend(take(&calls(IngressSource::Machine)));
+    for (server, caller) in servers
+        .into_iter()
+        .zip([IngressSource::Alloc, IngressSource::OtherAgent])
+    {
         let alloc = task(
             batch(name, ""),
             place.clone(),
@@ -323,7 +342,7 @@ async fn words(
 }
 
 /// The words of a task that takes the ways.
-async fn told(server: &FakeServer, alloc: AllocBuilder) -> Words {
+async fn told(server: &FakeServer, alloc: AllocBuilder) -> AttemptResults {
     let alloc_id = server.place(alloc.build()).await;
     let ended = |_: &TaskState, status: ClientStatus| {
         [ClientStatus::Complete, ClientStatus::Failed].contains(&status)
@@ -339,7 +358,7 @@ async fn told(server: &FakeServer, alloc: AllocBuilder) -> Words {
 }
 
 /// All at once: most of the time is waiting for nothing.
-fn take(calls: &[Call]) -> Words {
+fn take(calls: &[IngressCall]) -> AttemptResults {
     std::thread::scope(|scope| {
         let taken = calls.iter().map(|one| {
             let word = scope.spawn(|| call(one.kind, one.to));
@@ -353,12 +372,14 @@ fn take(calls: &[Call]) -> Words {
     })
 }
 
-fn call(kind: Kind, to: SocketAddr) -> String {
+fn call(kind: TrafficKind, to: SocketAddr) -> String {
     word(match kind {
-        Kind::Tcp => TcpStream::connect_timeout(&to, SILENCE).and_then(|stream| exchange(&stream)),
-        Kind::Udp => datagram(to, 5),
-        Kind::Fragments => datagram(to, LONG),
-        Kind::Echo => echo(to),
+        TrafficKind::Tcp => {
+            TcpStream::connect_timeout(&to, SILENCE).and_then(|stream| exchange(&stream))
+        }
+        TrafficKind::Udp => datagram(to, 5),
+        TrafficKind::Fragments => datagram(to, LONG),
+        TrafficKind::Echo => echo(to),
     })
 }
 
@@ -480,7 +501,7 @@ fn caller_entry() {
     let Ok(calls) = std::env::var(VARIABLE) else {
         return;
     };
-    let calls: Vec<Call> = serde_json::from_str(&calls).unwrap();
+    let calls: Vec<IngressCall> = serde_json::from_str(&calls).unwrap();
     println!();
     for (name, word) in take(&calls) {
         println!("{MARK}{name}={word}");
@@ -488,7 +509,7 @@ fn caller_entry() {
 }
 
 /// Compares with the table, of which every row and cell counts.
-fn compare(columns: &[Words]) {
+fn compare(columns: &[AttemptResults]) {
     let mut expected: BTreeMap<&str, &str> = TABLE.lines().filter_map(row).collect();
     let mut found = String::new();
     let mut wrong = Vec::new();

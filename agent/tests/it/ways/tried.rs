@@ -63,15 +63,15 @@ impl Reach {
 
 /// A way out, and where it leads.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct EgressAttempt {
     pub(super) name: &'static str,
-    to: To,
+    to: EgressTarget,
     attempt: fn(IpAddr, &Reach) -> Attempt,
 }
 
 /// Where ways lead.
 #[derive(Debug)]
-enum To {
+enum EgressTarget {
     /// An address of the way's own.
     V4,
     /// An address of the way's own.
@@ -84,15 +84,15 @@ enum To {
 
 type Attempt = Result<(), String>;
 
-impl Way {
+impl EgressAttempt {
     /// The address of the way at this place of the list.
     pub(super) fn target(&self, at: usize) -> IpAddr {
         let number = u8::try_from(at + 1).unwrap();
         match self.to {
-            To::V4 => Ipv4Addr::new(10, 9, 1, number).into(),
-            To::V6 => Ipv6Addr::new(0xfd09, 0, 0, 1, 0, 0, 0, number.into()).into(),
-            To::Fixed(address) => address,
-            To::Solicited => {
+            EgressTarget::V4 => Ipv4Addr::new(10, 9, 1, number).into(),
+            EgressTarget::V6 => Ipv6Addr::new(0xfd09, 0, 0, 1, 0, 0, 0, number.into()).into(),
+            EgressTarget::Fixed(address) => address,
+            EgressTarget::Solicited => {
                 let low = 0xaa00 | u16::from(number);
                 Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff77, low).into()
             }
@@ -100,19 +100,23 @@ impl Way {
     }
 }
 
-const fn v4(name: &'static str, attempt: fn(IpAddr, &Reach) -> Attempt) -> Way {
-    let to = To::V4;
-    Way { name, to, attempt }
+const fn v4(name: &'static str, attempt: fn(IpAddr, &Reach) -> Attempt) -> EgressAttempt {
+    let to = EgressTarget::V4;
+    EgressAttempt { name, to, attempt }
 }
 
-const fn v6(name: &'static str, attempt: fn(IpAddr, &Reach) -> Attempt) -> Way {
-    let to = To::V6;
-    Way { name, to, attempt }
+const fn v6(name: &'static str, attempt: fn(IpAddr, &Reach) -> Attempt) -> EgressAttempt {
+    let to = EgressTarget::V6;
+    EgressAttempt { name, to, attempt }
 }
 
-const fn fixed(name: &'static str, to: IpAddr, attempt: fn(IpAddr, &Reach) -> Attempt) -> Way {
-    let to = To::Fixed(to);
-    Way { name, to, attempt }
+const fn fixed(
+    name: &'static str,
+    to: IpAddr,
+    attempt: fn(IpAddr, &Reach) -> Attempt,
+) -> EgressAttempt {
+    let to = EgressTarget::Fixed(to);
+    EgressAttempt { name, to, attempt }
 }
 
 const METADATA: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254));
@@ -123,7 +127,7 @@ const ALL_HOSTS: IpAddr = IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1));
 
 /// All ways, in the order of the table. A way that a task has before it opens anything is first. A way that changes the
 /// task itself is last.
-pub(super) const WAYS: &[Way] = &[
+pub(super) const WAYS: &[EgressAttempt] = &[
     v4("socket that was open before", inherited),
     v4("TCP", |to, _| tcp(to, PORT)),
     v4("TCP to a mapped address", |to, _| tcp(mapped(to), PORT)),
@@ -174,9 +178,9 @@ pub(super) const WAYS: &[Way] = &[
         raw6(to, &[LATER_FRAGMENT])
     }),
     v6("behind an unknown header", |to, _| raw6(to, &[UNKNOWN])),
-    Way {
+    EgressAttempt {
         name: "neighbour solicitation",
-        to: To::Solicited,
+        to: EgressTarget::Solicited,
         attempt: solicitation,
     },
     fixed("link-local address", LINK_LOCAL, link_local),

@@ -4,11 +4,11 @@
 #[derive(Debug)]
 pub(super) struct Escape {
     character: Option<u8>,
-    place: Place,
+    place: EscapeState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum EscapeState {
     LineBegin,
     InLine,
     /// The character was typed first in a line and is held back.
@@ -17,7 +17,7 @@ enum Place {
 
 /// The outcome of a piece of input.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Typed {
+pub(super) struct FilteredInput {
     /// For the command.
     pub(super) bytes: Vec<u8>,
     /// The user wants to hang up.
@@ -29,14 +29,14 @@ impl Escape {
     pub(super) fn new(character: Option<u8>) -> Self {
         Self {
             character,
-            place: Place::LineBegin,
+            place: EscapeState::LineBegin,
         }
     }
 
     /// Takes what was typed.
-    pub(super) fn take(&mut self, typed: Vec<u8>) -> Typed {
+    pub(super) fn take(&mut self, typed: Vec<u8>) -> FilteredInput {
         let Some(character) = self.character else {
-            return Typed {
+            return FilteredInput {
                 bytes: typed,
                 hangs_up: false,
             };
@@ -44,29 +44,29 @@ impl Escape {
         let mut bytes = Vec::with_capacity(typed.len() + 1);
         for byte in typed {
             match self.place {
-                Place::LineBegin if byte == character => {
-                    self.place = Place::Escaped;
+                EscapeState::LineBegin if byte == character => {
+                    self.place = EscapeState::Escaped;
                     continue;
                 }
-                Place::Escaped if byte == b'.' => {
-                    return Typed {
+                EscapeState::Escaped if byte == b'.' => {
+                    return FilteredInput {
                         bytes,
                         hangs_up: true,
                     };
                 }
                 // Twice is once.
-                Place::Escaped if byte == character => {}
-                Place::Escaped => bytes.push(character),
-                Place::LineBegin | Place::InLine => {}
+                EscapeState::Escaped if byte == character => {}
+                EscapeState::Escaped => bytes.push(character),
+                EscapeState::LineBegin | EscapeState::InLine => {}
             }
             bytes.push(byte);
             self.place = if matches!(byte, b'\n' | b'\r') {
-                Place::LineBegin
+                EscapeState::LineBegin
             } else {
-                Place::InLine
+                EscapeState::InLine
             };
         }
-        Typed {
+        FilteredInput {
             bytes,
             hangs_up: false,
         }
@@ -81,7 +81,7 @@ mod tests {
         let mut escape = Escape::new(Some(b'~'));
         let mut all = Vec::new();
         for part in parts {
-            let Typed { bytes, hangs_up } = escape.take(part.as_bytes().to_vec());
+            let FilteredInput { bytes, hangs_up } = escape.take(part.as_bytes().to_vec());
             all.extend(bytes);
             if hangs_up {
                 return (String::from_utf8(all).unwrap(), true);

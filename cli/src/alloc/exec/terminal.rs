@@ -7,11 +7,11 @@ use rustix::termios::{OptionalActions, Termios};
 
 /// The terminal passes everything on and interprets nothing, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(super) struct RawMode {
     before: Termios,
 }
 
-impl Raw {
+impl RawMode {
     /// Of standard input.
     pub(super) fn enter() -> io::Result<Self> {
         let before = rustix::termios::tcgetattr(stdin())?;
@@ -22,7 +22,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         // Whoever took the terminal away has no use for its state.
         rustix::termios::tcsetattr(stdin(), OptionalActions::Drain, &self.before).unwrap_or(());

@@ -54,7 +54,7 @@ use super::policy;
 use super::reserved::{self, Reserved};
 use super::users;
 use crate::exit::{CliError, Exit};
-use muster_jobspec::free::{self, Places};
+use muster_jobspec::free::{self, FieldSpans};
 use muster_jobspec::syntax::{Attribute, Block, Body, Structure};
 use muster_jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 
@@ -128,7 +128,7 @@ pub(super) struct PluginBlock {
     pub(super) settings: PluginSettings,
     /// Where the block itself stands.
     at: Range<usize>,
-    places: Places,
+    places: FieldSpans,
 }
 
 impl AgentFile {

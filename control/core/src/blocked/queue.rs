@@ -16,27 +16,27 @@ use super::TurnKey;
 /// Those that wait.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: BTreeMap<TurnKey, Waiting>,
+    waiting: BTreeMap<TurnKey, BlockedEval>,
     keys: BTreeMap<EvalId, TurnKey>,
     /// How many need so much of a node at least.
-    needs: BTreeMap<Need, usize>,
+    needs: BTreeMap<NeedKey, usize>,
 }
 
 /// A need as a key.
-type Need = Option<[u64; 3]>;
+type NeedKey = Option<[u64; 3]>;
 
 #[derive(Debug)]
-struct Waiting {
+struct BlockedEval {
     eval: Arc<Evaluation>,
     /// With less than this of a node it cannot be helped; `None`: only a look can tell.
     need: Option<Amount>,
 }
 
-fn key(need: Option<Amount>) -> Need {
+fn key(need: Option<Amount>) -> NeedKey {
     need.map(|amount| [amount.cpu_mhz, amount.memory_mb, amount.disk_mb])
 }
 
-fn amount(need: Need) -> Option<Amount> {
+fn amount(need: NeedKey) -> Option<Amount> {
     need.map(|[cpu_mhz, memory_mb, disk_mb]| Amount {
         cpu_mhz,
         memory_mb,
@@ -55,12 +55,12 @@ impl Queue {
         self.remove(&eval.id);
         self.keys.insert(eval.id, at);
         *self.needs.entry(key(need)).or_default() += 1;
-        self.waiting.insert(at, Waiting { eval, need });
+        self.waiting.insert(at, BlockedEval { eval, need });
     }
 
     pub(super) fn remove(&mut self, eval_id: &EvalId) {
         let at = self.keys.remove(eval_id);
-        let Some(Waiting { need, .. }) = at.and_then(|at| self.waiting.remove(&at)) else {
+        let Some(BlockedEval { need, .. }) = at.and_then(|at| self.waiting.remove(&at)) else {
             return;
         };
         if let Some(count) = self.needs.get_mut(&key(need)) {

@@ -17,14 +17,14 @@ use crate::state::State;
 
 /// Turns of those that wait.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct FairQueue {
     /// By priority; only of those that somebody waits in.
-    levels: BTreeMap<u8, Level>,
-    given: BTreeMap<EvalId, Given>,
+    levels: BTreeMap<u8, PriorityBand>,
+    given: BTreeMap<EvalId, Ticket>,
 }
 
 #[derive(Debug, Default)]
-struct Level {
+struct PriorityBand {
     /// The highest turn that was served.
     now: u64,
     waiting: usize,
@@ -40,13 +40,13 @@ struct Domain {
 }
 
 #[derive(Debug)]
-struct Given {
+struct Ticket {
     turn: u64,
     priority: u8,
     domain: Option<String>,
 }
 
-impl Turns {
+impl FairQueue {
     /// The turn of `eval`, the same one every time.
     pub(super) fn give(&mut self, state: &State, eval: &Evaluation) -> u64 {
         if let Some(given) = self.given.get(&eval.id) {
@@ -64,7 +64,7 @@ impl Turns {
             }
             None => level.now + 1,
         };
-        let given = Given {
+        let given = Ticket {
             turn,
             priority: eval.priority,
             domain,
@@ -119,14 +119,14 @@ mod tests {
     /// Tasks that wait, in the order in which they were desired.
     struct Fixture {
         cluster: Cluster,
-        turns: Turns,
+        turns: FairQueue,
     }
 
     impl Fixture {
         fn new() -> Self {
             Self {
                 cluster: Cluster::new(),
-                turns: Turns::default(),
+                turns: FairQueue::default(),
             }
         }
 

@@ -9,7 +9,7 @@ use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::plan::{PlacementRun, Plan};
 use muster_domain::resources::Amount;
 
-use crate::state::{AllocView, Room, State};
+use crate::state::{AllocView, RemainingCapacity, State};
 
 /// The part of a plan that holds.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Admission {
 /// that this one has not seen, is stale: nothing of it holds, not even its stops.
 pub(crate) fn admit(
     state: &State,
-    room: &mut Room<'_>,
+    room: &mut RemainingCapacity<'_>,
     mut plan: Plan,
     placements_max: u32,
 ) -> Admission {
@@ -49,7 +49,7 @@ pub(crate) fn admit(
 /// The same for a plan that is not stale.
 pub(super) fn admit_current(
     state: &State,
-    room: &mut Room<'_>,
+    room: &mut RemainingCapacity<'_>,
     mut plan: Plan,
     placements_max: u32,
 ) -> Admission {
@@ -114,7 +114,7 @@ pub(super) fn admit_current(
 
 /// Takes from `room` what instances take more when they go over to the plan's version where they are, and leaves those
 /// behind for which it is not there. Says how many.
-fn resize(state: &State, room: &mut Room<'_>, plan: &mut Plan) -> u32 {
+fn resize(state: &State, room: &mut RemainingCapacity<'_>, plan: &mut Plan) -> u32 {
     let version = state.jobs().version(&plan.job, plan.job_version);
     let Some(version) = version.filter(|_| plan.groups.iter().any(|group| group.in_place)) else {
         return 0;
@@ -162,7 +162,7 @@ fn is_stale(state: &State, plan: &Plan) -> bool {
 /// it does not fit all the same, they keep theirs.
 fn take_run(
     state: &State,
-    room: &mut Room<'_>,
+    room: &mut RemainingCapacity<'_>,
     run: &PlacementRun,
     max: u32,
     seen: LogIndex,
@@ -190,7 +190,12 @@ fn take_run(
 }
 
 /// Takes back the stops of instances whose replacement was refused, where their room is still there.
-fn keep_running(state: &State, room: &mut Room<'_>, plan: &mut Plan, not_replaced: &[AllocId]) {
+fn keep_running(
+    state: &State,
+    room: &mut RemainingCapacity<'_>,
+    plan: &mut Plan,
+    not_replaced: &[AllocId],
+) {
     if not_replaced.is_empty() {
         return;
     }

@@ -12,12 +12,12 @@ use muster_domain::id::{
 };
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
-use muster_domain::one_off::{End, OneOff};
+use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
-use super::{Applied, Changed, Effect, Response, one_off, remote};
+use super::{ApplyResult, ChangedRow, Effect, Response, one_off, remote};
 use crate::limits;
-use crate::state::{Cohort, JobRow, ORDINALS, RemovedAllocs, Row, State, Tasks, id_of, key_at};
+use crate::state::{JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at};
 
 /// A command under way.
 #[derive(Debug)]
@@ -40,15 +40,15 @@ pub(super) struct Change<'a> {
     /// Nodes of which allocations were forgotten; one may be named more than once.
     forgot: Vec<NodeId>,
     /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
-    ends: BTreeMap<u64, End>,
+    ends: BTreeMap<u64, WorkEnd>,
     /// One-off tasks in states that they leave again in this command.
     passed: Vec<Arc<OneOff>>,
-    written: Written,
+    written: WrittenRows,
 }
 
 /// Rows written or removed. Allocations that the command itself made follow from their number.
 #[derive(Debug, Default)]
-struct Written {
+struct WrittenRows {
     nodes: BTreeSet<NodeId>,
     jobs: BTreeSet<JobKey>,
     evals: BTreeSet<EvalId>,
@@ -77,7 +77,7 @@ impl<'a> Change<'a> {
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
             passed: Vec::new(),
-            written: Written::default(),
+            written: WrittenRows::default(),
         }
     }
 
@@ -111,7 +111,7 @@ impl<'a> Change<'a> {
     /// Places an instance of `cohort`; `None` if the command has placed as many as it may.
     pub(super) fn place(
         &mut self,
-        cohort: &Arc<Cohort>,
+        cohort: &Arc<PlanShared>,
         run: &PlacementRun,
         name_index: u32,
     ) -> Option<AllocId> {
@@ -142,7 +142,7 @@ impl<'a> Change<'a> {
 
     /// Places the instances of `cohort` in `runs`, which have no details, as far as the command may place more. Returns
     /// their number.
-    pub(super) fn place_plain(&mut self, cohort: &Arc<Cohort>, runs: &[PlacementRun]) -> usize {
+    pub(super) fn place_plain(&mut self, cohort: &Arc<PlanShared>, runs: &[PlacementRun]) -> usize {
         let most = self.placements_left() as usize;
         let mut rows = Vec::with_capacity(runs.len());
         for run in runs {
@@ -409,7 +409,7 @@ impl<'a> Change<'a> {
     }
 
     /// Brings the status of every touched job up to date and hands out what came of the command, without its answer.
-    pub(super) fn finish(mut self) -> Applied {
+    pub(super) fn finish(mut self) -> ApplyResult {
         let one_offs = self.touched.iter().filter(|key| key.is_one_off());
         let one_offs: Vec<_> = one_offs.cloned().collect();
         for key in one_offs {
@@ -439,7 +439,7 @@ impl<'a> Change<'a> {
         forgot.dedup();
         self.effects
             .extend(forgot.into_iter().map(Effect::NodeForgot));
-        Applied {
+        ApplyResult {
             response: Response::Done,
             effects: self.effects,
             changed: self
@@ -487,9 +487,9 @@ impl<'a> Change<'a> {
     }
 }
 
-impl Written {
+impl WrittenRows {
     /// With the allocations that the command made, in the order it made them.
-    fn list(self, cluster: ClusterTag, index: LogIndex, allocs_made: u32) -> Vec<Changed> {
+    fn list(self, cluster: ClusterTag, index: LogIndex, allocs_made: u32) -> Vec<ChangedRow> {
         let Self {
             nodes,
             jobs,
@@ -502,15 +502,15 @@ impl Written {
         // Each row is named once.
         forgotten.retain(|key| !allocs.contains(key));
         let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
-        let nodes = nodes.into_iter().map(Changed::Node);
-        let jobs = jobs.into_iter().map(|key| Changed::Job(Arc::new(key)));
-        let evals = evals.into_iter().map(Changed::Eval);
+        let nodes = nodes.into_iter().map(ChangedRow::Node);
+        let jobs = jobs.into_iter().map(|key| ChangedRow::Job(Arc::new(key)));
+        let evals = evals.into_iter().map(ChangedRow::Eval);
         let forgotten = forgotten.into_iter();
-        let forgotten = forgotten.map(|key| Changed::AllocGone(id_of(cluster, key)));
+        let forgotten = forgotten.map(|key| ChangedRow::AllocGone(id_of(cluster, key)));
         let allocs = allocs.into_iter().chain(made);
-        let allocs = allocs.map(|key| Changed::Alloc(id_of(cluster, key)));
-        let deployments = deployments.into_iter().map(Changed::Deployment);
-        let one_offs = one_offs.into_iter().map(Changed::OneOff);
+        let allocs = allocs.map(|key| ChangedRow::Alloc(id_of(cluster, key)));
+        let deployments = deployments.into_iter().map(ChangedRow::Deployment);
+        let one_offs = one_offs.into_iter().map(ChangedRow::OneOff);
         let all = nodes.chain(jobs).chain(evals).chain(deployments);
         all.chain(one_offs).chain(allocs).chain(forgotten).collect()
     }

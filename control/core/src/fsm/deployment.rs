@@ -147,17 +147,17 @@ fn change_group(
 
 /// News of the health of instances, by deployment.
 #[derive(Debug, Default)]
-pub(super) struct News(BTreeMap<DeploymentId, Heard>);
+pub(super) struct HealthUpdates(BTreeMap<DeploymentId, HealthUpdate>);
 
 #[derive(Debug, Default)]
-struct Heard {
+struct HealthUpdate {
     /// Changes of the numbers of healthy and unhealthy instances, by group.
     groups: BTreeMap<String, (i64, i64)>,
     /// Instances that are unhealthy now, by key, with their group.
     unhealthy: Vec<(u64, String)>,
 }
 
-impl News {
+impl HealthUpdates {
     /// Takes in that `alloc` was `before` and is now what it says.
     pub(super) fn hear(&mut self, before: Option<bool>, alloc: AllocView<'_>) {
         let (Some(id), now) = (alloc.deployment(), alloc.healthy()) else {
@@ -186,7 +186,7 @@ impl News {
 ///
 /// One that was healthy may be replaced at once. Nomad leaves it as it is until the deployment is over, which never
 /// comes for a canary: it is not replaced, and without it no canary can be promoted.
-pub(super) fn judge_ended(change: &mut Change<'_>, key: u64) {
+pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
     let Some(alloc) = change.state.allocs.at(key) else {
         return;
     };
@@ -209,7 +209,7 @@ pub(super) fn judge_ended(change: &mut Change<'_>, key: u64) {
 }
 
 /// Moves deployments on by what was heard.
-pub(super) fn hear(change: &mut Change<'_>, News(news): News) {
+pub(super) fn hear(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
     for (id, heard) in news {
         let Some(old) = change.state.deployments.get(&id) else {
             continue;
@@ -235,7 +235,7 @@ pub(super) fn hear(change: &mut Change<'_>, News(news): News) {
     }
 }
 
-fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &Heard) {
+fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &HealthUpdate) {
     let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
         return;
     };
@@ -513,7 +513,7 @@ fn set_health(
     healthy: &[AllocId],
     unhealthy: &[AllocId],
 ) -> Result<Response, Rejection> {
-    let mut news = News::default();
+    let mut news = HealthUpdates::default();
     let wanted = healthy.iter().map(|id| (id, true));
     let wanted = wanted.chain(unhealthy.iter().map(|id| (id, false)));
     let mut keys = Vec::new();

@@ -30,7 +30,7 @@ use super::{Change, Effect, Response};
 use crate::limits;
 use crate::state::{Digest, JobRow, State};
 
-pub use rule::{Cutoffs, Kept};
+pub use rule::{Cutoffs, KeepReason};
 
 /// The kind of objects to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -159,21 +159,21 @@ pub enum GcJobStep {
 }
 
 /// At the first thing below a job.
-type Below = (EvalId, u64);
-const FIRST_BELOW: Below = (FIRST_EVAL, 0);
+type JobCursor = (EvalId, u64);
+const FIRST_BELOW: JobCursor = (FIRST_EVAL, 0);
 
 impl GcJobStep {
     /// A job whose row is gone, with all of what was below it.
     pub(crate) const REMOVE: Self = Self::remove_from(FIRST_BELOW);
 
-    const fn remove_from((eval_id, alloc): Below) -> Self {
+    const fn remove_from((eval_id, alloc): JobCursor) -> Self {
         Self::RemoveFrom { eval_id, alloc }
     }
 }
 
 /// Counts of the objects that a slice forgot, left and looked at.
 #[derive(Debug, Default)]
-struct Slice {
+struct SliceProgress {
     bounds: Bounds,
     looked_at: usize,
     /// Counted as its bound is.
@@ -186,23 +186,23 @@ struct Slice {
     one_offs: u32,
     /// How large what was forgotten is.
     bytes: u64,
-    kept: BTreeMap<Kept, u32>,
+    kept: BTreeMap<KeepReason, u32>,
     next: Option<GcCursor>,
     /// Allocations that go with the end of the slice, by key: all of them together.
     going: Vec<u64>,
     /// Of the job that is looked at: what goes with it, as far as this slice saw.
-    seen: Seen,
+    seen: JobRows,
 }
 
 /// Objects below a job that may go with it.
 #[derive(Debug, Default)]
-struct Seen {
+struct JobRows {
     evals: Vec<EvalId>,
     /// By key.
     allocs: Vec<u64>,
 }
 
-impl Slice {
+impl SliceProgress {
     fn is_full(&self) -> bool {
         self.freed >= self.bounds.freed_max || self.looked_at >= self.bounds.looked_at_max
     }
@@ -211,11 +211,11 @@ impl Slice {
         self.looked_at += 1;
     }
 
-    fn keep(&mut self, why: Kept) {
+    fn keep(&mut self, why: KeepReason) {
         self.keep_many(why, 1);
     }
 
-    fn keep_many(&mut self, why: Kept, count: usize) {
+    fn keep_many(&mut self, why: KeepReason, count: usize) {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let kept = self.kept.entry(why).or_default();
         *kept = kept.saturating_add(count);
@@ -233,7 +233,7 @@ impl Slice {
 
     /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
     fn remove_seen(&mut self, change: &mut Change<'_>) -> bool {
-        let Seen { evals, mut allocs } = std::mem::take(&mut self.seen);
+        let JobRows { evals, mut allocs } = std::mem::take(&mut self.seen);
         let cost = evals.len() * limits::GC_COST_EVAL + allocs.len();
         if self.freed + cost > self.bounds.freed_max {
             return false;
@@ -307,9 +307,9 @@ pub(super) fn collect(
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Response {
-    let mut slice = Slice {
+    let mut slice = SliceProgress {
         bounds,
-        ..Slice::default()
+        ..SliceProgress::default()
     };
     slice.next = match rule {
         GcRule::Evals => collect_evals(change, before, batch_before, after, &mut slice),
@@ -319,7 +319,7 @@ pub(super) fn collect(
         GcRule::OneOffs => collect_one_offs(change, before, after, &mut slice),
     };
     slice.remove_allocs(change);
-    let Slice {
+    let SliceProgress {
         bounds: _,
         going: _,
         seen: _,
@@ -351,8 +351,8 @@ pub(super) fn collect(
 const FIRST_EVAL: EvalId = EvalId([0; 16]);
 
 /// An evaluation by its end.
-type EvalAt = (Timestamp, EvalId);
-const FIRST_EVAL_AT: EvalAt = (Timestamp(0), FIRST_EVAL);
+type EvalByEndTime = (Timestamp, EvalId);
+const FIRST_EVAL_AT: EvalByEndTime = (Timestamp(0), FIRST_EVAL);
 
 /// Comes before all jobs.
 const fn no_job() -> JobKey {
@@ -368,7 +368,7 @@ fn collect_evals(
     before: Timestamp,
     batch_before: Timestamp,
     after: Option<GcCursor>,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     let snapshot = change.state.clone();
     let (from, alloc) = match after {
@@ -416,8 +416,8 @@ fn collect_of_batch_jobs(
     change: &mut Change<'_>,
     snapshot: &State,
     before: Timestamp,
-    (first, at_first, alloc_at_first): (JobKey, EvalAt, u64),
-    slice: &mut Slice,
+    (first, at_first, alloc_at_first): (JobKey, EvalByEndTime, u64),
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     for (key, due) in snapshot.evals.due_of_batch_jobs_from(&first) {
         let (from, alloc) = if **key == first {
@@ -440,7 +440,7 @@ fn collect_of_batch_jobs(
             .oldest()
             .is_some_and(|oldest| rule::keeps_all(job, oldest))
         {
-            slice.keep_many(Kept::Result, due.len());
+            slice.keep_many(KeepReason::Result, due.len());
             continue;
         }
         let each = due.from(from);
@@ -456,11 +456,11 @@ fn collect_of_batch_jobs(
 fn collect_each(
     change: &mut Change<'_>,
     snapshot: &State,
-    due: impl Iterator<Item = EvalAt>,
+    due: impl Iterator<Item = EvalByEndTime>,
     before: Timestamp,
-    (from, alloc): (EvalAt, u64),
-    slice: &mut Slice,
-) -> Option<(EvalAt, u64)> {
+    (from, alloc): (EvalByEndTime, u64),
+    slice: &mut SliceProgress,
+) -> Option<(EvalByEndTime, u64)> {
     for place in due.take_while(|(at, _)| *at < before) {
         let first = if place == from { alloc } else { 0 };
         if slice.is_full() {
@@ -483,14 +483,14 @@ fn collect_eval(
     eval: &Evaluation,
     before: Timestamp,
     first: u64,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Result<(), u64> {
     slice.look();
     let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
     let extent = match rule::eval(eval, job, before) {
         Ok(extent) if rule::may_free(extent, eval, job) => extent,
         Ok(_) => {
-            slice.keep(Kept::Result);
+            slice.keep(KeepReason::Result);
             return Ok(());
         }
         Err(why) => {
@@ -514,8 +514,8 @@ fn collect_eval(
     let is_empty = snapshot.allocs.count_of_eval(&eval.id) == goes;
     match extent {
         rule::Extent::All if is_empty => slice.remove_eval(change, &eval.id),
-        rule::Extent::All => slice.keep(Kept::Needed),
-        rule::Extent::Earlier => slice.keep(Kept::Result),
+        rule::Extent::All => slice.keep(KeepReason::Needed),
+        rule::Extent::Earlier => slice.keep(KeepReason::Result),
     }
     Ok(())
 }
@@ -524,7 +524,7 @@ fn collect_jobs(
     change: &mut Change<'_>,
     before: Timestamp,
     after: Option<GcCursor>,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     let (from, mut step) = if let Some(GcCursor::JobAt { at, key, step }) = after {
         ((at, key), step)
@@ -580,7 +580,7 @@ fn collect_job(
     key: &JobKey,
     before: Timestamp,
     step: GcJobStep,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcJobStep> {
     slice.look();
     let row = snapshot.jobs.row(key)?;
@@ -595,16 +595,16 @@ fn collect_job(
         } => ((eval_id, alloc), index),
     };
     match look_below(snapshot, row, before, from, index, change.at, slice) {
-        Looked::Stays(why) => {
+        JobSweep::Stays(why) => {
             slice.keep(why);
             None
         }
-        Looked::Cut { eval_id, alloc } => Some(GcJobStep::Look {
+        JobSweep::Cut { eval_id, alloc } => Some(GcJobStep::Look {
             eval_id,
             alloc,
             index,
         }),
-        Looked::Goes => {
+        JobSweep::Goes => {
             slice.remove_job(change, row);
             if !remove_deployments(change, key, slice) {
                 return Some(GcJobStep::REMOVE);
@@ -620,9 +620,9 @@ fn collect_job(
 }
 
 /// The result of a look at the objects below a job.
-enum Looked {
+enum JobSweep {
     Goes,
-    Stays(Kept),
+    Stays(KeepReason),
     /// The slice was full before this allocation.
     Cut {
         eval_id: EvalId,
@@ -636,46 +636,46 @@ fn look_below(
     state: &State,
     row: &JobRow,
     before: Timestamp,
-    from: Below,
+    from: JobCursor,
     index: LogIndex,
     at: Timestamp,
-    slice: &mut Slice,
-) -> Looked {
+    slice: &mut SliceProgress,
+) -> JobSweep {
     let job = &*row.job;
     let is_as_it_was = job.modify_index <= index && row.plan_index <= index;
     match rule::job(job, before) {
-        Err(why) => return Looked::Stays(why),
-        Ok(()) if !is_as_it_was => return Looked::Stays(Kept::Needed),
+        Err(why) => return JobSweep::Stays(why),
+        Ok(()) if !is_as_it_was => return JobSweep::Stays(KeepReason::Needed),
         Ok(()) => {}
     }
-    slice.seen = Seen::default();
+    slice.seen = JobRows::default();
     for (eval, alloc_from) in evals_from(state, &job.key(), from) {
         if slice.is_full() {
-            return Looked::Cut {
+            return JobSweep::Cut {
                 eval_id: eval.id,
                 alloc: alloc_from,
             };
         }
         slice.look();
         if rule::ended(eval, before).is_err() {
-            return Looked::Stays(Kept::Needed);
+            return JobSweep::Stays(KeepReason::Needed);
         }
         slice.seen.evals.push(eval.id);
         for alloc in state.allocs.of_eval_from(&eval.id, alloc_from) {
             if slice.is_full() {
-                return Looked::Cut {
+                return JobSweep::Cut {
                     eval_id: eval.id,
                     alloc: alloc.key(),
                 };
             }
             slice.look();
             if rule::alloc(state, alloc, Some(job), before, at).is_err() {
-                return Looked::Stays(Kept::Needed);
+                return JobSweep::Stays(KeepReason::Needed);
             }
             slice.seen.allocs.push(alloc.key());
         }
     }
-    Looked::Goes
+    JobSweep::Goes
 }
 
 /// Evaluations of a job from a place below it on, each with where its allocations begin: the one that was cut
@@ -683,7 +683,7 @@ fn look_below(
 fn evals_from<'a>(
     state: &'a State,
     key: &JobKey,
-    (first, alloc): Below,
+    (first, alloc): JobCursor,
 ) -> impl Iterator<Item = (&'a Arc<Evaluation>, u64)> + use<'a> {
     let evals = state.evals.of_job_from(key, first);
     evals.map(move |eval| (eval, if eval.id == first { alloc } else { 0 }))
@@ -695,9 +695,9 @@ fn remove_below(
     snapshot: &State,
     key: &JobKey,
     before: Timestamp,
-    from: Below,
-    slice: &mut Slice,
-) -> Option<Below> {
+    from: JobCursor,
+    slice: &mut SliceProgress,
+) -> Option<JobCursor> {
     let at = change.at;
     if !remove_deployments(change, key, slice) {
         return Some(from);
@@ -738,7 +738,7 @@ fn registered_again(change: &Change<'_>, key: &JobKey) -> Option<LogIndex> {
 }
 
 /// Forgets deployments of a job whose row went before, oldest first. Says whether none is left.
-fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) -> bool {
+fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SliceProgress) -> bool {
     let again = registered_again(change, key);
     let of_job = change.state.deployments.of_job(key);
     let left = of_job.take_while(|row| again.is_none_or(|again| row.job_create_index < again));
@@ -758,9 +758,9 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut Slice) 
 /// Forgets the row of a job that is purged, its deployment under way, and as many other deployments as a slice may. The
 /// rest goes as the rest of any job that goes. Returns how many deployments went.
 pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: Bounds) -> u32 {
-    let mut slice = Slice {
+    let mut slice = SliceProgress {
         bounds,
-        ..Slice::default()
+        ..SliceProgress::default()
     };
     slice.remove_job(change, row);
     remove_deployments(change, &row.job.key(), &mut slice);
@@ -771,7 +771,7 @@ fn collect_deployments(
     change: &mut Change<'_>,
     before: Timestamp,
     after: Option<GcCursor>,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     let from = if let Some(GcCursor::Deployment { at, id }) = after {
         (at, id)
@@ -795,7 +795,7 @@ fn collect_nodes(
     change: &mut Change<'_>,
     before: Timestamp,
     after: Option<GcCursor>,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     let from = if let Some(GcCursor::NodeAt { at, node_id }) = after {
         (at, node_id)
@@ -826,7 +826,7 @@ fn collect_one_offs(
     change: &mut Change<'_>,
     before: Timestamp,
     after: Option<GcCursor>,
-    slice: &mut Slice,
+    slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
     let (first, guid) = if let Some(GcCursor::OneOffAt { due, guid }) = after {
         (due, guid)
@@ -852,8 +852,8 @@ fn collect_one_offs(
 fn walk<Id>(
     places: impl Iterator<Item = (Timestamp, Id)>,
     before: Timestamp,
-    slice: &mut Slice,
-    mut each: impl FnMut(Id, &mut Slice),
+    slice: &mut SliceProgress,
+    mut each: impl FnMut(Id, &mut SliceProgress),
 ) -> Option<(Timestamp, Id)> {
     for (at, id) in places.take_while(|(at, _)| *at < before) {
         if slice.is_full() {

@@ -11,7 +11,7 @@ use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, ScalingEv
 use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
 
 use super::{
-    Change, GcBounds, GroupScaling, JobPlaces, Rejection, Response, TagGiven, garbage, plan,
+    Change, GcBounds, GroupScaling, JobPlacement, Rejection, Response, TagAssignment, garbage, plan,
 };
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
@@ -58,7 +58,7 @@ pub(super) fn register(
 pub(super) fn register_placed(
     change: &mut Change<'_>,
     spec: JobSpec,
-    places: JobPlaces,
+    places: JobPlacement,
     check_index: Option<LogIndex>,
 ) -> Result<Response, Rejection> {
     let key = spec.key();
@@ -274,12 +274,12 @@ pub(super) fn tag(
     change: &mut Change<'_>,
     key: JobKey,
     name: String,
-    given: Option<TagGiven>,
+    given: Option<TagAssignment>,
 ) -> Result<Response, Rejection> {
     let row = known(change, &key)?;
     let mut job = (*row.job).clone();
     match given {
-        Some(TagGiven {
+        Some(TagAssignment {
             version,
             description,
         }) => {

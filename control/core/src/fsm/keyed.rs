@@ -10,14 +10,14 @@ use std::cell::Cell;
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Applied, Command, Rejection, Response};
+use super::{ApplyResult, Command, Rejection, Response};
 use crate::limits;
 use crate::state::{Answer, Digest, State};
 
 /// Makes a write apply only once. It carries the bounds of the table that remembers the write: servers of different
 /// versions then forget alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Once {
+pub struct WriteDedup {
     /// Chosen by the client, once for each write.
     pub key: WriteKey,
     /// A hash of the write, without its time. The proposer computes it once, so that servers of different versions
@@ -32,9 +32,9 @@ pub struct Once {
 /// The command of a keyed write. Never keyed itself: decoding refuses that, so that no bytes make it
 /// recurse.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unkeyed(Box<Command>);
+pub struct UnkeyedCommand(Box<Command>);
 
-impl Unkeyed {
+impl UnkeyedCommand {
     /// The command.
     #[must_use]
     pub fn command(&self) -> &Command {
@@ -51,7 +51,7 @@ thread_local! {
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-impl<'de> Deserialize<'de> for Unkeyed {
+impl<'de> Deserialize<'de> for UnkeyedCommand {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if READING.replace(true) {
             return Err(serde::de::Error::custom(
@@ -72,7 +72,7 @@ impl Command {
             return self;
         }
         let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
-        let once = Once {
+        let once = WriteDedup {
             key,
             fingerprint: self.fingerprint(),
             answers_max: limits::ANSWERS_MAX,
@@ -80,7 +80,7 @@ impl Command {
         };
         Self::Keyed {
             once,
-            command: Unkeyed(Box::new(self)),
+            command: UnkeyedCommand(Box::new(self)),
         }
     }
 
@@ -139,10 +139,15 @@ impl Command {
 }
 
 /// Applies `command` unless `once` was answered before.
-pub(super) fn apply(state: &mut State, index: LogIndex, once: Once, command: Unkeyed) -> Applied {
+pub(super) fn apply(
+    state: &mut State,
+    index: LogIndex,
+    once: WriteDedup,
+    command: UnkeyedCommand,
+) -> ApplyResult {
     let command = *command.0;
     let at = command.at();
-    let Once {
+    let WriteDedup {
         key,
         fingerprint,
         answers_max,
@@ -160,7 +165,7 @@ pub(super) fn apply(state: &mut State, index: LogIndex, once: Once, command: Unk
     });
     if let Some(response) = known {
         state.applied = index;
-        return Applied::without_change(response);
+        return ApplyResult::without_change(response);
     }
     let applied = super::apply(state, index, command);
     state.answers.put(Answer {

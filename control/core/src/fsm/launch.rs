@@ -6,8 +6,8 @@ use std::sync::Arc;
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, Timestamp};
 use muster_domain::job::{
-    DISPATCH_LAUNCH_INFIX, Job, JobSpec, JobStatus, Launched, PERIODIC_LAUNCH_INFIX, Parameterized,
-    PayloadUse,
+    DISPATCH_LAUNCH_INFIX, Job, JobSpec, JobStatus, LaunchOrigin, PERIODIC_LAUNCH_INFIX,
+    Parameterized, PayloadUse,
 };
 use muster_domain::limits::{PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 
@@ -81,7 +81,7 @@ pub(super) fn dispatch(
         name: child_id,
         priority,
         parameterized: None,
-        launched: Some(Launched {
+        launched: Some(LaunchOrigin {
             parent_id: key.job_id.clone(),
             dispatched: true,
             payload,
@@ -224,7 +224,7 @@ pub(super) fn periodic(
         id: child_id.clone(),
         name: child_id,
         periodic: None,
-        launched: Some(Launched {
+        launched: Some(LaunchOrigin {
             parent_id: key.job_id.clone(),
             dispatched: false,
             payload: Vec::new(),

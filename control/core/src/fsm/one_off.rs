@@ -6,7 +6,7 @@
 //! placed it, so a report about an earlier task of the same guid finds no row.
 //!
 //! An entry costs a write to the disks of a quorum. Steps between which nobody decides therefore share one entry. A
-//! task is desired with its place where the leader found one ([`OneOffPlace`]). Its end claims its callback, and a
+//! task is desired with its place where the leader found one ([`OneOffPlacement`]). Its end claims its callback, and a
 //! claim may delete the task at once. The states in between are still passed on ([`Change::pass_one_off`]).
 
 mod rejection;
@@ -20,7 +20,7 @@ use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, T
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::{
-    self, Callback, Definition, End, OneOff, OneOffState, Phase, Times, job_key,
+    self, Callback, Definition, OneOff, OneOffState, Phase, Times, WorkEnd, job_key,
 };
 use muster_domain::plan::{PlacementDetail, PlacementRun};
 use muster_domain::resources::Holding;
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, Effect, Rejection, Response, job};
 use crate::limits;
-use crate::state::{AllocView, Cohort, JobRow, Room, State, due_at};
+use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_at};
 
 /// A task that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct NewOneOff {
 
 /// The place where a task is to run, found before it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OneOffPlace {
+pub struct OneOffPlacement {
     /// The node that had this number in the state in which the place was found.
     pub node: NodeNumber,
     /// The node's score.
@@ -189,7 +189,7 @@ pub enum OneOffRefusal {
 /// their order.
 pub(super) fn desire_all(
     change: &mut Change<'_>,
-    tasks: impl IntoIterator<Item = (NewOneOff, Option<OneOffPlace>)>,
+    tasks: impl IntoIterator<Item = (NewOneOff, Option<OneOffPlacement>)>,
     seen: LogIndex,
 ) -> Response {
     let tasks = tasks.into_iter();
@@ -204,7 +204,7 @@ pub(super) fn desire_all(
 fn desire(
     change: &mut Change<'_>,
     new: NewOneOff,
-    place: Option<OneOffPlace>,
+    place: Option<OneOffPlacement>,
     seen: LogIndex,
 ) -> Result<DesiredOneOff, Rejection> {
     let NewOneOff {
@@ -234,7 +234,7 @@ fn desire(
     let task = OneOff::new(guid, domain, Arc::new(definition), index, at);
     let eval = change.new_eval(&row.job, Trigger::JobRegister);
     let eval_id = eval.id;
-    match place.and_then(|place| Fitting::of(change, &row, place, seen, eval_id)) {
+    match place.and_then(|place| ValidPlacement::of(change, &row, place, seen, eval_id)) {
         Some(place) => place_new(change, task, row, eval, &place),
         None => {
             change.put_job(row);
@@ -250,25 +250,25 @@ fn desire(
 }
 
 /// A place that is still there.
-struct Fitting {
+struct ValidPlacement {
     run: PlacementRun,
-    cohort: Arc<Cohort>,
+    cohort: Arc<PlanShared>,
     seen: LogIndex,
 }
 
-impl Fitting {
+impl ValidPlacement {
     /// The place, if the node still is what it was in the state `seen` and has the room.
     fn of(
         change: &Change<'_>,
         row: &JobRow,
-        place: OneOffPlace,
+        place: OneOffPlacement,
         seen: LogIndex,
         eval_id: EvalId,
     ) -> Option<Self> {
         if seen > change.index || change.placements_left() == 0 {
             return None;
         }
-        let OneOffPlace {
+        let OneOffPlacement {
             node,
             score,
             holding,
@@ -278,9 +278,9 @@ impl Fitting {
         let mut ask = version.spec.group(one_off::GROUP)?.ask();
         ask.cpu_mhz = ask.cpu_mhz.saturating_add(holding.cores_mhz());
         let held = Some(&holding).filter(|holding| !holding.is_empty());
-        let mut room = Room::new(change.state);
+        let mut room = RemainingCapacity::new(change.state);
         room.take(node, seen, ask, held).ok()?;
-        let cohort = Cohort::new(Arc::clone(version), 0, eval_id, metrics, change.at, None)?;
+        let cohort = PlanShared::new(Arc::clone(version), 0, eval_id, metrics, change.at, None)?;
         let detail = held.is_some().then(|| {
             Box::new(PlacementDetail {
                 holding,
@@ -304,7 +304,7 @@ fn place_new(
     task: OneOff,
     mut row: JobRow,
     mut eval: Evaluation,
-    place: &Fitting,
+    place: &ValidPlacement,
 ) {
     row.plan_index = change.index;
     let mut job = Job::clone(&row.job);
@@ -420,7 +420,7 @@ fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
     }
     let alloc = the_alloc(change.state, &key).filter(|alloc| !alloc.client_status().is_terminal());
     let Some(alloc) = alloc.map(AllocView::key) else {
-        let end = End::failure(why, change.at);
+        let end = WorkEnd::failure(why, change.at);
         complete(change, row.clone(), end);
         return;
     };
@@ -651,7 +651,7 @@ pub(crate) fn is_placed(state: &State, key: &JobKey) -> bool {
 }
 
 /// Brings a task in line with its allocation. `end` is what the node said of its end, in this command.
-pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
+pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
     let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
         return;
     };
@@ -715,21 +715,21 @@ pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<End>) {
 }
 
 /// Returns the known end of an allocation about whose end the node reported nothing more.
-fn end_of(at: Timestamp, alloc: AllocView<'_>) -> End {
+fn end_of(at: Timestamp, alloc: AllocView<'_>) -> WorkEnd {
     match alloc.client_status() {
-        ClientStatus::Lost => End::failure(one_off::NODE_GONE, at),
-        ClientStatus::Complete => End {
+        ClientStatus::Lost => WorkEnd::failure(one_off::NODE_GONE, at),
+        ClientStatus::Complete => WorkEnd {
             at,
-            ..End::default()
+            ..WorkEnd::default()
         },
         ClientStatus::Failed
         | ClientStatus::Pending
         | ClientStatus::Running
-        | ClientStatus::Unknown => End::failure(alloc.client_description(), at),
+        | ClientStatus::Unknown => WorkEnd::failure(alloc.client_description(), at),
     }
 }
 
-fn complete(change: &mut Change<'_>, row: OneOff, mut end: End) {
+fn complete(change: &mut Change<'_>, row: OneOff, mut end: WorkEnd) {
     if let Some(why) = &row.ending
         && end.failure_reason != one_off::NODE_GONE
     {

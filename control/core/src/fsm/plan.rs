@@ -12,17 +12,17 @@ use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 
 use super::{
-    Change, EvalUpdate, JobPlaces, PlanOutcome, Response, admit, admit_current, deployment, eval,
-    remote,
+    Change, EvalUpdate, JobPlacement, PlanOutcome, Response, admit, admit_current, deployment,
+    eval, remote,
 };
-use crate::state::{AllocView, Cohort, Room};
+use crate::state::{AllocView, PlanShared, RemainingCapacity};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
     let mut outcomes = Vec::with_capacity(plans.len());
     let mut unfinished: BTreeSet<EvalId> = BTreeSet::new();
     for plan in plans {
-        let room = &mut Room::new(change.state);
+        let room = &mut RemainingCapacity::new(change.state);
         let admission = admit(change.state, room, plan, change.placements_left());
         let eval_id = admission.plan.eval_id;
         if admission.dropped > 0 {
@@ -45,8 +45,13 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
 
 /// Places all instances of a job that this command records, if each still has its place. Otherwise its evaluation,
 /// `eval_id`, is left to place them.
-pub(super) fn place_new(change: &mut Change<'_>, key: JobKey, eval_id: EvalId, places: JobPlaces) {
-    let JobPlaces {
+pub(super) fn place_new(
+    change: &mut Change<'_>,
+    key: JobKey,
+    eval_id: EvalId,
+    places: JobPlacement,
+) {
+    let JobPlacement {
         mut plan,
         mut update,
     } = places;
@@ -56,7 +61,7 @@ pub(super) fn place_new(change: &mut Change<'_>, key: JobKey, eval_id: EvalId, p
     if plan.snapshot_index > change.index || !plan.only_places() {
         return;
     }
-    let room = &mut Room::new(change.state);
+    let room = &mut RemainingCapacity::new(change.state);
     let admission = admit_current(change.state, room, plan, change.placements_left());
     if admission.dropped == 0 {
         carry_out(change, &admission.plan);
@@ -206,8 +211,8 @@ fn move_to_version(
         .filter(|alloc| !alloc.job().is_same(version))
         .filter(|alloc| !left_behind.contains(&alloc.id()));
     // Instances that shared a cohort go on sharing one.
-    let mut cohorts: BTreeMap<usize, Arc<Cohort>> = BTreeMap::new();
-    let mut moved: Vec<(u64, Arc<Cohort>)> = Vec::new();
+    let mut cohorts: BTreeMap<usize, Arc<PlanShared>> = BTreeMap::new();
+    let mut moved: Vec<(u64, Arc<PlanShared>)> = Vec::new();
     for alloc in older {
         let old = alloc.cohort();
         let cohort = match cohorts.entry(Arc::as_ptr(old).addr()) {
@@ -245,7 +250,7 @@ fn place_group(
     };
     let mut placed = 0_usize;
     let mut canaries = Vec::new();
-    let mut cohorts: BTreeMap<u64, Arc<Cohort>> = BTreeMap::new();
+    let mut cohorts: BTreeMap<u64, Arc<PlanShared>> = BTreeMap::new();
     // Most instances need nothing but room: those that follow one another are written together.
     let is_plain = |run: &PlacementRun| run.detail.is_none();
     let alike = group
@@ -295,13 +300,13 @@ fn cohort(
     name: &str,
     number: u64,
     deployment: Option<DeploymentId>,
-) -> Option<Arc<Cohort>> {
+) -> Option<Arc<PlanShared>> {
     let version = change.state.jobs.version(&plan.job, number)?;
     // An older version may have its groups in another order.
     let groups = &version.spec.groups;
     let group_at = groups.iter().position(|group| group.name == name)?;
     let deployment = deployment.filter(|_| number == plan.job_version);
-    Cohort::new(
+    PlanShared::new(
         Arc::clone(&version),
         u16::try_from(group_at).ok()?,
         plan.eval_id,

@@ -12,11 +12,11 @@ use muster_domain::node::NodeStatus;
 use muster_domain::plan::Plan;
 
 use super::Change;
-use crate::state::{AllocView, Cohort, State};
+use crate::state::{AllocView, PlanShared, State};
 
 /// The reason why another allocation takes the place of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
+enum ReplaceReason {
     /// Its node is being emptied.
     Drained,
     /// Its node was lost and has not come back.
@@ -37,7 +37,7 @@ enum Leaving {
     Unwanted,
 }
 
-impl Leaving {
+impl ReplaceReason {
     fn of(state: &State, alloc: AllocView<'_>) -> Self {
         let node = state.nodes().get(&alloc.node_id());
         let is_gone = node.is_none_or(|node| match node.status {
@@ -76,12 +76,16 @@ impl Leaving {
 
 /// Returns the remote tasks that the replacement of `previous` in `cohort` takes over: those unchanged in its job's
 /// version.
-pub(super) fn inherited(state: &State, previous: &AllocId, cohort: &Cohort) -> Vec<RemoteHandle> {
+pub(super) fn inherited(
+    state: &State,
+    previous: &AllocId,
+    cohort: &PlanShared,
+) -> Vec<RemoteHandle> {
     let Some(previous) = state.allocs().get(previous) else {
         return Vec::new();
     };
     let running = previous.remote().running();
-    if running.is_empty() || !Leaving::of(state, previous).hands_over() {
+    if running.is_empty() || !ReplaceReason::of(state, previous).hands_over() {
         return Vec::new();
     }
     let is_same = |handle: &&RemoteHandle| {

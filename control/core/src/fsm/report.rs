@@ -19,11 +19,11 @@ pub(super) fn apply(
     node_id: NodeId,
     reports: Vec<AllocReport>,
 ) -> Result<Response, Rejection> {
-    let mut asks = Asks::new();
-    let mut news = deployment::News::default();
+    let mut asks = RequestedEvals::new();
+    let mut news = deployment::HealthUpdates::default();
     record_all(change, node_id, reports, &mut asks, &mut news)?;
     deployment::hear(change, news);
-    ask(change, asks);
+    create_evals(change, asks);
     Ok(Response::Done)
 }
 
@@ -32,8 +32,8 @@ pub(super) fn apply_all(
     change: &mut Change<'_>,
     reports: Vec<(NodeId, Vec<AllocReport>)>,
 ) -> Response {
-    let mut asks = Asks::new();
-    let mut news = deployment::News::default();
+    let mut asks = RequestedEvals::new();
+    let mut news = deployment::HealthUpdates::default();
     let mut unknown = Vec::new();
     for (node_id, reports) in reports {
         if record_all(change, node_id, reports, &mut asks, &mut news).is_err() {
@@ -41,7 +41,7 @@ pub(super) fn apply_all(
         }
     }
     deployment::hear(change, news);
-    ask(change, asks);
+    create_evals(change, asks);
     Response::NodesReported { unknown }
 }
 
@@ -55,7 +55,7 @@ pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollec
 }
 
 /// Jobs to look at, why and when, and the first node that was the reason.
-type Asks = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), Reason>;
+type RequestedEvals = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), Reason>;
 
 /// The reason why a job is looked at.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ fn record_all(
     change: &mut Change<'_>,
     node_id: NodeId,
     reports: Vec<AllocReport>,
-    asks: &mut Asks,
-    news: &mut deployment::News,
+    asks: &mut RequestedEvals,
+    news: &mut deployment::HealthUpdates,
 ) -> Result<(), Rejection> {
     if change.state.nodes.get(&node_id).is_none() {
         return Err(Rejection::UnknownNode(node_id));
@@ -96,7 +96,7 @@ fn record_all(
             let (healthy, was) = (alloc.healthy(), alloc.client_status());
             change.report(key, &report, tasks);
             if was_live {
-                deployment::judge_ended(change, key);
+                deployment::decide_health_of_ended(change, key);
             }
             if let Some(alloc) = change.state.allocs.at(key) {
                 news.hear(healthy, alloc);
@@ -114,7 +114,7 @@ fn record_all(
     Ok(())
 }
 
-fn ask(change: &mut Change<'_>, asks: Asks) {
+fn create_evals(change: &mut Change<'_>, asks: RequestedEvals) {
     for ((key, trigger, wait_until), reason) in asks {
         let Reason { node_id, waiting } = reason;
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
@@ -161,7 +161,12 @@ fn ask_for_evaluation(
 }
 
 /// Asks for a look at the job of an allocation that was out of reach and is back: it may have a replacement.
-fn ask_because_it_came_back(change: &Change<'_>, key: u64, asks: &mut Asks, node_id: NodeId) {
+fn ask_because_it_came_back(
+    change: &Change<'_>,
+    key: u64,
+    asks: &mut RequestedEvals,
+    node_id: NodeId,
+) {
     if let Some(alloc) = change.state.allocs.at(key) {
         let reason = (
             Arc::clone(alloc.job_key()),

@@ -140,7 +140,7 @@ fn versions_count_only_changes_and_the_newest_six_stay() {
 }
 
 fn tag(cluster: &mut Cluster, name: &str, version: Option<u64>) -> Response {
-    let given = TagGiven {
+    let given = TagAssignment {
         version,
         description: "it works".to_owned(),
     };

@@ -382,7 +382,7 @@ fn a_node_goes_when_nothing_is_on_it() {
 /// However many have ended there: it is one look at the node.
 #[test]
 fn a_node_with_many_dead_allocations_is_not_walked() {
-    let mut cluster = crowd(1);
+    let mut cluster = cluster_with_jobs(1);
     let node_id = cluster.state.nodes().iter().next().unwrap().spec.id;
     cluster.node_status(node_id, NodeStatus::Down);
     assert!(cluster.state.allocs_on(&node_id).count() > limits::GC_SLICE_MAX);
@@ -455,7 +455,7 @@ fn a_slice_has_few_jobs_that_are_small() {
 }
 
 /// Batch jobs of more instances than a slice frees, all of which have ended.
-fn crowd(jobs: usize) -> Cluster {
+fn cluster_with_jobs(jobs: usize) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.unchecked = true;
     let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
@@ -493,7 +493,7 @@ fn until(
 
 #[test]
 fn a_job_of_many_instances_goes_in_slices() {
-    let mut cluster = crowd(2);
+    let mut cluster = cluster_with_jobs(2);
     let jobs = jobs_by_force(cluster.now);
 
     let left = until(&mut cluster, jobs, |_| false);
@@ -507,7 +507,7 @@ fn a_job_of_many_instances_goes_in_slices() {
 /// A change of the leader forgets where the collection was; another one finishes its work.
 #[test]
 fn what_one_collection_leaves_another_finishes() {
-    let mut cluster = crowd(1);
+    let mut cluster = cluster_with_jobs(1);
     let jobs = jobs_by_force(cluster.now);
     until(&mut cluster, jobs, |state| state.jobs().is_empty());
     assert!(!cluster.state.allocs().is_empty());
@@ -521,7 +521,7 @@ fn what_one_collection_leaves_another_finishes() {
 /// Between two slices the name is taken again: the objects of the new job are not the old one's.
 #[test]
 fn a_job_registered_meanwhile_keeps_its_own() {
-    let mut cluster = crowd(1);
+    let mut cluster = cluster_with_jobs(1);
     let jobs = jobs_by_force(cluster.now);
     let next = until(&mut cluster, jobs, |state| state.jobs().is_empty());
     let spec = job("sum-0").job_type(JobType::Batch).cpu_mhz(1).build();
@@ -538,7 +538,7 @@ fn a_job_registered_meanwhile_keeps_its_own() {
 /// All of it but the evaluation that is to stop it, in slices.
 #[test]
 fn what_has_ended_goes_with_a_purge() {
-    let mut cluster = crowd(2);
+    let mut cluster = cluster_with_jobs(2);
     let key = JobKey::in_default("sum-0");
     cluster.advance(Duration::from_secs(1));
     purge(&mut cluster, "sum-0");
@@ -688,7 +688,7 @@ fn kept_results_are_not_looked_at_one_by_one() {
 /// A job that is looked at while it changes is not forgotten on what was true before.
 #[test]
 fn a_job_that_changes_while_it_is_looked_at_stays() {
-    let mut cluster = crowd(1);
+    let mut cluster = cluster_with_jobs(1);
     let key = JobKey::in_default("sum-0");
     let eval_id = cluster.state.evals().of_job(&key).next().unwrap().id;
     let looked = Command::CollectGarbage {

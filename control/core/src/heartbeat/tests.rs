@@ -32,7 +32,10 @@ fn a_beat_gives_a_whole_period() {
     heartbeats.track(NODE, START);
     let beat = START.plus(TTL);
 
-    assert_eq!(heartbeats.handle_beat(NODE, beat), Beat::Counted);
+    assert_eq!(
+        heartbeats.handle_beat(NODE, beat),
+        HeartbeatOutcome::Counted
+    );
 
     assert_eq!(heartbeats.handle_timeout(START.plus(TTL).plus(GRACE)), []);
     assert_eq!(
@@ -43,7 +46,10 @@ fn a_beat_gives_a_whole_period() {
 
 #[test]
 fn a_beat_of_a_node_nobody_expects_is_told_apart() {
-    assert_eq!(heartbeats().handle_beat(NODE, START), Beat::Unexpected);
+    assert_eq!(
+        heartbeats().handle_beat(NODE, START),
+        HeartbeatOutcome::Unexpected
+    );
 }
 
 /// The proposal may be lost; the node must not be forgotten.
@@ -70,11 +76,20 @@ fn a_beat_after_the_end_was_proposed_is_too_late() {
     let deadline = START.plus(TTL).plus(GRACE);
     heartbeats.handle_timeout(deadline);
 
-    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Unexpected);
+    assert_eq!(
+        heartbeats.handle_beat(node_id, deadline),
+        HeartbeatOutcome::Unexpected
+    );
     heartbeats.lead(&cluster.state, deadline);
-    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Unexpected);
+    assert_eq!(
+        heartbeats.handle_beat(node_id, deadline),
+        HeartbeatOutcome::Unexpected
+    );
     heartbeats.track(node_id, deadline);
-    assert_eq!(heartbeats.handle_beat(node_id, deadline), Beat::Counted);
+    assert_eq!(
+        heartbeats.handle_beat(node_id, deadline),
+        HeartbeatOutcome::Counted
+    );
 }
 
 #[test]
@@ -116,7 +131,7 @@ fn a_partition_expires_a_bounded_number_at_a_time() {
 
 #[test]
 fn a_leader_that_stood_still_knows_it() {
-    let mut attention = Attention::new(START);
+    let mut attention = PauseDetector::new(START);
     let step = Duration::from_millis(500);
 
     let looked: Vec<bool> = (1..10)

@@ -7,7 +7,7 @@ use crate::fixture::Cluster;
 use crate::fsm::Command;
 
 /// Two nodes, and an instance that was moved from one to the other.
-struct Scene {
+struct TwoNodes {
     cluster: Cluster,
     former: AllocId,
     heir: AllocId,
@@ -15,7 +15,7 @@ struct Scene {
     heir_node: NodeId,
 }
 
-impl Scene {
+impl TwoNodes {
     fn new(edit: impl FnOnce(&mut JobSpec)) -> Self {
         let mut cluster = Cluster::new();
         cluster.node(node("one").build());
@@ -57,13 +57,13 @@ impl Scene {
         });
     }
 
-    fn judge(&self) -> Verdict {
+    fn judge(&self) -> DiskSource {
         judge(&self.cluster.state, self.heir_node, self.heir, self.former)
     }
 }
 
-fn scene() -> Scene {
-    Scene::new(|_| {})
+fn scene() -> TwoNodes {
+    TwoNodes::new(|_| {})
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn data_are_had_once_their_writer_has_ended() {
 
     scene.cluster.report(scene.former, ClientStatus::Complete);
 
-    assert_eq!(before, Verdict::NotEnded);
-    let at = Verdict::At {
+    assert_eq!(before, DiskSource::NotEnded);
+    let at = DiskSource::At {
         node_id: scene.former_node,
         tasks: vec!["main".to_owned()],
     };
@@ -87,7 +87,7 @@ fn data_of_what_failed_are_had_too() {
 
     scene.cluster.report(scene.former, ClientStatus::Failed);
 
-    assert!(matches!(scene.judge(), Verdict::At { .. }));
+    assert!(matches!(scene.judge(), DiskSource::At { .. }));
 }
 
 /// An agent gets only the data of the allocation that one of its own replaces.
@@ -95,7 +95,7 @@ fn data_of_what_failed_are_had_too() {
 fn nobody_gets_the_data_of_others() {
     let mut scene = scene();
     scene.cluster.report(scene.former, ClientStatus::Complete);
-    let Scene {
+    let TwoNodes {
         cluster,
         former,
         heir,
@@ -103,7 +103,7 @@ fn nobody_gets_the_data_of_others() {
         heir_node,
     } = &scene;
     let ask = |asking, alloc_id, previous| judge(&cluster.state, asking, alloc_id, previous);
-    let nothing = Verdict::Nothing;
+    let nothing = DiskSource::Nothing;
 
     let foreign = ask(*former_node, *heir, *former);
     assert_eq!(foreign, nothing(NoDataError::NotYours(*heir)));
@@ -118,20 +118,20 @@ fn nobody_gets_the_data_of_others() {
     };
     assert_eq!(ask(*former_node, *former, *heir), nothing(none));
     let nobody = AllocId([7; 16]);
-    let unknown = Verdict::Unknown(UnknownHeir(nobody));
+    let unknown = DiskSource::Unknown(UnknownReplacement(nobody));
     assert_eq!(ask(*heir_node, nobody, *former), unknown);
 }
 
 #[test]
 fn a_group_that_does_not_say_so_gets_none() {
-    let mut scene = Scene::new(|spec| spec.groups[0].ephemeral_disk.migrate = false);
+    let mut scene = TwoNodes::new(|spec| spec.groups[0].ephemeral_disk.migrate = false);
 
     scene.cluster.report(scene.former, ClientStatus::Complete);
 
     let group = scene.cluster.live("web")[0].group().name.clone();
     assert_eq!(
         scene.judge(),
-        Verdict::Nothing(NoDataError::NotAsked(group))
+        DiskSource::Nothing(NoDataError::NotAsked(group))
     );
 }
 
@@ -144,7 +144,7 @@ fn a_node_out_of_reach_has_nothing_to_give() {
         scene.cluster.node_status(node_id, status);
 
         let out = NoDataError::OutOfReach { node_id, status };
-        assert_eq!(scene.judge(), Verdict::Nothing(out));
+        assert_eq!(scene.judge(), DiskSource::Nothing(out));
     }
 }
 
@@ -161,5 +161,5 @@ fn a_node_that_was_lost_has_nothing_to_give_either() {
         previous: scene.former,
         status: ClientStatus::Lost,
     };
-    assert_eq!(scene.judge(), Verdict::Nothing(given_up));
+    assert_eq!(scene.judge(), DiskSource::Nothing(given_up));
 }

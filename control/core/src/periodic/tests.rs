@@ -22,7 +22,7 @@ fn at(text: &str) -> Timestamp {
     Timestamp(u64::try_from(parsed.timestamp()).unwrap() * NS_PER_S)
 }
 
-fn told(at: Timestamp, periodic: &Periodic) -> String {
+fn local_time(at: Timestamp, periodic: &Periodic) -> String {
     local(periodic, at)
         .unwrap()
         .format("%Y-%m-%dT%H:%M:%S%:z")
@@ -36,7 +36,7 @@ fn launches(periodic: &Periodic, after: &str, count: usize) -> Vec<String> {
     while found.len() < count
         && let Some(next) = next_launch(periodic, after)
     {
-        found.push(told(next, periodic));
+        found.push(local_time(next, periodic));
         after = next;
     }
     found
@@ -168,13 +168,13 @@ fn launch(cluster: &mut Cluster, duty: &mut PeriodicLaunches) -> (Vec<String>, O
         let Command::LaunchPeriodic { due, .. } = &command else {
             panic!("{command:?}");
         };
-        made.push(told(*due, &utc));
+        made.push(local_time(*due, &utc));
         assert!(matches!(
             cluster.apply(command),
             Response::JobLaunched { .. }
         ));
     }
-    (made, again.map(|at| told(at, &utc)))
+    (made, again.map(|at| local_time(at, &utc)))
 }
 
 #[test]

@@ -14,32 +14,32 @@ use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::resources::{Amount, Holding};
 
 use super::fleet::numbered;
-use crate::state::{Columns, Held, State};
+use crate::state::{Columns, NodeHoldings, State};
 
 /// One instance that was placed: on which node, and what it takes of it.
-pub(super) type Placed = (usize, Amount, Holding);
+pub(super) type PlacedInstance = (usize, Amount, Holding);
 
 /// The amounts that plans under way take.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
-    plans: BTreeMap<EvalId, Under>,
+pub(super) struct InFlightPlans {
+    plans: BTreeMap<EvalId, InFlightPlan>,
     /// The last entry of the state that the rest is about; `None` before the first.
     of: Option<LogIndex>,
     /// The nodes of that state as they are after the plans.
-    after: After,
+    after: NodeOverlay,
     /// Plans that are not in `after` yet: most are written before anybody asks.
     added: Vec<EvalId>,
 }
 
 /// Nodes after some plans.
 #[derive(Clone, Debug, Default)]
-pub(super) struct After {
+pub(super) struct NodeOverlay {
     pub(super) columns: Columns,
     /// The holdings of nodes where a plan changed them.
-    pub(super) held: OrdMap<usize, Held>,
+    pub(super) held: OrdMap<usize, NodeHoldings>,
 }
 
-impl After {
+impl NodeOverlay {
     /// Returns the nodes after no plans.
     pub(super) fn nothing(state: &State) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl After {
         }
     }
 
-    fn take(&mut self, state: &State, (number, amount, holding): &Placed) {
+    fn take(&mut self, state: &State, (number, amount, holding): &PlacedInstance) {
         let Some(column) = self.columns.get_mut(*number) else {
             return;
         };
@@ -59,7 +59,7 @@ impl After {
     }
 
     /// Returns the holdings of node `number`, to write to.
-    pub(super) fn held_mut(&mut self, state: &State, number: usize) -> &mut Held {
+    pub(super) fn held_mut(&mut self, state: &State, number: usize) -> &mut NodeHoldings {
         let held = self.held.entry(number);
         held.or_insert_with(|| state.nodes().holdings(numbered(number)).clone())
     }
@@ -67,15 +67,15 @@ impl After {
 
 /// A plan under way.
 #[derive(Debug)]
-struct Under {
+struct InFlightPlan {
     /// The last entry of the state it was made on.
     since: LogIndex,
-    placed: Vec<Placed>,
+    placed: Vec<PlacedInstance>,
     /// It is for a job that is not in that state: which, and until when it may come.
     newcomer: Option<(JobKey, Timestamp)>,
 }
 
-impl Under {
+impl InFlightPlan {
     /// Whether it may still be written after `state`.
     fn may_come(&self, state: &State, eval_id: &EvalId, now: Timestamp) -> bool {
         match &self.newcomer {
@@ -88,13 +88,13 @@ impl Under {
     }
 }
 
-impl Ahead {
+impl InFlightPlans {
     /// Returns a value without plans under way.
     pub(super) fn nothing(state: &State) -> Self {
         Self {
             plans: BTreeMap::new(),
             of: Some(state.applied()),
-            after: After::nothing(state),
+            after: NodeOverlay::nothing(state),
             added: Vec::new(),
         }
     }
@@ -115,7 +115,7 @@ impl Ahead {
         self.plans
             .retain(|eval_id, plan| plan.may_come(state, eval_id, now));
         self.of = Some(state.applied());
-        self.after = After::nothing(state);
+        self.after = NodeOverlay::nothing(state);
         for placed in self.plans.values().flat_map(|plan| &plan.placed) {
             self.after.take(state, placed);
         }
@@ -139,18 +139,18 @@ impl Ahead {
         mut other: Self,
     ) {
         self.begin(state, eval_id, now);
-        if let Some(Under { placed, .. }) = other.plans.remove(eval_id) {
+        if let Some(InFlightPlan { placed, .. }) = other.plans.remove(eval_id) {
             self.add(state, *eval_id, placed);
         }
     }
 
-    pub(super) fn add(&mut self, state: &State, eval_id: EvalId, placed: Vec<Placed>) {
+    pub(super) fn add(&mut self, state: &State, eval_id: EvalId, placed: Vec<PlacedInstance>) {
         if placed.is_empty() {
             return;
         }
         let since = state.applied();
         let newcomer = None;
-        let under = Under {
+        let under = InFlightPlan {
             since,
             placed,
             newcomer,
@@ -175,7 +175,7 @@ impl Ahead {
     }
 
     /// The nodes after the plans, as [`Self::begin`] found them.
-    pub(super) fn after(&self) -> &After {
+    pub(super) fn after(&self) -> &NodeOverlay {
         &self.after
     }
 }

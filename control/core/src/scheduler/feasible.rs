@@ -25,7 +25,7 @@ pub(super) use device::matches as device_matches;
 
 /// Everything of a group that the rules look at. Groups that ask for the same get the same verdicts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Asks {
+pub(super) struct GroupConstraints {
     node_pool: String,
     datacenters: Vec<String>,
     /// Constraints of the job, the group and its tasks, each once.
@@ -48,7 +48,7 @@ struct VolumeAsk {
     read_only: bool,
 }
 
-impl Asks {
+impl GroupConstraints {
     pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
         Self {
             node_pool: job.node_pool.clone(),
@@ -157,15 +157,15 @@ fn devices(group: &TaskGroup) -> impl Iterator<Item = (&String, &Vec<Constraint>
 
 /// The needs of a group on a node, prepared once.
 #[derive(Debug)]
-pub(super) struct Needs {
-    asks: Asks,
+pub(super) struct FeasibilityCheck {
+    asks: GroupConstraints,
     conditions: Vec<Condition<'static>>,
     /// Verdicts differ within a class.
     by_node: bool,
 }
 
-impl Needs {
-    pub(super) fn new(asks: Asks) -> Self {
+impl FeasibilityCheck {
+    pub(super) fn new(asks: GroupConstraints) -> Self {
         Self {
             conditions: asks.constraints.iter().map(Condition::owned).collect(),
             by_node: asks.constraints.iter().any(constraint::is_about_one_node),
@@ -177,7 +177,7 @@ impl Needs {
 /// A rule of feasibility.
 struct Rule {
     /// Returns the reason why a node is refused, if it is.
-    refuses: fn(&Needs, &NodeSpec) -> Option<String>,
+    refuses: fn(&FeasibilityCheck, &NodeSpec) -> Option<String>,
 }
 
 /// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
@@ -191,7 +191,7 @@ const RULES: [Rule; 5] = [
 
 /// Whether a node may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Feasibility {
     /// It is in another pool.
     OtherPool,
     /// It is in another datacenter.
@@ -203,27 +203,27 @@ pub(super) enum Verdict {
 }
 
 /// Judges one node.
-pub(super) fn judge(needs: &Needs, node: &NodeSpec) -> Verdict {
+pub(super) fn judge(needs: &FeasibilityCheck, node: &NodeSpec) -> Feasibility {
     if !scope::in_pool(&needs.asks.node_pool, &node.pool) {
-        return Verdict::OtherPool;
+        return Feasibility::OtherPool;
     }
     if !scope::in_datacenters(&needs.asks.datacenters, &node.datacenter) {
-        return Verdict::OtherDatacenter;
+        return Feasibility::OtherDatacenter;
     }
     match RULES.iter().find_map(|rule| (rule.refuses)(needs, node)) {
-        Some(reason) => Verdict::Filtered(reason),
-        None => Verdict::Feasible,
+        Some(reason) => Feasibility::Filtered(reason),
+        None => Feasibility::Feasible,
     }
 }
 
 /// Whether `node` is in the pool and the datacenters that the group is confined to.
-pub(super) fn is_in_scope(needs: &Needs, node: &NodeSpec) -> bool {
+pub(super) fn is_in_scope(needs: &FeasibilityCheck, node: &NodeSpec) -> bool {
     scope::in_pool(&needs.asks.node_pool, &node.pool)
         && scope::in_datacenters(&needs.asks.datacenters, &node.datacenter)
 }
 
 /// Whether `node` meets every constraint of the group.
-pub(super) fn meets_constraints(needs: &Needs, node: &NodeSpec) -> bool {
+pub(super) fn meets_constraints(needs: &FeasibilityCheck, node: &NodeSpec) -> bool {
     needs
         .conditions
         .iter()
@@ -231,8 +231,8 @@ pub(super) fn meets_constraints(needs: &Needs, node: &NodeSpec) -> bool {
 }
 
 /// Lists everything that keeps the group from `node`, leaving aside its room.
-pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
-    let Asks {
+pub(super) fn obstacles(needs: &FeasibilityCheck, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
+    let GroupConstraints {
         node_pool,
         datacenters,
         ..
@@ -269,14 +269,14 @@ pub(super) fn obstacles(needs: &Needs, node: &NodeSpec, obstacles: &mut Vec<Obst
 
 /// Nodes on which there is one verdict, in one datacenter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ClassAt(usize);
+pub(super) struct ClassIndex(usize);
 
 /// The number of nodes with each verdict.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Vec<u32>);
 
 impl Counts {
-    pub(super) fn add(&mut self, ClassAt(at): ClassAt, nodes: u32) {
+    pub(super) fn add(&mut self, ClassIndex(at): ClassIndex, nodes: u32) {
         if self.0.len() <= at {
             self.0.resize(at + 1, 0);
         }
@@ -284,34 +284,34 @@ impl Counts {
     }
 
     /// Verdicts on any node at all.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ClassAt, u32)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClassIndex, u32)> {
         let counts = self.0.iter().enumerate();
         let counts = counts.filter(|(_, count)| **count > 0);
-        counts.map(|(at, count)| (ClassAt(at), *count))
+        counts.map(|(at, count)| (ClassIndex(at), *count))
     }
 }
 
 /// Verdicts by class.
 #[derive(Debug)]
-pub(super) struct Verdicts {
-    needs: Needs,
+pub(super) struct ClassFeasibility {
+    needs: FeasibilityCheck,
     /// Verdict and datacenter.
-    known: Vec<(Verdict, String)>,
-    by_class: BTreeMap<NodeClass, Judgement>,
+    known: Vec<(Feasibility, String)>,
+    by_class: BTreeMap<NodeClass, NodeFeasibility>,
     /// Neighbours are often of one class.
-    last: Option<(NodeClass, Judgement)>,
+    last: Option<(NodeClass, NodeFeasibility)>,
 }
 
 /// The verdict on a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Judgement {
-    pub(super) at: ClassAt,
+pub(super) struct NodeFeasibility {
+    pub(super) at: ClassIndex,
     /// The class, as a number; they are given in order.
     pub(super) class: usize,
 }
 
-impl Verdicts {
-    pub(super) fn new(needs: Needs) -> Self {
+impl ClassFeasibility {
+    pub(super) fn new(needs: FeasibilityCheck) -> Self {
         Self {
             needs,
             known: Vec::new(),
@@ -325,7 +325,7 @@ impl Verdicts {
         &mut self,
         class: NodeClass,
         spec: impl FnOnce() -> Option<&'n NodeSpec>,
-    ) -> (Judgement, &Verdict) {
+    ) -> (NodeFeasibility, &Feasibility) {
         let judgement = match self.last {
             Some((last, judgement)) if last == class && !self.needs.by_node => judgement,
             Some(_) | None => self.find(class, spec),
@@ -339,11 +339,11 @@ impl Verdicts {
         self.needs.by_node
     }
 
-    pub(super) fn verdict(&self, ClassAt(at): ClassAt) -> &Verdict {
+    pub(super) fn verdict(&self, ClassIndex(at): ClassIndex) -> &Feasibility {
         &self.known[at].0
     }
 
-    pub(super) fn datacenter(&self, ClassAt(at): ClassAt) -> &str {
+    pub(super) fn datacenter(&self, ClassIndex(at): ClassIndex) -> &str {
         &self.known[at].1
     }
 
@@ -351,12 +351,12 @@ impl Verdicts {
         &mut self,
         class: NodeClass,
         spec: impl FnOnce() -> Option<&'n NodeSpec>,
-    ) -> Judgement {
+    ) -> NodeFeasibility {
         let earlier = self.by_class.get(&class).copied();
         if let Some(judgement) = earlier.filter(|_| !self.needs.by_node) {
             return judgement;
         }
-        let known = spec().map_or((Verdict::OtherPool, String::new()), |spec| {
+        let known = spec().map_or((Feasibility::OtherPool, String::new()), |spec| {
             (judge(&self.needs, spec), spec.datacenter.clone())
         });
         // Verdicts are few even where classes, or nodes judged one by one, are many.
@@ -367,8 +367,8 @@ impl Verdicts {
                 self.known.len() - 1
             }
         };
-        let judgement = Judgement {
-            at: ClassAt(at),
+        let judgement = NodeFeasibility {
+            at: ClassIndex(at),
             class: earlier.map_or(self.by_class.len(), |earlier| earlier.class),
         };
         self.by_class.insert(class, judgement);

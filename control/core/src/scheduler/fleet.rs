@@ -8,21 +8,21 @@ use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
-use super::ahead::{After, Ahead, Placed};
+use super::ahead::{InFlightPlans, NodeOverlay, PlacedInstance};
 use super::feasible::{Condition, device_matches};
-use super::kinds::Kinds;
+use super::kinds::NodeShapes;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::{AllocView, Column, Columns, Held, State};
+use crate::state::{AllocView, Column, Columns, NodeHoldings, State};
 
 /// Room is made for so many instances before there is a place for any of them.
 const EXPECTED_MAX: usize = 10_000;
 
 /// The nodes, by number.
 #[derive(Debug)]
-pub(super) struct Fleet<'a> {
+pub(super) struct ProjectedNodes<'a> {
     state: &'a State,
     /// The nodes after the plan, as far as it goes, and after those that are under way.
-    after: After,
+    after: NodeOverlay,
     /// Allocations whose share the plan sets free, by key.
     freed: BTreeSet<u64>,
     /// Allocations that the plan evicts, by job and group.
@@ -30,11 +30,11 @@ pub(super) struct Fleet<'a> {
     /// The start of the search for a free port; it also says which of equal nodes goes first.
     seed: u64,
     /// The nodes by kind, as far as their reader has brought them up to date.
-    kinds: Kinds,
+    kinds: NodeShapes,
     /// Nodes that the plan changed, in that order.
     changed: Vec<usize>,
     /// The instances that the plan places.
-    placed: Vec<Placed>,
+    placed: Vec<PlacedInstance>,
 }
 
 /// The ports, cores and devices that a group asks for.
@@ -90,23 +90,33 @@ impl<'a> Extras<'a> {
 
 /// The ports, cores and devices that an instance would hold of a node.
 #[derive(Debug, Default)]
-pub(super) struct Assigned {
+pub(super) struct HoldingOffer {
     pub(super) holding: Holding,
     /// The score of the devices by their affinities; `None` if these were not asked for.
     pub(super) device_score: Option<f64>,
 }
 
-impl<'a> Fleet<'a> {
+impl<'a> ProjectedNodes<'a> {
     pub(super) fn new(state: &'a State, seed: u64) -> Self {
-        Self::after(state, seed, After::nothing(state), Kinds::default())
+        Self::after(
+            state,
+            seed,
+            NodeOverlay::nothing(state),
+            NodeShapes::default(),
+        )
     }
 
     /// Returns the fleet after the plans in `ahead`, with nodes by kind.
-    pub(super) fn with(state: &'a State, seed: u64, ahead: &Ahead, kinds: Kinds) -> Self {
+    pub(super) fn with(
+        state: &'a State,
+        seed: u64,
+        ahead: &InFlightPlans,
+        kinds: NodeShapes,
+    ) -> Self {
         Self::after(state, seed, ahead.after().clone(), kinds)
     }
 
-    fn after(state: &'a State, seed: u64, after: After, kinds: Kinds) -> Self {
+    fn after(state: &'a State, seed: u64, after: NodeOverlay, kinds: NodeShapes) -> Self {
         Self {
             state,
             after,
@@ -126,16 +136,16 @@ impl<'a> Fleet<'a> {
     }
 
     /// Nodes by kind, as they were before the plan, and what the plan places.
-    pub(super) fn into_parts(mut self) -> (Kinds, Vec<Placed>) {
+    pub(super) fn into_parts(mut self) -> (NodeShapes, Vec<PlacedInstance>) {
         self.kinds.restore();
         (self.kinds, self.placed)
     }
 
-    pub(super) fn kinds(&self) -> &Kinds {
+    pub(super) fn kinds(&self) -> &NodeShapes {
         &self.kinds
     }
 
-    pub(super) fn kinds_mut(&mut self) -> &mut Kinds {
+    pub(super) fn kinds_mut(&mut self) -> &mut NodeShapes {
         &mut self.kinds
     }
 
@@ -284,14 +294,14 @@ impl<'a> Fleet<'a> {
     }
 
     /// Returns the holdings of node `number`.
-    pub(super) fn held(&self, number: usize) -> &Held {
+    pub(super) fn held(&self, number: usize) -> &NodeHoldings {
         match self.after.held.get(&number) {
             Some(held) => held,
             None => self.state.nodes().holdings(numbered(number)),
         }
     }
 
-    fn held_mut(&mut self, number: usize) -> &mut Held {
+    fn held_mut(&mut self, number: usize) -> &mut NodeHoldings {
         self.after.held_mut(self.state, number)
     }
 
@@ -300,9 +310,9 @@ impl<'a> Fleet<'a> {
         &self,
         number: usize,
         extras: &Extras<'_>,
-    ) -> Result<Assigned, &'static str> {
+    ) -> Result<HoldingOffer, &'static str> {
         if extras.is_empty() {
-            return Ok(Assigned::default());
+            return Ok(HoldingOffer::default());
         }
         let spec = self.spec(number).ok_or("node")?;
         assign(spec, self.held(number), extras, self.seed ^ number as u64)
@@ -322,12 +332,12 @@ impl<'a> Fleet<'a> {
 /// Returns the holding of one more instance on a node with the holdings `held`.
 pub(super) fn assign(
     spec: &NodeSpec,
-    held: &Held,
+    held: &NodeHoldings,
     extras: &Extras<'_>,
     seed: u64,
-) -> Result<Assigned, &'static str> {
+) -> Result<HoldingOffer, &'static str> {
     let (devices, device_score) = assign_devices(spec, held, extras)?;
-    Ok(Assigned {
+    Ok(HoldingOffer {
         holding: Holding {
             ports: assign_ports(spec, held, &extras.ports, seed).ok_or("ports")?,
             cores: assign_cores(spec, held, &extras.cores).ok_or("cores")?,
@@ -359,7 +369,7 @@ fn addresses<'n>(spec: &'n NodeSpec, ask: &PortAsk) -> Vec<(&'n str, &'n [u16])>
 
 fn assign_ports(
     spec: &NodeSpec,
-    held: &Held,
+    held: &NodeHoldings,
     asks: &[&PortAsk],
     seed: u64,
 ) -> Option<Vec<AllocatedPort>> {
@@ -410,7 +420,11 @@ fn allocated(ask: &PortAsk, value: u16, ip: &str) -> AllocatedPort {
     }
 }
 
-fn assign_cores(spec: &NodeSpec, held: &Held, asks: &[(u16, u16)]) -> Option<Vec<HeldCores>> {
+fn assign_cores(
+    spec: &NodeSpec,
+    held: &NodeHoldings,
+    asks: &[(u16, u16)],
+) -> Option<Vec<HeldCores>> {
     let mut free = free_cores(spec, held);
     let mhz = spec.resources.mhz_per_core();
     asks.iter()
@@ -429,7 +443,7 @@ fn assign_cores(spec: &NodeSpec, held: &Held, asks: &[(u16, u16)]) -> Option<Vec
 /// Cores that nobody has for himself and that tasks may have, lowest first.
 pub(super) fn free_cores<'n>(
     spec: &'n NodeSpec,
-    held: &'n Held,
+    held: &'n NodeHoldings,
 ) -> impl Iterator<Item = u16> + use<'n> {
     let offered = spec.resources.core_ids.iter().copied();
     offered.filter(|id| !spec.reserved_cores.contains(id) && !held.has_core(*id))
@@ -439,7 +453,7 @@ type Devices = (Vec<HeldDevices>, Option<f64>);
 
 fn assign_devices(
     spec: &NodeSpec,
-    held: &Held,
+    held: &NodeHoldings,
     extras: &Extras<'_>,
 ) -> Result<Devices, &'static str> {
     let mut given: Vec<HeldDevices> = Vec::new();

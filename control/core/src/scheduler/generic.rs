@@ -13,27 +13,27 @@ use muster_domain::plan::{
     PlannedFollowUp, PlannedStop,
 };
 
-use super::ahead::Ahead;
-use super::feasible::{self, Asks, Needs, Verdict};
-use super::fleet::{Extras, Fleet};
+use super::ahead::InFlightPlans;
+use super::feasible::{self, Feasibility, FeasibilityCheck, GroupConstraints};
+use super::fleet::{Extras, ProjectedNodes};
 use super::instances::{Changes, kill_timeout};
-use super::kinds::Kinds;
-use super::rank::{Found, Place, Ranking, Scan};
+use super::kinds::NodeShapes;
+use super::rank::{Place, Ranking, Scan, ScanOutcome};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, NOT_NEEDED, Placement,
     RESCHEDULED, Work,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable};
 use crate::fsm::is_placed_one_off;
-use crate::state::{AllocView, Room, State};
+use crate::state::{AllocView, RemainingCapacity, State};
 
 pub(super) fn schedule(
     state: &State,
     job: Option<&Job>,
     eval: &Evaluation,
     now: Timestamp,
-    kinds: &mut Kinds,
-    ahead: &mut Ahead,
+    kinds: &mut NodeShapes,
+    ahead: &mut InFlightPlans,
 ) -> ScheduleOutcome {
     let mut plan = empty_plan(state, job, eval);
     let deployment = state.deployments().latest(&eval.job).map(|row| &**row);
@@ -64,7 +64,7 @@ pub(super) fn schedule(
     let desired = desired.collect();
     // Only what was there before can be mended.
     if !is_new {
-        mend_all(state, job, &eval.job, &names, &mut work, &mut plan);
+        apply_all_deviations(state, job, &eval.job, &names, &mut work, &mut plan);
     }
     plan.deployment_update = work
         .deployment_update
@@ -93,13 +93,13 @@ pub(super) fn schedule(
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
         let seed = seed(&eval.id);
         if work.iter().any(|(_, work)| wants_room(work)) {
-            let fleet = Fleet::with(state, seed, ahead, std::mem::take(kinds));
+            let fleet = ProjectedNodes::with(state, seed, ahead, std::mem::take(kinds));
             let fleet = Placer::new(state, job, &eval.job, is_new, fleet).place(work, &mut plan);
             let (known, placed) = fleet.into_parts();
             *kinds = known;
             ahead.add(state, eval.id, placed);
         } else {
-            let fleet = Fleet::new(state, seed);
+            let fleet = ProjectedNodes::new(state, seed);
             Placer::new(state, job, &eval.job, is_new, fleet).place(work, &mut plan);
         }
     }
@@ -197,7 +197,7 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
 }
 
 /// Mends the work of every group, and ends the deployment if that was all it waited for.
-fn mend_all(
+fn apply_all_deviations(
     state: &State,
     job: Option<&Job>,
     key: &JobKey,
@@ -207,10 +207,10 @@ fn mend_all(
 ) {
     for (name, work) in names.iter().zip(&mut work.groups) {
         place_missing_canaries(state, job, key, name, work);
-        let left_out = mend(state, job, key, name, work);
+        let left_out = apply_deviations_from_nomad(state, job, key, name, work);
         work.leave_failed(left_out);
-        await_fewer(plan, name, left_out);
-        replace_apart(state, key, name, work);
+        shrink_deployment_total(plan, name, left_out);
+        dedupe_replacement_names(state, key, name, work);
     }
     work.end_deployment();
 }
@@ -267,7 +267,13 @@ fn place_missing_canaries(
 /// Mends what Nomad's decisions leave to the next evaluation, which need not come: where a deployment stands still
 /// it replaces one that failed twice and one that was lost not at all; and it replaces what failed though the group
 /// has enough without. Says how many are placed less for that.
-fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut GroupWork) -> usize {
+fn apply_deviations_from_nomad(
+    state: &State,
+    job: Option<&Job>,
+    key: &JobKey,
+    name: &str,
+    work: &mut GroupWork,
+) -> usize {
     let Some(group) = job.and_then(|job| job.current.spec.group(name)) else {
         return 0;
     };
@@ -302,7 +308,7 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
             && !alloc.canary()
             && alloc.name_index() < group.count
             && !staying.contains(&alloc.name_index())
-            && !has_heir(state, alloc);
+            && !has_replacement(state, alloc);
         if is_wanted
             && !work.follow_ups.iter().any(|it| !it.is_timeout)
             && work.place.iter().all(is_free)
@@ -337,13 +343,13 @@ fn mend(state: &State, job: Option<&Job>, key: &JobKey, name: &str, work: &mut G
     work.stop
         .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
     work.go_on_without(left_out.len());
-    name_apart(state, key, name, work);
-    follow_the_lost(state, key, name, work);
+    dedupe_names(state, key, name, work);
+    link_to_lost(state, key, name, work);
     left_out.len()
 }
 
 /// Has a deployment that begins wait for `number` instances less; without any there is none.
-fn await_fewer(plan: &mut Plan, name: &str, number: usize) {
+fn shrink_deployment_total(plan: &mut Plan, name: &str, number: usize) {
     let Some(new) = plan.new_deployment.as_mut().filter(|_| number > 0) else {
         return;
     };
@@ -358,7 +364,7 @@ fn await_fewer(plan: &mut Plan, name: &str, number: usize) {
 }
 
 /// Whether one that took the place of `alloc` runs, or will be replaced itself.
-fn has_heir(state: &State, alloc: AllocView<'_>) -> bool {
+fn has_replacement(state: &State, alloc: AllocView<'_>) -> bool {
     let mut heir = None;
     let mut next = alloc.next();
     while let Some(alloc) = next.and_then(|id| state.allocs().get(&id)) {
@@ -369,7 +375,7 @@ fn has_heir(state: &State, alloc: AllocView<'_>) -> bool {
 }
 
 /// A new instance that has the name of one that was lost and found no place then is its replacement, and says so.
-fn follow_the_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+fn link_to_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     let is_fresh = |place: &Placement| place.previous.is_none() && !place.canary;
     if !work.place.iter().any(is_fresh) {
         return;
@@ -392,7 +398,7 @@ fn follow_the_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork
 }
 
 /// Gives new instances names that nobody has: where canaries wait, Nomad may give one twice.
-fn name_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     let is_fresh = |place: &&mut Placement| place.previous.is_none() && !place.canary;
     let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
     let staying = state
@@ -419,7 +425,7 @@ fn name_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
 
 /// Gives replacements by a newer version names that nobody has. Two instances have one name where a version that is
 /// over half way has its promoted canary beside an instance that it would have replaced by another of that name.
-fn replace_apart(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
+fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     if work.destructive.is_empty() {
         return;
     }
@@ -509,7 +515,7 @@ struct Placer<'s> {
     key: &'s JobKey,
     /// The job has no allocations.
     is_new: bool,
-    fleet: Fleet<'s>,
+    fleet: ProjectedNodes<'s>,
     /// Nodes where the plan placed instances, by group.
     planned: Vec<(usize, u16)>,
     may_preempt: bool,
@@ -521,7 +527,7 @@ impl<'s> Placer<'s> {
         job: &'s Job,
         key: &'s JobKey,
         is_new: bool,
-        fleet: Fleet<'s>,
+        fleet: ProjectedNodes<'s>,
     ) -> Self {
         Self {
             state,
@@ -535,7 +541,7 @@ impl<'s> Placer<'s> {
     }
 
     /// Gives back the fleet as the plan leaves it.
-    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> Fleet<'s> {
+    fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> ProjectedNodes<'s> {
         for stop in &plan.stops {
             if let Some(alloc) = self.state.allocs().get(&stop.alloc_id) {
                 self.fleet.give_back(alloc);
@@ -703,19 +709,19 @@ impl<'s> Placer<'s> {
         group: &TaskGroup,
         group_at: u16,
         places: Vec<Placement>,
-        destructive: &[Replaced],
+        destructive: &[Replacement],
         plan: &mut Plan,
     ) -> (Vec<PlacementRun>, u32, Metrics) {
         let spec = &version.spec;
         let wanted = places.len() + destructive.len();
         self.fleet.expect(wanted);
         let mut chooser = match self.scan(spec, group, group_at, wanted) {
-            Some(scan) => Chooser::Scan(Box::new(scan)),
-            None => Chooser::Ranking(Box::new(self.ranking(spec, group, group_at))),
+            Some(scan) => NodeSelector::Scan(Box::new(scan)),
+            None => NodeSelector::Ranking(Box::new(self.ranking(spec, group, group_at))),
         };
         let at_start = chooser.take_metrics(&self.fleet);
         let older = Some(version.version).filter(|number| *number != self.job.current.version);
-        let mut placing = Placing {
+        let mut placing = GroupPlacer {
             placer: self,
             chooser,
             spec,
@@ -733,7 +739,7 @@ impl<'s> Placer<'s> {
         } else {
             PlacementMetrics::default()
         };
-        let Placing { runs, failed, .. } = placing;
+        let GroupPlacer { runs, failed, .. } = placing;
         (runs, failed, Metrics { at_start, at_end })
     }
 
@@ -786,21 +792,21 @@ impl<'s> Placer<'s> {
 }
 
 /// Finds the best node.
-enum Chooser<'j> {
+enum NodeSelector<'j> {
     Scan(Box<Scan<'j>>),
     Ranking(Box<Ranking<'j>>),
 }
 
-impl Chooser<'_> {
+impl NodeSelector<'_> {
     /// Returns the metrics; a scan knows those at the start, and gives them once.
-    fn take_metrics(&mut self, fleet: &Fleet<'_>) -> PlacementMetrics {
+    fn take_metrics(&mut self, fleet: &ProjectedNodes<'_>) -> PlacementMetrics {
         match self {
             Self::Scan(scan) => scan.take_metrics(),
             Self::Ranking(ranking) => ranking.metrics(fleet),
         }
     }
 
-    fn stopped(&mut self, fleet: &Fleet<'_>, number: usize, is_stopped: bool) {
+    fn stopped(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
         match self {
             Self::Scan(scan) => scan.stopped(number, is_stopped),
             Self::Ranking(ranking) => ranking.stopped(fleet, number, is_stopped),
@@ -809,7 +815,7 @@ impl Chooser<'_> {
 }
 
 /// An instance that is replaced, and the number of its replacement if that is another.
-type Replaced = (AllocId, Option<u32>);
+type Replacement = (AllocId, Option<u32>);
 
 /// The metrics of the choice of places, and those that say why there were no more.
 struct Metrics {
@@ -818,9 +824,9 @@ struct Metrics {
 }
 
 /// The placements of one group under way.
-struct Placing<'p, 's, 'j> {
+struct GroupPlacer<'p, 's, 'j> {
     placer: &'p mut Placer<'s>,
-    chooser: Chooser<'j>,
+    chooser: NodeSelector<'j>,
     spec: &'j JobSpec,
     group: &'j TaskGroup,
     /// The version, if it is not the current one.
@@ -830,17 +836,17 @@ struct Placing<'p, 's, 'j> {
     failed: u32,
 }
 
-impl Placing<'_, '_, '_> {
+impl GroupPlacer<'_, '_, '_> {
     /// Has a ranking choose from here on. It sees all that was placed so far.
     fn rank(&mut self) {
-        if let Chooser::Scan(_) = self.chooser {
+        if let NodeSelector::Scan(_) = self.chooser {
             let ranking = self.placer.ranking(self.spec, self.group, self.group_at);
-            self.chooser = Chooser::Ranking(Box::new(ranking));
+            self.chooser = NodeSelector::Ranking(Box::new(ranking));
         }
     }
 
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
-    fn replace(&mut self, destructive: &[Replaced], plan: &mut Plan) {
+    fn replace(&mut self, destructive: &[Replacement], plan: &mut Plan) {
         for (alloc_id, name_index) in destructive {
             let stop = PlannedStop {
                 alloc_id: *alloc_id,
@@ -931,10 +937,10 @@ impl Placing<'_, '_, '_> {
             fleet, job, key, ..
         } = &mut *self.placer;
         match &mut self.chooser {
-            Chooser::Ranking(ranking) => {
+            NodeSelector::Ranking(ranking) => {
                 ranking.place_preempting(fleet, key, job.current.spec.priority)
             }
-            Chooser::Scan(_) => None,
+            NodeSelector::Scan(_) => None,
         }
     }
 
@@ -942,25 +948,25 @@ impl Placing<'_, '_, '_> {
     fn find_at(&mut self, number: usize) -> Option<Place> {
         self.rank();
         match &mut self.chooser {
-            Chooser::Ranking(ranking) => {
+            NodeSelector::Ranking(ranking) => {
                 ranking.place_at(&mut self.placer.fleet, number, None).ok()
             }
-            Chooser::Scan(_) => None,
+            NodeSelector::Scan(_) => None,
         }
     }
 
     /// The best place where there is room.
     fn find_room(&mut self, avoid: &[NodeId]) -> Option<Place> {
-        if let Chooser::Scan(scan) = &mut self.chooser {
+        if let NodeSelector::Scan(scan) = &mut self.chooser {
             match scan.place(&mut self.placer.fleet, avoid) {
-                Found::Place(place) => return Some(place),
-                Found::Nothing => return None,
-                Found::Unsure => self.rank(),
+                ScanOutcome::Place(place) => return Some(place),
+                ScanOutcome::Nothing => return None,
+                ScanOutcome::Unsure => self.rank(),
             }
         }
         match &mut self.chooser {
-            Chooser::Ranking(ranking) => ranking.place(&mut self.placer.fleet, avoid),
-            Chooser::Scan(_) => None,
+            NodeSelector::Ranking(ranking) => ranking.place(&mut self.placer.fleet, avoid),
+            NodeSelector::Scan(_) => None,
         }
     }
 
@@ -1113,20 +1119,22 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
     });
     node.takes_work()
         && waiting.any(|(spec, group)| {
-            let mut room = Room::new(state);
+            let mut room = RemainingCapacity::new(state);
             make_way(state, job, node_id, &mut room);
             let mut has_room = || {
                 room.take(number, state.applied(), group.ask(), None)
                     .is_ok()
             };
             (super::may_preempt(state, spec.job_type) || has_room())
-                && feasible::judge(&Needs::new(Asks::of(spec, group)), &node.spec)
-                    == Verdict::Feasible
+                && feasible::judge(
+                    &FeasibilityCheck::new(GroupConstraints::of(spec, group)),
+                    &node.spec,
+                ) == Feasibility::Feasible
         })
 }
 
 /// An instance that waits for its replacement would make room for it.
-fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut Room<'_>) {
+fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut RemainingCapacity<'_>) {
     let current = &job.current;
     let key = job.key();
     for alloc in state.allocs_on(node_id) {

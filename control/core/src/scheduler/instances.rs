@@ -8,10 +8,10 @@ use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::{NodeStatus, limits_in_place};
 
-use super::feasible::{Asks, Needs, Verdict, Verdicts};
-use super::reconciler::{Comeback, Instance, RescheduleEvent, Taint};
+use super::feasible::{ClassFeasibility, Feasibility, FeasibilityCheck, GroupConstraints};
+use super::reconciler::{Instance, ReconnectFacts, RescheduleEvent, Taint};
 use super::update::{self, Change};
-use crate::state::{AllocView, Room, State};
+use crate::state::{AllocView, RemainingCapacity, State};
 
 /// Whether an instance of its job that ended well is started again elsewhere: its restarts in place are used
 /// up, so it counts as one that failed, or it would start without end and without delay.
@@ -52,9 +52,9 @@ pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
 #[derive(Debug)]
 pub(super) struct Changes<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
-    verdicts: BTreeMap<&'a str, Verdicts>,
+    verdicts: BTreeMap<&'a str, ClassFeasibility>,
     /// The room on nodes when the instances that were asked about before have taken their share.
-    room: Room<'a>,
+    room: RemainingCapacity<'a>,
 }
 
 impl<'a> Changes<'a> {
@@ -63,7 +63,7 @@ impl<'a> Changes<'a> {
         Self {
             by_cohort: BTreeMap::new(),
             verdicts: BTreeMap::new(),
-            room: Room::new(state),
+            room: RemainingCapacity::new(state),
         }
     }
 
@@ -110,15 +110,17 @@ impl<'a> Changes<'a> {
         let Some(column) = state.nodes().column_at(alloc.node()) else {
             return false;
         };
-        let verdicts = self
-            .verdicts
-            .entry(&group.name)
-            .or_insert_with(|| Verdicts::new(Needs::new(Asks::of(&job.current.spec, group))));
+        let verdicts = self.verdicts.entry(&group.name).or_insert_with(|| {
+            ClassFeasibility::new(FeasibilityCheck::new(GroupConstraints::of(
+                &job.current.spec,
+                group,
+            )))
+        });
         let (_, verdict) = verdicts.of(column.class, || {
             let node = state.nodes().get(&column.node_id);
             node.map(|node| &*node.spec)
         });
-        *verdict == Verdict::Feasible
+        *verdict == Feasibility::Feasible
     }
 }
 
@@ -256,7 +258,7 @@ impl Instance {
                     delay: event.delay,
                 })
                 .collect(),
-            comeback: Comeback {
+            comeback: ReconnectFacts {
                 next: alloc.next(),
                 score: alloc.score(),
                 started_at: if has_next || alloc.previous().is_some() {

@@ -1,7 +1,7 @@
 //! Nodes by kind, kept from one evaluation to the next.
 //!
 //! A kind is all nodes of one size whose classes nobody tells apart. Every group that has asked so far got the same
-//! verdict on all of them, and likes them equally well ([`Kinds::agree`] sees to it). So there are few kinds even
+//! verdict on all of them, and likes them equally well ([`NodeShapes::agree`] sees to it). So there are few kinds even
 //! where classes are many, and the wishes of a group are judged once for each.
 //!
 //! Nomad's fit is `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came. It splits into a
@@ -12,7 +12,7 @@
 //! The sums are of 32 bits: [`NEAR`] bounds their error. The chooser compares those that are nearly equal again,
 //! exactly.
 //!
-//! All of it follows from the columns. A plan under way writes to slots too; [`Kinds::restore`] takes that back.
+//! All of it follows from the columns. A plan under way writes to slots too; [`NodeShapes::restore`] takes that back.
 
 mod ask;
 mod block;
@@ -23,13 +23,15 @@ use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::Amount;
 
-use super::feasible::{Asks, ClassAt, Needs, Verdict, Verdicts};
+use super::feasible::{
+    ClassFeasibility, ClassIndex, Feasibility, FeasibilityCheck, GroupConstraints,
+};
 use super::rank::affinities;
 use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
-pub(super) use ask::{Ask, Factors, fit, sum};
-use block::{BLOCK, Block, Row, Together};
-pub(super) use block::{NEAR, Short};
+pub(super) use ask::{Factors, ScaledRequest, fit, sum};
+use block::{BLOCK, Block, BlockBounds, Row};
+pub(super) use block::{NEAR, ShortfallCounts};
 
 /// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
 const SORTED_AFTER: usize = 4;
@@ -40,16 +42,16 @@ const SORTED_FOR_A_LOOK: usize = 8;
 
 /// All nodes of one size and one group of classes.
 ///
-/// Those that are about as full lie together, so that most blocks can be left out: [`Kind::sort`] sees to it now and
+/// Those that are about as full lie together, so that most blocks can be left out: [`NodeShape::sort`] sees to it now and
 /// then. Nothing depends on the order.
 #[derive(Clone, Debug)]
-pub(super) struct Kind {
+pub(super) struct NodeShape {
     pub(super) group: usize,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
     /// The summaries of the nodes of each block, and that of all nodes.
-    pub(super) together: Vec<Together>,
-    pub(super) whole: Together,
+    pub(super) together: Vec<BlockBounds>,
+    pub(super) whole: BlockBounds,
     /// Blocks that were written to since that was worked out, some of them more than once.
     stale: Vec<usize>,
     /// The summary of all nodes is to be worked out again.
@@ -62,7 +64,7 @@ pub(super) struct Kind {
     spared: usize,
 }
 
-impl Kind {
+impl NodeShape {
     fn number(&self, slot: usize) -> u32 {
         self.blocks[slot / BLOCK].numbers[slot % BLOCK]
     }
@@ -81,7 +83,7 @@ impl Kind {
     }
 
     /// Returns the number of open nodes that have too little.
-    pub(super) fn short(&self, ask: Ask) -> Short {
+    pub(super) fn short(&self, ask: ScaledRequest) -> ShortfallCounts {
         if let Some(short) = self.whole.short(ask) {
             return short;
         }
@@ -96,7 +98,12 @@ impl Kind {
     }
 
     /// Finds a node if all open nodes of a block are alike: see [`Block::all_alike`].
-    pub(super) fn all_alike(&self, block: usize, ask: Ask, first: usize) -> Option<(f32, usize)> {
+    pub(super) fn all_alike(
+        &self,
+        block: usize,
+        ask: ScaledRequest,
+        first: usize,
+    ) -> Option<(f32, usize)> {
         self.blocks[block].all_alike(&self.together[block], ask, first)
     }
 
@@ -106,7 +113,7 @@ impl Kind {
             return;
         }
         self.whole_is_stale = false;
-        self.together.resize(self.blocks.len(), Together::NOBODY);
+        self.together.resize(self.blocks.len(), BlockBounds::NOBODY);
         self.stale.sort_unstable();
         self.stale.dedup();
         for at in self.stale.drain(..) {
@@ -115,7 +122,7 @@ impl Kind {
                 self.together[at] = block.together();
             }
         }
-        let mut whole = Together::NOBODY;
+        let mut whole = BlockBounds::NOBODY;
         self.together.iter().for_each(|block| whole.add(block));
         self.whole = whole;
     }
@@ -231,15 +238,15 @@ const NOWHERE: Position = Position {
 
 /// The wishes of a group for a node besides room.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Wants {
-    asks: Asks,
+pub(super) struct GroupRequirements {
+    asks: GroupConstraints,
     affinities: Vec<Affinity>,
 }
 
-impl Wants {
+impl GroupRequirements {
     fn of(job: &JobSpec, group: &TaskGroup) -> Self {
         Self {
-            asks: Asks::of(job, group),
+            asks: GroupConstraints::of(job, group),
             affinities: affinities(job, group).cloned().collect(),
         }
     }
@@ -252,44 +259,44 @@ impl Wants {
 
 /// The verdicts on each group of classes for askers with the same wishes.
 #[derive(Debug)]
-pub(super) struct Judged {
-    verdicts: Verdicts,
-    by_class: BTreeMap<NodeClass, View>,
-    views: Vec<Option<View>>,
+pub(super) struct FeasibilityCache {
+    verdicts: ClassFeasibility,
+    by_class: BTreeMap<NodeClass, ClassView>,
+    views: Vec<Option<ClassView>>,
     /// The groups that it is about.
     generation: u64,
 }
 
 /// The view of the nodes of a class for askers with the same wishes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View {
-    pub(super) class_at: ClassAt,
+pub(super) struct ClassView {
+    pub(super) class_at: ClassIndex,
     pub(super) is_feasible: bool,
     pub(super) affinity: Option<f64>,
 }
 
-impl View {
+impl ClassView {
     fn is_alike(self, other: Self) -> bool {
         let bits = |view: Self| view.affinity.map(f64::to_bits);
         self.class_at == other.class_at && bits(self) == bits(other)
     }
 }
 
-impl Judged {
-    fn new(wants: &Wants) -> Self {
+impl FeasibilityCache {
+    fn new(wants: &GroupRequirements) -> Self {
         Self {
-            verdicts: Verdicts::new(Needs::new(wants.asks.clone())),
+            verdicts: ClassFeasibility::new(FeasibilityCheck::new(wants.asks.clone())),
             by_class: BTreeMap::new(),
             views: Vec::new(),
             generation: 0,
         }
     }
 
-    pub(super) fn verdicts(&self) -> &Verdicts {
+    pub(super) fn verdicts(&self) -> &ClassFeasibility {
         &self.verdicts
     }
 
-    pub(super) fn view(&self, group: usize) -> Option<View> {
+    pub(super) fn view(&self, group: usize) -> Option<ClassView> {
         self.views.get(group).copied().flatten()
     }
 }
@@ -304,10 +311,10 @@ struct Class {
 
 /// All nodes by kind.
 #[derive(Debug, Default)]
-pub(super) struct Kinds {
+pub(super) struct NodeShapes {
     /// The columns from which the kinds follow.
     columns: Columns,
-    kinds: Vec<Kind>,
+    kinds: Vec<NodeShape>,
     by_key: BTreeMap<(usize, [u64; 3]), usize>,
     classes: BTreeMap<NodeClass, Class>,
     /// Groups of classes are below this number.
@@ -319,12 +326,12 @@ pub(super) struct Kinds {
     /// Written to by the plan under way.
     written: Vec<usize>,
     /// The verdicts for those who asked. A class says all that rules look at, so a verdict never grows old.
-    judged: BTreeMap<Wants, Judged>,
+    judged: BTreeMap<GroupRequirements, FeasibilityCache>,
     /// The last of them, which is not in `judged`: jobs that come together often want the same.
-    last: Option<(Wants, Judged)>,
+    last: Option<(GroupRequirements, FeasibilityCache)>,
 }
 
-impl Kinds {
+impl NodeShapes {
     /// Brings everything in line with `columns`.
     pub(super) fn follow(&mut self, columns: &Columns) {
         for number in columns.changed_since(&self.columns) {
@@ -370,12 +377,12 @@ impl Kinds {
         let key = (group, [total.cpu_mhz, total.memory_mb, total.disk_mb]);
         let kinds = &mut self.kinds;
         let at = *self.by_key.entry(key).or_insert_with(|| {
-            kinds.push(Kind {
+            kinds.push(NodeShape {
                 group,
                 total,
                 blocks: Vec::new(),
                 together: Vec::new(),
-                whole: Together::NOBODY,
+                whole: BlockBounds::NOBODY,
                 stale: Vec::new(),
                 whole_is_stale: false,
                 len: 0,
@@ -423,12 +430,12 @@ impl Kinds {
         }
     }
 
-    fn kind_mut(&mut self, number: usize) -> Option<(&mut Kind, usize)> {
+    fn kind_mut(&mut self, number: usize) -> Option<(&mut NodeShape, usize)> {
         let Position { kind, at } = *self.positions.get(number)?;
         Some((self.kinds.get_mut(kind as usize)?, at as usize))
     }
 
-    pub(super) fn all(&self) -> &[Kind] {
+    pub(super) fn all(&self) -> &[NodeShape] {
         &self.kinds
     }
 
@@ -473,7 +480,7 @@ impl Kinds {
     }
 
     fn summarise(&mut self) {
-        self.kinds.iter_mut().for_each(Kind::summarise);
+        self.kinds.iter_mut().for_each(NodeShape::summarise);
     }
 
     /// The group of a class. A new one is with those that nobody told apart so far.
@@ -490,17 +497,21 @@ impl Kinds {
 
     /// Takes out the verdicts for askers with the same wishes as the group. The caller gives them back with
     /// [`Self::keep`].
-    pub(super) fn take_judged(&mut self, job: &JobSpec, group: &TaskGroup) -> (Wants, Judged) {
+    pub(super) fn take_cache(
+        &mut self,
+        job: &JobSpec,
+        group: &TaskGroup,
+    ) -> (GroupRequirements, FeasibilityCache) {
         if let Some(last) = self.last.take_if(|(wants, _)| wants.is_of(job, group)) {
             return last;
         }
-        let wants = Wants::of(job, group);
+        let wants = GroupRequirements::of(job, group);
         let known = self.judged.remove(&wants);
-        let judged = known.unwrap_or_else(|| Judged::new(&wants));
+        let judged = known.unwrap_or_else(|| FeasibilityCache::new(&wants));
         (wants, judged)
     }
 
-    pub(super) fn keep(&mut self, wants: Wants, judged: Judged) {
+    pub(super) fn keep(&mut self, wants: GroupRequirements, judged: FeasibilityCache) {
         let Some((wants, judged)) = self.last.replace((wants, judged)) else {
             return;
         };
@@ -513,7 +524,7 @@ impl Kinds {
     /// Judges what is new, and puts classes that `judged` tells apart into groups of their own.
     pub(super) fn agree(
         &mut self,
-        judged: &mut Judged,
+        judged: &mut FeasibilityCache,
         state: &State,
         likes: impl Fn(&NodeSpec) -> Option<f64>,
     ) {
@@ -532,15 +543,15 @@ impl Kinds {
             let node = column.and_then(|column| state.nodes().get(&column.node_id));
             let Some(node) = node else { return false };
             let (judgement, verdict) = judged.verdicts.of(*class, || Some(&node.spec));
-            let view = View {
+            let view = ClassView {
                 class_at: judgement.at,
-                is_feasible: *verdict == Verdict::Feasible,
+                is_feasible: *verdict == Feasibility::Feasible,
                 affinity: likes(&node.spec),
             };
             judged.by_class.insert(*class, view);
             true
         });
-        if self.tell_apart(&judged.by_class) {
+        if self.regroup_classes(&judged.by_class) {
             self.generation += 1;
             for number in 0..columns.len() {
                 self.change(number, columns.get(number));
@@ -558,9 +569,9 @@ impl Kinds {
     }
 
     /// Says whether a class is in another group now.
-    fn tell_apart(&mut self, views: &BTreeMap<NodeClass, View>) -> bool {
+    fn regroup_classes(&mut self, views: &BTreeMap<NodeClass, ClassView>) -> bool {
         // Within each group of before: what is alike, and its group from now on.
-        let mut apart: BTreeMap<usize, Vec<(View, usize)>> = BTreeMap::new();
+        let mut apart: BTreeMap<usize, Vec<(ClassView, usize)>> = BTreeMap::new();
         let mut is_new = false;
         for (class, row) in &mut self.classes {
             let Some(view) = views.get(class) else {

@@ -13,7 +13,7 @@ use muster_domain::one_off;
 use muster_domain::plan::{PlacementRun, Plan};
 
 use super::{ScheduleOutcome, Scheduler, generic};
-use crate::fsm::{self, EvalUpdate, JobPlaces, NewOneOff, NextEval, OneOffPlace};
+use crate::fsm::{self, EvalUpdate, JobPlacement, NewOneOff, NextEval, OneOffPlacement};
 use crate::limits;
 use crate::state::State;
 
@@ -26,7 +26,7 @@ impl Scheduler {
         state: &State,
         tasks: &[NewOneOff],
         now: Timestamp,
-    ) -> Vec<Option<OneOffPlace>> {
+    ) -> Vec<Option<OneOffPlacement>> {
         let places = tasks.iter();
         places.map(|task| self.place(state, task, now)).collect()
     }
@@ -39,18 +39,23 @@ impl Scheduler {
         state: &State,
         spec: &JobSpec,
         now: Timestamp,
-    ) -> Option<JobPlaces> {
+    ) -> Option<JobPlacement> {
         let has_count = matches!(spec.job_type, JobType::Service | JobType::Batch);
         if !has_count || spec.is_template() || !fsm::is_unknown(state, &spec.key()) {
             return None;
         }
         self.look_ahead(state, spec.clone(), now, |plan, update| {
-            let places = JobPlaces { plan, update };
+            let places = JobPlacement { plan, update };
             (!places.plan.is_empty()).then_some(places)
         })
     }
 
-    fn place(&mut self, state: &State, task: &NewOneOff, now: Timestamp) -> Option<OneOffPlace> {
+    fn place(
+        &mut self,
+        state: &State,
+        task: &NewOneOff,
+        now: Timestamp,
+    ) -> Option<OneOffPlacement> {
         let key = one_off::job_key(&task.guid);
         if state.one_offs().get(&task.guid).is_some() || state.jobs().get(&key).is_some() {
             return None;
@@ -75,7 +80,7 @@ impl Scheduler {
     ) -> Option<T> {
         let job = job(state, spec, now);
         let eval = Evaluation::of_job(
-            self.next_newcomer(),
+            self.next_placeholder_id(),
             &job,
             Trigger::JobRegister,
             state.applied(),
@@ -106,7 +111,7 @@ impl Scheduler {
     }
 
     /// An id that no entry will give to an evaluation: which of equal nodes is chosen follows from it.
-    fn next_newcomer(&mut self) -> EvalId {
+    fn next_placeholder_id(&mut self) -> EvalId {
         self.newcomers += 1;
         EvalId::at(LogIndex(u64::MAX - self.newcomers), 0)
     }
@@ -134,7 +139,7 @@ fn job(state: &State, spec: JobSpec, now: Timestamp) -> Job {
 }
 
 /// The place in a plan that places one instance.
-fn only_place(plan: Plan) -> Option<OneOffPlace> {
+fn only_place(plan: Plan) -> Option<OneOffPlacement> {
     let mut groups = plan.groups;
     let mut group = groups.pop()?;
     let run = group.placements.pop()?;
@@ -150,7 +155,7 @@ fn only_place(plan: Plan) -> Option<OneOffPlace> {
         score,
         detail,
     } = run;
-    Some(OneOffPlace {
+    Some(OneOffPlacement {
         node,
         score,
         holding: detail.map(|detail| detail.holding).unwrap_or_default(),

@@ -40,14 +40,14 @@ pub(super) struct Candidate {
 
 /// Amounts of a node. More may be used than there is: a node may come back smaller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct NodeUsage {
     /// The amounts that tasks may use.
     pub(super) total: Amount,
     /// The amounts that tasks have.
     pub(super) used: Amount,
 }
 
-impl Room {
+impl NodeUsage {
     /// Whether `ask` fits beside what is used.
     pub(super) fn fits(self, ask: Amount) -> bool {
         self.used.plus(ask).exceeds(self.total).is_none()
@@ -68,7 +68,7 @@ impl Room {
 pub(super) fn choose(
     asking_priority: u8,
     ask: Amount,
-    room: Room,
+    room: NodeUsage,
     candidates: &[Candidate],
 ) -> Option<Vec<usize>> {
     let mut rest: Vec<usize> = (0..candidates.len())
@@ -76,7 +76,7 @@ pub(super) fn choose(
         .collect();
     let mut chosen: Vec<usize> = Vec::new();
     let mut left = room;
-    let mut needed = Needed::of(ask);
+    let mut needed = RemainingNeed::of(ask);
     loop {
         let lowest = rest.iter().map(|at| candidates[*at].priority).min()?;
         let next = rest
@@ -107,11 +107,11 @@ pub(super) fn choose(
 /// The farthest from the full ask first, until it is met; the others are spared.
 fn without_superfluous(
     ask: Amount,
-    mut room: Room,
+    mut room: NodeUsage,
     candidates: &[Candidate],
     mut chosen: Vec<usize>,
 ) -> Vec<usize> {
-    let needed = Needed::of(ask);
+    let needed = RemainingNeed::of(ask);
     chosen.sort_by(|left, right| {
         let distance = |at: &usize| needed.distance(candidates[*at].amount);
         distance(right)
@@ -131,7 +131,7 @@ fn without_superfluous(
 
 /// The loss if some allocations go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Loss {
+pub(super) struct PreemptionCost {
     /// The number of allocations that go.
     pub(super) count: usize,
     /// The highest of their priorities.
@@ -140,7 +140,7 @@ pub(super) struct Loss {
     pub(super) sum: u32,
 }
 
-impl Loss {
+impl PreemptionCost {
     /// Returns the loss of allocations with these priorities.
     pub(super) fn of(priorities: impl IntoIterator<Item = u8>) -> Self {
         let none = Self::default();
@@ -181,13 +181,13 @@ fn penalty(candidate: &Candidate) -> f64 {
 
 /// The amounts still needed in each dimension; may be below zero.
 #[derive(Clone, Copy, Debug)]
-struct Needed {
+struct RemainingNeed {
     cpu: f64,
     memory: f64,
     disk: f64,
 }
 
-impl Needed {
+impl RemainingNeed {
     fn of(ask: Amount) -> Self {
         Self {
             cpu: ask.cpu_mhz as f64,

@@ -39,16 +39,18 @@ use muster_domain::node::NodeSpec;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{Asks, Condition, Counts, Needs, Verdict, Verdicts, value_of};
-use super::fleet::{Assigned, Extras, Fleet, numbered};
+use super::feasible::{
+    ClassFeasibility, Condition, Counts, Feasibility, FeasibilityCheck, GroupConstraints, value_of,
+};
+use super::fleet::{Extras, HoldingOffer, ProjectedNodes, numbered};
 use crate::limits;
 use crate::state::AllocView;
 use by_class::ByClass;
 use distinct::{Hosts, Property};
 use evict::Evictions;
-use grouped::{Grouped, Own};
-pub(super) use scan::{Found, Scan};
-use spread::Numbered;
+use grouped::{GroupedCandidates, OwnScore};
+pub(super) use scan::{Scan, ScanOutcome};
+use spread::NumberedSpread;
 use tournament::Tournament;
 use values::Values;
 
@@ -79,19 +81,19 @@ struct Candidate {
 
 /// A spread and the value that each candidate has for it.
 #[derive(Debug)]
-struct SpreadOver {
+struct CandidateSpread {
     values: Values,
-    uses: Numbered,
+    uses: NumberedSpread,
 }
 
 /// The best of the candidates.
 #[derive(Debug)]
-enum Best {
+enum CandidateTree {
     /// Each has a score of its own.
     Alone { scores: Vec<f64>, tree: Tournament },
     /// Spreads give many the same part.
     Shared {
-        groups: Grouped,
+        groups: GroupedCandidates,
         /// The value of each spread, by group.
         values: Vec<Vec<Option<u32>>>,
         /// The shared part, by group.
@@ -111,20 +113,20 @@ pub(super) struct Ranking<'a> {
     algorithm: Algorithm,
     hosts: Hosts,
     properties: Vec<Property<'a>>,
-    spreads: Vec<SpreadOver>,
+    spreads: Vec<CandidateSpread>,
     candidates: Vec<Candidate>,
     /// The affinity score of each candidate; empty if there are no affinities.
     affinities: Vec<Option<f64>>,
     /// The part of the score that is each candidate's own.
-    owns: Vec<Own>,
-    best: Best,
+    owns: Vec<OwnScore>,
+    best: CandidateTree,
     /// Position among the candidates by number of the node; [`NOWHERE`] if it is not feasible.
     positions: Vec<u32>,
     filtered: PlacementMetrics,
     evictions: Option<Evictions>,
 }
 
-const FULL: Own = Own {
+const FULL: OwnScore = OwnScore {
     sum: f64::NEG_INFINITY,
     components: 1,
 };
@@ -134,14 +136,17 @@ impl<'a> Ranking<'a> {
     /// `present` are the instances of the job that stay, `planned` the nodes of those that the plan
     /// places before, each with whether it is of the group.
     pub(super) fn new<'r>(
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         job: &'a JobSpec,
         group: &'a TaskGroup,
         present: impl Iterator<Item = AllocView<'r>>,
         planned: impl Iterator<Item = (usize, bool)>,
     ) -> Self {
-        let mut census = Census::default();
-        let candidates = census.take(fleet, Needs::new(Asks::of(job, group)));
+        let mut census = FilterCounts::default();
+        let candidates = census.take(
+            fleet,
+            FeasibilityCheck::new(GroupConstraints::of(job, group)),
+        );
         let mut positions = vec![NOWHERE; fleet.columns().len()];
         for (at, candidate) in (0..).zip(&candidates) {
             positions[candidate.number] = at;
@@ -158,7 +163,7 @@ impl<'a> Ranking<'a> {
             affinities: Affinities::of(job, group).of_each(fleet, &candidates),
             candidates,
             owns: Vec::new(),
-            best: Best::Alone {
+            best: CandidateTree::Alone {
                 scores: Vec::new(),
                 tree: Tournament::default(),
             },
@@ -179,7 +184,7 @@ impl<'a> Ranking<'a> {
     /// Counts what is there of the job.
     fn look_at_instances<'r>(
         &mut self,
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         job: &JobSpec,
         group: &TaskGroup,
         present: impl Iterator<Item = AllocView<'r>>,
@@ -240,7 +245,7 @@ impl<'a> Ranking<'a> {
         self.spreads = uses
             .iter()
             .zip(attributes)
-            .map(|(uses, values)| SpreadOver {
+            .map(|(uses, values)| CandidateSpread {
                 uses: uses.numbered(&values.names),
                 values,
             })
@@ -248,11 +253,11 @@ impl<'a> Ranking<'a> {
     }
 
     /// Of equal candidates the one at `first`, or next after it, goes first.
-    fn begin(&self, first: usize) -> Best {
+    fn begin(&self, first: usize) -> CandidateTree {
         if self.spreads.is_empty() {
             let scores: Vec<f64> = self.owns.iter().map(|own| own.score(0.0)).collect();
             let tree = Tournament::new(&scores, first);
-            return Best::Alone { scores, tree };
+            return CandidateTree::Alone { scores, tree };
         }
         let mut numbers: BTreeMap<Vec<Option<u32>>, u32> = BTreeMap::new();
         let mut values: Vec<Vec<Option<u32>>> = Vec::new();
@@ -276,8 +281,8 @@ impl<'a> Ranking<'a> {
         }
         let (mut shared, mut boosts) = (Vec::new(), Vec::new());
         share(&self.spreads, &values, &mut shared, &mut boosts);
-        Best::Shared {
-            groups: Grouped::new(&group_of, &self.owns, first),
+        CandidateTree::Shared {
+            groups: GroupedCandidates::new(&group_of, &self.owns, first),
             values,
             shared,
             boosts,
@@ -286,7 +291,11 @@ impl<'a> Ranking<'a> {
 
     /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed
     /// before. `None`: every feasible node is full.
-    pub(super) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: &[NodeId]) -> Option<Place> {
+    pub(super) fn place(
+        &mut self,
+        fleet: &mut ProjectedNodes<'_>,
+        avoid: &[NodeId],
+    ) -> Option<Place> {
         let avoided: Vec<usize> = avoid
             .iter()
             .filter_map(|node_id| fleet.number(node_id))
@@ -304,7 +313,7 @@ impl<'a> Ranking<'a> {
         place
     }
 
-    fn take_best(&mut self, fleet: &mut Fleet<'_>) -> Option<Place> {
+    fn take_best(&mut self, fleet: &mut ProjectedNodes<'_>) -> Option<Place> {
         let (at, score) = self.winner()?;
         // A node that has not what is asked for scores minus infinity, so the winner has it.
         self.take(fleet, at, score, Vec::new()).ok()
@@ -313,13 +322,13 @@ impl<'a> Ranking<'a> {
     /// Takes the share of one instance on the candidate at `at`.
     fn take(
         &mut self,
-        fleet: &mut Fleet<'_>,
+        fleet: &mut ProjectedNodes<'_>,
         at: usize,
         score: f64,
         preempted: Vec<AllocId>,
     ) -> Result<Place, &'static str> {
         let number = self.candidates[at].number;
-        let Assigned { holding, .. } = fleet.assign(number, &self.extras)?;
+        let HoldingOffer { holding, .. } = fleet.assign(number, &self.extras)?;
         fleet.take(number, self.ask, &holding);
         self.comes(fleet, at);
         Ok(Place {
@@ -333,7 +342,7 @@ impl<'a> Ranking<'a> {
     /// Places an instance where no node has room, at the cost of jobs of lower priority than `priority`.
     pub(super) fn place_preempting(
         &mut self,
-        fleet: &mut Fleet<'_>,
+        fleet: &mut ProjectedNodes<'_>,
         job: &JobKey,
         priority: u8,
     ) -> Option<Place> {
@@ -361,7 +370,7 @@ impl<'a> Ranking<'a> {
     #[cfg(test)]
     pub(super) fn best_of_all_preempting(
         &self,
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         job: &JobKey,
         priority: u8,
     ) -> Option<(NodeNumber, Score, Vec<AllocId>)> {
@@ -379,7 +388,7 @@ impl<'a> Ranking<'a> {
     /// given, or says what is not to be had there.
     pub(super) fn place_at(
         &mut self,
-        fleet: &mut Fleet<'_>,
+        fleet: &mut ProjectedNodes<'_>,
         number: usize,
         preempting: Option<(&JobKey, u8)>,
     ) -> Result<Place, &'static str> {
@@ -399,7 +408,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// An instance was planned for the candidate at `at`.
-    fn comes(&mut self, fleet: &Fleet<'_>, at: usize) {
+    fn comes(&mut self, fleet: &ProjectedNodes<'_>, at: usize) {
         for spread in &mut self.spreads {
             spread.uses.plan(spread.values.of[at], 1);
         }
@@ -407,7 +416,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
-    pub(super) fn stopped(&mut self, fleet: &Fleet<'_>, number: usize, is_stopped: bool) {
+    pub(super) fn stopped(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
         if let Some(at) = self.position(number) {
             let by = if is_stopped { 1 } else { -1 };
             for spread in &mut self.spreads {
@@ -418,7 +427,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// The number of instances on a candidate changed.
-    fn changed(&mut self, fleet: &Fleet<'_>, at: usize, by: i32) {
+    fn changed(&mut self, fleet: &ProjectedNodes<'_>, at: usize, by: i32) {
         let candidate = &mut self.candidates[at];
         candidate.collisions = candidate.collisions.saturating_add_signed(by);
         candidate.of_job = candidate.of_job.saturating_add_signed(by);
@@ -438,7 +447,7 @@ impl<'a> Ranking<'a> {
             let own = self.own(fleet, other, false);
             self.set(other, own);
         }
-        if let Best::Shared {
+        if let CandidateTree::Shared {
             values,
             shared,
             boosts,
@@ -456,24 +465,24 @@ impl<'a> Ranking<'a> {
             .map(|at| *at as usize)
     }
 
-    fn set(&mut self, at: usize, own: Own) {
+    fn set(&mut self, at: usize, own: OwnScore) {
         self.owns[at] = own;
         match &mut self.best {
-            Best::Alone { scores, tree } => {
+            CandidateTree::Alone { scores, tree } => {
                 scores[at] = own.score(0.0);
                 tree.update(scores, at);
             }
-            Best::Shared { groups, .. } => groups.update(at, own),
+            CandidateTree::Shared { groups, .. } => groups.update(at, own),
         }
     }
 
     fn winner(&self) -> Option<(usize, f64)> {
         match &self.best {
-            Best::Alone { scores, tree } => tree
+            CandidateTree::Alone { scores, tree } => tree
                 .winner()
                 .map(|at| (at, scores[at]))
                 .filter(|(_, score)| *score > f64::NEG_INFINITY),
-            Best::Shared { groups, shared, .. } => groups.winner(shared),
+            CandidateTree::Shared { groups, shared, .. } => groups.winner(shared),
         }
     }
 
@@ -485,29 +494,29 @@ impl<'a> Ranking<'a> {
     /// Returns the score that spreads give a candidate.
     fn shared(&self, at: usize) -> f64 {
         match &self.best {
-            Best::Alone { .. } => 0.0,
-            Best::Shared { groups, shared, .. } => shared[groups.group_of(at) as usize],
+            CandidateTree::Alone { .. } => 0.0,
+            CandidateTree::Shared { groups, shared, .. } => shared[groups.group_of(at) as usize],
         }
     }
 
     /// The group of candidates with the same values that a candidate is in.
     fn group_of(&self, at: usize) -> u32 {
         match &self.best {
-            Best::Alone { .. } => 0,
-            Best::Shared { groups, .. } => groups.group_of(at),
+            CandidateTree::Alone { .. } => 0,
+            CandidateTree::Shared { groups, .. } => groups.group_of(at),
         }
     }
 
     /// Returns the scores that spreads give each group.
     fn shares(&self) -> &[f64] {
         match &self.best {
-            Best::Alone { .. } => &[0.0],
-            Best::Shared { shared, .. } => shared,
+            CandidateTree::Alone { .. } => &[0.0],
+            CandidateTree::Shared { shared, .. } => shared,
         }
     }
 
     /// The part of a candidate's score that is its own; minus infinity for a node that is full.
-    fn own(&self, fleet: &Fleet<'_>, at: usize, avoided: bool) -> Own {
+    fn own(&self, fleet: &ProjectedNodes<'_>, at: usize, avoided: bool) -> OwnScore {
         let Ok(assigned) = self.fits(fleet, at) else {
             return FULL;
         };
@@ -519,14 +528,14 @@ impl<'a> Ranking<'a> {
     /// Returns the terms of the candidate's own part if `used` of the node is used besides the instance.
     fn terms(
         &self,
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         at: usize,
         used: Amount,
         device_score: Option<f64>,
         avoided: bool,
-    ) -> Terms {
+    ) -> ScoreTerms {
         let candidate = self.candidates[at];
-        Terms {
+        ScoreTerms {
             total: fleet.column(candidate.number).total,
             used: used.plus(self.ask_on(fleet, candidate.number)),
             collisions: candidate.collisions,
@@ -537,7 +546,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// Returns the amounts that one instance takes of a node; cores count with the MHz that they have there.
-    pub(super) fn ask_on(&self, fleet: &Fleet<'_>, number: usize) -> Amount {
+    pub(super) fn ask_on(&self, fleet: &ProjectedNodes<'_>, number: usize) -> Amount {
         let mut ask = self.ask;
         let cores = fleet.cores_mhz(number, &self.extras);
         ask.cpu_mhz = ask.cpu_mhz.saturating_add(cores);
@@ -545,7 +554,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// Returns the holding of one more instance on a candidate, or the name of the resource that is short there.
-    fn fits(&self, fleet: &Fleet<'_>, at: usize) -> Result<Assigned, &'static str> {
+    fn fits(&self, fleet: &ProjectedNodes<'_>, at: usize) -> Result<HoldingOffer, &'static str> {
         let number = self.candidates[at].number;
         let column = fleet.column(number);
         self.is_allowed(at)?;
@@ -571,7 +580,11 @@ impl<'a> Ranking<'a> {
 
     /// Returns the rule by which the job keeps one more instance from node `number`, if one does. It is looked up anew
     /// for nodes that are not candidates.
-    pub(super) fn kept_apart(&self, fleet: &Fleet<'_>, number: usize) -> Option<&'static str> {
+    pub(super) fn distinct_violation(
+        &self,
+        fleet: &ProjectedNodes<'_>,
+        number: usize,
+    ) -> Option<&'static str> {
         match self.position(number) {
             Some(at) => self.is_allowed(at).err(),
             None => {
@@ -586,14 +599,14 @@ impl<'a> Ranking<'a> {
     }
 
     /// The score of node `number` for one more instance, if it fits.
-    pub(super) fn score_of(&self, fleet: &Fleet<'_>, number: usize) -> Option<NodeScore> {
+    pub(super) fn score_of(&self, fleet: &ProjectedNodes<'_>, number: usize) -> Option<NodeScore> {
         let at = self.position(number)?;
         let score = Some(self.score(at)).filter(|score| *score > f64::NEG_INFINITY)?;
         Some(self.node_score(fleet, at, score))
     }
 
     /// Returns the metrics: nodes refused and full by reason, and the best scores.
-    pub(super) fn metrics(&self, fleet: &Fleet<'_>) -> PlacementMetrics {
+    pub(super) fn metrics(&self, fleet: &ProjectedNodes<'_>) -> PlacementMetrics {
         let mut exhausted: BTreeMap<&str, u32> = BTreeMap::new();
         let mut filtered: BTreeMap<&str, u32> = BTreeMap::new();
         let mut top: Vec<(f64, usize)> = Vec::with_capacity(limits::SCORES_MAX + 1);
@@ -629,7 +642,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    fn node_score(&self, fleet: &Fleet<'_>, at: usize, score: f64) -> NodeScore {
+    fn node_score(&self, fleet: &ProjectedNodes<'_>, at: usize, score: f64) -> NodeScore {
         let number = self.candidates[at].number;
         let device_score = fleet
             .assign(number, &self.extras)
@@ -647,7 +660,7 @@ type Components = [Option<(&'static str, f64)>; 5];
 
 /// The terms of a node's own part of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Terms {
+struct ScoreTerms {
     total: Amount,
     /// With the instance.
     used: Amount,
@@ -659,7 +672,7 @@ struct Terms {
     device_score: Option<f64>,
 }
 
-impl Terms {
+impl ScoreTerms {
     /// Bin-packing always applies.
     fn components(self, algorithm: Algorithm, count: u32) -> Components {
         let fit = match algorithm {
@@ -677,13 +690,13 @@ impl Terms {
         ]
     }
 
-    fn own(self, algorithm: Algorithm, count: u32) -> Own {
+    fn own(self, algorithm: Algorithm, count: u32) -> OwnScore {
         together(self.components(algorithm, count))
     }
 }
 
-fn together(components: Components) -> Own {
-    Own::of(components.into_iter().flatten().map(|(_, score)| score))
+fn together(components: Components) -> OwnScore {
+    OwnScore::of(components.into_iter().flatten().map(|(_, score)| score))
 }
 
 fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
@@ -695,9 +708,9 @@ fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> Node
 }
 
 /// The components of a score, as they are shown.
-type Named = Arc<[(Component, Score)]>;
+type NamedScores = Arc<[(Component, Score)]>;
 
-fn named(own: Components, shared: f64) -> Named {
+fn named(own: Components, shared: f64) -> NamedScores {
     let shared = Some(shared)
         .filter(|shared| *shared != 0.0)
         .map(|shared| (Component::SPREAD, shared));
@@ -720,7 +733,7 @@ fn has_capacity(total: Amount) -> Result<(), &'static str> {
 
 /// Computes the score that spreads give each group of candidates.
 fn share(
-    spreads: &[SpreadOver],
+    spreads: &[CandidateSpread],
     values: &[Vec<Option<u32>>],
     shared: &mut Vec<f64>,
     boosts: &mut Vec<f64>,
@@ -777,7 +790,7 @@ impl<'a> Affinities<'a> {
     }
 
     /// Returns the affinity score of each candidate; empty if there are no affinities.
-    fn of_each(&self, fleet: &Fleet<'_>, candidates: &[Candidate]) -> Vec<Option<f64>> {
+    fn of_each(&self, fleet: &ProjectedNodes<'_>, candidates: &[Candidate]) -> Vec<Option<f64>> {
         if self.conditions.is_empty() {
             return Vec::new();
         }
@@ -793,18 +806,18 @@ impl<'a> Affinities<'a> {
 
 /// Counts nodes by their verdict.
 #[derive(Debug, Default)]
-struct Census {
+struct FilterCounts {
     evaluated: u32,
     /// Refused nodes by reason, in order.
     filtered: Vec<(String, u32)>,
     available: Vec<(String, u32)>,
 }
 
-impl Census {
+impl FilterCounts {
     /// The feasible nodes that take work.
-    fn take(&mut self, fleet: &Fleet<'_>, needs: Needs) -> Vec<Candidate> {
+    fn take(&mut self, fleet: &ProjectedNodes<'_>, needs: FeasibilityCheck) -> Vec<Candidate> {
         let nodes = fleet.state().nodes();
-        let mut verdicts = Verdicts::new(needs);
+        let mut verdicts = ClassFeasibility::new(needs);
         let mut candidates = Vec::with_capacity(fleet.columns().len());
         let mut counts = Counts::default();
         for (number, column) in fleet.columns().iter().enumerate() {
@@ -815,7 +828,7 @@ impl Census {
                 nodes.get(&column.node_id).map(|node| &*node.spec)
             });
             counts.add(judgement.at, 1);
-            if *verdict == Verdict::Feasible {
+            if *verdict == Feasibility::Feasible {
                 candidates.push(Candidate {
                     number,
                     class: judgement.class,
@@ -829,22 +842,22 @@ impl Census {
     }
 
     /// Counts nodes by the verdict on them.
-    fn count_all(&mut self, verdicts: &Verdicts, counts: &Counts) {
+    fn count_all(&mut self, verdicts: &ClassFeasibility, counts: &Counts) {
         for (class_at, count) in counts.iter() {
             let datacenter = verdicts.datacenter(class_at);
             self.count(verdicts.verdict(class_at), datacenter, count);
         }
     }
 
-    fn count(&mut self, verdict: &Verdict, datacenter: &str, nodes: u32) {
-        if *verdict == Verdict::OtherPool {
+    fn count(&mut self, verdict: &Feasibility, datacenter: &str, nodes: u32) {
+        if *verdict == Feasibility::OtherPool {
             return;
         }
         add(&mut self.available, datacenter, nodes);
         match verdict {
-            Verdict::OtherPool | Verdict::OtherDatacenter => {}
-            Verdict::Feasible => self.evaluated += nodes,
-            Verdict::Filtered(reason) => {
+            Feasibility::OtherPool | Feasibility::OtherDatacenter => {}
+            Feasibility::Feasible => self.evaluated += nodes,
+            Feasibility::Filtered(reason) => {
                 self.evaluated += nodes;
                 add(&mut self.filtered, reason, nodes);
             }

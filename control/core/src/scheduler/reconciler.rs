@@ -24,7 +24,7 @@ use muster_domain::id::{AllocId, EvalId, Timestamp};
 use muster_domain::job::{Disconnect, ReschedulePolicy, UpdateStrategy};
 
 use crate::limits;
-pub(super) use instance::{Comeback, Instance, RescheduleEvent, Taint};
+pub(super) use instance::{Instance, ReconnectFacts, RescheduleEvent, Taint};
 #[cfg(test)]
 use muster_domain::alloc::Transition;
 pub(super) use reschedule::{next_delay, next_time};

@@ -11,7 +11,7 @@ use muster_domain::plan::{
     GroupPlacements, PlacementDetail, PlacementRun, Plan, PlannedFollowUp, PlannedStop,
 };
 
-use super::fleet::Fleet;
+use super::fleet::ProjectedNodes;
 use super::instances::{Changes, is_of_type, taint};
 use super::rank::{Place, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
@@ -21,7 +21,7 @@ use crate::state::{AllocView, State};
 
 /// The instances of a group.
 #[derive(Default)]
-struct Present<'a> {
+struct ExistingInstances<'a> {
     /// Nodes that need no new instance, by number.
     served: BTreeSet<usize>,
     in_place: Vec<AllocId>,
@@ -38,9 +38,9 @@ pub(super) fn schedule(
 ) -> ScheduleOutcome {
     let mut plan = empty_plan(state, job, eval);
     let running = job.filter(|job| job.wants_instances());
-    let mut groups: BTreeMap<&str, Present<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, ExistingInstances<'_>> = BTreeMap::new();
     let mut desired: BTreeMap<String, DesiredUpdates> = BTreeMap::new();
-    let mut looking = Looking {
+    let mut looking = SystemReconciler {
         state,
         job: running,
         now,
@@ -53,7 +53,7 @@ pub(super) fn schedule(
         looking.look(alloc, groups.entry(name).or_default(), counts);
     }
     if let Some(job) = running {
-        let mut fleet = Fleet::new(state, seed(&eval.id));
+        let mut fleet = ProjectedNodes::new(state, seed(&eval.id));
         for stop in &plan.stops {
             if let Some(alloc) = state.allocs().get(&stop.alloc_id) {
                 fleet.give_back(alloc);
@@ -86,7 +86,7 @@ pub(super) fn schedule(
 }
 
 /// Looks at what there is of a job.
-struct Looking<'a, 'p> {
+struct SystemReconciler<'a, 'p> {
     state: &'a State,
     /// The job, if it is there and wanted.
     job: Option<&'a Job>,
@@ -95,11 +95,11 @@ struct Looking<'a, 'p> {
     plan: &'p mut Plan,
 }
 
-impl<'a> Looking<'a, '_> {
+impl<'a> SystemReconciler<'a, '_> {
     fn look(
         &mut self,
         alloc: AllocView<'a>,
-        present: &mut Present<'a>,
+        present: &mut ExistingInstances<'a>,
         counts: &mut DesiredUpdates,
     ) {
         let job = self.job.filter(|job| is_of_type(job, alloc));
@@ -211,16 +211,16 @@ fn counts_although_over(alloc: AllocView<'_>) -> bool {
     reason = "one group's share of one evaluation, step after step; a struct for it would be made once"
 )]
 fn place_group(
-    fleet: &mut Fleet<'_>,
+    fleet: &mut ProjectedNodes<'_>,
     job: &Job,
     group_at: u16,
     group: &TaskGroup,
-    present: Present<'_>,
+    present: ExistingInstances<'_>,
     now: Timestamp,
     counts: &mut DesiredUpdates,
     plan: &mut Plan,
 ) {
-    let Present {
+    let ExistingInstances {
         served,
         in_place,
         destructive,

@@ -8,8 +8,8 @@ use muster_domain::node::NodeSpec;
 use muster_domain::one_off::{self, OneOff, OneOffState};
 use muster_domain::resources::Amount;
 
-use super::feasible::{self, Asks, Needs, Verdict, Verdicts};
-use super::fleet::Fleet;
+use super::feasible::{self, ClassFeasibility, Feasibility, FeasibilityCheck, GroupConstraints};
+use super::fleet::ProjectedNodes;
 use crate::state::State;
 
 /// A resource and its part of an amount.
@@ -35,7 +35,7 @@ pub fn is_unplaceable(state: &State, row: &OneOff) -> bool {
     let Some((spec, group)) = spec.zip(group) else {
         return false;
     };
-    let needs = Needs::new(Asks::of(spec, group));
+    let needs = FeasibilityCheck::new(GroupConstraints::of(spec, group));
     let ask = group.ask();
     let specs = state.nodes().iter().map(|node| &node.spec);
     let mut in_scope = specs
@@ -44,18 +44,19 @@ pub fn is_unplaceable(state: &State, row: &OneOff) -> bool {
     in_scope.peek().is_some() && !in_scope.any(|node| could_hold(&needs, ask, node))
 }
 
-fn could_hold(needs: &Needs, ask: Amount, node: &NodeSpec) -> bool {
+fn could_hold(needs: &FeasibilityCheck, ask: Amount, node: &NodeSpec) -> bool {
     ask.exceeds(node.usable()).is_none() && feasible::meets_constraints(needs, node)
 }
 
 /// Resources of which every feasible node has too little left, each with the number of those nodes. Empty if the nodes
 /// have none in common.
 pub(super) fn common_shortages(
-    fleet: &Fleet<'_>,
+    fleet: &ProjectedNodes<'_>,
     spec: &JobSpec,
     group: &TaskGroup,
 ) -> Vec<(String, u32)> {
-    let mut verdicts = Verdicts::new(Needs::new(Asks::of(spec, group)));
+    let mut verdicts =
+        ClassFeasibility::new(FeasibilityCheck::new(GroupConstraints::of(spec, group)));
     let ask = group.ask();
     let mut common = DIMENSIONS.to_vec();
     let mut nodes = 0_u32;
@@ -67,7 +68,7 @@ pub(super) fn common_shortages(
             continue;
         }
         let (_, verdict) = verdicts.of(column.class, || fleet.spec(number));
-        if *verdict != Verdict::Feasible {
+        if *verdict != Feasibility::Feasible {
             continue;
         }
         nodes = nodes.saturating_add(1);

@@ -9,8 +9,8 @@ use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
 use muster_domain::resources::Amount;
 
-use super::feasible::{self, Asks, Needs};
-use super::fleet::{Extras, Fleet, free_cores};
+use super::feasible::{self, FeasibilityCheck, GroupConstraints};
+use super::fleet::{Extras, ProjectedNodes, free_cores};
 use super::rank::Ranking;
 use crate::state::{AllocView, State};
 
@@ -113,7 +113,7 @@ impl Why {
 #[must_use]
 pub fn why(state: &State, key: &JobKey, only: Option<&str>) -> Option<Vec<Why>> {
     let spec = &state.jobs().get(key)?.current.spec;
-    let fleet = Fleet::new(state, 0);
+    let fleet = ProjectedNodes::new(state, 0);
     let groups = spec.groups.iter();
     let wanted = groups.filter(|group| only.is_none_or(|only| only == group.name));
     Some(
@@ -123,7 +123,7 @@ pub fn why(state: &State, key: &JobKey, only: Option<&str>) -> Option<Vec<Why>> 
     )
 }
 
-fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup) -> Why {
+fn why_group(state: &State, fleet: &ProjectedNodes<'_>, spec: &JobSpec, group: &TaskGroup) -> Why {
     let key = spec.key();
     let live = || {
         let allocs = state.allocs().of_job(&key);
@@ -131,7 +131,7 @@ fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup
     };
     let mut nodes = Vec::new();
     let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
-    let needs = Needs::new(Asks::of(spec, group));
+    let needs = FeasibilityCheck::new(GroupConstraints::of(spec, group));
     let extras = Extras::of(group);
     for node in state.nodes().iter() {
         let Some(number) = fleet.number(&node.spec.id) else {
@@ -141,7 +141,7 @@ fn why_group(state: &State, fleet: &Fleet<'_>, spec: &JobSpec, group: &TaskGroup
         standing(node, &mut obstacles);
         feasible::obstacles(&needs, &node.spec, &mut obstacles);
         room(fleet, number, &ranking, &extras, &mut obstacles);
-        if let Some(rule) = ranking.kept_apart(fleet, number) {
+        if let Some(rule) = ranking.distinct_violation(fleet, number) {
             obstacles.push(Obstacle::Apart { rule });
         }
         nodes.push(WhyNode {
@@ -211,7 +211,7 @@ fn standing(node: &Node, obstacles: &mut Vec<Obstacle>) {
 }
 
 fn room(
-    fleet: &Fleet<'_>,
+    fleet: &ProjectedNodes<'_>,
     number: usize,
     ranking: &Ranking<'_>,
     extras: &Extras<'_>,
@@ -219,8 +219,8 @@ fn room(
 ) {
     let column = fleet.column(number);
     let (ask, free) = (ranking.ask_on(fleet, number), column.free());
-    type Part = (&'static str, fn(Amount) -> u64);
-    let parts: [Part; 3] = [
+    type AmountField = (&'static str, fn(Amount) -> u64);
+    let parts: [AmountField; 3] = [
         ("cpu", |amount| amount.cpu_mhz),
         ("memory", |amount| amount.memory_mb),
         ("disk", |amount| amount.disk_mb),

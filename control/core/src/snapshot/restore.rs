@@ -9,13 +9,13 @@ use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, ScalingRecord,
-    TagsRecord, VERSION,
+    CohortRecord, DomainRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord,
+    ScalingRecord, TagsRecord, VERSION,
 };
 use crate::limits::NODE_NUMBERS_MAX;
 #[cfg(any(test, feature = "fixture"))]
 use crate::state::StateHash;
-use crate::state::{Cohort, JobRow, RowRecord, State};
+use crate::state::{JobRow, PlanShared, RowRecord, State};
 
 /// The reason why a stream of records cannot become a state.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +83,7 @@ pub enum RestoreError<E> {
 pub fn restore<E>(
     records: impl IntoIterator<Item = Result<Record, E>>,
 ) -> Result<State, RestoreError<E>> {
-    let mut restoring = Restoring::default();
+    let mut restoring = StateRestore::default();
     for record in records {
         let at = restoring.read;
         let record = record.map_err(|source| RestoreError::Read { at, source })?;
@@ -94,19 +94,19 @@ pub fn restore<E>(
 
 /// A state being restored, for a caller that gets its records piece by piece.
 #[derive(Debug, Default)]
-pub struct Restoring {
+pub struct StateRestore {
     state: State,
     header: Option<Header>,
     versions: Vec<Arc<JobVersion>>,
     metrics: Vec<Arc<PlacementMetrics>>,
-    cohorts: Vec<Arc<Cohort>>,
+    cohorts: Vec<Arc<PlanShared>>,
     /// Nodes that are gone.
     held: BTreeMap<NodeNumber, NodeId>,
     read: u64,
     ended: bool,
 }
 
-impl Restoring {
+impl StateRestore {
     /// Takes the next record.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Restoring {
             Record::Metrics(metrics) => self.metrics.push(metrics),
             Record::Cohort(cohort) => self.cohort(&cohort)?,
             Record::Node(node) => self.node(*node)?,
-            Record::Held(HeldRecord { number, node_id }) => {
+            Record::Held(RemovedNodeRecord { number, node_id }) => {
                 self.check_free(number, node_id)?;
                 self.held.insert(number, node_id);
                 self.state.nodes.hold(node_id, number);
@@ -325,7 +325,7 @@ impl Restoring {
         let job = self.version(*job)?;
         let metrics = self.metrics.get(*metrics as usize).map(Arc::clone);
         let metrics = metrics.ok_or_else(|| self.dangling("metrics record"))?;
-        let cohort = Cohort::new(job, *group_at, *eval_id, metrics, *create_time, *deployment);
+        let cohort = PlanShared::new(job, *group_at, *eval_id, metrics, *create_time, *deployment);
         let cohort = cohort.ok_or_else(|| self.dangling("task group"))?;
         self.cohorts.push(cohort);
         Ok(())

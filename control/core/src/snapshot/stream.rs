@@ -12,10 +12,10 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, Times};
 
 use super::{
-    CohortRecord, DomainRecord, Header, HeldRecord, JobRecord, NodeRecord, Record, ScalingRecord,
-    TagsRecord, VERSION,
+    CohortRecord, DomainRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord,
+    ScalingRecord, TagsRecord, VERSION,
 };
-use crate::state::{Answer, ClusterPolicy, Cohort, Config, JobRow, Row, RowRecord, State};
+use crate::state::{Answer, ClusterPolicy, Config, JobRow, PlanShared, Row, RowRecord, State};
 
 /// The records of `state`, in order.
 ///
@@ -69,7 +69,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .chain(one_offs.domains_said().map(Item::Domain));
     Records {
         source: Some(source),
-        shared: SharedPlaces::default(),
+        shared: SharedIndexes::default(),
         ready: std::iter::once(Record::Header(header))
             .chain(cluster.map(Record::Cluster))
             .collect(),
@@ -97,7 +97,7 @@ enum Item<'a> {
 struct Records<I> {
     /// `None` once it is at its end.
     source: Option<I>,
-    shared: SharedPlaces,
+    shared: SharedIndexes,
     ready: VecDeque<Record>,
     given: u64,
 }
@@ -130,7 +130,7 @@ impl<I> Records<I> {
                 Record::Alloc(Box::new(RowRecord::of(key, row, cohort)))
             }
             Item::Node(number, node) => Record::Node(Box::new(node_record(number, node))),
-            Item::Held(node_id, number) => Record::Held(HeldRecord { number, node_id }),
+            Item::Held(node_id, number) => Record::Held(RemovedNodeRecord { number, node_id }),
             Item::Job(row) => {
                 let record = self.shared.job_record(row, &mut self.ready);
                 self.ready.push_back(Record::Job(record));
@@ -167,7 +167,7 @@ impl<I> Records<I> {
 /// Places in the stream of what is shared, by address. The state is borrowed, so no address is used
 /// twice; numbers follow the order of the first use.
 #[derive(Default)]
-struct SharedPlaces {
+struct SharedIndexes {
     versions: BTreeMap<usize, u32>,
     metrics: BTreeMap<usize, u32>,
     cohorts: BTreeMap<usize, u32>,
@@ -177,7 +177,7 @@ fn next(places: &BTreeMap<usize, u32>) -> u32 {
     u32::try_from(places.len()).expect("fewer objects than 32 bits count")
 }
 
-impl SharedPlaces {
+impl SharedIndexes {
     fn version(&mut self, version: &Arc<JobVersion>, ready: &mut VecDeque<Record>) -> u32 {
         let place = next(&self.versions);
         let address = Arc::as_ptr(version).addr();
@@ -196,7 +196,7 @@ impl SharedPlaces {
         })
     }
 
-    fn cohort(&mut self, cohort: &Arc<Cohort>, ready: &mut VecDeque<Record>) -> u32 {
+    fn cohort(&mut self, cohort: &Arc<PlanShared>, ready: &mut VecDeque<Record>) -> u32 {
         let address = Arc::as_ptr(cohort).addr();
         if let Some(place) = self.cohorts.get(&address) {
             return *place;

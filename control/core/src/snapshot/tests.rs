@@ -61,7 +61,7 @@ fn tag_and_scale(cluster: &mut Cluster) {
     cluster.apply(crate::fsm::Command::TagJobVersion {
         key: JobKey::in_default("web"),
         name: "golden".to_owned(),
-        given: Some(crate::fsm::TagGiven {
+        given: Some(crate::fsm::TagAssignment {
             version: Some(0),
             description: "it works".to_owned(),
         }),

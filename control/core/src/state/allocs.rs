@@ -35,7 +35,7 @@ use super::prefix;
 use super::runs::Runs;
 
 use remote::Remote;
-pub(crate) use row::{Cohort, Row, RowRecord};
+pub(crate) use row::{PlanShared, Row, RowRecord};
 pub(crate) use tasks::Tasks;
 pub use view::{AllocView, SavedAlloc};
 
@@ -199,9 +199,9 @@ struct JobAllocs {
 }
 
 impl JobAllocs {
-    fn count(&mut self, counted: Counted, row: &Before) {
+    fn count(&mut self, counted: CountedRows, row: &PreviousRow) {
         let count = counted.count();
-        if let Counted::New { first, .. } = counted {
+        if let CountedRows::New { first, .. } = counted {
             self.keys.insert(first, count);
         }
         self.live += if row.is_terminal { 0 } else { count };
@@ -212,14 +212,14 @@ impl JobAllocs {
 
 /// The rows that are counted.
 #[derive(Clone, Copy, Debug)]
-enum Counted {
+enum CountedRows {
     /// Rows that count alike and were not there, by key.
     New { first: u64, count: u32 },
     /// One that is there and counts otherwise than before.
     Changed,
 }
 
-impl Counted {
+impl CountedRows {
     fn count(self) -> u32 {
         match self {
             Self::New { first: _, count } => count,
@@ -229,15 +229,15 @@ impl Counted {
 }
 
 /// The values of a row before a write, on which the hash and the counts depend.
-struct Before {
+struct PreviousRow {
     hash: u64,
     status: ClientStatus,
     is_terminal: bool,
-    cohort: Arc<Cohort>,
+    cohort: Arc<PlanShared>,
     ask: Amount,
 }
 
-impl Before {
+impl PreviousRow {
     fn of(key: u64, row: &Row) -> Self {
         Self {
             hash: row.hash(key),
@@ -257,18 +257,18 @@ impl Before {
 
 /// The effect of an update on the use of its node.
 #[derive(Debug)]
-pub(super) struct Updated<'a> {
+pub(super) struct UpdateEffect<'a> {
     /// The row afterwards.
     pub(super) view: AllocView<'a>,
     /// The amounts that the allocation took of its node before, if it was live.
     pub(super) took: Option<Amount>,
     /// The rows of other tables that may count otherwise.
-    pub(super) moved: Moved,
+    pub(super) moved: AffectedRows,
 }
 
 /// The effects on other tables when rows were forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Removed {
+pub(super) struct RemovalEffect {
     /// Their keys, ascending.
     pub(super) keys: Vec<u64>,
     /// Their jobs.
@@ -285,14 +285,14 @@ pub(super) struct Removed {
 
 /// Siblings that are forgotten together, which count alike.
 #[derive(Debug)]
-struct Gone {
-    cohort: Arc<Cohort>,
+struct RemovedSiblings {
+    cohort: Arc<PlanShared>,
     status: ClientStatus,
     is_terminal: bool,
     count: u32,
 }
 
-impl Gone {
+impl RemovedSiblings {
     fn counts(&self, row: &Row) -> bool {
         Arc::ptr_eq(&self.cohort, &row.cohort)
             && self.status == row.client_status
@@ -310,7 +310,7 @@ impl Gone {
 
 /// The rows of other tables for which a write may have changed something.
 #[derive(Debug, Default)]
-pub(super) struct Moved {
+pub(super) struct AffectedRows {
     /// The evaluation, if it has its first or last allocation, or its first or last terminal one.
     pub(super) eval_id: Option<EvalId>,
     /// Deployments that have their first or last live allocation.
@@ -414,8 +414,8 @@ impl Allocs {
 
     /// Looks allocations up one after the other: cheaper than [`Self::get`] where they were made together.
     #[must_use]
-    pub fn finder(&self) -> Finder<'_> {
-        Finder {
+    pub fn finder(&self) -> AllocCursor<'_> {
+        AllocCursor {
             table: self,
             rows: self.rows.finder(),
         }
@@ -599,12 +599,12 @@ impl Allocs {
     }
 
     /// Writes a row that is not there. `node_id` is the node that `row.node` means.
-    pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) -> Moved {
+    pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) -> AffectedRows {
         self.index = self.index.max(row.modify_index);
-        let now = Before::of(key, &row);
+        let now = PreviousRow::of(key, &row);
         self.hash = self.hash.wrapping_add(now.hash);
         self.put_on_node(&row, node_id, key);
-        let one = Counted::New {
+        let one = CountedRows::New {
             first: key,
             count: 1,
         };
@@ -620,14 +620,14 @@ impl Allocs {
         first: u64,
         rows: Vec<Row>,
         nodes: &[NodeId],
-    ) -> Moved {
+    ) -> AffectedRows {
         let Some(eldest) = rows.first() else {
-            return Moved::default();
+            return AffectedRows::default();
         };
-        let alike = Before::of(first, eldest);
+        let alike = PreviousRow::of(first, eldest);
         for ((key, row), node_id) in (first..).zip(&rows).zip(nodes) {
             debug_assert!(
-                alike.counts_like(&Before::of(key, row)) && !alike.is_terminal,
+                alike.counts_like(&PreviousRow::of(key, row)) && !alike.is_terminal,
                 "siblings count alike"
             );
             self.index = self.index.max(row.modify_index);
@@ -636,7 +636,7 @@ impl Allocs {
         }
         // A command makes fewer than a million.
         let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        let moved = self.count(Counted::New { first, count }, &alike);
+        let moved = self.count(CountedRows::New { first, count }, &alike);
         self.rows.insert_all(first, rows);
         moved
     }
@@ -670,15 +670,15 @@ impl Allocs {
         &mut self,
         key: u64,
         change: impl FnOnce(&mut Row),
-    ) -> Option<Updated<'_>> {
+    ) -> Option<UpdateEffect<'_>> {
         let row = self.rows.get_mut(key)?;
-        let before = Before::of(key, row);
+        let before = PreviousRow::of(key, row);
         change(row);
-        let after = Before::of(key, row);
+        let after = PreviousRow::of(key, row);
         let number = u64::from(row.node.0);
         self.index = self.index.max(row.modify_index);
         self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
-        let mut moved = Moved::default();
+        let mut moved = AffectedRows::default();
         if before.is_terminal != after.is_terminal
             && let Some(node) = self.by_node.get_mut(number)
         {
@@ -687,11 +687,11 @@ impl Allocs {
         }
         if !before.counts_like(&after) {
             let away = self.uncount(&before);
-            let here = self.count(Counted::Changed, &after);
+            let here = self.count(CountedRows::Changed, &after);
             moved.eval_id = away.eval_id.or(here.eval_id);
             moved.deployments = [away.deployments[0], here.deployments[0]];
         }
-        Some(Updated {
+        Some(UpdateEffect {
             view: self.at(key)?,
             took: (!before.is_terminal).then_some(before.ask),
             moved,
@@ -699,15 +699,19 @@ impl Allocs {
     }
 
     /// Forgets rows, and shows each before. [`Self::index`] is not moved: see [`Self::set_index`].
-    pub(super) fn remove_all(&mut self, mut keys: Vec<u64>, mut each: impl FnMut(&Row)) -> Removed {
+    pub(super) fn remove_all(
+        &mut self,
+        mut keys: Vec<u64>,
+        mut each: impl FnMut(&Row),
+    ) -> RemovalEffect {
         keys.sort_unstable();
-        let mut removed = Removed {
+        let mut removed = RemovalEffect {
             keys: Vec::with_capacity(keys.len()),
-            ..Removed::default()
+            ..RemovalEffect::default()
         };
         let mut numbers: Vec<NodeNumber> = Vec::with_capacity(keys.len());
         let mut live: Vec<NodeNumber> = Vec::new();
-        let mut all: Vec<Gone> = Vec::new();
+        let mut all: Vec<RemovedSiblings> = Vec::new();
         let mut hash: u64 = 0;
         self.rows.remove_all(&keys, |key, row| {
             let digest = row.digest(key);
@@ -720,7 +724,7 @@ impl Allocs {
             }
             match all.last_mut() {
                 Some(gone) if gone.counts(row) => gone.count += 1,
-                Some(_) | None => all.push(Gone {
+                Some(_) | None => all.push(RemovedSiblings {
                     cohort: Arc::clone(&row.cohort),
                     status: row.client_status,
                     is_terminal: row.is_terminal(),
@@ -742,7 +746,7 @@ impl Allocs {
         removed
     }
 
-    fn forget_for_evals(&mut self, all: &[Gone], removed: &mut Removed) {
+    fn forget_for_evals(&mut self, all: &[RemovedSiblings], removed: &mut RemovalEffect) {
         let mut keys = removed.keys.as_slice();
         for siblings in all.chunk_by(|one, next| one.cohort.eval_id == next.cohort.eval_id) {
             let eval_id = siblings[0].cohort.eval_id;
@@ -750,7 +754,7 @@ impl Allocs {
             let Some(eval) = self.by_eval.get_mut(&eval_id) else {
                 continue;
             };
-            let terminal: u32 = siblings.iter().map(Gone::terminal).sum();
+            let terminal: u32 = siblings.iter().map(RemovedSiblings::terminal).sum();
             eval.terminal -= terminal;
             eval.keys.remove_all(of_eval);
             let is_empty = eval.keys.is_empty();
@@ -763,7 +767,7 @@ impl Allocs {
         }
     }
 
-    fn forget_for_jobs(&mut self, all: &[Gone], removed: &mut Removed) {
+    fn forget_for_jobs(&mut self, all: &[RemovedSiblings], removed: &mut RemovalEffect) {
         let mut keys = removed.keys.as_slice();
         for siblings in all.chunk_by(|one, next| one.cohort.key == next.cohort.key) {
             let name = &siblings[0].cohort.key;
@@ -785,7 +789,7 @@ impl Allocs {
         }
     }
 
-    fn forget_for_deployments(&mut self, all: &[Gone], removed: &mut Removed) {
+    fn forget_for_deployments(&mut self, all: &[RemovedSiblings], removed: &mut RemovalEffect) {
         for gone in all.iter().filter(|gone| !gone.is_terminal) {
             if let Some(id) = gone.cohort.deployment
                 && self.end_deployed(&id, gone.count)
@@ -795,7 +799,7 @@ impl Allocs {
         }
     }
 
-    fn forget_for_nodes(&mut self, mut numbers: Vec<NodeNumber>, removed: &mut Removed) {
+    fn forget_for_nodes(&mut self, mut numbers: Vec<NodeNumber>, removed: &mut RemovalEffect) {
         numbers.sort_unstable();
         let mut stale = Vec::new();
         for same in numbers.chunk_by(|one, next| one == next) {
@@ -839,17 +843,17 @@ impl Allocs {
     }
 
     /// Counts rows for their evaluation, their job and their deployment. `row` is how each of them counts.
-    fn count(&mut self, counted: Counted, row: &Before) -> Moved {
-        let mut moved = Moved::default();
+    fn count(&mut self, counted: CountedRows, row: &PreviousRow) -> AffectedRows {
+        let mut moved = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
         let count = counted.count();
-        let is_new = matches!(counted, Counted::New { .. });
+        let is_new = matches!(counted, CountedRows::New { .. });
         if is_new || row.is_terminal {
             let eval = self.by_eval.entry(eval_id).or_default();
             let is_first = eval.keys.is_empty() || (row.is_terminal && eval.terminal == 0);
             moved.eval_id = is_first.then_some(eval_id);
             eval.terminal += if row.is_terminal { count } else { 0 };
-            if let Counted::New { first, count } = counted {
+            if let CountedRows::New { first, count } = counted {
                 eval.keys.insert(first, count);
             }
         }
@@ -870,8 +874,8 @@ impl Allocs {
         moved
     }
 
-    fn uncount(&mut self, row: &Before) -> Moved {
-        let mut moved = Moved::default();
+    fn uncount(&mut self, row: &PreviousRow) -> AffectedRows {
+        let mut moved = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
         if row.is_terminal
             && let Some(eval) = self.by_eval.get_mut(&eval_id)
@@ -911,12 +915,12 @@ impl Allocs {
 
 /// Looks allocations up one after the other.
 #[derive(Debug)]
-pub struct Finder<'a> {
+pub struct AllocCursor<'a> {
     table: &'a Allocs,
-    rows: paged::Finder<'a, Row>,
+    rows: paged::PageCursor<'a, Row>,
 }
 
-impl<'a> Finder<'a> {
+impl<'a> AllocCursor<'a> {
     /// The allocation called so.
     pub fn get(&mut self, alloc_id: &AllocId) -> Option<AllocView<'a>> {
         let key = self.table.key_of(alloc_id)?;
@@ -926,7 +930,7 @@ impl<'a> Finder<'a> {
 }
 
 /// Takes as many keys off the front as `siblings` are.
-fn take<'a>(keys: &mut &'a [u64], siblings: &[Gone]) -> &'a [u64] {
+fn take<'a>(keys: &mut &'a [u64], siblings: &[RemovedSiblings]) -> &'a [u64] {
     let count = siblings.iter().map(|gone| gone.count as usize).sum();
     let (taken, rest) = keys.split_at_checked(count).unwrap_or((keys, &[]));
     *keys = rest;
@@ -960,7 +964,7 @@ mod tests {
             job_modify_index: LogIndex(1),
         };
         let (eval_id, metrics) = (EvalId([1; 16]), Arc::new(PlacementMetrics::default()));
-        let cohort = Cohort::new(Arc::new(version), 0, eval_id, metrics, Timestamp(0), None);
+        let cohort = PlanShared::new(Arc::new(version), 0, eval_id, metrics, Timestamp(0), None);
         let cohort = cohort.unwrap();
         let mut allocs = Allocs::default();
         let mut keys = vec![Vec::new(); NODES as usize];

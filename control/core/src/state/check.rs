@@ -32,7 +32,7 @@ use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::OneOffState;
 
-use super::{AllocView, Answers, Held, Jobs, Nodes, OneOffs, State};
+use super::{AllocView, Answers, Jobs, NodeHoldings, Nodes, OneOffs, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -150,7 +150,7 @@ fn remote_tasks_have_one_manager(state: &State, broken: &mut Vec<String>) {
 
 /// True of what the control plane places; an agent that reports less than before can break it.
 fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
-    let mut held: BTreeMap<NodeNumber, Held> = BTreeMap::new();
+    let mut held: BTreeMap<NodeNumber, NodeHoldings> = BTreeMap::new();
     for alloc in live(state).filter(|alloc| !alloc.holding().is_empty()) {
         let held = held.entry(alloc.node()).or_default();
         if let Some(what) = held.conflict(alloc.holding()) {

@@ -23,14 +23,14 @@ struct JobEvals {
 
 /// Terminal evaluations of a batch job without allocations, or with one that is terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DueOfJob {
+pub(crate) struct CollectableEvals {
     /// Evaluations by the time of their last change.
     by_end: OrdSet<(Timestamp, EvalId)>,
     /// Evaluations by the entry that made them.
     by_age: OrdSet<(LogIndex, EvalId)>,
 }
 
-impl DueOfJob {
+impl CollectableEvals {
     /// Returns the number of evaluations.
     pub(crate) fn len(&self) -> usize {
         self.by_end.len()
@@ -61,7 +61,7 @@ pub struct Evals {
     /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
     due: OrdSet<(Timestamp, EvalId)>,
     /// The same for those of batch jobs, by job.
-    due_batch: OrdMap<Arc<JobKey>, DueOfJob>,
+    due_batch: OrdMap<Arc<JobKey>, CollectableEvals>,
     index: LogIndex,
     hash: u64,
 }
@@ -135,7 +135,7 @@ impl Evals {
     pub(crate) fn due_of_batch_jobs_from(
         &self,
         key: &JobKey,
-    ) -> impl Iterator<Item = (&Arc<JobKey>, &DueOfJob)> + use<'_> {
+    ) -> impl Iterator<Item = (&Arc<JobKey>, &CollectableEvals)> + use<'_> {
         self.due_batch.range(Arc::new(key.clone())..)
     }
 

@@ -4,7 +4,7 @@ use muster_domain::resources::{AllocatedPort, HeldDevices, Holding};
 
 /// The holdings of one node. The lists are sorted; an item that two allocations hold appears twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct NodeHoldings {
     /// Port and address; an empty address means every one.
     ports: Vec<(u16, Box<str>)>,
     cores: Vec<u16>,
@@ -35,7 +35,7 @@ fn device_keys(devices: &HeldDevices) -> impl Iterator<Item = (Box<str>, Box<str
         .map(move |id| (group.into(), id.as_str().into()))
 }
 
-impl Held {
+impl NodeHoldings {
     /// Adds what one allocation holds.
     pub(crate) fn take(&mut self, holding: &Holding) {
         let Holding {

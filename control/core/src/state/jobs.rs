@@ -68,7 +68,7 @@ impl JobRow {
 
 /// A row and its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hashed {
+struct HashedRow {
     row: Arc<JobRow>,
     hash: u64,
 }
@@ -77,7 +77,7 @@ struct Hashed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Jobs {
     /// A tree copies the keys that lie beside one that it writes: so they are shared.
-    rows: OrdMap<Arc<JobKey>, Hashed>,
+    rows: OrdMap<Arc<JobKey>, HashedRow>,
     /// Jobs that have an instance on every node they can use and are not told to stop.
     on_every_node: OrdSet<JobKey>,
     /// Jobs that are launched by time and are not told to stop.
@@ -235,7 +235,7 @@ impl Jobs {
         let row = Arc::new(row);
         let known = self.rows.get_key_value(&key);
         let key = known.map_or_else(|| Arc::new(key), |(key, _)| Arc::clone(key));
-        let old = self.rows.insert(Arc::clone(&key), Hashed { row, hash });
+        let old = self.rows.insert(Arc::clone(&key), HashedRow { row, hash });
         let before = old.as_ref().map_or(0, |old| instances(&old.row.job));
         self.count_instances(&key.namespace, before, wanted);
         let was_over = old.and_then(|old| {
@@ -255,7 +255,7 @@ impl Jobs {
 
     /// Records that a plan was carried out. Not a change that readers of the job would see.
     pub(crate) fn set_plan_index(&mut self, key: &JobKey, index: LogIndex) {
-        if let Some(Hashed { row, hash }) = self.rows.get_mut(key) {
+        if let Some(HashedRow { row, hash }) = self.rows.get_mut(key) {
             self.hash = self.hash.wrapping_sub(*hash);
             Arc::make_mut(row).plan_index = index;
             *hash = row.hash();
@@ -264,7 +264,7 @@ impl Jobs {
     }
 
     pub(crate) fn remove(&mut self, key: &JobKey, index: LogIndex) -> Option<Arc<JobRow>> {
-        let Hashed { row, hash } = self.rows.remove(key)?;
+        let HashedRow { row, hash } = self.rows.remove(key)?;
         self.on_every_node.remove(key);
         self.periodic.remove(key);
         self.count_instances(&key.namespace, instances(&row.job), 0);

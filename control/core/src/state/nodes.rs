@@ -16,7 +16,7 @@ use muster_domain::node::{Node, NodeSpec, NodeStatus};
 use muster_domain::resources::{Amount, Holding};
 
 use super::digest::Digest;
-use super::held::Held;
+use super::held::NodeHoldings;
 use super::prefix;
 pub(crate) use columns::Columns;
 
@@ -166,7 +166,7 @@ pub struct Nodes {
     /// Numbers of nodes that are gone but that allocations still mean.
     held: OrdMap<NodeId, NodeNumber>,
     /// The ports, cores and devices that allocations hold; only nodes of which any is held.
-    holdings: OrdMap<NodeNumber, Arc<Held>>,
+    holdings: OrdMap<NodeNumber, Arc<NodeHoldings>>,
     /// Nodes that are being emptied.
     draining: OrdSet<NodeId>,
     /// Nodes that are down, by the time they went.
@@ -237,8 +237,8 @@ impl Nodes {
 
     /// Returns its held ports, cores and devices.
     #[must_use]
-    pub fn holdings(&self, number: NodeNumber) -> &Held {
-        static NOTHING: LazyLock<Held> = LazyLock::new(Held::default);
+    pub fn holdings(&self, number: NodeNumber) -> &NodeHoldings {
+        static NOTHING: LazyLock<NodeHoldings> = LazyLock::new(NodeHoldings::default);
         self.holdings.get(&number).map_or(&NOTHING, |held| &**held)
     }
 

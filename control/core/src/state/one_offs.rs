@@ -195,7 +195,7 @@ impl OneOffs {
             self.hash = self.hash.wrapping_sub(hash);
             old
         });
-        let (old, new) = (old.as_deref().map(Places::of), Places::of(&row));
+        let (old, new) = (old.as_deref().map(IndexKeys::of), IndexKeys::of(&row));
         self.replace(&guid, old, Some(new));
     }
 
@@ -204,7 +204,7 @@ impl OneOffs {
         let guid = self.name(guid);
         let (old, hash) = self.rows.remove(&*guid)?;
         self.hash = self.hash.wrapping_sub(hash);
-        self.replace(&guid, Some(Places::of(&old)), None);
+        self.replace(&guid, Some(IndexKeys::of(&old)), None);
         Some(old)
     }
 
@@ -215,7 +215,7 @@ impl OneOffs {
     }
 
     /// Moves a row in the indexes, in those where its place is another.
-    fn replace(&mut self, guid: &Arc<str>, old: Option<Places<'_>>, new: Option<Places<'_>>) {
+    fn replace(&mut self, guid: &Arc<str>, old: Option<IndexKeys<'_>>, new: Option<IndexKeys<'_>>) {
         let domain = (
             old.as_ref().map(|old| old.domain),
             new.as_ref().map(|new| new.domain),
@@ -241,8 +241,8 @@ impl OneOffs {
                 self.due.insert((at, Arc::clone(guid)));
             }
         }
-        let (old_callback, old_delivering) = old.map(Places::of_callback).unwrap_or_default();
-        let (new_callback, new_delivering) = new.map(Places::of_callback).unwrap_or_default();
+        let (old_callback, old_delivering) = old.map(IndexKeys::of_callback).unwrap_or_default();
+        let (new_callback, new_delivering) = new.map(IndexKeys::of_callback).unwrap_or_default();
         if old_callback != new_callback {
             if let Some((place, at)) = old_callback {
                 take_out(&mut self.callbacks, &*place, &(at, Arc::clone(guid)));
@@ -292,7 +292,7 @@ impl OneOffs {
 
 /// The positions of a row in the indexes.
 #[derive(Debug, PartialEq, Eq)]
-struct Places<'a> {
+struct IndexKeys<'a> {
     domain: &'a str,
     due: Option<Timestamp>,
     callback: Option<(String, Timestamp)>,
@@ -300,7 +300,7 @@ struct Places<'a> {
     delivering: Option<String>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> IndexKeys<'a> {
     fn of(row: &'a OneOff) -> Self {
         let place = || place_of(&row.definition.completion_callback_url);
         Self {

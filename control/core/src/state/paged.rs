@@ -117,12 +117,12 @@ fn split(number: u64) -> (u64, u32) {
 
 /// Looks rows up one after the other: a page is looked up once for all that are on it and follow one another.
 #[derive(Debug)]
-pub(crate) struct Finder<'a, T: Clone> {
+pub(crate) struct PageCursor<'a, T: Clone> {
     pages: &'a Paged<T>,
     last: Option<(u64, &'a Page<T>)>,
 }
 
-impl<'a, T: Clone> Finder<'a, T> {
+impl<'a, T: Clone> PageCursor<'a, T> {
     pub(crate) fn get(&mut self, number: u64) -> Option<&'a T> {
         let (at, bit) = split(number);
         let page = match self.last {
@@ -152,8 +152,8 @@ impl<T: Clone> Paged<T> {
     }
 
     /// Looks rows up one after the other.
-    pub(crate) fn finder(&self) -> Finder<'_, T> {
-        Finder {
+    pub(crate) fn finder(&self) -> PageCursor<'_, T> {
+        PageCursor {
             pages: self,
             last: None,
         }

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::id::{LogIndex, NodeNumber};
 use muster_domain::resources::{Amount, Holding};
 
-use super::held::Held;
+use super::held::NodeHoldings;
 use super::{AllocView, State};
 
 /// The reason why an instance does not fit a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRoom {
+pub(crate) enum NoCapacity {
     /// The node is unknown, not ready or not eligible, or the number has another node than was meant.
     NotTaking,
     /// This ran out.
@@ -20,23 +20,23 @@ pub(crate) enum NoRoom {
 
 /// The room left on nodes after some of a plan was taken from it.
 #[derive(Debug)]
-pub(crate) struct Room<'a> {
+pub(crate) struct RemainingCapacity<'a> {
     state: &'a State,
-    touched: BTreeMap<NodeNumber, NodeRoom>,
+    touched: BTreeMap<NodeNumber, NodeCapacity>,
     /// Allocations whose share was set free, by key.
     freed: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
-struct NodeRoom {
+struct NodeCapacity {
     takes_work: bool,
     since: LogIndex,
     total: Amount,
     used: Amount,
-    held: Held,
+    held: NodeHoldings,
 }
 
-impl<'a> Room<'a> {
+impl<'a> RemainingCapacity<'a> {
     /// All the room there is.
     pub(crate) fn new(state: &'a State) -> Self {
         Self {
@@ -69,10 +69,10 @@ impl<'a> Room<'a> {
         seen: LogIndex,
         ask: Amount,
         holding: Option<&Holding>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<(), NoCapacity> {
         match self.node(number) {
             Some(node) if node.takes_work && node.since <= seen => node.take(ask, holding),
-            Some(_) | None => Err(NoRoom::NotTaking),
+            Some(_) | None => Err(NoCapacity::NotTaking),
         }
     }
 
@@ -104,13 +104,13 @@ impl<'a> Room<'a> {
         fits
     }
 
-    fn node(&mut self, number: NodeNumber) -> Option<&mut NodeRoom> {
+    fn node(&mut self, number: NodeNumber) -> Option<&mut NodeCapacity> {
         let nodes = &self.state.nodes;
         match self.touched.entry(number) {
             Entry::Occupied(entry) => Some(entry.into_mut()),
             Entry::Vacant(entry) => {
                 let column = nodes.column_at(number).filter(|column| column.occupied)?;
-                Some(entry.insert(NodeRoom {
+                Some(entry.insert(NodeCapacity {
                     takes_work: column.takes_work,
                     since: column.since,
                     total: column.total,
@@ -122,15 +122,15 @@ impl<'a> Room<'a> {
     }
 }
 
-impl NodeRoom {
-    fn take(&mut self, ask: Amount, holding: Option<&Holding>) -> Result<(), NoRoom> {
+impl NodeCapacity {
+    fn take(&mut self, ask: Amount, holding: Option<&Holding>) -> Result<(), NoCapacity> {
         let used = self.used.plus(ask);
         if let Some(dimension) = used.exceeds(self.total) {
-            return Err(NoRoom::Exhausted(dimension));
+            return Err(NoCapacity::Exhausted(dimension));
         }
         if let Some(holding) = holding {
             if let Some(what) = self.held.conflict(holding) {
-                return Err(NoRoom::Exhausted(what));
+                return Err(NoCapacity::Exhausted(what));
             }
             self.held.take(holding);
         }

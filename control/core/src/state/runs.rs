@@ -18,10 +18,10 @@ impl Run {
 
 /// A set of numbers, as few runs as there are. One run, the usual case, costs no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Runs(Inner);
+pub(crate) struct Runs(RunList);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Inner {
+enum RunList {
     #[default]
     Empty,
     One(Run),
@@ -32,14 +32,14 @@ enum Inner {
 impl Runs {
     fn as_slice(&self) -> &[Run] {
         match &self.0 {
-            Inner::Empty => &[],
-            Inner::One(run) => std::slice::from_ref(run),
-            Inner::Many(runs) => runs,
+            RunList::Empty => &[],
+            RunList::One(run) => std::slice::from_ref(run),
+            RunList::Many(runs) => runs,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        matches!(self.0, Inner::Empty)
+        matches!(self.0, RunList::Empty)
     }
 
     /// All, ascending.
@@ -68,20 +68,20 @@ impl Runs {
         }
         let new = Run { first, count };
         match &mut self.0 {
-            Inner::Empty => self.0 = Inner::One(new),
-            Inner::One(run) if run.end() == first && run.count <= u32::MAX - count => {
+            RunList::Empty => self.0 = RunList::One(new),
+            RunList::One(run) if run.end() == first && run.count <= u32::MAX - count => {
                 run.count += count;
             }
-            Inner::One(run) => {
+            RunList::One(run) => {
                 let mut runs = vec![*run];
                 insert(&mut runs, new);
                 self.set(runs);
             }
-            Inner::Many(runs) => {
+            RunList::Many(runs) => {
                 let runs = Arc::make_mut(runs);
                 insert(runs, new);
                 if runs.len() == 1 {
-                    self.0 = Inner::One(runs[0]);
+                    self.0 = RunList::One(runs[0]);
                 }
             }
         }
@@ -99,20 +99,20 @@ impl Runs {
         let left = without(&runs[begin..end], numbers);
         if begin == 0 && end == runs.len() {
             self.set(left);
-        } else if let Inner::Many(runs) = &mut self.0 {
+        } else if let RunList::Many(runs) = &mut self.0 {
             let runs = Arc::make_mut(runs);
             runs.splice(begin..end, left);
             if let [run] = runs.as_slice() {
-                self.0 = Inner::One(*run);
+                self.0 = RunList::One(*run);
             }
         }
     }
 
     fn set(&mut self, runs: Vec<Run>) {
         self.0 = match runs.as_slice() {
-            [] => Inner::Empty,
-            [run] => Inner::One(*run),
-            _ => Inner::Many(Arc::new(runs)),
+            [] => RunList::Empty,
+            [run] => RunList::One(*run),
+            _ => RunList::Many(Arc::new(runs)),
         };
     }
 }

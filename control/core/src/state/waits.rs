@@ -12,7 +12,7 @@ use super::State;
 
 /// An event that moves a deployment or a blocked evaluation on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum BlockingEvent {
     /// The scheduler looks at the job, not before the given time.
     Evaluation {
         /// The pending evaluation.
@@ -48,7 +48,7 @@ pub enum Wait {
     },
 }
 
-impl Wait {
+impl BlockingEvent {
     /// Whether it may last for ever although all nodes, agents and servers are well.
     #[must_use]
     pub fn is_open_ended(&self) -> bool {
@@ -86,9 +86,9 @@ pub fn broken(state: &State) -> Vec<String> {
 /// # Errors
 ///
 /// The group that waits for nothing, in words, if there is one.
-pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<Wait>, String> {
+pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<BlockingEvent>, String> {
     if deployment.status == DeploymentStatus::Paused {
-        return Ok(vec![Wait::Resume]);
+        return Ok(vec![BlockingEvent::Resume]);
     }
     let mut waits = of_job(state, &deployment.job);
     if !waits.is_empty() {
@@ -112,7 +112,7 @@ pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<Wait>
 /// # Errors
 ///
 /// The reason why it waits for nothing.
-pub fn of_eval(state: &State, eval: &Evaluation) -> Result<Vec<Wait>, String> {
+pub fn of_eval(state: &State, eval: &Evaluation) -> Result<Vec<BlockingEvent>, String> {
     let mut waits = of_job(state, &eval.job);
     let Some(job) = state.jobs().get(&eval.job).filter(|job| !job.stop) else {
         if waits.is_empty() {
@@ -122,7 +122,7 @@ pub fn of_eval(state: &State, eval: &Evaluation) -> Result<Vec<Wait>, String> {
     };
     for (name, count) in &eval.queued {
         if *count > 0 && job.current.spec.group(name).is_some() {
-            waits.push(Wait::Capacity {
+            waits.push(BlockingEvent::Capacity {
                 group: name.clone(),
                 count: *count,
             });
@@ -144,27 +144,27 @@ pub(crate) fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
 }
 
 /// The pending evaluations of a job.
-fn of_job(state: &State, key: &JobKey) -> Vec<Wait> {
+fn of_job(state: &State, key: &JobKey) -> Vec<BlockingEvent> {
     let open = state.evals().open_of_job(key);
     let pending = open.filter(|eval| eval.status == EvalStatus::Pending);
-    let waits = pending.map(|eval| Wait::Evaluation {
+    let waits = pending.map(|eval| BlockingEvent::Evaluation {
         eval_id: eval.id,
         not_before: eval.wait_until,
     });
     waits.collect()
 }
 
-fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> Vec<Wait> {
+fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> Vec<BlockingEvent> {
     let mut waits = Vec::new();
     let name = &group.name;
     let can_promote = || healthy_canaries(state, group) >= group.desired_canaries;
     if group.awaits_promotion() && !group.auto_promote && can_promote() {
-        waits.push(Wait::Promotion {
+        waits.push(BlockingEvent::Promotion {
             group: name.clone(),
         });
     }
     if let Some(at) = group.deadline() {
-        waits.push(Wait::Deadline {
+        waits.push(BlockingEvent::Deadline {
             group: name.clone(),
             at,
         });
@@ -177,7 +177,7 @@ fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> 
             && !alloc.client_status().is_terminal()
             && alloc.healthy().is_none()
     });
-    waits.extend(unknown.map(|alloc| Wait::Health {
+    waits.extend(unknown.map(|alloc| BlockingEvent::Health {
         alloc_id: alloc.id(),
     }));
     let mut open = state.evals().open_of_job(&deployment.job);
@@ -186,7 +186,7 @@ fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> 
     waits.extend(
         queued
             .filter(|(queued, count)| queued == name && *count > 0)
-            .map(|(_, count)| Wait::Capacity {
+            .map(|(_, count)| BlockingEvent::Capacity {
                 group: name.clone(),
                 count: *count,
             }),

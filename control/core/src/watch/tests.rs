@@ -28,10 +28,10 @@ fn with_web(count: u32, kind: JobType) -> (Cluster, NodeId) {
 }
 
 fn healthy(cluster: &mut Cluster, alloc: &Allocation) {
-    say(cluster, alloc, ClientStatus::Running, Some(true));
+    report_health(cluster, alloc, ClientStatus::Running, Some(true));
 }
 
-fn say(
+fn report_health(
     cluster: &mut Cluster,
     alloc: &Allocation,
     client_status: ClientStatus,
@@ -66,7 +66,7 @@ fn drain(cluster: &mut Cluster, node_id: NodeId, deadline: Option<Duration>) {
 }
 
 /// Carries out what is due and schedules. Whether anything was.
-fn look(cluster: &mut Cluster) -> bool {
+fn apply_due(cluster: &mut Cluster) -> bool {
     let commands = due(&cluster.state, cluster.now).commands;
     let any = !commands.is_empty();
     for command in commands {
@@ -91,7 +91,7 @@ fn agents_stop(cluster: &mut Cluster) {
         .map(AllocView::unpack)
         .collect();
     for alloc in stopping {
-        say(cluster, &alloc, ClientStatus::Complete, None);
+        report_health(cluster, &alloc, ClientStatus::Complete, None);
     }
 }
 
@@ -118,17 +118,17 @@ fn services_leave_one_by_one_and_the_drain_ends_when_they_have_stopped() {
     drain(&mut cluster, first, None);
 
     for left in [2, 1, 0] {
-        assert!(look(&mut cluster));
+        assert!(apply_due(&mut cluster));
         assert_eq!(on(&cluster, first), left);
         // The replacement is not healthy yet: nothing else goes, and nothing is complete.
-        assert!(!look(&mut cluster));
+        assert!(!apply_due(&mut cluster));
         agents_stop(&mut cluster);
         for alloc in cluster.live("web") {
             healthy(&mut cluster, &alloc);
         }
     }
 
-    assert!(look(&mut cluster));
+    assert!(apply_due(&mut cluster));
     let node = cluster.state.nodes().get(&first).unwrap();
     assert_eq!(node.drain, None);
     assert!(!node.takes_work());
@@ -139,9 +139,9 @@ fn services_leave_one_by_one_and_the_drain_ends_when_they_have_stopped() {
 fn a_drain_is_not_complete_while_something_still_stops() {
     let (mut cluster, first) = with_web(1, JobType::Service);
     drain(&mut cluster, first, None);
-    look(&mut cluster);
+    apply_due(&mut cluster);
 
-    assert!(!look(&mut cluster));
+    assert!(!apply_due(&mut cluster));
     assert!(cluster.state.nodes().get(&first).unwrap().drain.is_some());
 }
 
@@ -150,11 +150,11 @@ fn batch_work_is_waited_for_until_the_deadline() {
     let (mut cluster, first) = with_web(2, JobType::Batch);
     drain(&mut cluster, first, Some(Duration::from_mins(5)));
 
-    assert!(!look(&mut cluster));
+    assert!(!apply_due(&mut cluster));
     let next = due(&cluster.state, cluster.now).next;
     assert_eq!(next, Some(cluster.now.plus(Duration::from_mins(5))));
     cluster.advance(Duration::from_mins(5));
-    assert!(look(&mut cluster));
+    assert!(apply_due(&mut cluster));
 
     assert_eq!(on(&cluster, first), 0);
 }
@@ -170,10 +170,10 @@ fn a_service_without_another_place_stays_until_the_deadline() {
     healthy(&mut cluster, &alloc);
     drain(&mut cluster, only, Some(Duration::from_mins(1)));
 
-    look(&mut cluster);
+    apply_due(&mut cluster);
     assert_eq!(on(&cluster, only), 1, "there is no other node");
     cluster.advance(Duration::from_mins(1));
-    look(&mut cluster);
+    apply_due(&mut cluster);
 
     assert_eq!(on(&cluster, only), 0);
 }
@@ -194,13 +194,13 @@ fn system_jobs_leave_last() {
     cluster.settle();
     drain(&mut cluster, first, None);
 
-    look(&mut cluster);
+    apply_due(&mut cluster);
     assert_eq!(cluster.live("log").len(), 2);
     agents_stop(&mut cluster);
-    look(&mut cluster);
+    apply_due(&mut cluster);
     assert_eq!(cluster.live("log").len(), 1);
     agents_stop(&mut cluster);
-    look(&mut cluster);
+    apply_due(&mut cluster);
 
     assert_eq!(cluster.state.nodes().get(&first).unwrap().drain, None);
 }
@@ -214,17 +214,17 @@ fn a_deployment_without_progress_fails() {
     cluster.run(spec);
     let at = due(&cluster.state, cluster.now).next.unwrap();
     assert_eq!(at, cluster.now.plus(Duration::from_mins(10)));
-    assert!(!look(&mut cluster));
+    assert!(!apply_due(&mut cluster));
 
     cluster.advance(Duration::from_mins(10));
-    assert!(look(&mut cluster));
+    assert!(apply_due(&mut cluster));
 
     let deployment = cluster.state.deployments().iter().next().unwrap();
     assert_eq!(
         deployment.status_description,
         "Failed due to progress deadline"
     );
-    assert!(!look(&mut cluster));
+    assert!(!apply_due(&mut cluster));
 }
 
 /// `web` in its second version, whose instance was placed, after a first that is stable.
@@ -261,7 +261,7 @@ fn version(cluster: &Cluster) -> (u64, bool) {
 fn a_job_goes_back_when_its_deployment_fails() {
     let (mut cluster, second) = with_an_update_that_goes_back();
 
-    say(&mut cluster, &second, ClientStatus::Running, Some(false));
+    report_health(&mut cluster, &second, ClientStatus::Running, Some(false));
 
     assert_eq!(version(&cluster), (2, false));
 }
@@ -276,7 +276,7 @@ fn a_stopped_job_does_not_go_back() {
         at: cluster.now,
     });
 
-    say(&mut cluster, &second, ClientStatus::Running, Some(false));
+    report_health(&mut cluster, &second, ClientStatus::Running, Some(false));
 
     assert_eq!(version(&cluster), (1, true));
     cluster.settle();

@@ -5,7 +5,7 @@
 
 use muster_domain::id::Timestamp;
 
-use super::{Due, due, is_needed};
+use super::{DueCommands, due, is_needed};
 use crate::fsm::Command;
 use crate::limits;
 use crate::state::State;
@@ -62,7 +62,7 @@ impl Watcher {
         if !is_needed(state) {
             return Vec::new();
         }
-        let Due { commands, next } = due(state, at);
+        let DueCommands { commands, next } = due(state, at);
         let pause = next.map(|next| next.since(at));
         self.look_at = pause.map(|pause| now.plus(pause.max(limits::WATCH_INTERVAL)));
         if state.nodes().draining().next().is_some() {

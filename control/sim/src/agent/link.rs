@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use muster_agent_core::node::News;
+use muster_agent_core::node::DesiredUpdate;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::NodeSecret;
 use muster_wire::rpc::{FromAgent, ToAgent};
@@ -11,7 +11,7 @@ use muster_wire::rpc::{FromAgent, ToAgent};
 use crate::env::{Env, ms};
 use crate::host::Host;
 use crate::limits;
-use crate::message::{Message, Place};
+use crate::message::{Endpoint, Message};
 
 /// How the link stands.
 #[derive(Debug)]
@@ -21,12 +21,12 @@ enum Stage {
     /// Registered nowhere yet.
     Opening { session: u64, until: Timestamp },
     /// A session is held.
-    Live(Live),
+    Live(LiveSession),
 }
 
 /// A session.
 #[derive(Debug)]
-struct Live {
+struct LiveSession {
     session: u64,
     /// The server must have said that the leader counts us before this.
     until: Timestamp,
@@ -101,7 +101,7 @@ impl Link {
 }
 
 impl Host {
-    fn say(&self, session: u64, message: FromAgent, env: &mut Env) {
+    fn send_to_server(&self, session: u64, message: FromAgent, env: &mut Env) {
         let Some(agent) = &self.agent else {
             return;
         };
@@ -110,7 +110,7 @@ impl Host {
             session,
             message: Box::new(message),
         };
-        env.send(Place::Host(self.at), Place::Server(server), message);
+        env.send(Endpoint::Host(self.at), Endpoint::Server(server), message);
     }
 
     /// Does what is due on the link.
@@ -132,7 +132,7 @@ impl Host {
                     live.beat_at = now.plus(limits::HEARTBEAT_TTL / 3);
                     live.sent.push_back((live.beats, now));
                     let number = live.beats;
-                    self.say(session, FromAgent::Heartbeat { number }, env);
+                    self.send_to_server(session, FromAgent::Heartbeat { number }, env);
                 }
                 if reports {
                     self.report(session, env);
@@ -154,7 +154,7 @@ impl Host {
         let reports = agent.outbox.batch(sequence);
         if !reports.is_empty() {
             live.sequence = sequence;
-            self.say(session, FromAgent::Report { sequence, reports }, env);
+            self.send_to_server(session, FromAgent::Report { sequence, reports }, env);
         }
     }
 
@@ -177,11 +177,11 @@ impl Host {
             secret: NodeSecret::default(),
             known,
         };
-        self.say(session, register, env);
+        self.send_to_server(session, register, env);
     }
 
     /// A server says something.
-    pub fn handle_message(&mut self, from: Place, message: Message, env: &mut Env) {
+    pub fn handle_message(&mut self, from: Endpoint, message: Message, env: &mut Env) {
         let current = self.agent.as_ref().and_then(|agent| agent.link.session());
         match message {
             Message::ToAgent { session, message } if current == Some(session) => {
@@ -221,7 +221,7 @@ impl Host {
                 // Its tasks are its own.
                 remote: _,
             } => {
-                let news = News {
+                let news = DesiredUpdate {
                     index,
                     allocs,
                     unchanged,
@@ -252,7 +252,7 @@ impl Host {
         agent.link.pause_ms = limits::RECONNECT_PAUSE_MIN_MS;
         agent.outbox.begin_session();
         let news = agent.outbox.has_news();
-        agent.link.stage = Stage::Live(Live {
+        agent.link.stage = Stage::Live(LiveSession {
             session,
             until: env.now.plus(limits::SESSION_DEADLINE),
             beat_at: env.now.plus(ms(1)),

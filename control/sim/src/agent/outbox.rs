@@ -6,7 +6,7 @@ use muster_domain::alloc::AllocReport;
 use muster_domain::id::AllocId;
 
 #[derive(Debug)]
-struct Entry {
+struct ReportEntry {
     report: AllocReport,
     number: u64,
     /// The newest that was sent in this session, and the message it was in.
@@ -18,7 +18,7 @@ struct Entry {
 
 /// The newest report of each allocation.
 #[derive(Debug, Default)]
-pub(super) struct Outbox(BTreeMap<AllocId, Entry>);
+pub(super) struct Outbox(BTreeMap<AllocId, ReportEntry>);
 
 impl Outbox {
     /// Takes a report in; one that says what was said already is dropped.
@@ -31,7 +31,7 @@ impl Outbox {
                 entry.number += 1;
             }
             None => {
-                let entry = Entry {
+                let entry = ReportEntry {
                     number: 1,
                     sent: None,
                     acked: 0,
@@ -69,7 +69,7 @@ impl Outbox {
 
     /// Whether there is something to send.
     pub(super) fn has_news(&self) -> bool {
-        self.0.values().any(Entry::is_news)
+        self.0.values().any(ReportEntry::is_news)
     }
 
     /// Messages up to `sequence` are committed.
@@ -109,7 +109,7 @@ impl Outbox {
     }
 }
 
-impl Entry {
+impl ReportEntry {
     fn is_news(&self) -> bool {
         self.number > self.acked && self.sent.is_none_or(|(number, _)| number < self.number)
     }

@@ -19,7 +19,7 @@ use muster_domain::node::{Node, NodeStatus};
 use muster_domain::one_off::{OneOff, OneOffState};
 
 use super::Oracle;
-use crate::{CutShort, duties};
+use crate::{InterruptedCollections, duties};
 
 /// Knowledge of collections.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub struct Collections {
     /// Slices that went on where another had ended.
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
-    pub cut_short: CutShort,
+    pub cut_short: InterruptedCollections,
     /// The entry with which each rule of a forced collection last began.
     begun: BTreeMap<GcRule, u64>,
     /// The entry with which each rule of a forced collection began that came to its end last.

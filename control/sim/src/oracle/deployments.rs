@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_control_core::fsm::{Applied, Changed};
+use muster_control_core::fsm::{ApplyResult, ChangedRow};
 use muster_control_core::state::State;
 use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::id::{DeploymentId, JobKey};
@@ -22,13 +22,13 @@ use crate::machine::Machine;
 pub struct Deployments {
     /// How many there were.
     pub rollouts: Rollouts,
-    known: BTreeMap<DeploymentId, Known>,
+    known: BTreeMap<DeploymentId, DeploymentSnapshot>,
     versions: BTreeMap<JobKey, Versions>,
 }
 
 /// A deployment as it was after the entry before.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct DeploymentSnapshot {
     status: DeploymentStatus,
     promoted: bool,
 }
@@ -68,16 +68,16 @@ impl Oracle {
     }
 
     /// An entry has changed deployments: they go on as they may, and jobs go back where they fail.
-    pub(super) fn deployments_go_on(&mut self, applied: &Applied, machine: &Machine) {
+    pub(super) fn check_deployments(&mut self, applied: &ApplyResult, machine: &Machine) {
         let mut failed = Vec::new();
         for changed in &applied.changed {
-            let Changed::Deployment(id) = changed else {
+            let ChangedRow::Deployment(id) = changed else {
                 continue;
             };
             let row = machine.state.deployments().get(id);
             self.deployment_goes_on(*id, row.map(AsRef::as_ref), &machine.state, &mut failed);
         }
-        self.jobs_go_back(&failed, &machine.state);
+        self.check_reverted_jobs(&failed, &machine.state);
     }
 
     fn deployment_goes_on(
@@ -94,7 +94,7 @@ impl Oracle {
         };
         let promoted = row.groups.iter().all(|group| group.promoted);
         let status = row.status;
-        let before = known.insert(id, Known { status, promoted });
+        let before = known.insert(id, DeploymentSnapshot { status, promoted });
         let counts = &mut self.deployments.rollouts;
         counts.begun += u64::from(before.is_none());
         counts.promoted += u64::from(promoted && before.is_some_and(|before| !before.promoted));
@@ -124,7 +124,7 @@ impl Oracle {
     }
 
     /// `failed`: the versions whose deployments this entry has failed.
-    fn jobs_go_back(&mut self, failed: &[(JobKey, u64)], state: &State) {
+    fn check_reverted_jobs(&mut self, failed: &[(JobKey, u64)], state: &State) {
         let mut faults = Vec::new();
         for (key, versions) in &mut self.deployments.versions {
             let (Some(job), Some(wanted)) = (state.jobs().get(key), self.jobs.get_mut(key)) else {

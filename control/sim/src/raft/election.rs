@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_domain::id::Timestamp;
 
-use super::{After, Leading, Raft, Role};
+use super::{LeaderState, Raft, Role, SyncAction};
 use crate::bug::Bug;
 use crate::disk::Op;
 use crate::env::{Env, ms};
@@ -75,13 +75,13 @@ impl Raft {
         if granted && term == wanted {
             votes.insert(from);
             if votes.len() >= quorum {
-                self.stand(env);
+                self.start_election(env);
             }
         }
     }
 
     /// Stands for election.
-    fn stand(&mut self, env: &mut Env) {
+    fn start_election(&mut self, env: &mut Env) {
         let term = self.image.term + 1;
         self.role = Role::Candidate(BTreeSet::new());
         self.vote_for(self.me, term, env);
@@ -90,7 +90,7 @@ impl Raft {
             self.send(to, RaftMessage::Vote { term, last }, env);
         }
         self.waiting
-            .push_back((self.disk.written(), After::OwnVote(term)));
+            .push_back((self.disk.written(), SyncAction::OwnVote(term)));
     }
 
     fn vote_for(&mut self, whom: usize, term: u64, env: &mut Env) {
@@ -148,7 +148,7 @@ impl Raft {
         env.say(format_args!("server {} leads term {term}", self.me));
         env.oracle.elected(self.me, &self.image);
         self.leader = Some(self.me);
-        self.role = Role::Leader(Leading {
+        self.role = Role::Leader(LeaderState {
             first: last + 1,
             next: vec![last + 1; self.servers],
             matched: vec![0; self.servers],

@@ -9,7 +9,7 @@ use crate::env::Env;
 use crate::limits;
 use crate::log::{Entry, Position};
 use crate::machine::Snapshot;
-use crate::message::{Matched, RaftMessage};
+use crate::message::{LogMatch, RaftMessage};
 
 impl Raft {
     /// Sends everybody what they lack, or a heartbeat.
@@ -61,7 +61,7 @@ impl Raft {
             let reply = RaftMessage::AppendReply {
                 term: self.image.term,
                 round,
-                matched: Matched::Stale,
+                matched: LogMatch::Stale,
             };
             self.send(from, reply, env);
             return false;
@@ -91,7 +91,7 @@ impl Raft {
             let hint = last
                 .min(prev.index - 1)
                 .max(self.commit.min(prev.index - 1));
-            let matched = Matched::Not { hint };
+            let matched = LogMatch::Not { hint };
             self.reply(from, round, matched, env);
             return;
         }
@@ -119,19 +119,19 @@ impl Raft {
         let done = RaftMessage::AppendReply {
             term: self.image.term,
             round,
-            matched: Matched::UpTo(matched),
+            matched: LogMatch::UpTo(matched),
         };
         if env.has(Bug::AckBeforeSync) {
             self.send(from, done, env);
             return;
         }
         if self.disk.synced() != self.disk.written() {
-            self.reply(from, round, Matched::NotYet, env);
+            self.reply(from, round, LogMatch::NotYet, env);
         }
         self.send_synced(from, done, env);
     }
 
-    fn reply(&self, to: usize, round: u64, matched: Matched, env: &mut Env) {
+    fn reply(&self, to: usize, round: u64, matched: LogMatch, env: &mut Env) {
         let reply = RaftMessage::AppendReply {
             term: self.image.term,
             round,
@@ -169,7 +169,7 @@ impl Raft {
         from: usize,
         term: u64,
         round: u64,
-        matched: Matched,
+        matched: LogMatch,
         env: &mut Env,
     ) {
         if term > self.image.term {
@@ -181,13 +181,13 @@ impl Raft {
             return;
         };
         // A stale answer is one to an earlier term, in which this server led, too: its round counts others.
-        if term < self.image.term || matched == Matched::Stale {
+        if term < self.image.term || matched == LogMatch::Stale {
             return;
         }
         leading.heard_at[from] = env.now;
         leading.answered[from] = leading.answered[from].max(round);
         match matched {
-            Matched::UpTo(index) => {
+            LogMatch::UpTo(index) => {
                 leading.matched[from] = leading.matched[from].max(index);
                 leading.next[from] = leading.matched[from] + 1;
                 let behind = leading.next[from] <= last && round == leading.round;
@@ -196,12 +196,12 @@ impl Raft {
                     self.replicate(from, env);
                 }
             }
-            Matched::Not { hint } => {
+            LogMatch::Not { hint } => {
                 let next = hint.max(leading.matched[from]) + 1;
                 leading.next[from] = next.min(leading.next[from]);
                 self.replicate(from, env);
             }
-            Matched::NotYet | Matched::Stale => {}
+            LogMatch::NotYet | LogMatch::Stale => {}
         }
     }
 

@@ -7,11 +7,11 @@ use muster_control_core::fsm::{Command, Response};
 use muster_control_core::gc::Collector;
 use muster_domain::id::Timestamp;
 
-use super::{Asker, Server};
+use super::{Server, WriteOrigin};
 use crate::duties::Duties;
 use crate::env::Env;
 use crate::limits;
-use crate::message::{Answer, Message, Place};
+use crate::message::{Answer, Endpoint, Message};
 
 /// The party that waits for the end of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub enum Waiter {
 
 /// A client's wish that was passed to the leader.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct ForwardedRequest {
     client: usize,
     request: u64,
     until: Timestamp,
 }
 
-impl Passed {
+impl ForwardedRequest {
     pub(super) fn poll_timeout(&self) -> Timestamp {
         self.until
     }
@@ -59,13 +59,13 @@ impl Server {
         };
         let id = self.next_number();
         let until = env.now.plus(limits::COLLECT_WAIT);
-        let passed = Passed {
+        let passed = ForwardedRequest {
             client,
             request,
             until,
         };
         self.passed.insert(id, passed);
-        let (me, to) = (Place::Server(self.at), Place::Server(leader));
+        let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(leader));
         env.send(me, to, Message::Collect { request: id });
     }
 
@@ -99,7 +99,7 @@ impl Server {
                     self.tell_client(client, request, Answer::Collected, env);
                 }
                 Waiter::Server { server, request } => {
-                    let (me, to) = (Place::Server(self.at), Place::Server(server));
+                    let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(server));
                     env.send(me, to, Message::CollectDone { request });
                 }
             }
@@ -126,7 +126,7 @@ impl Server {
             other => Collector::next_slice(other, response, at),
         };
         if let Some(next) = next {
-            self.ask(Asker::Purge, next, env);
+            self.ask(WriteOrigin::Purge, next, env);
         }
     }
 }

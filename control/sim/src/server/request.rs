@@ -9,11 +9,11 @@ use crate::bug::Bug;
 use crate::duties::Duties;
 use crate::env::{Env, ms};
 use crate::limits;
-use crate::message::{Answer, Ask, GatheredBeat, Message, Place, Wish};
+use crate::message::{Answer, Ask, ClientRequest, Endpoint, ForwardedHeartbeat, Message};
 
 /// The party that asked for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum WriteOrigin {
     /// A client.
     Client {
         /// The client's number.
@@ -62,7 +62,7 @@ enum Stage {
 /// A write under way.
 #[derive(Debug)]
 pub(super) struct Request {
-    asker: Asker,
+    asker: WriteOrigin,
     command: Command,
     until: Timestamp,
     stage: Stage,
@@ -90,7 +90,7 @@ pub(super) enum Reader {
     /// Heartbeats that this leader counted.
     Beats {
         server: usize,
-        beats: Vec<GatheredBeat>,
+        beats: Vec<ForwardedHeartbeat>,
     },
 }
 
@@ -139,7 +139,7 @@ impl Server {
                 let command = self
                     .placed(command(wish, self.wall(env.now)), env)
                     .keyed(key);
-                self.ask(Asker::Client { client, request }, command, env);
+                self.ask(WriteOrigin::Client { client, request }, command, env);
             }
             Ask::ReadLinearizable => self.read(Reader::Client { client, request }, env),
             Ask::Collect => self.handle_wish_to_collect(client, request, env),
@@ -175,7 +175,7 @@ impl Server {
     }
 
     /// Takes a write.
-    pub(super) fn ask(&mut self, asker: Asker, command: Command, env: &mut Env) {
+    pub(super) fn ask(&mut self, asker: WriteOrigin, command: Command, env: &mut Env) {
         let id = self.next_number();
         let request = Request {
             asker,
@@ -201,7 +201,7 @@ impl Server {
                 self.proposals.insert(at.index, (at.term, origin));
             }
             None => {
-                let (me, to) = (Place::Server(self.at), Place::Server(from));
+                let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(from));
                 let result = None;
                 env.send(me, to, Message::Forwarded { request, result });
             }
@@ -250,7 +250,7 @@ impl Server {
     }
 
     fn advance_request(&mut self, id: u64, request: &mut Request, env: &mut Env) {
-        let is_client = matches!(request.asker, Asker::Client { .. });
+        let is_client = matches!(request.asker, WriteOrigin::Client { .. });
         match request.stage {
             Stage::Waiting { at } if at <= env.now => {
                 request.stage = self.begin_write(id, &request.command, env);
@@ -281,7 +281,7 @@ impl Server {
                     request: id,
                     command: Box::new(command.clone()),
                 };
-                env.send(Place::Server(self.at), Place::Server(leader), message);
+                env.send(Endpoint::Server(self.at), Endpoint::Server(leader), message);
                 let until = env.now.plus(limits::FORWARD_WAIT);
                 Stage::Forwarded { until }
             }
@@ -291,16 +291,16 @@ impl Server {
         }
     }
 
-    fn finish(&mut self, asker: Asker, result: Option<(LogIndex, Response)>, env: &mut Env) {
+    fn finish(&mut self, asker: WriteOrigin, result: Option<(LogIndex, Response)>, env: &mut Env) {
         match asker {
-            Asker::Client { client, request } => {
+            WriteOrigin::Client { client, request } => {
                 let answer = match result {
                     Some((index, response)) => Answer::Written { index, response },
                     None => Answer::Unavailable,
                 };
                 self.tell_client(client, request, answer, env);
             }
-            Asker::Session {
+            WriteOrigin::Session {
                 host,
                 session,
                 what,
@@ -309,12 +309,12 @@ impl Server {
                 self.handle_session_written(host, session, what, response, env);
             }
             // What is left goes with the next collection.
-            Asker::Purge => {}
+            WriteOrigin::Purge => {}
         }
     }
 
     pub(super) fn tell_client(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
-        let (me, to) = (Place::Server(self.at), Place::Client(client));
+        let (me, to) = (Endpoint::Server(self.at), Endpoint::Client(client));
         env.send(me, to, Message::Answer { request, answer });
     }
 
@@ -386,7 +386,7 @@ impl Server {
         }
         match self.raft.leader().filter(|leader| *leader != self.at) {
             Some(leader) if !of_leader => {
-                let (me, to) = (Place::Server(self.at), Place::Server(leader));
+                let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(leader));
                 env.send(me, to, Message::ReadIndex { read: id });
                 ReadStage::Asked
             }
@@ -406,7 +406,7 @@ impl Server {
         let late = read.until <= env.now;
         match &read.reader {
             Reader::Server { server, read } if confirmed.is_some() || late => {
-                let (me, to) = (Place::Server(self.at), Place::Server(*server));
+                let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(*server));
                 let message = Message::ReadIndexIs {
                     read: *read,
                     index: confirmed,
@@ -440,22 +440,22 @@ impl Server {
     }
 }
 
-fn command(wish: Wish, at: Timestamp) -> Command {
+fn command(wish: ClientRequest, at: Timestamp) -> Command {
     match wish {
-        Wish::Register(spec) => Command::RegisterJob {
+        ClientRequest::Register(spec) => Command::RegisterJob {
             spec,
             at,
             check_index: None,
         },
-        Wish::Deregister { key, purge: true } => Command::PurgeJob { key, at },
-        Wish::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
-        Wish::Evaluate(key) => Command::EvaluateJob {
+        ClientRequest::Deregister { key, purge: true } => Command::PurgeJob { key, at },
+        ClientRequest::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
+        ClientRequest::Evaluate(key) => Command::EvaluateJob {
             key,
             force_reschedule: false,
             at,
         },
-        Wish::Deployment(id, change) => Command::ChangeDeployment { id, change, at },
-        Wish::SetEligibility {
+        ClientRequest::Deployment(id, change) => Command::ChangeDeployment { id, change, at },
+        ClientRequest::SetEligibility {
             node_id,
             eligibility,
         } => Command::SetEligibility {
@@ -463,11 +463,11 @@ fn command(wish: Wish, at: Timestamp) -> Command {
             eligibility,
             at,
         },
-        Wish::Desire(task) => Command::DesireOneOffs {
+        ClientRequest::Desire(task) => Command::DesireOneOffs {
             tasks: vec![*task],
             at,
         },
-        Wish::Task(change) => Command::ChangeOneOffs {
+        ClientRequest::Task(change) => Command::ChangeOneOffs {
             changes: vec![change],
             at,
         },

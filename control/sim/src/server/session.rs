@@ -12,15 +12,15 @@ use muster_domain::node::{NodeSpec, NodeStatus};
 use muster_wire::rpc::{FromAgent, ToAgent};
 
 use super::request::Reader;
-use super::{Asker, Server, SessionWrite};
+use super::{Server, SessionWrite, WriteOrigin};
 use crate::bug::Bug;
 use crate::env::Env;
 use crate::limits;
-use crate::message::{GatheredBeat, Message, Place};
+use crate::message::{Endpoint, ForwardedHeartbeat, Message};
 
 /// Changes that a session has told its node.
 #[derive(Debug)]
-struct Told {
+struct SentDesired {
     node_id: NodeId,
     /// Everything wanted up to here is known to the agent from before.
     since: LogIndex,
@@ -28,7 +28,7 @@ struct Told {
     begun: bool,
 }
 
-impl Told {
+impl SentDesired {
     /// The messages that bring the node up to `state`; none if it knows everything, or more than this
     /// server does.
     fn catch_up(&mut self, state: &State) -> Vec<ToAgent> {
@@ -95,7 +95,7 @@ fn messages(
 pub(super) struct Session {
     number: u64,
     spec: Box<NodeSpec>,
-    told: Told,
+    told: SentDesired,
     serving: bool,
     /// A write that the session cannot go on without is under way.
     registering: bool,
@@ -143,14 +143,14 @@ impl Server {
             return;
         }
         let Some(session) = self.sessions.get_mut(&host).filter(|s| s.number == number) else {
-            let (me, to) = (Place::Server(self.at), Place::Host(host));
+            let (me, to) = (Endpoint::Server(self.at), Endpoint::Host(host));
             env.send(me, to, Message::Reset { session: number });
             return;
         };
         session.heard_at = env.now;
         match message {
             FromAgent::Heartbeat { number: beat } => {
-                let gathered = GatheredBeat {
+                let gathered = ForwardedHeartbeat {
                     node_id: session.node_id(),
                     host,
                     session: number,
@@ -161,7 +161,7 @@ impl Server {
                     *newest = gathered;
                 }
                 if env.has(Bug::UncountedHeartbeat) {
-                    self.acknowledge_beats(&[gathered], env);
+                    self.acknowledge_heartbeats(&[gathered], env);
                 }
                 self.make_ready(host, env);
             }
@@ -184,7 +184,7 @@ impl Server {
         since: LogIndex,
         env: &mut Env,
     ) {
-        let told = Told {
+        let told = SentDesired {
             node_id: spec.id,
             since,
             known: BTreeMap::new(),
@@ -252,7 +252,7 @@ impl Server {
             return;
         };
         session.registering = true;
-        let asker = Asker::Session {
+        let asker = WriteOrigin::Session {
             host,
             session: session.number,
             what: SessionWrite::Register,
@@ -302,7 +302,7 @@ impl Server {
 
     fn reset(&mut self, host: usize, session: u64, env: &mut Env) {
         self.sessions.remove(&host);
-        let (me, to) = (Place::Server(self.at), Place::Host(host));
+        let (me, to) = (Endpoint::Server(self.at), Endpoint::Host(host));
         env.send(me, to, Message::Reset { session });
     }
 
@@ -365,7 +365,7 @@ impl Server {
             reports: vec![(session.node_id(), reports)],
             at,
         };
-        let asker = Asker::Session {
+        let asker = WriteOrigin::Session {
             host,
             session: session.number,
             what: SessionWrite::Reports { sequence: last },
@@ -398,19 +398,20 @@ impl Server {
             session: session.number,
             message: Box::new(message),
         };
-        env.send(Place::Server(self.at), Place::Host(host), message);
+        env.send(Endpoint::Server(self.at), Endpoint::Host(host), message);
     }
 
     /// Passes gathered heartbeats to the leader.
-    pub(super) fn send_beats(&mut self, env: &mut Env) {
+    pub(super) fn forward_heartbeats(&mut self, env: &mut Env) {
         let Some(leader) = self.raft.leader().filter(|_| !self.gathered.is_empty()) else {
             return;
         };
-        let beats: Vec<GatheredBeat> = std::mem::take(&mut self.gathered).into_values().collect();
+        let beats: Vec<ForwardedHeartbeat> =
+            std::mem::take(&mut self.gathered).into_values().collect();
         if leader == self.at {
             self.count_beats(leader, beats, env);
         } else {
-            let (me, to) = (Place::Server(self.at), Place::Server(leader));
+            let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(leader));
             env.send(me, to, Message::Beats(beats));
         }
     }
@@ -420,7 +421,7 @@ impl Server {
     pub(super) fn count_beats(
         &mut self,
         server: usize,
-        mut beats: Vec<GatheredBeat>,
+        mut beats: Vec<ForwardedHeartbeat>,
         env: &mut Env,
     ) {
         let Some(duties) = &mut self.duties else {
@@ -431,17 +432,17 @@ impl Server {
     }
 
     /// A quorum has confirmed the leader.
-    pub(super) fn tell_counted(&self, server: usize, beats: &[GatheredBeat], env: &mut Env) {
+    pub(super) fn tell_counted(&self, server: usize, beats: &[ForwardedHeartbeat], env: &mut Env) {
         if server == self.at {
-            self.acknowledge_beats(beats, env);
+            self.acknowledge_heartbeats(beats, env);
         } else {
-            let (me, to) = (Place::Server(self.at), Place::Server(server));
+            let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(server));
             env.send(me, to, Message::BeatsCounted(beats.to_vec()));
         }
     }
 
     /// Heartbeats were counted: tells the agents.
-    pub(super) fn acknowledge_beats(&self, beats: &[GatheredBeat], env: &mut Env) {
+    pub(super) fn acknowledge_heartbeats(&self, beats: &[ForwardedHeartbeat], env: &mut Env) {
         for beat in beats {
             let current = self.sessions.get(&beat.host).map(|session| session.number);
             if current == Some(beat.session) {

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::env::Event;
-use crate::message::Place;
+use crate::message::Endpoint;
 
 impl World {
     /// Something goes wrong, or is mended.
@@ -10,7 +10,7 @@ impl World {
         if self.env.calm {
             return;
         }
-        self.some_end();
+        self.heal_some();
         match self.env.dice.below(20) {
             0..=3 => self.crash_server(),
             4..=5 => self.pause_server(),
@@ -21,13 +21,13 @@ impl World {
             15 => self.change_clock(),
             16..=17 => self.crash_agent(),
             18 => self.reboot_machine(),
-            _ => self.mend(),
+            _ => self.heal_all(),
         }
         self.env.after(300, 7_000, Event::Weather);
     }
 
     /// Faults do not last for ever.
-    fn some_end(&mut self) {
+    fn heal_some(&mut self) {
         if self.env.dice.chance(35) {
             self.env.say(format_args!("the network is joined"));
             self.env.network.join();
@@ -52,7 +52,7 @@ impl World {
     pub(super) fn calm(&mut self) {
         self.env.say(format_args!("calm"));
         self.env.calm = true;
-        self.mend();
+        self.heal_all();
         for at in 0..self.servers.len() {
             if !self.servers[at].up {
                 self.start_server(at);
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// The network and the disks are well again.
-    fn mend(&mut self) {
+    fn heal_all(&mut self) {
         self.env.say(format_args!("network and disks are well"));
         self.env.network.heal();
         for at in 0..self.servers.len() {
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    fn some_server(&mut self) -> usize {
+    fn random_server(&mut self) -> usize {
         // The leader is the more interesting one.
         let leader = self
             .servers
@@ -86,7 +86,7 @@ impl World {
     }
 
     fn crash_server(&mut self) {
-        let at = self.some_server();
+        let at = self.random_server();
         // Sometimes all of them, as when a rack loses its power.
         let all = self.env.dice.chance(5);
         for at in if all {
@@ -115,7 +115,7 @@ impl World {
     }
 
     fn pause_server(&mut self) {
-        let at = self.some_server();
+        let at = self.random_server();
         let pause = self.env.dice.millis(500, 12_000);
         let server = &mut self.servers[at];
         if server.paused_until > self.env.now {
@@ -132,7 +132,7 @@ impl World {
         if servers == 1 {
             return;
         }
-        let one = self.some_server();
+        let one = self.random_server();
         let kind = self.env.dice.below(5);
         let side: Vec<bool> = (0..servers).map(|_| self.env.dice.chance(50)).collect();
         let name = ["isolated", "mute", "deaf", "a bridge", "on one side"][kind];
@@ -147,7 +147,9 @@ impl World {
                     _ => side[from] != side[to],
                 };
                 if cut && from != to {
-                    self.env.network.cut(Place::Server(from), Place::Server(to));
+                    self.env
+                        .network
+                        .cut(Endpoint::Server(from), Endpoint::Server(to));
                 }
             }
         }
@@ -159,7 +161,7 @@ impl World {
         let all = self.env.dice.chance(50);
         for server in 0..self.servers.len() {
             if all || self.env.dice.chance(50) {
-                let (host, server) = (Place::Host(host), Place::Server(server));
+                let (host, server) = (Endpoint::Host(host), Endpoint::Server(server));
                 self.env.say(format_args!(
                     "{host:?} and {server:?}: out {out}, back {back}"
                 ));
@@ -185,7 +187,7 @@ impl World {
     }
 
     fn change_disk(&mut self) {
-        let at = self.some_server();
+        let at = self.random_server();
         let disk = &mut self.servers[at].raft.disk;
         if self.env.dice.chance(50) {
             disk.full = true;
@@ -199,7 +201,7 @@ impl World {
     }
 
     fn change_clock(&mut self) {
-        let at = self.some_server();
+        let at = self.random_server();
         let off = i64::from(self.env.dice.between(0, 8_000)) - 4_000;
         self.env
             .say(format_args!("the clock of server {at} is off by {off} ms"));

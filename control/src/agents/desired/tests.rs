@@ -35,7 +35,7 @@ fn running(count: u32) -> (Cluster, NodeId) {
 #[test]
 fn a_node_that_knows_nothing_is_told_everything() {
     let (cluster, node_id) = running(2);
-    let mut told = Told::up_to(node_id, LogIndex(0));
+    let mut told = SentDesired::up_to(node_id, LogIndex(0));
 
     assert_eq!(all(&told.catch_up(&cluster.state)), [(2, 0, 0, Some(2))]);
     assert_eq!(told.catch_up(&cluster.state), []);
@@ -46,7 +46,7 @@ fn a_node_without_work_is_told_so() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
 
-    let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+    let messages = SentDesired::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
 
     assert_eq!(all(&messages), [(0, 0, 0, Some(0))]);
 }
@@ -57,7 +57,7 @@ fn a_node_that_comes_back_is_told_what_changed() {
     let known = cluster.state.applied();
     cluster.run(job("db").build());
 
-    let messages = Told::up_to(node_id, known).catch_up(&cluster.state);
+    let messages = SentDesired::up_to(node_id, known).catch_up(&cluster.state);
 
     assert_eq!(all(&messages), [(0, 2, 0, None), (1, 0, 0, Some(3))]);
 }
@@ -71,7 +71,7 @@ fn many_unchanged_allocations_are_cut_into_messages() {
     cluster.run(job("web").cpu_mhz(1).memory_mb(1).count(count).build());
     let known = cluster.state.applied();
 
-    let messages = Told::up_to(node_id, known).catch_up(&cluster.state);
+    let messages = SentDesired::up_to(node_id, known).catch_up(&cluster.state);
 
     assert_eq!(
         all(&messages),
@@ -86,7 +86,7 @@ fn what_vanished_is_gone_wherever_it_stood() {
     for name in ["a", "b", "c", "d"] {
         cluster.run(job(name).build());
     }
-    let mut told = Told::up_to(node_id, LogIndex(0));
+    let mut told = SentDesired::up_to(node_id, LogIndex(0));
     told.catch_up(&cluster.state);
     let mut older = told.known.clone();
     // As if the node had been told of one before all others, one between and one after them.
@@ -116,7 +116,7 @@ fn what_vanished_is_gone_wherever_it_stood() {
 #[test]
 fn handles_go_with_their_allocations() {
     let (mut cluster, node_id) = running(2);
-    let mut told = Told::up_to(node_id, LogIndex(0));
+    let mut told = SentDesired::up_to(node_id, LogIndex(0));
     told.catch_up(&cluster.state);
     let alloc_id = cluster.live("web")[0].id;
     let handle = muster_domain::alloc::RemoteHandle {
@@ -127,7 +127,7 @@ fn handles_go_with_their_allocations() {
     cluster.report_remote(alloc_id, running, vec![handle.clone()]);
 
     assert_eq!(told.catch_up(&cluster.state), [], "its agent knows");
-    let mut anew = Told::up_to(node_id, LogIndex(0));
+    let mut anew = SentDesired::up_to(node_id, LogIndex(0));
     let messages = anew.catch_up(&cluster.state);
 
     let [ToAgent::Desired { allocs, remote, .. }] = messages.as_slice() else {
@@ -158,7 +158,7 @@ fn a_one_off_task_without_a_memory_limit_stays_so() {
         cluster.apply(Command::DesireOneOffs { tasks, at });
         cluster.settle();
 
-        let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+        let messages = SentDesired::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
 
         let [ToAgent::Desired { allocs, .. }] = messages.as_slice() else {
             panic!("{messages:?}")
@@ -177,7 +177,7 @@ fn the_memory_max_of_a_service_is_taken_away() {
     spec.groups[0].tasks[0].resources.memory_max = Some(Mb(512));
     cluster.run(spec);
 
-    let messages = Told::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
+    let messages = SentDesired::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);
 
     let [ToAgent::Desired { allocs, .. }] = messages.as_slice() else {
         panic!("{messages:?}")

@@ -21,18 +21,18 @@ fn report(name: u32, words: &str) -> AllocReport {
     }
 }
 
-fn at_once(reports: Vec<AllocReport>) -> Vec<Told> {
+fn at_once(reports: Vec<AllocReport>) -> Vec<QueuedReport> {
     told(reports, false)
 }
 
-fn told(reports: Vec<AllocReport>, can_wait: bool) -> Vec<Told> {
+fn told(reports: Vec<AllocReport>, can_wait: bool) -> Vec<QueuedReport> {
     let reports = reports.into_iter();
-    let told = reports.map(|report| Told { report, can_wait });
+    let told = reports.map(|report| QueuedReport { report, can_wait });
     told.collect()
 }
 
 /// Node, words and acknowledged message of each part.
-fn shown(parts: &[Part]) -> Vec<(NodeId, Vec<&str>, Option<u64>)> {
+fn shown(parts: &[SessionReports]) -> Vec<(NodeId, Vec<&str>, Option<u64>)> {
     parts
         .iter()
         .map(|part| {
@@ -306,7 +306,7 @@ fn destroyed(began_at: u64, count: u64) -> NodeCollected {
 }
 
 /// Node, destroyed allocations and acknowledged message of each part with a collection.
-fn told_of(parts: &[Part]) -> Vec<(NodeId, u64, Option<u64>)> {
+fn told_of(parts: &[SessionReports]) -> Vec<(NodeId, u64, Option<u64>)> {
     let parts = parts.iter().filter_map(|part| {
         let collected = part.collected.as_ref()?;
         Some((

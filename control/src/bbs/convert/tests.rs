@@ -5,8 +5,8 @@ use muster_domain::fault::Fault;
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, NodeId, Timestamp};
 use muster_domain::one_off::{
-    self, Action, Actions, Definition, Download, EgressRule, EmitProgress, End, EnvVar, IcmpInfo,
-    OneOff, OneOffState, PortRange, ResourceLimits, Run, Timeout, Try, Upload, check,
+    self, Action, Actions, Definition, Download, EgressRule, EmitProgress, EnvVar, IcmpInfo,
+    OneOff, OneOffState, PortRange, ResourceLimits, Run, Timeout, Try, Upload, WorkEnd, check,
 };
 use prost::Message as _;
 
@@ -202,9 +202,9 @@ fn a_task_says_what_became_of_it() {
     };
     let completed = OneOff {
         state: OneOffState::Completed,
-        end: Some(End {
+        end: Some(WorkEnd {
             result: "half".to_owned(),
-            ..End::failure("boom", at(3))
+            ..WorkEnd::failure("boom", at(3))
         }),
         first_completed_at: Some(at(3)),
         updated_at: at(4),
@@ -257,9 +257,9 @@ fn failed(state: OneOffState, reason: &str) -> Task {
     );
     row.state = state;
     row.node_id = Some(NodeId([7; 16]));
-    row.end = Some(End {
+    row.end = Some(WorkEnd {
         result: "42".to_owned(),
-        ..End::failure(reason, Timestamp(2))
+        ..WorkEnd::failure(reason, Timestamp(2))
     });
     task(&row)
 }

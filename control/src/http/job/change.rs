@@ -2,7 +2,7 @@
 //! its versions tagged.
 
 use axum::response::Response;
-use muster_control_core::fsm::{self, Command, GroupScaling, TagGiven};
+use muster_control_core::fsm::{self, Command, GroupScaling, TagAssignment};
 use muster_control_core::state::State;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
@@ -217,7 +217,7 @@ pub(super) async fn tag(
             description.len()
         )));
     }
-    let given = TagGiven {
+    let given = TagAssignment {
         version,
         description,
     };
@@ -239,7 +239,7 @@ async fn set_tag(
     query: &Query,
     key: JobKey,
     name: String,
-    given: Option<TagGiven>,
+    given: Option<TagAssignment>,
 ) -> Result<Response, ApiError> {
     let at = http.control.now();
     let description = given.as_ref().map(|given| given.description.clone());

@@ -22,12 +22,12 @@ const FILE_BYTES: usize = 1 + limits::EVALS_PER_WORKER_RUN_MAX * RECORD_BYTES;
 
 /// The file. Empty when this is dropped: a leadership that is over is no end of the process.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct InFlightFile {
     /// `None` if it cannot be used: then nothing is remembered.
     file: Option<File>,
 }
 
-impl UnderWay {
+impl InFlightFile {
     /// Opens the file in `data_dir`. Also gives the evaluations that were under way when an earlier process ended, with how
     /// often that happened.
     pub(super) fn open(data_dir: &Path) -> (Self, BTreeMap<EvalId, u8>) {
@@ -57,7 +57,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightFile {
     fn drop(&mut self) {
         self.note(std::iter::empty());
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// As a process that is killed: nothing is dropped.
-    fn killed(under_way: UnderWay) {
+    fn killed(under_way: InFlightFile) {
         std::mem::forget(under_way);
     }
 
@@ -96,21 +96,21 @@ mod tests {
     fn evaluations_under_way_are_known_after_a_kill() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("raft")).unwrap();
-        let (mut under_way, suspects) = UnderWay::open(dir.path());
+        let (mut under_way, suspects) = InFlightFile::open(dir.path());
         assert!(suspects.is_empty());
         let ids = [EvalId([1; 16]), EvalId([2; 16])];
         under_way.note([(ids[0], 0), (ids[1], 1)].into_iter());
         killed(under_way);
 
-        let (mut under_way, suspects) = UnderWay::open(dir.path());
+        let (mut under_way, suspects) = InFlightFile::open(dir.path());
         assert_eq!(suspects, BTreeMap::from([(ids[0], 1), (ids[1], 2)]));
         under_way.note(std::iter::empty());
         killed(under_way);
 
-        let (mut under_way, suspects) = UnderWay::open(dir.path());
+        let (mut under_way, suspects) = InFlightFile::open(dir.path());
         assert!(suspects.is_empty());
         under_way.note([(ids[0], 0)].into_iter());
         drop(under_way);
-        assert!(UnderWay::open(dir.path()).1.is_empty());
+        assert!(InFlightFile::open(dir.path()).1.is_empty());
     }
 }

@@ -24,8 +24,8 @@ where
     golden.push('\n');
 }
 
-fn known() -> Known {
-    Known {
+fn known() -> PeerInfo {
+    PeerInfo {
         server_id: 7,
         node: ServerNode {
             name: "s1".to_owned(),
@@ -35,8 +35,8 @@ fn known() -> Known {
     }
 }
 
-fn founding() -> Founding {
-    Founding {
+fn founding() -> BootstrapProposal {
+    BootstrapProposal {
         founder: 7,
         servers: vec![known()],
     }
@@ -103,7 +103,7 @@ fn requests() -> Vec<PeerRequest> {
             right: hash(),
         },
         PeerRequest::Restore,
-        PeerRequest::FindPlaces(PlacesFor::Tasks(Vec::new())),
+        PeerRequest::FindPlaces(PlacementQuery::Tasks(Vec::new())),
         PeerRequest::Troubles,
     ]
 }
@@ -168,7 +168,7 @@ fn replies() -> Vec<PeerReply> {
         },
         PeerReply::StateHash(Some(hash())),
         PeerReply::Restored(LogIndex(300)),
-        PeerReply::Collected(Freed {
+        PeerReply::Collected(FreedCounts {
             jobs: 1,
             evals: 2,
             allocs: 300,
@@ -179,7 +179,7 @@ fn replies() -> Vec<PeerReply> {
             took: Duration::from_millis(7),
             one_offs: 8,
         }),
-        PeerReply::Places(PlacesFound::Tasks {
+        PeerReply::Places(PlacementAnswer::Tasks {
             places: vec![None],
             seen: LogIndex(300),
         }),
@@ -212,7 +212,7 @@ fn the_bytes_on_the_wire_stay_as_they_are() {
     let mut golden = String::new();
     for request in requests() {
         let name = format!("request {}", request_name(&request));
-        let opening = Opening {
+        let opening = StreamHeader {
             from: 7,
             to: 8,
             request,

@@ -1,6 +1,6 @@
 //! The fuzz target of the log: bytes on a disk, which are read, taken for an interrupted write, or named as damage.
 
-use super::record::{self, Next};
+use super::record::{self, ScannedFrame};
 
 /// The number of the segment that the frames belong to.
 const SEGMENT: u32 = 3;
@@ -42,7 +42,7 @@ pub(crate) fn raft_log(data: &[u8]) {
 fn read_frames(file: &[u8]) -> usize {
     let mut offset = record::HEAD_BYTES;
     let mut count = 0;
-    while let Next::Frame { bodies, end } = record::next(file, SEGMENT, offset) {
+    while let ScannedFrame::Frame { bodies, end } = record::next(file, SEGMENT, offset) {
         assert!(end > offset && end <= file.len(), "a frame is in its file");
         for (start, length) in bodies {
             let head = start - record::record_head_bytes();

@@ -105,7 +105,7 @@ pub(super) fn unsealed() -> Vec<u8> {
 
 /// The contents of a file at an offset.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ScannedFrame {
     /// A whole frame: the offsets and lengths of its records' bodies, and its end.
     Frame {
         /// The offsets and lengths of the bodies.
@@ -130,9 +130,9 @@ pub(super) enum Next {
 }
 
 /// Looks at `offset` of the file `bytes` of number `segment`.
-pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> Next {
+pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> ScannedFrame {
     let (broken, reason) = match frame(bytes, segment, offset) {
-        Ok((bodies, end)) => return Next::Frame { bodies, end },
+        Ok((bodies, end)) => return ScannedFrame::Frame { bodies, end },
         Err(found) => found,
     };
     let end = bytes
@@ -140,16 +140,16 @@ pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> Next {
         .rposition(|byte| *byte != 0)
         .map_or(0, |at| at + 1);
     if end <= offset {
-        return Next::Nothing;
+        return ScannedFrame::Nothing;
     }
     let followed = (offset + 1..end).any(|at| frame(bytes, segment, at).is_ok());
     if followed || !interrupted(bytes, segment, offset, end) {
-        return Next::Damaged {
+        return ScannedFrame::Damaged {
             offset: broken,
             reason,
         };
     }
-    Next::Torn { end }
+    ScannedFrame::Torn { end }
 }
 
 /// Whether what lies from `offset` to `end` can be a write of which a part did not reach the disk: its end
@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::peers::message::ServerNode;
-    use crate::raft::types::{Logged, TypeConfig};
+    use crate::raft::types::{EncodedCommand, TypeConfig};
 
     fn at(index: u64) -> LogId {
         openraft::testing::log_id::<TypeConfig>(2, 1, index)
@@ -267,7 +267,7 @@ mod tests {
     fn command() -> Entry {
         Entry::new_normal(
             at(300),
-            Logged {
+            EncodedCommand {
                 format: 1,
                 body: Arc::from(&b"four score and seven"[..]),
             },
@@ -342,14 +342,14 @@ mod tests {
     fn a_frame_reads_back() {
         let bytes = file();
 
-        let Next::Frame { bodies, end } = next(&bytes, 3, HEAD_BYTES) else {
+        let ScannedFrame::Frame { bodies, end } = next(&bytes, 3, HEAD_BYTES) else {
             panic!("{:?}", next(&bytes, 3, HEAD_BYTES))
         };
 
         let (offset, length) = bodies[0];
         let record = read(&bytes[offset - RECORD_HEAD_BYTES..offset + length]).unwrap();
         assert_eq!(record, Record::Entry(command()));
-        assert_eq!(next(&bytes, 3, end), Next::Nothing);
+        assert_eq!(next(&bytes, 3, end), ScannedFrame::Nothing);
     }
 
     /// Damage to the last frame is never taken for an interrupted write, whichever bit it hits: the frame
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn no_flipped_bit_is_an_interrupted_write() {
         let whole = file();
-        let Next::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
+        let ScannedFrame::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
             panic!("the frame is whole")
         };
 
@@ -366,7 +366,7 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             let found = next(&damaged, 3, HEAD_BYTES);
             assert!(
-                matches!(found, Next::Damaged { .. }),
+                matches!(found, ScannedFrame::Damaged { .. }),
                 "bit {bit}: {found:?}"
             );
         }
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn every_cut_is_an_interrupted_write() {
         let whole = file();
-        let Next::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
+        let ScannedFrame::Frame { end, .. } = next(&whole, 3, HEAD_BYTES) else {
             panic!("the frame is whole")
         };
 
@@ -385,7 +385,7 @@ mod tests {
             zeroed[cut..].fill(0);
             for bytes in [&zeroed[..], &whole[..cut]] {
                 assert!(
-                    matches!(next(bytes, 3, HEAD_BYTES), Next::Torn { .. }),
+                    matches!(next(bytes, 3, HEAD_BYTES), ScannedFrame::Torn { .. }),
                     "cut at {cut}"
                 );
             }

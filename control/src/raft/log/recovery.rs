@@ -6,13 +6,13 @@ use std::io;
 use openraft::entry::RaftEntry;
 
 use super::OpenLogError;
-use super::record::{self, Next, Record};
+use super::record::{self, Record, ScannedFrame};
 use super::segment::{Dir, Segment};
-use super::state::{Checkpoint, Entries, Place};
+use super::state::{Checkpoint, Entries, RecordLocation};
 
 /// A segment that is complete.
 #[derive(Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedSegment {
     pub(super) segment: Segment,
     /// The last entry in it or before it.
     pub(super) last_index: Option<u64>,
@@ -20,7 +20,7 @@ pub(super) struct Closed {
 
 /// The recovered log.
 #[derive(Debug)]
-pub(super) struct Recovered {
+pub(super) struct RecoveredLog {
     pub(super) entries: Entries,
     pub(super) files: Files,
     /// Bytes cut off the end.
@@ -31,16 +31,16 @@ pub(super) struct Recovered {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     /// Complete segments, oldest first.
-    pub(super) closed: Vec<Closed>,
+    pub(super) closed: Vec<ClosedSegment>,
     /// The segment that is written to, and where; `None` in an empty directory.
     pub(super) current: Option<(Segment, u32)>,
 }
 
 /// Reads everything in `dir`. Changes nothing but a torn end, and that only when all the rest is right.
-pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<Recovered, OpenLogError> {
+pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<RecoveredLog, OpenLogError> {
     let mut recovery = Recovery {
         dir,
-        found: Recovered {
+        found: RecoveredLog {
             entries: Entries::new(cache_bytes),
             files: Files::default(),
             bytes_cut: 0,
@@ -59,7 +59,7 @@ pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<Recovered, OpenLo
 
 struct Recovery<'a> {
     dir: &'a Dir,
-    found: Recovered,
+    found: RecoveredLog,
     /// Positions after the records so far.
     positions: Checkpoint,
     /// The offset at which the torn end of the last segment ends.
@@ -103,25 +103,25 @@ impl Recovery<'_> {
         let mut at = record::HEAD_BYTES;
         loop {
             match record::next(&bytes, number, at) {
-                Next::Frame { bodies, end } => {
+                ScannedFrame::Frame { bodies, end } => {
                     for (offset, length) in bodies {
                         self.record(&segment, &bytes, (offset, length), at == record::HEAD_BYTES)?;
                     }
                     at = end;
                 }
-                Next::Nothing => break,
-                Next::Torn { end } if newest && at > record::HEAD_BYTES => {
+                ScannedFrame::Nothing => break,
+                ScannedFrame::Torn { end } if newest && at > record::HEAD_BYTES => {
                     self.torn = Some(end);
                     break;
                 }
-                Next::Torn { .. } => {
+                ScannedFrame::Torn { .. } => {
                     return Err(self.damaged(
                         &segment,
                         at,
                         "a record is cut in the middle of the log",
                     ));
                 }
-                Next::Damaged { offset, reason } => {
+                ScannedFrame::Damaged { offset, reason } => {
                     return Err(self.damaged(&segment, offset, reason));
                 }
             }
@@ -139,7 +139,7 @@ impl Recovery<'_> {
     fn close(&mut self, segment: Segment, end: u32) {
         self.positions.before = end;
         let last_index = self.positions.last.map(|last| last.index);
-        self.found.files.closed.push(Closed {
+        self.found.files.closed.push(ClosedSegment {
             segment,
             last_index,
         });
@@ -176,7 +176,7 @@ impl Recovery<'_> {
                 {
                     return Err(self.damaged(segment, offset, "entries are missing before it"));
                 }
-                let place = Place {
+                let place = RecordLocation {
                     file: std::sync::Arc::clone(&segment.file),
                     offset: u32::try_from(offset).unwrap_or(u32::MAX),
                     length: u32::try_from(length).unwrap_or(u32::MAX),

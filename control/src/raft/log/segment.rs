@@ -44,7 +44,7 @@ pub(super) struct Segment {
 
 /// Room for the next segment.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct SpareSegment {
     file: File,
     bytes: u64,
 }
@@ -95,11 +95,11 @@ impl Dir {
     }
 
     /// Takes room of `bytes` for the next segment.
-    pub(super) fn spare(&self, bytes: u64) -> io::Result<Spare> {
+    pub(super) fn spare(&self, bytes: u64) -> io::Result<SpareSegment> {
         let path = self.path.join(SPARE);
         failpoint::hit("log.spare", &path)?;
         let file = Self::room(&path, bytes)?;
-        Ok(Spare { file, bytes })
+        Ok(SpareSegment { file, bytes })
     }
 
     /// Takes room of `bytes` that is given up when the disk is full.
@@ -136,7 +136,12 @@ impl Dir {
     }
 
     /// Makes `spare` segment `number`, beginning with `first`.
-    pub(super) fn adopt(&self, spare: &Spare, number: u32, first: &[u8]) -> io::Result<Segment> {
+    pub(super) fn adopt(
+        &self,
+        spare: &SpareSegment,
+        number: u32,
+        first: &[u8],
+    ) -> io::Result<Segment> {
         let path = self.segment_path(number);
         spare.file.write_all_at(first, 0)?;
         failpoint::hit("log.roll.written", &path)?;
@@ -159,7 +164,7 @@ impl Dir {
     }
 }
 
-impl Spare {
+impl SpareSegment {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

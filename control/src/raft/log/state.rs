@@ -53,7 +53,7 @@ impl Checkpoint {
 
 /// The file and position of an entry's record.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct RecordLocation {
     pub(super) file: Arc<File>,
     /// The offset of its body.
     pub(super) offset: u32,
@@ -61,7 +61,7 @@ pub(super) struct Place {
     pub(super) length: u32,
 }
 
-impl Place {
+impl RecordLocation {
     /// Reads the entry. Blocks on the disk.
     pub(super) fn read(&self) -> io::Result<Entry> {
         let head = record::record_head_bytes();
@@ -88,7 +88,7 @@ impl Place {
 struct Slot {
     entry: Entry,
     /// `None` until it is on disk.
-    place: Option<Place>,
+    place: Option<RecordLocation>,
     bytes: usize,
     /// Bytes of all entries ever, up to and with this one.
     total: u64,
@@ -96,9 +96,9 @@ struct Slot {
 
 /// An entry to hand out: from memory, or to be read.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum StoredEntry {
     Cached(Entry),
-    OnDisk(Place),
+    OnDisk(RecordLocation),
 }
 
 /// The log's entries and positions.
@@ -107,7 +107,7 @@ pub(super) struct Entries {
     /// The positions as of the newest call, on disk or on their way there.
     pub(super) positions: Checkpoint,
     /// The oldest, which are only on disk.
-    cold: Cold,
+    cold: ColdEntries,
     /// All others: they follow on those.
     slots: VecDeque<Slot>,
     cached_bytes: usize,
@@ -119,7 +119,7 @@ impl Entries {
     pub(super) fn new(cached_bytes_max: usize) -> Self {
         Self {
             positions: Checkpoint::default(),
-            cold: Cold::default(),
+            cold: ColdEntries::default(),
             slots: VecDeque::new(),
             cached_bytes: 0,
             cached_bytes_max,
@@ -142,7 +142,7 @@ impl Entries {
     }
 
     /// Adds `entry`, which must follow on the last.
-    pub(super) fn push(&mut self, entry: Entry, place: Option<Place>) {
+    pub(super) fn push(&mut self, entry: Entry, place: Option<RecordLocation>) {
         let bytes = weight(&entry);
         self.total += bytes as u64;
         self.cached_bytes += bytes;
@@ -157,7 +157,7 @@ impl Entries {
     }
 
     /// Notes that the entry `log_id` is on disk, unless it is gone meanwhile.
-    pub(super) fn place(&mut self, log_id: LogId, place: Place) {
+    pub(super) fn place(&mut self, log_id: LogId, place: RecordLocation) {
         let at = self.position(log_id.index);
         if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
             && slot.entry.log_id() == log_id
@@ -241,14 +241,14 @@ impl Entries {
     }
 
     /// The entries of `[from, to)` that there are.
-    pub(super) fn range(&self, from: u64, to: u64) -> Vec<Found> {
-        let on_disk = self.cold.range(from, to).map(Found::OnDisk);
+    pub(super) fn range(&self, from: u64, to: u64) -> Vec<StoredEntry> {
+        let on_disk = self.cold.range(from, to).map(StoredEntry::OnDisk);
         let Some(first) = self.first_in_memory() else {
             return on_disk.collect();
         };
         let in_memory = self.slots.range(span(first, self.slots.len(), from, to));
         on_disk
-            .chain(in_memory.map(|slot| Found::Cached(slot.entry.clone())))
+            .chain(in_memory.map(|slot| StoredEntry::Cached(slot.entry.clone())))
             .collect()
     }
 
@@ -274,7 +274,7 @@ impl Entries {
 
 /// Entries that are only on disk, one after the other. A log has up to a million of them: 16 bytes each.
 #[derive(Debug, Default)]
-struct Cold {
+struct ColdEntries {
     rows: VecDeque<ColdRow>,
     /// The files of the rows, each with the index it begins from; the first begins with the first row.
     runs: VecDeque<(u64, Arc<File>)>,
@@ -291,7 +291,7 @@ struct ColdRow {
     length: u32,
 }
 
-impl Cold {
+impl ColdEntries {
     fn first_index(&self) -> Option<u64> {
         self.runs.front().map(|(first, _)| *first)
     }
@@ -302,8 +302,8 @@ impl Cold {
 
     /// Adds the entry of `index`, which follows on the last. All entries ever, with it, have `total` bytes, it alone
     /// `bytes`.
-    fn push(&mut self, index: u64, place: Place, (total, bytes): (u64, usize)) {
-        let Place {
+    fn push(&mut self, index: u64, place: RecordLocation, (total, bytes): (u64, usize)) {
+        let RecordLocation {
             file,
             offset,
             length,
@@ -363,13 +363,13 @@ impl Cold {
     }
 
     /// The positions of the entries of `[from, to)` that are there.
-    fn range(&self, from: u64, to: u64) -> impl Iterator<Item = Place> + use<'_> {
+    fn range(&self, from: u64, to: u64) -> impl Iterator<Item = RecordLocation> + use<'_> {
         let first = self.first_index().unwrap_or_default();
         let rows = self.rows.range(span(first, self.rows.len(), from, to));
         (from.max(first)..).zip(rows).filter_map(|(index, row)| {
             let run = self.runs.partition_point(|(first, _)| *first <= index);
             let (_, file) = self.runs.get(run.checked_sub(1)?)?;
-            Some(Place {
+            Some(RecordLocation {
                 file: Arc::clone(file),
                 offset: row.offset,
                 length: row.length,
@@ -407,7 +407,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::raft::types::{Logged, TypeConfig};
+    use crate::raft::types::{EncodedCommand, TypeConfig};
 
     fn entries(dir: &Path, bytes: usize) -> Entries {
         let file = Arc::new(File::create(dir.join("log")).unwrap());
@@ -415,8 +415,8 @@ mod tests {
         for index in 1..=16 {
             let body = Arc::from(vec![0; bytes]);
             let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
-            let entry = Entry::new_normal(log_id, Logged { format: 1, body });
-            let place = Place {
+            let entry = Entry::new_normal(log_id, EncodedCommand { format: 1, body });
+            let place = RecordLocation {
                 file: Arc::clone(&file),
                 offset: 0,
                 length: 0,
@@ -428,7 +428,9 @@ mod tests {
 
     fn cached(entries: &Entries) -> usize {
         let found = entries.range(1, 17);
-        let cached = found.iter().filter(|one| matches!(one, Found::Cached(_)));
+        let cached = found
+            .iter()
+            .filter(|one| matches!(one, StoredEntry::Cached(_)));
         cached.count()
     }
 
@@ -448,18 +450,19 @@ mod tests {
 
         assert_eq!((before, by_size), (16, 16));
         assert_eq!(cached(&entries), 3 + 6);
-        assert!(matches!(entries.range(8, 9)[..], [Found::Cached(_)]));
-        assert!(matches!(entries.range(7, 8)[..], [Found::OnDisk(_)]));
+        assert!(matches!(entries.range(8, 9)[..], [StoredEntry::Cached(_)]));
+        assert!(matches!(entries.range(7, 8)[..], [StoredEntry::OnDisk(_)]));
     }
 
     /// The positions that `entries` gives: the file's number in `files`, and the offset, which is the index.
     fn places(entries: &Entries, files: &[Arc<File>], from: u64, to: u64) -> Vec<(usize, u32)> {
         let found = entries.range(from, to).into_iter();
         let places = found.filter_map(|one| match one {
-            Found::OnDisk(place) => Some(place),
-            Found::Cached(_) => None,
+            StoredEntry::OnDisk(place) => Some(place),
+            StoredEntry::Cached(_) => None,
         });
-        let number = |place: &Place| files.iter().position(|file| Arc::ptr_eq(file, &place.file));
+        let number =
+            |place: &RecordLocation| files.iter().position(|file| Arc::ptr_eq(file, &place.file));
         places
             .map(|place| (number(&place).unwrap(), place.offset))
             .collect()
@@ -474,8 +477,8 @@ mod tests {
         for index in 1..=20 {
             let body = Arc::from(vec![0; 100]);
             let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
-            let entry = Entry::new_normal(log_id, Logged { format: 1, body });
-            let place = Place {
+            let entry = Entry::new_normal(log_id, EncodedCommand { format: 1, body });
+            let place = RecordLocation {
                 file: Arc::clone(&files[usize::from(index > 10)]),
                 offset: u32::try_from(index).unwrap(),
                 length: 100,
@@ -532,7 +535,7 @@ mod tests {
         let at = |index| openraft::testing::log_id::<TypeConfig>(1, 1, index);
         let all = 2 * LOG_CACHE_COMMITTED_ENTRIES;
         for index in 1..=all {
-            let place = Place {
+            let place = RecordLocation {
                 file: Arc::clone(&file),
                 offset: 0,
                 length: 0,

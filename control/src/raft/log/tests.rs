@@ -14,7 +14,7 @@ use super::*;
 use crate::published::Published;
 use crate::raft::machine::Machine;
 use crate::raft::snapshot::SnapshotStore;
-use crate::raft::types::Logged;
+use crate::raft::types::EncodedCommand;
 
 const SEGMENT_BYTES: usize = 16 << 10;
 /// Small enough to fill, large enough for some dozen entries.
@@ -60,7 +60,7 @@ fn entry_of(index: u64, bytes: usize) -> Entry {
         .cycle()
         .take(bytes)
         .collect();
-    let logged = Logged {
+    let logged = EncodedCommand {
         format: 1,
         body: Arc::from(body),
     };
@@ -97,7 +97,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 fn frame_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut at = record::HEAD_BYTES;
-    while let record::Next::Frame { end, .. } = record::next(bytes, 1, at) {
+    while let record::ScannedFrame::Frame { end, .. } = record::next(bytes, 1, at) {
         ends.push(end);
         at = end;
     }
@@ -457,7 +457,7 @@ async fn the_reserve_is_given_up_and_taken_back() {
         index += 1;
     }
 
-    log.watch().lend_reserve().unwrap();
+    log.watch().release_reserve().unwrap();
     drop(armed);
     tokio::time::sleep(2 * limits::DISK_FULL_PROBE).await;
     let lent = (reserve.exists(), log.disk().borrow().clone());

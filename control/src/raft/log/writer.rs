@@ -17,21 +17,21 @@ use tokio::sync::{Notify, oneshot, watch};
 
 use super::mark::MarkFile;
 use super::record::{self, Record};
-use super::recovery::{Closed, Files};
-use super::segment::{self, Dir, Segment, Spare};
-use super::state::{Checkpoint, Entries, Place};
+use super::recovery::{ClosedSegment, Files};
+use super::segment::{self, Dir, Segment, SpareSegment};
+use super::state::{Checkpoint, Entries, RecordLocation};
 use super::{DiskHealth, LogSizes, failpoint, limits};
 use crate::raft::types::{LogId, TypeConfig};
 
 /// The party that waits for a request.
-pub(super) enum Done {
+pub(super) enum Completion {
     /// Raft.
     Entries(IOFlushed<TypeConfig>),
     /// One of our functions.
     Other(oneshot::Sender<io::Result<()>>),
 }
 
-impl Done {
+impl Completion {
     fn send(self, result: io::Result<()>) {
         match self {
             Self::Entries(callback) => callback.io_completed(result),
@@ -49,19 +49,19 @@ pub(super) struct Request {
     pub(super) change: Option<Record>,
     /// The entries among them: position, and the place of the body in `bytes`.
     pub(super) entries: Vec<(LogId, usize, u32)>,
-    pub(super) done: Done,
+    pub(super) done: Completion,
 }
 
 /// State shared by the log's users and its writer.
-pub(super) struct Shared {
-    inner: Mutex<Inner>,
+pub(super) struct WriterState {
+    inner: Mutex<WriterQueue>,
     wake: Condvar,
     /// The queue has become shorter.
     pub(super) shorter: Notify,
     pub(super) health: watch::Sender<DiskHealth>,
 }
 
-pub(super) struct Inner {
+pub(super) struct WriterQueue {
     pub(super) entries: Entries,
     queue: VecDeque<Request>,
     pub(super) queued_bytes: usize,
@@ -73,10 +73,10 @@ pub(super) struct Inner {
     pub(super) reserve_lent: bool,
 }
 
-impl Shared {
+impl WriterState {
     pub(super) fn new(entries: Entries) -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(WriterQueue {
                 entries,
                 queue: VecDeque::new(),
                 queued_bytes: 0,
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, WriterQueue> {
         // Requests are checked before anything is changed, so a panic leaves it consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl WriterQueue {
     /// Fails if the writer has failed.
     pub(super) fn check(&self) -> io::Result<()> {
         match &self.failed {
@@ -125,15 +125,15 @@ impl Inner {
 
 /// The writer.
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     dir: Dir,
     sizes: LogSizes,
     /// Complete segments, oldest first.
-    closed: VecDeque<Closed>,
+    closed: VecDeque<ClosedSegment>,
     current: Segment,
     /// The offset of the next frame.
     end: u32,
-    spare: Option<Spare>,
+    spare: Option<SpareSegment>,
     /// The positions on disk.
     durable: Checkpoint,
     mark: MarkFile,
@@ -146,7 +146,7 @@ impl Writer {
     pub(super) fn new(
         dir: Dir,
         sizes: LogSizes,
-        shared: Arc<Shared>,
+        shared: Arc<WriterState>,
         Files { closed, current }: Files,
         mark: MarkFile,
         guard: Arc<dyn Debug + Send + Sync>,
@@ -306,7 +306,7 @@ impl Writer {
                 Ok((segment, end)) => {
                     self.spare = None;
                     let before = mem::replace(&mut self.current, segment);
-                    self.closed.push_back(Closed {
+                    self.closed.push_back(ClosedSegment {
                         segment: before,
                         last_index: self.durable.last.map(|last| last.index),
                     });
@@ -322,7 +322,7 @@ impl Writer {
 
     /// Waits before another attempt to get room. Fails if the log is to be closed.
     fn wait_for_room(&mut self, error: &io::Error) -> io::Result<()> {
-        self.tell(error);
+        self.report_disk_full(error);
         let inner = self.shared.lock();
         let (inner, _) = (self.shared.wake)
             .wait_timeout(inner, limits::DISK_FULL_PROBE)
@@ -354,7 +354,7 @@ impl Writer {
             (self.dir.take_reserve(self.sizes.reserve_bytes)).and_then(|()| self.dir.spare(bytes));
         match taken {
             Ok(spare) => self.spare = Some(spare),
-            Err(error) => self.tell(&error),
+            Err(error) => self.report_disk_full(&error),
         }
     }
 
@@ -372,7 +372,7 @@ impl Writer {
     }
 
     /// Shows that the disk is full, and logs it the first time.
-    fn tell(&self, error: &io::Error) {
+    fn report_disk_full(&self, error: &io::Error) {
         let dir = self.dir.path();
         let full = DiskHealth::Full {
             dir: dir.to_owned(),
@@ -399,7 +399,7 @@ impl Writer {
         for request in batch {
             for (log_id, offset, length) in &request.entries {
                 let offset = u32::try_from(*offset).expect("a frame is below 4 GiB");
-                let place = Place {
+                let place = RecordLocation {
                     file: Arc::clone(&self.current.file),
                     offset: at + offset,
                     length: *length,
@@ -478,7 +478,7 @@ enum Wake {
 }
 
 /// Makes `spare` the segment that begins with `checkpoint`; returns where its next frame goes.
-fn begin(dir: &Dir, spare: &Spare, checkpoint: &Checkpoint) -> io::Result<(Segment, u32)> {
+fn begin(dir: &Dir, spare: &SpareSegment, checkpoint: &Checkpoint) -> io::Result<(Segment, u32)> {
     let mut frame = record::unsealed();
     record::push(&mut frame, &Record::Checkpoint(checkpoint.clone()))?;
     let offset = u32::try_from(record::HEAD_BYTES).expect("a head is small");

@@ -14,7 +14,7 @@ use crate::raft::types::{LogId, TypeConfig};
 
 /// Counts streams to a follower that came to nothing. Clones share everything.
 #[derive(Clone, Debug)]
-pub(super) struct Pace(Arc<Mutex<State>>);
+pub(super) struct StreamBackoff(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -27,7 +27,7 @@ struct State {
     refused: Option<LogId>,
 }
 
-impl Pace {
+impl StreamBackoff {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             fruitless: 0,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     /// How long twenty streams take, each of which is followed by `answer`.
-    fn twenty(pace: &Pace, answer: Option<&StreamAppendResult<TypeConfig>>) -> Duration {
+    fn twenty(pace: &StreamBackoff, answer: Option<&StreamAppendResult<TypeConfig>>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
         for _ in 0..20 {
@@ -109,14 +109,14 @@ mod tests {
     /// Twenty thousand attempts a second were made.
     #[test]
     fn streams_without_answers_are_some_a_second() {
-        let took = twenty(&Pace::new(), None);
+        let took = twenty(&StreamBackoff::new(), None);
         assert!(took > Duration::from_secs(4), "{took:?}");
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
 
     #[test]
     fn answers_end_the_pauses() {
-        let pace = Pace::new();
+        let pace = StreamBackoff::new();
         twenty(&pace, None);
         pace.answered(&Ok(None));
         assert_eq!(twenty(&pace, Some(&Ok(None))), Duration::ZERO);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_position_that_is_refused_again_is_no_progress() {
-        let pace = Pace::new();
+        let pace = StreamBackoff::new();
         let took = twenty(&pace, Some(&refused(7)));
         assert!(took > Duration::from_secs(4), "{took:?}");
         // The search for the last entry in common is progress.

@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use super::{Raft, SnapshotFile, TypeConfig};
 use crate::limits;
 use crate::peers::message::PeerRequest;
-use crate::peers::{PeerError, Peers, Way};
+use crate::peers::{PeerChannel, PeerError, Peers};
 use crate::raft::types::{SnapshotMeta, Vote};
 
 /// Bytes of a file's end that tell it from another of the same length: its checksum is among them.
@@ -139,7 +139,7 @@ pub(super) async fn send(
     let identity = Identity::of(&mut file).await.map_err(file_error)?;
     let bytes = identity.bytes;
     let (mut sender, mut receiver) = peers
-        .open(server_id, Way::Snapshot, PeerRequest::RaftSnapshot)
+        .open(server_id, PeerChannel::Snapshot, PeerRequest::RaftSnapshot)
         .await?;
     let header = SnapshotHeader {
         vote,

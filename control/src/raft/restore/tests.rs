@@ -109,18 +109,18 @@ async fn a_snapshot_in_the_middle_holds_the_chunks() {
     write(&raft, register("taken-back")).await;
     let (first, second) = bytes.split_at(bytes.len() / 2);
     let attempt = 7;
-    let step = |step: Step| {
+    let step = |step: RestoreStep| {
         let raft = &raft;
         async move { raft.take_step(&step).await.unwrap() }
     };
     let length = bytes.len() as u64;
-    step(Step::Begin {
+    step(RestoreStep::Begin {
         attempt,
         bytes: length,
     })
     .await;
     let (offset, bytes) = (0, Arc::from(first));
-    step(Step::Chunk {
+    step(RestoreStep::Chunk {
         attempt,
         offset,
         bytes,
@@ -133,14 +133,16 @@ async fn a_snapshot_in_the_middle_holds_the_chunks() {
 
     let (raft, _) = start_again(&dir).await;
     let (offset, bytes) = (first.len() as u64, Arc::from(second));
-    raft.take_step(&Step::Chunk {
+    raft.take_step(&RestoreStep::Chunk {
         attempt,
         offset,
         bytes,
     })
     .await
     .unwrap();
-    raft.take_step(&Step::Commit { attempt }).await.unwrap();
+    raft.take_step(&RestoreStep::Commit { attempt })
+        .await
+        .unwrap();
 
     assert!(has(&raft, "kept"));
     assert!(!has(&raft, "taken-back"));
@@ -155,13 +157,13 @@ async fn an_incomplete_restore_changes_nothing() {
     let bytes = saved(&raft).await;
     write(&raft, register("kept")).await;
     let length = bytes.len() as u64;
-    let chunk = |attempt, offset| Step::Chunk {
+    let chunk = |attempt, offset| RestoreStep::Chunk {
         attempt,
         offset,
         bytes: Arc::from(&bytes[..]),
     };
 
-    raft.take_step(&Step::Begin {
+    raft.take_step(&RestoreStep::Begin {
         attempt: 1,
         bytes: length,
     })
@@ -169,21 +171,25 @@ async fn an_incomplete_restore_changes_nothing() {
     .unwrap();
     raft.take_step(&chunk(2, 0)).await.unwrap();
     raft.take_step(&chunk(1, 5)).await.unwrap();
-    raft.take_step(&Step::Commit { attempt: 1 }).await.unwrap();
-    raft.take_step(&Step::Begin {
+    raft.take_step(&RestoreStep::Commit { attempt: 1 })
+        .await
+        .unwrap();
+    raft.take_step(&RestoreStep::Begin {
         attempt: 3,
         bytes: length,
     })
     .await
     .unwrap();
     raft.take_step(&chunk(3, 0)).await.unwrap();
-    raft.take_step(&Step::Begin {
+    raft.take_step(&RestoreStep::Begin {
         attempt: 4,
         bytes: length,
     })
     .await
     .unwrap();
-    raft.take_step(&Step::Commit { attempt: 3 }).await.unwrap();
+    raft.take_step(&RestoreStep::Commit { attempt: 3 })
+        .await
+        .unwrap();
 
     assert!(has(&raft, "kept"));
     assert_eq!(raft.restored.get(), 0);
@@ -197,12 +203,12 @@ fn the_bytes_of_a_step_stay_as_they_are() {
 
     use expect_test::expect;
 
-    let chunk = Step::Chunk {
+    let chunk = RestoreStep::Chunk {
         attempt: 1,
         offset: 300,
         bytes: Arc::from(&b"four"[..]),
     };
-    let hex = |step: &Step| {
+    let hex = |step: &RestoreStep| {
         let bytes = encode(step).unwrap();
         bytes.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").unwrap();
@@ -210,11 +216,11 @@ fn the_bytes_of_a_step_stay_as_they_are() {
         })
     };
 
-    expect!["00"].assert_eq(&hex(&Step::Empty));
-    expect!["010102"].assert_eq(&hex(&Step::Begin {
+    expect!["00"].assert_eq(&hex(&RestoreStep::Empty));
+    expect!["010102"].assert_eq(&hex(&RestoreStep::Begin {
         attempt: 1,
         bytes: 2,
     }));
     expect!["0201fb2c0104666f7572"].assert_eq(&hex(&chunk));
-    expect!["0301"].assert_eq(&hex(&Step::Commit { attempt: 1 }));
+    expect!["0301"].assert_eq(&hex(&RestoreStep::Commit { attempt: 1 }));
 }

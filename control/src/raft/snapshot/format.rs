@@ -11,7 +11,7 @@ use muster_wire::codec;
 use serde::{Deserialize, Serialize};
 
 use super::limits;
-use crate::raft::restore::Restoring;
+use crate::raft::restore::ReceivedChunks;
 use crate::raft::types::SnapshotMeta;
 
 const MAGIC: &[u8; 8] = b"MUSTSNAP";
@@ -34,7 +34,7 @@ const HEAD_BYTES_MAX: u32 = 1 << 20;
 
 /// The head before the records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
+struct SnapshotHead {
     meta: SnapshotMeta,
     /// Name and version of each table.
     tables: Vec<(String, u32)>,
@@ -46,7 +46,7 @@ pub(crate) struct Contents {
     pub(crate) meta: SnapshotMeta,
     pub(crate) state: State,
     /// A restore that was going on.
-    pub(crate) restoring: Option<Restoring>,
+    pub(crate) restoring: Option<ReceivedChunks>,
 }
 
 /// A snapshot's description for users.
@@ -129,12 +129,12 @@ pub enum ReadSnapshotError {
 }
 
 /// Passes bytes on and keeps their checksum.
-struct Summing<T> {
+struct ChecksumWriter<T> {
     inner: T,
     crc: crc32fast::Hasher,
 }
 
-impl<T> Summing<T> {
+impl<T> ChecksumWriter<T> {
     fn new(inner: T) -> Self {
         Self {
             inner,
@@ -143,7 +143,7 @@ impl<T> Summing<T> {
     }
 }
 
-impl<W: Write> Write for Summing<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.crc.update(&bytes[..written]);
@@ -155,7 +155,7 @@ impl<W: Write> Write for Summing<W> {
     }
 }
 
-impl<R: Read> Read for Summing<R> {
+impl<R: Read> Read for ChecksumWriter<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(bytes)?;
         self.crc.update(&bytes[..read]);
@@ -170,10 +170,10 @@ pub(super) fn write(out: impl Write, contents: &Contents) -> io::Result<()> {
         state,
         restoring,
     } = contents;
-    let mut out = Summing::new(out);
+    let mut out = ChecksumWriter::new(out);
     out.write_all(MAGIC)?;
     out.write_all(&FORMAT.to_le_bytes())?;
-    let head = Head {
+    let head = SnapshotHead {
         meta: meta.clone(),
         tables: TABLES
             .map(|(name, version)| (name.to_owned(), version))
@@ -199,7 +199,7 @@ pub(super) fn write(out: impl Write, contents: &Contents) -> io::Result<()> {
     records.write_all(&count.to_le_bytes())?;
     let out = records.finish()?;
 
-    let Summing { mut inner, crc } = out;
+    let ChecksumWriter { mut inner, crc } = out;
     inner.write_all(&crc.finalize().to_le_bytes())?;
     inner.flush()
 }
@@ -226,7 +226,7 @@ fn write_counted(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 
 /// Reads the snapshot at `path`.
 pub(super) fn read(path: &Path) -> Result<Contents, ReadSnapshotError> {
-    let name = Reading { path };
+    let name = FileReader { path };
     let handle = File::open(path).map_err(|source| name.io(source))?;
     let size = handle.metadata().map_err(|source| name.io(source))?.len();
     read_from(BufReader::new(handle), size, path)
@@ -238,7 +238,7 @@ pub(crate) fn read_from(
     size: u64,
     path: &Path,
 ) -> Result<Contents, ReadSnapshotError> {
-    let name = Reading { path };
+    let name = FileReader { path };
     let mut restoring = None;
     let (head, state) = name.whole(input, size, |name, records| {
         name.records(records, &mut restoring)
@@ -260,8 +260,8 @@ pub(crate) fn inspect(
     size: u64,
     path: &Path,
 ) -> Result<SnapshotInfo, ReadSnapshotError> {
-    let name = Reading { path };
-    let (head, counts) = name.whole(input, size, Reading::counts)?;
+    let name = FileReader { path };
+    let (head, counts) = name.whole(input, size, FileReader::counts)?;
     let last = head.meta.last_log_id;
     let membership = head.meta.last_membership.membership();
     let voters: Vec<u64> = membership.voter_ids().collect();
@@ -288,11 +288,11 @@ pub(crate) fn inspect(
 
 /// Reads parts of one file and names it in errors.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
+struct FileReader<'a> {
     path: &'a Path,
 }
 
-impl Reading<'_> {
+impl FileReader<'_> {
     fn io(self, source: io::Error) -> ReadSnapshotError {
         match source.kind() {
             // These come from the bytes, not from the disk.
@@ -364,11 +364,11 @@ impl Reading<'_> {
         mut handle: impl Read,
         size: u64,
         take: impl FnOnce(Self, &mut dyn Read) -> Result<T, ReadSnapshotError>,
-    ) -> Result<(Head, T), ReadSnapshotError> {
+    ) -> Result<(SnapshotHead, T), ReadSnapshotError> {
         let Some(summed) = size.checked_sub(CRC_BYTES) else {
             return Err(self.damaged("it is too short"));
         };
-        let mut input = Summing::new((&mut handle).take(summed));
+        let mut input = ChecksumWriter::new((&mut handle).take(summed));
         let head = self.head(&mut input)?;
         let mut records =
             zstd::stream::read::Decoder::new(input).map_err(|source| self.io(source))?;
@@ -384,7 +384,7 @@ impl Reading<'_> {
     }
 
     /// Reads what stands before the records; refuses what a newer server wrote.
-    fn head(self, input: &mut impl Read) -> Result<Head, ReadSnapshotError> {
+    fn head(self, input: &mut impl Read) -> Result<SnapshotHead, ReadSnapshotError> {
         if self.bytes::<8>(input)? != *MAGIC {
             return Err(self.damaged("it is no snapshot of ours"));
         }
@@ -399,7 +399,7 @@ impl Reading<'_> {
         if length > HEAD_BYTES_MAX {
             return Err(self.damaged(&format!("its header claims {length} bytes")));
         }
-        let head: Head = self.value(input, length)?;
+        let head: SnapshotHead = self.value(input, length)?;
         for (place, (table, found)) in head.tables.iter().enumerate() {
             let known = TABLES.get(place).filter(|(name, _)| name == table);
             if known.is_none_or(|(_, known)| found > known) {
@@ -417,7 +417,7 @@ impl Reading<'_> {
     fn records(
         self,
         input: &mut dyn Read,
-        restoring: &mut Option<Restoring>,
+        restoring: &mut Option<ReceivedChunks>,
     ) -> Result<State, ReadSnapshotError> {
         let mut count: u64 = 0;
         let mut parts = Vec::new();
@@ -434,7 +434,7 @@ impl Reading<'_> {
             return Err(self.damaged("records are missing"));
         }
         *restoring =
-            Restoring::of_parts(parts).map_err(|error| self.damaged(&error.to_string()))?;
+            ReceivedChunks::of_parts(parts).map_err(|error| self.damaged(&error.to_string()))?;
         Ok(state)
     }
 

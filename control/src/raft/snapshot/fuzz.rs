@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use muster_control_core::snapshot::{Record, RestoreError, Restoring};
+use muster_control_core::snapshot::{Record, RestoreError, StateRestore};
 use muster_wire::codec;
 
 use super::inspect;
@@ -18,7 +18,7 @@ pub(crate) fn snapshot(data: &[u8]) {
         assert!(info.bytes <= size, "a snapshot is in its file");
     }
 
-    let mut restoring = Restoring::default();
+    let mut restoring = StateRestore::default();
     let mut rest = data;
     while let Some((length, behind)) = rest.split_first_chunk() {
         let length = usize::from(u16::from_le_bytes(*length));

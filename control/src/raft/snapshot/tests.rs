@@ -271,7 +271,7 @@ fn entry(index: u64) -> Entry {
 }
 
 /// The contents of `dir`: the log, and the newest snapshot that can be read.
-fn open(dir: &Path) -> (LogStore, SnapshotStore, Option<Restored>) {
+fn open(dir: &Path) -> (LogStore, SnapshotStore, Option<RestoredSnapshot>) {
     let log = LogStore::open(&dir.join("log"), Shared::new(())).unwrap();
     let snapshots = SnapshotStore::open(&dir.join("snapshots")).unwrap();
     let (newest, broken) = snapshots.newest().unwrap();

@@ -8,24 +8,24 @@ use muster_domain::id::{AllocId, LogIndex};
 use muster_domain::node::Eligibility;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{
-    AgentReply, AgentRequest, DiskEntry, DiskPiece, DiskRequest, DiskSum, DiskTaken, FailureKind,
+    AgentReply, AgentRequest, DiskAck, DiskEntry, DiskPiece, DiskRequest, DiskSum, FailureKind,
     NodeReply, NodeRequest, ToAgent,
 };
 
 use super::light::Cluster;
-use super::link::{Spoken, agent_on};
+use super::link::{ScriptedAgent, agent_on};
 use crate::fixture::soon;
 
 /// An allocation of `from` was replaced by one of `to`, and is to stop.
-struct Scene {
+struct TwoNodes {
     cluster: Cluster,
-    from: Spoken,
-    to: Spoken,
+    from: ScriptedAgent,
+    to: ScriptedAgent,
     former: AllocId,
     heir: AllocId,
 }
 
-async fn moved() -> Scene {
+async fn moved() -> TwoNodes {
     let cluster = Cluster::found(3).await;
     let mut from = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
     from.registered().await;
@@ -57,7 +57,7 @@ async fn moved() -> Scene {
     control.propose(migrate).await.unwrap();
     let heir = to.next_to_run().await;
     assert_eq!(heir.previous, Some(former));
-    Scene {
+    TwoNodes {
         cluster,
         from,
         to,
@@ -66,7 +66,7 @@ async fn moved() -> Scene {
     }
 }
 
-impl Scene {
+impl TwoNodes {
     /// Asks through the server of the heir's node.
     async fn ask(&self, alloc_id: AllocId, previous: AllocId) -> (FrameSender, FrameReceiver) {
         let (send, receive) = self.to.connection.open_bi().await.unwrap();
@@ -129,8 +129,8 @@ async fn data_go_from_a_node_of_one_server_to_one_of_another() {
         .await
         .unwrap();
     let came = next(&mut from_server).await;
-    to_server.send(&DiskTaken { bytes: 64 }).await.unwrap();
-    let taken = soon("the word back", receiver.recv::<DiskTaken>()).await;
+    to_server.send(&DiskAck { bytes: 64 }).await.unwrap();
+    let taken = soon("the word back", receiver.recv::<DiskAck>()).await;
     let sum = DiskSum::default();
     sender.send(&NodeReply::DiskEnd(sum)).await.unwrap();
     let end = next(&mut from_server).await;
@@ -142,7 +142,7 @@ async fn data_go_from_a_node_of_one_server_to_one_of_another() {
     };
     assert_eq!(request, NodeRequest::ReadDisk(wanted));
     assert_eq!(came, Some(AgentReply::DiskPiece(piece)));
-    assert_eq!(taken.unwrap(), Some(DiskTaken { bytes: 64 }));
+    assert_eq!(taken.unwrap(), Some(DiskAck { bytes: 64 }));
     assert_eq!(end, Some(AgentReply::DiskEnd(sum)));
     assert_eq!(next(&mut from_server).await, None);
     scene.cluster.shutdown().await;

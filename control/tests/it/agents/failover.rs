@@ -7,7 +7,7 @@ use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
 use muster_domain::node::{NodeSpec, NodeStatus};
 
-use super::light::{Cluster, GRACE, Herd, LightAgent, TTL, ready};
+use super::light::{Cluster, GRACE, LightAgent, LightAgentContext, TTL, ready};
 use crate::fixture::soon;
 use crate::http::{Client, tasks};
 
@@ -20,7 +20,7 @@ fn nodes() -> impl Iterator<Item = NodeSpec> {
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_hang_on_any_server() {
     let cluster = Cluster::found(3).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
 
     let agents: Vec<LightAgent> = nodes()
         .enumerate()
@@ -53,7 +53,7 @@ async fn agents_hang_on_any_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_change_marks_no_node_down() {
     let mut cluster = Cluster::found(3).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
     let agents: Vec<LightAgent> = nodes()
         .enumerate()
         .map(|(at, node)| LightAgent::start(&herd, node, at))
@@ -92,7 +92,7 @@ async fn a_leader_change_marks_no_node_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_leader_marks_a_silent_node_down() {
     let mut cluster = Cluster::found(3).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
     let leader = cluster.leader().await;
     let agent = LightAgent::start(&herd, node("n1").build(), leader);
     let node_id = agent.node_id;
@@ -118,7 +118,7 @@ async fn a_new_leader_marks_a_silent_node_down() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_leader_sends_its_agents_away() {
     let mut cluster = Cluster::found(3).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
     let left = cluster.follower().await;
     let agent = LightAgent::start(&herd, node("n1").build(), left);
     cluster
@@ -154,7 +154,7 @@ async fn a_server_without_a_leader_sends_its_agents_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_comes_through_a_follower_is_placed_by_the_entry_that_records_it() {
     let cluster = Cluster::found(3).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
     let follower = cluster.follower().await;
     let _agent = LightAgent::start(&herd, node("n1").build(), follower);
     let leader = cluster.leader().await;

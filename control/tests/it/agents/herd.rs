@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_domain::fixture::node;
 use muster_domain::node::NodeStatus;
 
-use super::light::{Cluster, Herd, LightAgent, TTL, ready};
+use super::light::{Cluster, LightAgent, LightAgentContext, TTL, ready};
 use crate::fixture::soon;
 
 /// Agents of the herd: more than are admitted at once.
@@ -18,7 +18,7 @@ const SETTLED: usize = 10;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_herd_is_admitted_and_nobody_is_marked_down() {
     let cluster = Cluster::found(1).await;
-    let herd = Herd::new(&cluster);
+    let herd = LightAgentContext::new(&cluster);
     let settled: Vec<LightAgent> = (0..SETTLED)
         .map(|at| LightAgent::start(&herd, node(&format!("settled-{at}")).build(), 0))
         .collect();

@@ -15,7 +15,7 @@ use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeSecret, NodeSpec, NodeStatus};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Identity, Role, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject, Identity, Role};
 use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
@@ -42,7 +42,7 @@ impl Cluster {
         let authority = Authority::generate("local").unwrap();
         let agent_tls = dir.path().join("agents");
         authority
-            .issue(&agent_tls, Subject::Agent, CERTIFICATE_LIFE)
+            .issue(&agent_tls, CertificateSubject::Agent, CERTIFICATE_LIFE)
             .unwrap();
         authority.save(&agent_tls).unwrap();
         let mut cluster = Self {
@@ -55,7 +55,7 @@ impl Cluster {
         for number in 1..=count {
             let name = format!("s{number}");
             let tls = cluster.dir.path().join(&name).join("certificates");
-            let subject = Subject::Server {
+            let subject = CertificateSubject::Server {
                 name: &name,
                 hosts: &[],
             };
@@ -175,7 +175,7 @@ impl Cluster {
     pub(crate) fn issue_again(&self, at: usize) {
         let config = &self.configs[at];
         let dir = config.tls_dir.as_ref().unwrap();
-        let subject = Subject::Server {
+        let subject = CertificateSubject::Server {
             name: &config.name,
             hosts: &[],
         };
@@ -220,13 +220,13 @@ pub(crate) fn ready(state: &State) -> usize {
 }
 
 /// State that all light agents share.
-pub(crate) struct Herd {
+pub(crate) struct LightAgentContext {
     endpoint: quinn::Endpoint,
     name: String,
     servers: Vec<SocketAddr>,
 }
 
-impl Herd {
+impl LightAgentContext {
     pub(crate) fn new(cluster: &Cluster) -> Arc<Self> {
         let identity = Identity::load(&cluster.agent_tls, Role::Agent).unwrap();
         Arc::new(Self {
@@ -239,7 +239,7 @@ impl Herd {
 
 /// Counters and records of one light agent.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct AgentCounters {
     /// Sessions that were registered.
     pub(crate) sessions: AtomicU64,
     /// Heartbeats that a leader has counted.
@@ -254,7 +254,7 @@ pub(crate) struct Seen {
     longest_silence: Mutex<Option<(Instant, Duration)>>,
 }
 
-impl Seen {
+impl AgentCounters {
     fn count(&self) {
         self.counted.fetch_add(1, Ordering::Relaxed);
         let mut longest = self.longest_silence.lock().unwrap();
@@ -275,14 +275,14 @@ impl Seen {
 /// An agent that registers and sends heartbeats, with whichever server takes it.
 pub(crate) struct LightAgent {
     pub(crate) node_id: NodeId,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<AgentCounters>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl LightAgent {
     /// Begins with server `first`, and goes on with the others when that fails.
-    pub(crate) fn start(herd: &Arc<Herd>, node: NodeSpec, first: usize) -> Self {
-        let seen = Arc::new(Seen::default());
+    pub(crate) fn start(herd: &Arc<LightAgentContext>, node: NodeSpec, first: usize) -> Self {
+        let seen = Arc::new(AgentCounters::default());
         let node_id = node.id;
         let task = keep_session(Arc::clone(herd), node, first, Arc::clone(&seen));
         Self {
@@ -297,7 +297,12 @@ impl LightAgent {
     }
 }
 
-async fn keep_session(herd: Arc<Herd>, node: NodeSpec, first: usize, seen: Arc<Seen>) {
+async fn keep_session(
+    herd: Arc<LightAgentContext>,
+    node: NodeSpec,
+    first: usize,
+    seen: Arc<AgentCounters>,
+) {
     // Spread by the node's id, as real ones are.
     let spread = Duration::from_millis(u64::from(node.id.0[0]));
     for attempt in 0.. {
@@ -309,10 +314,10 @@ async fn keep_session(herd: Arc<Herd>, node: NodeSpec, first: usize, seen: Arc<S
 }
 
 async fn session(
-    herd: &Herd,
+    herd: &LightAgentContext,
     node: &NodeSpec,
     server: SocketAddr,
-    seen: &Seen,
+    seen: &AgentCounters,
 ) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let connecting = herd

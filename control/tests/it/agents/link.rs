@@ -16,7 +16,7 @@ use super::light::{Cluster, TTL};
 use crate::fixture::soon;
 
 /// An agent that says what the test says.
-pub(crate) struct Spoken {
+pub(crate) struct ScriptedAgent {
     pub(crate) connection: quinn::Connection,
     sender: FrameSender,
     receiver: FrameReceiver,
@@ -30,7 +30,7 @@ pub(crate) async fn agent_on(
     at: usize,
     node: NodeSpec,
     known: LogIndex,
-) -> Spoken {
+) -> ScriptedAgent {
     let mut agent = speak_to(cluster, at).await;
     let node = Box::new(node);
     let secret = NodeSecret::default();
@@ -43,7 +43,7 @@ pub(crate) async fn agent_on(
     agent
 }
 
-async fn speak_to(cluster: &Cluster, at: usize) -> Spoken {
+async fn speak_to(cluster: &Cluster, at: usize) -> ScriptedAgent {
     let identity = Identity::load(&cluster.agent_tls, Role::Agent).unwrap();
     let endpoint = endpoint::client(&identity, ALPN_AGENT).unwrap();
     let name = Role::Server.dns_name(&identity.cluster);
@@ -53,7 +53,7 @@ async fn speak_to(cluster: &Cluster, at: usize) -> Spoken {
         .await
         .unwrap();
     let (send, receive) = connection.open_bi().await.unwrap();
-    Spoken {
+    ScriptedAgent {
         connection,
         sender: FrameSender::new(send),
         receiver: FrameReceiver::new(receive),
@@ -62,7 +62,7 @@ async fn speak_to(cluster: &Cluster, at: usize) -> Spoken {
     }
 }
 
-impl Spoken {
+impl ScriptedAgent {
     pub(crate) async fn say(&mut self, message: &FromAgent) {
         self.sender.send(message).await.unwrap();
     }
@@ -244,7 +244,7 @@ async fn a_server_that_lags_sends_the_agent_on() {
 async fn a_new_certificate_is_shown_without_a_restart() {
     let cluster = Cluster::found(1).await;
     let agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
-    let shown = |agent: &Spoken| {
+    let shown = |agent: &ScriptedAgent| {
         let chain = agent.connection.peer_identity().unwrap();
         let chain = chain
             .downcast::<Vec<rustls_pki_types::CertificateDer<'static>>>()

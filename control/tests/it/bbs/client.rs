@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use muster_control::server::{BbsConfig, Server, ServerConfig};
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 use tempfile::TempDir;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
@@ -70,11 +70,11 @@ impl Fixture {
 fn certificates(dir: &Path) {
     let authority = Authority::generate("diego").unwrap();
     authority.save(dir).unwrap();
-    let server = Subject::Server {
+    let server = CertificateSubject::Server {
         name: "bbs",
         hosts: &[],
     };
-    for subject in [server, Subject::Operator] {
+    for subject in [server, CertificateSubject::Operator] {
         authority.issue(dir, subject, CERTIFICATE_LIFE).unwrap();
     }
 }

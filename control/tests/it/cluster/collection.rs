@@ -142,7 +142,7 @@ fn count(freed: &[(String, u64)], kind: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {kind} in {freed:?}")).1
 }
 
-async fn ask(member: &Member, flag: &str) -> Vec<(String, u64)> {
+async fn collect_on(member: &Member, flag: &str) -> Vec<(String, u64)> {
     let path = format!("/v1/system/gc?{flag}=true");
     let answer = Client::new(&member.server).put(&path, &json!({})).await;
     freed(&answer.json())
@@ -190,7 +190,7 @@ async fn a_leader_dies_when_asked() -> bool {
     let (_cluster, mut members) = Box::pin(three()).await;
     let at = leader(&members).await;
     members[at].load().await;
-    let all = ask(&members[at], "dry_run").await;
+    let all = collect_on(&members[at], "dry_run").await;
     assert_eq!(count(&all, "allocations"), u64::from(JOBS * COUNT));
     let dying = members.remove(at);
     let client = Client::new(&members[0].server);
@@ -201,12 +201,12 @@ async fn a_leader_dies_when_asked() -> bool {
     let config = dying.crash();
     let answer = soon("an answer", asked).await.unwrap();
     let next = leader(&members).await;
-    let left = ask(&members[next], "dry_run").await;
+    let left = collect_on(&members[next], "dry_run").await;
     let allocs = count(&left, "allocations");
     if allocs == 0 {
         return false;
     }
-    let rest = ask(&members[1 - next], "wait").await;
+    let rest = collect_on(&members[1 - next], "wait").await;
 
     assert_eq!(answer.status, 504, "{answer:?}");
     assert!(answer.text.contains("nobody can tell"), "{answer:?}");

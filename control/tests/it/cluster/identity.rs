@@ -3,7 +3,7 @@
 use muster_control::server::{Server, StartServerError};
 use muster_link::endpoint;
 use muster_link::frames::FrameReceiver;
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Identity, Role, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject, Identity, Role};
 use muster_wire::frame;
 use muster_wire::rpc::{ALPN_AGENT, ALPN_RAFT};
 use quinn::ConnectionError;
@@ -41,7 +41,7 @@ async fn only_a_named_server_of_the_cluster_speaks_raft() {
     let one = Member::start(cluster.config("s1", 1, &[])).await;
     let dir = cluster.dir.path().join("others");
     cluster.authority.save_certificate(&dir).unwrap();
-    for subject in [Subject::Agent, Subject::Operator] {
+    for subject in [CertificateSubject::Agent, CertificateSubject::Operator] {
         cluster
             .authority
             .issue(&dir, subject, CERTIFICATE_LIFE)
@@ -58,7 +58,7 @@ async fn only_a_named_server_of_the_cluster_speaks_raft() {
     // A server of another cluster under the same authority's key is as good as none, and so is a stranger.
     let stranger = cluster.dir.path().join("stranger");
     let other = Authority::generate("local").unwrap();
-    let subject = Subject::Server {
+    let subject = CertificateSubject::Server {
         name: "s1",
         hosts: &[],
     };

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::events::Stream;
-use super::trio::{NAMES, Trio};
+use super::trio::{NAMES, ThreeServers};
 use super::{job, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_at_a_follower_is_read_at_every_server() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     let follower = trio.follower().await;
     let leader = trio.settled().await;
 
@@ -35,7 +35,7 @@ async fn a_write_at_a_follower_is_read_at_every_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_server_says_who_leads() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
     let address = trio.server(leader).info().quic_addr.to_string();
@@ -63,7 +63,7 @@ async fn every_server_says_who_leads() {
 /// An answer of a follower is at least as new as the answers before it, also after a change of leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_through_a_change_of_leader() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
     let follower = trio.follower().await;
@@ -90,7 +90,7 @@ async fn a_wait_goes_on_through_a_change_of_leader() {
 /// Freshness is in the log: what one server was told, all tell, and the next leader too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_domain_is_fresh_at_every_server_and_after_an_election() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
     let follower = trio.follower().await;
@@ -115,7 +115,7 @@ async fn a_domain_is_fresh_at_every_server_and_after_an_election() {
 /// One of three cannot know whether it is behind: it says so, and when to come back.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_quorum_only_stale_reads_are_answered() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     trio.client(0).register("web").await;
     let last = trio.follower().await;
@@ -154,7 +154,7 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_holds_at_every_server_and_after_an_election() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
     let headers = [("Idempotency-Key", "key-1")];
@@ -181,7 +181,7 @@ async fn a_key_holds_at_every_server_and_after_an_election() {
 /// The same lines at the same indexes, whichever server is asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_the_same_at_every_server() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let mut last = 0;
     for number in 0..20 {
@@ -208,7 +208,7 @@ async fn events_are_the_same_at_every_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_servers_have_the_same_state() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     for number in 0..10 {
         trio.client(number % 3)
@@ -232,7 +232,7 @@ async fn all_servers_have_the_same_state() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leadership_goes_where_it_is_sent() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let follower = trio.follower().await;
     let id = trio.server(follower).info().server_id;
@@ -253,7 +253,7 @@ async fn leadership_goes_where_it_is_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_names_the_server_that_is_gone() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let gone = trio.follower().await;
     let client = trio.client(trio.settled().await);
@@ -288,7 +288,7 @@ async fn health_names_the_server_that_is_gone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_server_is_none_any_more() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let gone = trio.follower().await;
     let id = trio.server(gone).info().server_id;
@@ -321,7 +321,7 @@ async fn a_removed_server_is_none_any_more() {
 /// A saved snapshot comes back on all servers when a server that does not lead restores it. Later writes are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_saved_anywhere_is_restored_everywhere() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let follower = trio.follower().await;
     let client = trio.client(follower);
@@ -345,7 +345,7 @@ async fn a_snapshot_saved_anywhere_is_restored_everywhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_snapshot_is_refused_and_changes_nothing() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     let client = trio.client(trio.follower().await);
     client.register("kept").await;
     let mut saved = client.download("/v1/operator/snapshot").await;
@@ -366,7 +366,7 @@ async fn a_damaged_snapshot_is_refused_and_changes_nothing() {
 /// A stream that was cut off at one server goes on at another: no index is lost, none comes twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_goes_on_at_another_server() {
-    let mut trio = Trio::start().await;
+    let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
     let other = trio.follower().await;

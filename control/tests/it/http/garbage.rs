@@ -16,7 +16,7 @@ use muster_wire::rpc::{NodeReply, NodeRequest};
 use serde_json::{Value, json};
 
 use super::events::Stream;
-use super::trio::Trio;
+use super::trio::ThreeServers;
 use super::{Answer, Client, tasks, until};
 use crate::fixture::{self, FakeAgent, TestServer};
 
@@ -370,7 +370,7 @@ async fn a_node_out_of_reach_is_named() {
 /// The node hangs on the leader; a follower is asked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_has_the_leader_collect() {
-    let trio = Trio::start().await;
+    let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let (leader, follower) = (trio.settled().await, trio.follower().await);
     let control = trio.server(leader).control();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use muster_control::server::{Server, TasksConfig};
 use muster_domain::alloc::{ClientStatus, DesiredStatus, Exit};
 use muster_domain::fixture::node;
-use muster_domain::one_off::{End, NAMESPACE};
+use muster_domain::one_off::{NAMESPACE, WorkEnd};
 use serde_json::{Value, json};
 
 use super::Client;
@@ -76,10 +76,10 @@ async fn a_task_is_desired_followed_and_resolved() {
     );
     assert_eq!(running["cell_id"], json!(agent.node_id.to_string()));
     assert_eq!(running["annotation"], "mine");
-    let end = End {
+    let end = WorkEnd {
         result: "42".to_owned(),
         exit: Some(Exit::default()),
-        ..End::default()
+        ..WorkEnd::default()
     };
     agent
         .report_end(alloc.alloc_id, ClientStatus::Complete, end)
@@ -176,7 +176,7 @@ async fn a_life_takes_three_entries() {
     assert_eq!(running["modify_index"], desired["generation"]);
     let alloc = agent.next_to_run().await;
     agent
-        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .report_end(alloc.alloc_id, ClientStatus::Complete, WorkEnd::default())
         .await;
     let resolved = client
         .send("DELETE", "/v1/tasks/a?resolve=true", Vec::new())
@@ -206,7 +206,7 @@ async fn a_life_with_a_callback_takes_three_entries() {
     desire(&client, &wanted).await;
     let alloc = agent.next_to_run().await;
     agent
-        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .report_end(alloc.alloc_id, ClientStatus::Complete, WorkEnd::default())
         .await;
 
     let body = bodies.recv_timeout(fixture::PATIENCE).unwrap();
@@ -467,7 +467,7 @@ async fn a_running_task_is_completed_when_its_node_has_ended_it() {
     let told = agent.next_wanted(DesiredStatus::Stop).await;
     assert_eq!(told.alloc_id, alloc.alloc_id);
     agent
-        .report_end(alloc.alloc_id, ClientStatus::Complete, End::default())
+        .report_end(alloc.alloc_id, ClientStatus::Complete, WorkEnd::default())
         .await;
     let ended = client.get("/v1/tasks/a").await.json();
     assert_eq!(ended["failure_reason"], "task was cancelled");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_control::server::{Server, ServerConfig};
-use muster_link::tls::{Authority, CERTIFICATE_LIFE, Subject};
+use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 use tempfile::TempDir;
 
 use super::{Client, until};
@@ -15,23 +15,23 @@ use crate::fixture;
 pub(crate) const NAMES: [&str; 3] = ["s1", "s2", "s3"];
 
 /// Three servers. One that was stopped or lost is `None`.
-pub(crate) struct Trio {
+pub(crate) struct ThreeServers {
     pub(crate) servers: Vec<Option<Server>>,
     dir: TempDir,
     quic: Vec<SocketAddr>,
 }
 
-impl Trio {
+impl ThreeServers {
     /// Starts three servers and waits until one leads.
     pub(crate) async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::generate("local").unwrap();
         for name in NAMES {
             let tls = dir.path().join(name).join("tls");
-            let subject = Subject::Server { name, hosts: &[] };
+            let subject = CertificateSubject::Server { name, hosts: &[] };
             authority.issue(&tls, subject, CERTIFICATE_LIFE).unwrap();
             authority
-                .issue(&tls, Subject::Agent, CERTIFICATE_LIFE)
+                .issue(&tls, CertificateSubject::Agent, CERTIFICATE_LIFE)
                 .unwrap();
             authority.save_certificate(&tls).unwrap();
         }

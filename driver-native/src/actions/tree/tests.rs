@@ -21,7 +21,12 @@ impl Actor {
         self.log.lock().unwrap().push(format!("{at} {what}"));
     }
 
-    async fn act(&self, run: &Run, step: &Step, stop: &CancellationToken) -> Result<(), Failure> {
+    async fn act(
+        &self,
+        run: &Run,
+        step: &ActionStep,
+        stop: &CancellationToken,
+    ) -> Result<(), Failure> {
         let (at, words) = (step.at.as_str(), run.path.split(' ').collect::<Vec<_>>());
         let fenced = if step.is_fenced { " fenced" } else { "" };
         self.write(&format!("begin {at}{fenced}"));
@@ -51,11 +56,11 @@ impl Actor {
     }
 }
 
-impl Hands for Actor {
+impl ActionExecutor for Actor {
     fn run<'a>(
         &'a self,
         run: &'a Run,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move { self.act(run, &step, &stop).await }.boxed()
@@ -65,7 +70,7 @@ impl Hands for Actor {
     fn download<'a>(
         &'a self,
         download: &'a Download,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         let run = program(&download.from);
@@ -76,7 +81,7 @@ impl Hands for Actor {
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
-        step: Step,
+        step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         let run = program(&upload.from);
@@ -106,12 +111,12 @@ fn within(seconds: u64, action: Value) -> Value {
 }
 
 /// The result of a tree: `ok`, or seconds, place and text of its failure; and its log.
-struct Told {
+struct TreeOutcome {
     end: String,
     log: Vec<String>,
 }
 
-async fn tell(tree: Value, stop_after: Option<u64>) -> Told {
+async fn run_tree(tree: Value, stop_after: Option<u64>) -> TreeOutcome {
     let tree: Action = serde_json::from_value(tree).unwrap();
     let actor = Actor {
         began: Instant::now(),
@@ -143,7 +148,7 @@ async fn tell(tree: Value, stop_after: Option<u64>) -> Told {
             format!("{at} {place}{code}: {text}")
         }
     };
-    Told {
+    TreeOutcome {
         end,
         log: actor.log.into_inner().unwrap(),
     }
@@ -151,7 +156,7 @@ async fn tell(tree: Value, stop_after: Option<u64>) -> Told {
 
 async fn check(cases: impl IntoIterator<Item = (Value, &str)>) {
     for (tree, expected) in cases {
-        let told = tell(tree.clone(), None).await;
+        let told = run_tree(tree.clone(), None).await;
         assert_eq!(told.end, expected, "{tree}");
     }
 }
@@ -256,19 +261,19 @@ async fn progress_is_told_where_there_is_a_word_for_it() {
         json!({"emit_progress": {"action": run(path), "start_message": "go",
             "success_message": "done", "failure_message_prefix": prefix}})
     };
-    let log = |told: Told| told.log.join(", ");
+    let log = |told: TreeOutcome| told.log.join(", ");
 
     let at = "begin emit_progress.run";
-    let told = log(tell(emit("1 ok", "no"), None).await);
+    let told = log(run_tree(emit("1 ok", "no"), None).await);
     assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stdout done"));
-    let told = log(tell(emit("1 fail 3", "no"), None).await);
+    let told = log(run_tree(emit("1 fail 3", "no"), None).await);
     assert_eq!(
         told,
         format!("0 Stdout go, 0 {at}, 1 Stderr no: LOG: Exited with status 3")
     );
-    let told = log(tell(emit("1 missing", "no"), None).await);
+    let told = log(run_tree(emit("1 missing", "no"), None).await);
     assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stderr no"));
-    let told = log(tell(emit("1 fail 3", ""), None).await);
+    let told = log(run_tree(emit("1 fail 3", ""), None).await);
     assert_eq!(told, format!("0 Stdout go, 0 {at}"));
 }
 
@@ -278,7 +283,7 @@ async fn the_nearest_source_names_a_failure() {
         {"parallel": {"actions": [run("1 fail 1"),
             {"run": {"path": "1 fail 2", "user": "vcap", "log_source": "OWN"}}]}}}});
 
-    let told = tell(named, None).await;
+    let told = run_tree(named, None).await;
 
     let text = "VIZ: Exited with status 1; OWN: Exited with status 2";
     assert_eq!(
@@ -327,7 +332,7 @@ async fn a_stop_ends_every_tree() {
         ),
     ];
     for (tree, expected) in cases {
-        let told = tell(tree.clone(), Some(3)).await;
+        let told = run_tree(tree.clone(), Some(3)).await;
         assert_eq!(told.end, expected, "{tree}");
         assert!(
             !told.log.iter().any(|line| line.contains("begin serial[1]")),
@@ -338,7 +343,7 @@ async fn a_stop_ends_every_tree() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_that_is_stopped_first_begins_nothing() {
-    let told = tell(all("parallel", ["1 ok", "1 ok"]), Some(0)).await;
+    let told = run_tree(all("parallel", ["1 ok", "1 ok"]), Some(0)).await;
 
     assert_eq!(told.end, "0 parallel: cancelled");
     assert_eq!(told.log, Vec::<String>::new());
@@ -348,7 +353,7 @@ async fn a_tree_that_is_stopped_first_begins_nothing() {
 #[tokio::test(start_paused = true)]
 async fn what_may_be_stopped_before_the_tree_ends_is_fenced() {
     let fenced = async |tree| {
-        let log = tell(tree, None).await.log;
+        let log = run_tree(tree, None).await.log;
         let begun = log.iter().filter_map(|line| line.split_once("begin "));
         let begun = begun.filter_map(|(_, at)| at.strip_suffix(" fenced"));
         begun.map(str::to_owned).collect::<Vec<_>>()

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 
 use ::tar::{EntryType, Header, PaxExtensions};
 
-use super::{UnpackError, Unpacking, broken, named, placed, shown};
+use super::{ArchiveUnpacker, UnpackError, broken, named, placed, shown};
 use crate::limits;
 
 /// Of a header, and what contents are padded to.
@@ -37,7 +37,7 @@ fn has_sum(header: &Header) -> bool {
 
 /// Facts about an entry that earlier entries state.
 #[derive(Debug, Default)]
-struct Told {
+struct PendingHeaders {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -45,9 +45,9 @@ struct Told {
 
 pub(super) fn unpack<W: Write>(
     mut from: impl Read,
-    to: &mut Unpacking<'_, W>,
+    to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
-    let mut told = Told::default();
+    let mut told = PendingHeaders::default();
     loop {
         let mut block = [0; BLOCK_BYTES];
         if !read_block(&mut from, &mut block)? || is_end(&block) {
@@ -82,9 +82,9 @@ pub(super) fn unpack<W: Write>(
 fn entry<W: Write, R: Read>(
     header: &Header,
     kind: EntryType,
-    told: Told,
+    told: PendingHeaders,
     content: &mut Content<'_, R>,
-    to: &mut Unpacking<'_, W>,
+    to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
     let name = told
         .name
@@ -117,7 +117,7 @@ fn entry<W: Write, R: Read>(
     }
 }
 
-impl Told {
+impl PendingHeaders {
     /// Reads POSIX's attributes.
     fn read(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
         for attribute in PaxExtensions::new(bytes) {
@@ -169,7 +169,11 @@ impl<R: Read> Content<'_, R> {
     }
 
     /// Goes to the end of the entry. What nobody wanted counts as unpacked: it was decompressed.
-    fn skip<W: Write>(&mut self, size: u64, to: &mut Unpacking<'_, W>) -> Result<(), UnpackError> {
+    fn skip<W: Write>(
+        &mut self,
+        size: u64,
+        to: &mut ArchiveUnpacker<'_, W>,
+    ) -> Result<(), UnpackError> {
         to.spend(self.left)?;
         let padding = (BLOCK_BYTES as u64 - size % BLOCK_BYTES as u64) % BLOCK_BYTES as u64;
         let expected = self.left + padding;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use flate2::read::DeflateDecoder;
 use rawzip::{CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ZipArchive};
 
-use super::{UnpackError, Unpacking, broken, link, named, placed, shown};
+use super::{ArchiveUnpacker, UnpackError, broken, link, named, placed, shown};
 use crate::porter::Name;
 
 const KIND_BITS: u32 = 0o170_000;
@@ -18,7 +18,7 @@ const TARGET_BYTES_MAX: u64 = 4_096;
 
 pub(super) fn unpack<W: Write>(
     archive: File,
-    to: &mut Unpacking<'_, W>,
+    to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(archive, &mut buffer).map_err(wrong)?;
@@ -43,7 +43,7 @@ pub(super) fn unpack<W: Write>(
                 let size = entry.uncompressed_size_hint();
                 let is_link = mode & KIND_BITS == SYMBOLIC;
                 let name = named(name)?;
-                let file = Entry {
+                let file = ZipEntry {
                     name: &name,
                     mode,
                     size,
@@ -67,18 +67,18 @@ pub(super) fn unpack<W: Write>(
 }
 
 /// A file, or a link whose target is in a file.
-struct Entry<'a> {
+struct ZipEntry<'a> {
     name: &'a Name,
     mode: u32,
     size: u64,
     is_link: bool,
 }
 
-impl Entry<'_> {
+impl ZipEntry<'_> {
     fn unpack<W: Write>(
         &self,
         mut from: impl Read,
-        to: &mut Unpacking<'_, W>,
+        to: &mut ArchiveUnpacker<'_, W>,
     ) -> Result<(), UnpackError> {
         if self.is_link {
             let mut target = Vec::new();

@@ -9,16 +9,16 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::policy::Policy;
-use crate::transfer::{Fetched, TransferError, fetch, send};
+use crate::transfer::{FetchedFile, TransferError, fetch, send};
 
 /// The requests to a server, one text a connection.
-type Asked = Arc<Mutex<Vec<String>>>;
+type ReceivedRequests = Arc<Mutex<Vec<String>>>;
 
 /// Answers connections one after another, each with the next text; the last stands for all that come.
-async fn server(answers: &[&str]) -> (String, Asked) {
+async fn server(answers: &[&str]) -> (String, ReceivedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let asked = Asked::default();
+    let asked = ReceivedRequests::default();
     let told = Arc::clone(&asked);
     let answers: Vec<String> = answers
         .iter()
@@ -69,7 +69,7 @@ async fn fetched_with(url: &str, policy: &Policy) -> Result<String, TransferErro
     let download = json!({"from": url, "to": "/", "user": "u"});
     let download = serde_json::from_value(download).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let Fetched {
+    let FetchedFile {
         mut file, bytes, ..
     } = fetch(&download, policy, dir.path(), 100).await?;
     let mut text = String::new();
@@ -273,7 +273,7 @@ async fn urls_that_cannot_be_used_are_named_without_their_secrets() {
 
 async fn sent(url: &str) -> Result<(), TransferError> {
     let dir = tempfile::tempdir().unwrap();
-    let outgoing = Outgoing::read(&b"it worked"[..], dir.path(), 100)
+    let outgoing = UploadFile::read(&b"it worked"[..], dir.path(), 100)
         .await
         .unwrap();
     send(url, &outgoing, &policy(json!({}))).await
@@ -333,7 +333,7 @@ async fn a_file_that_nobody_takes_is_not_sent() {
 #[tokio::test]
 async fn a_file_to_send_has_its_bound() {
     let dir = tempfile::tempdir().unwrap();
-    let read = Outgoing::read(tokio::io::repeat(0), dir.path(), 1_000_000).await;
+    let read = UploadFile::read(tokio::io::repeat(0), dir.path(), 1_000_000).await;
     assert!(
         read.unwrap_err()
             .to_string()

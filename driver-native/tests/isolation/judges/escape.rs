@@ -47,14 +47,14 @@ const BY_ENTRY: [(&str, &str); 4] = [
 
 /// A row of the list.
 #[derive(Debug)]
-struct Listed {
+struct ExpectedFinding {
     finding: String,
     settings: BTreeSet<String>,
     sometimes: bool,
 }
 
 /// The rows: finding, where, why it is there, why it is no way out.
-fn listed() -> Vec<Listed> {
+fn listed() -> Vec<ExpectedFinding> {
     let rows = LIST.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
@@ -65,7 +65,7 @@ fn listed() -> Vec<Listed> {
         let words = place.split([',', ' ']).filter(|word| !word.is_empty());
         let (sometimes, settings) =
             words.partition::<BTreeSet<&str>, _>(|word| *word == "sometimes");
-        Listed {
+        ExpectedFinding {
             finding: finding.trim_matches('`').to_owned(),
             settings: settings.into_iter().map(str::to_owned).collect(),
             sometimes: !sometimes.is_empty(),
@@ -136,7 +136,7 @@ fn flatten(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 
 /// Findings against the rows of the list that `concern` what was looked for.
 fn compare(setting: Setting, found: &BTreeSet<String>, concern: impl Fn(&str) -> bool) {
-    let rows: Vec<Listed> = listed()
+    let rows: Vec<ExpectedFinding> = listed()
         .into_iter()
         .filter(|row| concern(&row.finding) && row.settings.contains(setting.name()))
         .collect();

@@ -183,14 +183,14 @@ async fn first_strict_id(folder: &PathBuf) -> u64 {
 
 /// The output of `runtimetest`, in the Test Anything Protocol.
 #[derive(Debug, Default)]
-struct Verdict {
+struct TapResults {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
     skipped: BTreeSet<String>,
     complete: bool,
 }
 
-impl Verdict {
+impl TapResults {
     fn read(text: &str) -> Self {
         let mut verdict = Self::default();
         let mut checks = 0_usize;
@@ -219,7 +219,7 @@ fn description(rest: &str) -> &str {
         .map_or("", |(_number, rest)| rest.trim_start_matches("- "))
 }
 
-async fn hear(test: &str, setting: Setting) {
+async fn run_audit(test: &str, setting: Setting) {
     let Some(folder) = judge(test, "runtimetest") else {
         return;
     };
@@ -234,7 +234,7 @@ async fn hear(test: &str, setting: Setting) {
     let script = format!("cd /local && exec {}", arguments.join(" "));
 
     let said = run(setting, &folder, &script, &[("config.json", &statement)]).await;
-    let verdict = Verdict::read(&said.text);
+    let verdict = TapResults::read(&said.text);
 
     let whole = verdict.complete && said.result.successful();
     assert!(whole, "{:?}: {}", said.result, said.text);
@@ -248,17 +248,17 @@ async fn hear(test: &str, setting: Setting) {
 #[tokio::test]
 async fn contained_task_passes_runtimetest() {
     let test = "judges::oci::contained_task_passes_runtimetest";
-    hear(test, Setting::Nobody).await;
+    run_audit(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
 async fn contained_root_passes_runtimetest() {
     let test = "judges::oci::contained_root_passes_runtimetest";
-    hear(test, Setting::Root).await;
+    run_audit(test, Setting::Root).await;
 }
 
 #[tokio::test]
 async fn strict_task_passes_runtimetest() {
     let test = "judges::oci::strict_task_passes_runtimetest";
-    hear(test, Setting::Strict).await;
+    run_audit(test, Setting::Strict).await;
 }

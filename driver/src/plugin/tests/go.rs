@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 use super::DEADLINE;
-use crate::conformance::{self, Subject};
+use crate::conformance::{self, DriverUnderTest};
 use crate::fixture::skipped;
 use crate::go::{self, BuildGoError};
 use crate::plugin::{Client, Launch};
@@ -26,14 +26,14 @@ use crate::task_driver::TaskDriver;
 use crate::{Attribute, Core, Health, HostInfo, RecoverTaskError, StartTaskError, Topology};
 
 /// The driver's processes of one test; they end with it.
-struct InGo {
+struct GoDriver {
     program: PathBuf,
     dir: TempDir,
     processes: Mutex<Vec<tokio::process::Child>>,
     next: AtomicU32,
 }
 
-impl InGo {
+impl GoDriver {
     /// `None` where it cannot be built; then the test was skipped.
     fn new(name: &str) -> Option<Self> {
         match go::program("driver") {
@@ -85,7 +85,7 @@ impl InGo {
     }
 }
 
-impl Drop for InGo {
+impl Drop for GoDriver {
     fn drop(&mut self) {
         for child in self.processes.get_mut() {
             drop(child.start_kill());
@@ -112,7 +112,7 @@ fn shell(script: &str) -> Value {
     json!({"command": "/bin/sh", "args": ["-c", script]})
 }
 
-impl Subject for InGo {
+impl DriverUnderTest for GoDriver {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async { Arc::new(self.launch().await) as Arc<dyn TaskDriver> }.boxed()
     }
@@ -185,7 +185,7 @@ impl Subject for InGo {
     }
 }
 
-impl InGo {
+impl GoDriver {
     fn ready(&self, task_id: &str) -> PathBuf {
         self.dir.path().join(task_id.replace('/', "_"))
     }
@@ -197,7 +197,7 @@ macro_rules! cases {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 let name = concat!("plugin::tests::go::", stringify!($case));
-                if let Some(subject) = InGo::new(name) {
+                if let Some(subject) = GoDriver::new(name) {
                     conformance::$case(&subject).await;
                 }
             }
@@ -241,7 +241,7 @@ cases!(
 
 #[tokio::test]
 async fn driver_in_go_says_who_it_is_and_what_it_takes() {
-    let Some(subject) = InGo::new("driver_in_go_says_who_it_is_and_what_it_takes") else {
+    let Some(subject) = GoDriver::new("driver_in_go_says_who_it_is_and_what_it_takes") else {
         return;
     };
     let driver = subject.launch().await;
@@ -274,7 +274,7 @@ async fn driver_in_go_says_who_it_is_and_what_it_takes() {
 /// The configuration arrives as the driver's own decoder reads it.
 #[tokio::test]
 async fn settings_reach_a_driver_in_go() {
-    let Some(subject) = InGo::new("settings_reach_a_driver_in_go") else {
+    let Some(subject) = GoDriver::new("settings_reach_a_driver_in_go") else {
         return;
     };
     let driver = subject.launch().await;
@@ -297,7 +297,7 @@ async fn settings_reach_a_driver_in_go() {
 /// A label of a block in the job becomes a variable of the task: the whole way of a nested value.
 #[tokio::test]
 async fn nested_configuration_reaches_a_task_in_go() {
-    let Some(subject) = InGo::new("nested_configuration_reaches_a_task_in_go") else {
+    let Some(subject) = GoDriver::new("nested_configuration_reaches_a_task_in_go") else {
         return;
     };
     let driver = subject.launch().await;
@@ -316,7 +316,7 @@ async fn nested_configuration_reaches_a_task_in_go() {
 
 #[tokio::test]
 async fn failures_of_a_driver_in_go_are_understood() {
-    let Some(subject) = InGo::new("failures_of_a_driver_in_go_are_understood") else {
+    let Some(subject) = GoDriver::new("failures_of_a_driver_in_go_are_understood") else {
         return;
     };
     let driver = subject.launch().await;
@@ -349,7 +349,7 @@ async fn failures_of_a_driver_in_go_are_understood() {
 /// A plugin that is told to end leaves its tasks alone.
 #[tokio::test]
 async fn driver_in_go_ends_when_told_and_its_tasks_go_on() {
-    let Some(subject) = InGo::new("driver_in_go_ends_when_told_and_its_tasks_go_on") else {
+    let Some(subject) = GoDriver::new("driver_in_go_ends_when_told_and_its_tasks_go_on") else {
         return;
     };
     let driver = subject.launch().await;

@@ -17,7 +17,7 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// How bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Transport {
     /// One byte to and fro through pipes: two switches.
     Pipe,
     /// One datagram to and fro: two packets, each of which is sent and received.
@@ -33,7 +33,7 @@ pub(super) enum Kind {
 /// So many of these.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    pub(super) kind: Kind,
+    pub(super) kind: Transport,
     pub(super) times: u64,
 }
 
@@ -41,11 +41,11 @@ impl Work {
     /// As the words of a command.
     pub(super) fn words(self) -> [OsString; 2] {
         let kind = match self.kind {
-            Kind::Pipe => "pipe".to_owned(),
-            Kind::Udp => "udp".to_owned(),
-            Kind::Tcp => "tcp".to_owned(),
-            Kind::Stream => "stream".to_owned(),
-            Kind::Send(port) => port.to_string(),
+            Transport::Pipe => "pipe".to_owned(),
+            Transport::Udp => "udp".to_owned(),
+            Transport::Tcp => "tcp".to_owned(),
+            Transport::Stream => "stream".to_owned(),
+            Transport::Send(port) => port.to_string(),
         };
         [kind.into(), self.times.to_string().into()]
     }
@@ -55,11 +55,11 @@ impl Work {
             bail!("a kind of work and a number are wanted");
         };
         let kind = match kind.to_str() {
-            Some("pipe") => Kind::Pipe,
-            Some("udp") => Kind::Udp,
-            Some("tcp") => Kind::Tcp,
-            Some("stream") => Kind::Stream,
-            Some(port) => Kind::Send(port.parse().context("a kind of work, or a port")?),
+            Some("pipe") => Transport::Pipe,
+            Some("udp") => Transport::Udp,
+            Some("tcp") => Transport::Tcp,
+            Some("stream") => Transport::Stream,
+            Some(port) => Transport::Send(port.parse().context("a kind of work, or a port")?),
             None => bail!("a kind of work is a word"),
         };
         let times = times.to_str().context("a number")?.parse()?;
@@ -70,17 +70,17 @@ impl Work {
 /// Does what `words` say, and writes how many nanoseconds it took.
 pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     let work = Work::read(words)?;
-    if matches!(work.kind, Kind::Pipe | Kind::Udp | Kind::Tcp) {
+    if matches!(work.kind, Transport::Pipe | Transport::Udp | Transport::Tcp) {
         stay()?;
     }
     let times = work.times;
     let nanos = match work.kind {
-        Kind::Pipe => {
+        Transport::Pipe => {
             let (near_in, far_out) = std::io::pipe()?;
             let (far_in, near_out) = std::io::pipe()?;
             exchange(times, (near_in, near_out), (far_in, far_out))?
         }
-        Kind::Udp => {
+        Transport::Udp => {
             let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             let far = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             near.connect(far.local_addr()?)?;
@@ -88,15 +88,15 @@ pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
             let (near, far) = (Datagrams(&near), Datagrams(&far));
             exchange(times, (near, near), (far, far))?
         }
-        Kind::Tcp => {
+        Transport::Tcp => {
             let (near, far) = connection()?;
             exchange(times, (&near, &near), (&far, &far))?
         }
-        Kind::Stream => {
+        Transport::Stream => {
             let (near, far) = connection()?;
             stream(times, near, far)?
         }
-        Kind::Send(port) => {
+        Transport::Send(port) => {
             let start = Instant::now();
             send(times, &TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
             start.elapsed().as_nanos()

@@ -55,9 +55,9 @@ impl Dirs {
 }
 
 /// Files that are kept open, of as many tasks as there are descriptors for.
-pub(super) struct Held(Vec<Vec<File>>);
+pub(super) struct OpenFiles(Vec<Vec<File>>);
 
-impl Held {
+impl OpenFiles {
     /// A file of each kind that is `wanted`.
     pub(super) fn open(tasks: &[Dirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -82,9 +82,9 @@ impl Held {
 }
 
 /// Files that are opened whenever they are read.
-pub(super) struct Opened(Vec<Vec<PathBuf>>);
+pub(super) struct ReopenedFiles(Vec<Vec<PathBuf>>);
 
-impl Opened {
+impl ReopenedFiles {
     pub(super) fn new(tasks: &[Dirs]) -> Self {
         Self(tasks.iter().map(|dirs| dirs.files(&FILES)).collect())
     }

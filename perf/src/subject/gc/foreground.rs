@@ -31,18 +31,22 @@ pub(super) struct Foreground {
     stop: Arc<AtomicBool>,
     placing: JoinHandle<anyhow::Result<Latencies>>,
     reading: JoinHandle<anyhow::Result<Latencies>>,
-    beating: Vec<JoinHandle<anyhow::Result<(Latencies, Beating)>>>,
+    beating: Vec<JoinHandle<anyhow::Result<(Latencies, HeartbeatingNode)>>>,
 }
 
 /// The latencies of those requests.
-pub(super) struct Felt {
+pub(super) struct ForegroundLatency {
     pub(super) placements: Latencies,
     pub(super) reads: Latencies,
     pub(super) heartbeats: Latencies,
 }
 
 impl Foreground {
-    pub(super) fn start(control: &Control, prefix: &'static str, beating: Vec<Beating>) -> Self {
+    pub(super) fn start(
+        control: &Control,
+        prefix: &'static str,
+        beating: Vec<HeartbeatingNode>,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (placer, stopped) = (control.clone(), Arc::clone(&stop));
         let placing = tokio::spawn(async move {
@@ -83,7 +87,7 @@ impl Foreground {
     }
 
     /// Waits for what is under way. The nodes are given back.
-    pub(super) async fn end(self) -> anyhow::Result<(Felt, Vec<Beating>)> {
+    pub(super) async fn end(self) -> anyhow::Result<(ForegroundLatency, Vec<HeartbeatingNode>)> {
         self.stop.store(true, Ordering::Relaxed);
         let placements = self.placing.await??;
         let reads = self.reading.await??;
@@ -94,7 +98,7 @@ impl Foreground {
             heartbeats.merge(&latencies)?;
             nodes.push(node);
         }
-        let felt = Felt {
+        let felt = ForegroundLatency {
             placements,
             reads,
             heartbeats,
@@ -104,14 +108,14 @@ impl Foreground {
 }
 
 /// A node that does nothing but send heartbeats: its datacenter is that of no job.
-pub(super) struct Beating {
+pub(super) struct HeartbeatingNode {
     sender: FrameSender,
     receiver: FrameReceiver,
     number: u64,
     _endpoint: quinn::Endpoint,
 }
 
-impl Beating {
+impl HeartbeatingNode {
     /// Registers such nodes, in turn with each of `servers`.
     pub(super) async fn join(
         identity: &Identity,

@@ -18,7 +18,7 @@ const EVENTS_MAX: usize = 256;
 
 /// How bytes get from a FIFO to its file.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Move {
+pub(super) enum CopyMethod {
     ReadWrite,
     Splice,
 }
@@ -29,13 +29,13 @@ pub(super) fn drain(
     logs: &Path,
     limits: RotateLimits,
     expected: u64,
-    by: Move,
+    by: CopyMethod,
 ) -> anyhow::Result<u64> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut files = Vec::new();
     for (number, fifo) in (0_u64..).zip(fifos) {
         epoll.add(fifo, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
-        files.push(Rotated::create(
+        files.push(RotatedLog::create(
             logs.join(lines::stream_name(number)),
             limits,
         )?);
@@ -48,12 +48,12 @@ pub(super) fn drain(
         for event in &events[..ready] {
             let at = usize::try_from(event.data())?;
             let moved = match by {
-                Move::ReadWrite => {
+                CopyMethod::ReadWrite => {
                     let read = nix::unistd::read(&fifos[at], &mut buffer)?;
                     files[at].write(&buffer[..read])?;
                     read
                 }
-                Move::Splice => files[at].splice(&fifos[at])?,
+                CopyMethod::Splice => files[at].splice(&fifos[at])?,
             };
             bytes += moved as u64;
         }
@@ -62,7 +62,7 @@ pub(super) fn drain(
 }
 
 /// Files `<name>.N`, the oldest removed.
-struct Rotated {
+struct RotatedLog {
     name: PathBuf,
     limits: RotateLimits,
     file: File,
@@ -70,7 +70,7 @@ struct Rotated {
     room: usize,
 }
 
-impl Rotated {
+impl RotatedLog {
     fn create(name: PathBuf, limits: RotateLimits) -> io::Result<Self> {
         let file = File::create(numbered(&name, 0))?;
         Ok(Self {

@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// When the lines of the watched streams were written, as the writer tells.
-pub(super) struct Written {
+pub(super) struct WriteTimes {
     begun: Instant,
     /// By line, then by stream: nanoseconds since the begin, 0 for not yet.
     at: Vec<AtomicU64>,
@@ -28,7 +28,7 @@ pub(super) struct Written {
     streams: Vec<u64>,
 }
 
-impl Written {
+impl WriteTimes {
     /// For the lines of a load.
     pub(super) fn new(load: Load) -> Self {
         let Load {
@@ -61,10 +61,10 @@ impl Written {
     /// Watches the files below `logs` until all lines are there.
     pub(super) fn watch(&self, logs: &Path) -> anyhow::Result<Latencies> {
         let mut delays = Latencies::new()?;
-        let mut files: Vec<Watched> = self
+        let mut files: Vec<WatchedLog> = self
             .streams
             .iter()
-            .map(|&stream| Watched::new(logs, stream))
+            .map(|&stream| WatchedLog::new(logs, stream))
             .collect();
         let mut grown = Instant::now();
         while files.iter().any(|file| file.seen < self.lines) && grown.elapsed() < LAST_WAIT {
@@ -91,13 +91,13 @@ impl Written {
     }
 }
 
-struct Watched {
+struct WatchedLog {
     path: PathBuf,
     file: Option<File>,
     seen: u64,
 }
 
-impl Watched {
+impl WatchedLog {
     fn new(logs: &Path, stream: u64) -> Self {
         // Too few lines are written for a second file.
         let path = logs.join(format!("{}.0", lines::stream_name(stream)));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::delay::Written;
+use super::delay::WriteTimes;
 use super::lines;
 use crate::subject;
 
@@ -182,7 +182,7 @@ fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
 /// files, which are beside the FIFOs. Says the delay in microseconds.
 fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<()> {
     let logs = fifos.with_file_name(super::LOGS);
-    let written = Written::new(load);
+    let written = WriteTimes::new(load);
     let delays = std::thread::scope(|scope| {
         let watch = scope.spawn(|| written.watch(&logs));
         write_in_turn(files, load, &written)?;
@@ -194,7 +194,7 @@ fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-fn write_in_turn(files: &mut [File], load: Load, written: &Written) -> anyhow::Result<()> {
+fn write_in_turn(files: &mut [File], load: Load, written: &WriteTimes) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut due = Duration::ZERO;
     let mut buffer = Vec::new();

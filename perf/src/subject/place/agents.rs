@@ -18,7 +18,7 @@ use muster_domain::alloc::{
 };
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::{NodeSecret, NodeSpec};
-use muster_domain::one_off::End;
+use muster_domain::one_off::WorkEnd;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -116,7 +116,7 @@ async fn session(
         other => bail!("the registration was answered with {other:?}"),
     };
     drop(place);
-    let news = Arc::new(News::default());
+    let news = Arc::new(PendingReports::default());
     tokio::select! {
         ended = read(receiver, &news) => ended,
         ended = write(sender, &news, ttl / 3) => ended,
@@ -125,12 +125,12 @@ async fn session(
 
 /// Reports that wait to be sent.
 #[derive(Default)]
-struct News {
+struct PendingReports {
     reports: Mutex<Vec<AllocReport>>,
     there: Notify,
 }
 
-impl News {
+impl PendingReports {
     fn put(&self, reports: impl Iterator<Item = AllocReport>) {
         let mut all = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         all.extend(reports);
@@ -140,7 +140,7 @@ impl News {
 }
 
 /// Takes in what the node is to run, and runs it at once. One-off tasks end soon.
-async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<()> {
+async fn read(mut receiver: FrameReceiver, news: &Arc<PendingReports>) -> anyhow::Result<()> {
     while let Some(message) = receiver.recv::<ToAgent>().await? {
         match message {
             ToAgent::Desired { allocs, .. } => {
@@ -174,7 +174,11 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<News>) -> anyhow::Result<(
 }
 
 /// Sends heartbeats and reports.
-async fn write(mut sender: FrameSender, news: &News, every: Duration) -> anyhow::Result<()> {
+async fn write(
+    mut sender: FrameSender,
+    news: &PendingReports,
+    every: Duration,
+) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(every);
     let (mut number, mut sequence) = (0, 0);
     // Not begun anew when a heartbeat comes between: what has woken it would be forgotten.
@@ -201,7 +205,7 @@ async fn write(mut sender: FrameSender, news: &News, every: Duration) -> anyhow:
 }
 
 /// There is something to report, and has been for a while.
-async fn gathered(news: &News) {
+async fn gathered(news: &PendingReports) {
     news.there.notified().await;
     tokio::time::sleep(REPORT_DELAY).await;
 }
@@ -251,9 +255,9 @@ fn completed(alloc: &DesiredAlloc) -> AllocReport {
         client_status: ClientStatus::Complete,
         client_description: "all tasks have ended".to_owned(),
         task_states,
-        end: Some(Box::new(End {
+        end: Some(Box::new(WorkEnd {
             at: now,
-            ..End::default()
+            ..WorkEnd::default()
         })),
         ..running
     }

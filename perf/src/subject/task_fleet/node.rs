@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use muster_agent::bpf::{Bpf, OBJECT_FILE, ObjectSource};
-use muster_agent::node::{Agent, AgentConfig, Leave};
+use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
 use muster_control::server::Server;
 use muster_link::tls::{Identity, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -183,6 +183,6 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let agent = runtime.block_on(Agent::start(config))?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    runtime.block_on(agent.shutdown(Leave::StopTasks));
+    runtime.block_on(agent.shutdown(ShutdownPolicy::StopTasks));
     Ok(())
 }

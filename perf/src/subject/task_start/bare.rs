@@ -103,11 +103,11 @@ impl Script {
 
 /// A process that was started.
 #[derive(Debug)]
-pub(super) struct Started {
+pub(super) struct StartedProcess {
     pidfd: OwnedFd,
 }
 
-impl Started {
+impl StartedProcess {
     /// Waits for its end and checks that it was a good one.
     pub(super) fn wait(self) -> anyhow::Result<()> {
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
@@ -125,7 +125,7 @@ impl Started {
 }
 
 /// Has a child in `cgroup` carry out `script` and returns once its program runs.
-pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<Started> {
+pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<StartedProcess> {
     let dir = cgroup.open()?;
     let mut pidfd: libc::c_int = -1;
     // SAFETY: clone_args is plain numbers, for which zero means "not set" (clone(2)).
@@ -203,7 +203,7 @@ pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<Started>
             script.calls.get(at)
         );
     }
-    Ok(Started { pidfd })
+    Ok(StartedProcess { pidfd })
 }
 
 /// Linux 5.7; beyond the width of libc's flags.

@@ -34,12 +34,12 @@ fn duration(seconds: i64, nanoseconds: i64) -> Duration {
 
 /// Where programs say when they ran: a FIFO, as tasks have for their output.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct StartTimesFifo {
     path: PathBuf,
     file: File,
 }
 
-impl Words {
+impl StartTimesFifo {
     pub(super) fn new(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("words");
         let mode = Mode::from_raw_mode(0o600);

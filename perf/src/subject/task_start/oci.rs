@@ -16,10 +16,10 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use serde_json::{Value, json};
 
-use super::clock::{self, Words};
+use super::clock::{self, StartTimesFifo};
 use super::program;
 use super::sandbox::{OWN_DIRS, PROC_MASKED_DIRS, PROC_MASKED_FILES, PROC_READ_ONLY, SYS_MASKED};
-use super::timed::Timed;
+use super::timed::StartTimings;
 use crate::cgroup::CgroupDir;
 use crate::subject::{child_command, is_there};
 
@@ -52,7 +52,7 @@ impl Bundle {
     }
 
     /// Runs the program so many times by `runtime`; `None` if the machine does not have that.
-    pub(super) fn run(&self, runtime: &str, times: u32) -> anyhow::Result<Option<Timed>> {
+    pub(super) fn run(&self, runtime: &str, times: u32) -> anyhow::Result<Option<StartTimings>> {
         if !is_there(runtime) {
             return Ok(None);
         }
@@ -68,7 +68,7 @@ impl Bundle {
             self.cgroup.path().display(),
             output.status
         );
-        let mut timed = Timed::new()?;
+        let mut timed = StartTimings::new()?;
         for line in str::from_utf8(&output.stdout)?.lines() {
             let (start, cycle) = line.split_once(' ').context("the loop says two numbers")?;
             let start = Duration::from_nanos(start.parse()?);
@@ -92,7 +92,7 @@ pub(crate) fn child(runtime: &OsStr, bundle: &Path, times: &OsStr) -> anyhow::Re
         none,
     )?;
     let place = tempfile::tempdir()?;
-    let words = Words::new(place.path())?;
+    let words = StartTimesFifo::new(place.path())?;
     let state = place.path().join("state");
     for number in 0..times {
         let begun = clock::now();

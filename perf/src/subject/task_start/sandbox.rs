@@ -118,7 +118,7 @@ impl Sandbox {
         let mut script = Script::new(namespaces);
         let new_cgroup = libc::CLONE_NEWCGROUP.unsigned_abs().into();
         script.call(libc::SYS_unshare, &[new_cgroup], 0);
-        let mut calls = Calls {
+        let mut calls = ScriptBuilder {
             script: &mut script,
             root: &self.root,
         };
@@ -143,7 +143,7 @@ impl Sandbox {
         let namespaces =
             libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
         let mut script = Script::new(namespaces);
-        let mut calls = Calls {
+        let mut calls = ScriptBuilder {
             script: &mut script,
             root: &self.root,
         };
@@ -170,12 +170,12 @@ fn is_shown(path: &str) -> bool {
     found.is_ok_and(|found| found.is_dir())
 }
 
-struct Calls<'a> {
+struct ScriptBuilder<'a> {
     script: &'a mut Script,
     root: &'a Path,
 }
 
-impl Calls<'_> {
+impl ScriptBuilder<'_> {
     /// Where source, kind or data are empty, there is none.
     fn mount(
         &mut self,

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::bare::{self, Script, Started};
-use super::clock::Words;
+use super::bare::{self, Script, StartedProcess};
+use super::clock::StartTimesFifo;
 use super::sandbox::Sandbox;
 use crate::cgroup::{Cgroup, CgroupDir};
 
@@ -12,7 +12,7 @@ use crate::cgroup::{Cgroup, CgroupDir};
 pub(in crate::subject) struct Sleepers {
     cgroup: CgroupDir,
     sandbox: Sandbox,
-    words: Words,
+    words: StartTimesFifo,
 }
 
 impl Sleepers {
@@ -20,7 +20,7 @@ impl Sleepers {
         Ok(Self {
             cgroup: CgroupDir::create("sleep")?,
             sandbox: Sandbox::prepare(dir, dir)?,
-            words: Words::new(dir)?,
+            words: StartTimesFifo::new(dir)?,
         })
     }
 
@@ -68,10 +68,10 @@ impl Sleeper {
     }
 }
 
-fn end(live: Vec<(anyhow::Result<Started>, Cgroup)>) -> anyhow::Result<()> {
+fn end(live: Vec<(anyhow::Result<StartedProcess>, Cgroup)>) -> anyhow::Result<()> {
     let mut outcome = Ok(());
     for (started, cgroup) in live {
-        let ended = started.and_then(Started::kill);
+        let ended = started.and_then(StartedProcess::kill);
         outcome = outcome.and(ended).and(Ok(cgroup.remove()?));
     }
     outcome

@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::harness::{Latencies, Tally};
 
 /// Durations of a turn, or of a round.
-pub(super) struct Timed {
+pub(super) struct StartTimings {
     wall: Duration,
     count: u32,
     starts: Latencies,
     cycles: Latencies,
 }
 
-impl Timed {
+impl StartTimings {
     pub(super) fn new() -> anyhow::Result<Self> {
         let (starts, cycles) = (Latencies::new()?, Latencies::new()?);
         Ok(Self {
@@ -73,7 +73,7 @@ impl Timed {
         }
     }
 
-    pub(super) fn tell_rival(&self, tally: &mut Tally, suffix: &str, rival: &str) {
+    pub(super) fn add_baseline_metrics(&self, tally: &mut Tally, suffix: &str, rival: &str) {
         for (name, unit, value) in self.values() {
             tally.rival(&format!("{name}{suffix}"), unit, rival, value);
         }

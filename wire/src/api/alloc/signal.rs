@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Known};
+use crate::api::block::{self, FieldNames};
 use crate::api::job::request::ReadJobError;
 
 /// The body of `PUT /v1/client/allocation/:id/signal`.
@@ -23,7 +23,7 @@ pub struct SignalRequest {
 ///
 /// [`ReadJobError`] for a malformed body, or one without a signal.
 pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError> {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &[],
@@ -50,7 +50,7 @@ pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError>
 ///
 /// [`ReadJobError`] for malformed bodies, for another id than that of the path, and for fields that are not supported.
 pub fn read_stop(body: &[u8], id: &str) -> Result<(), ReadJobError> {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: COMMON_FIELDS,
         harmless: &[],
         unsupported: &["NoShutdownDelay", "Reschedule"],

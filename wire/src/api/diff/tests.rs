@@ -1,12 +1,12 @@
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use serde_json::json;
 
 use super::*;
 
-const DIFF: Kind = Kind {
+const DIFF: CaseKind = CaseKind {
     name: "job_diff",
     is: |row| row.get("diff_contextual").is_some(),
-    judge: Judge::Row(judge),
+    judge: CaseRunner::Row(judge),
 };
 
 /// Blocks that we list and Nomad only marks.

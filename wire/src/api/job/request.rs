@@ -20,7 +20,7 @@ use muster_domain::region;
 use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
-use crate::api::block::{self, Block, Findings, Known};
+use crate::api::block::{self, Block, FieldNames, Findings};
 use crate::api::job::unsupported;
 use crate::limits::FAULTS_MAX;
 
@@ -30,12 +30,12 @@ mod update;
 
 pub use crate::api::block::SyntaxError;
 
-const BODY: Known = Known {
+const BODY: FieldNames = FieldNames {
     derived: &["Submission", "SecretID", "AuthToken", "Namespace"],
     harmless: &["EvalPriority", "PolicyOverride"],
-    ..Known::NONE
+    ..FieldNames::NONE
 };
-const JOB: Known = Known {
+const JOB: FieldNames = FieldNames {
     derived: &[
         "ParentID",
         "Dispatched",
@@ -51,31 +51,31 @@ const JOB: Known = Known {
         "VersionTag",
     ],
     rows: unsupported::JOB,
-    ..Known::NONE
+    ..FieldNames::NONE
 };
-const GROUP: Known = Known::rows(unsupported::GROUP);
-const TASK: Known = Known::rows(unsupported::TASK);
-const RESOURCES: Known = Known::rows(unsupported::RESOURCES);
-const RESTART: Known = Known::rows(unsupported::RESTART);
-const LOGS: Known = Known {
+const GROUP: FieldNames = FieldNames::rows(unsupported::GROUP);
+const TASK: FieldNames = FieldNames::rows(unsupported::TASK);
+const RESOURCES: FieldNames = FieldNames::rows(unsupported::RESOURCES);
+const RESTART: FieldNames = FieldNames::rows(unsupported::RESTART);
+const LOGS: FieldNames = FieldNames {
     derived: &["Enabled"],
-    ..Known::NONE
+    ..FieldNames::NONE
 };
-const NETWORK: Known = Known {
+const NETWORK: FieldNames = FieldNames {
     derived: &["IP"],
     rows: unsupported::NETWORK,
-    ..Known::NONE
+    ..FieldNames::NONE
 };
 /// A network in `resources` has ports alone.
-const TASK_NETWORK: Known = Known {
+const TASK_NETWORK: FieldNames = FieldNames {
     derived: &["IP"],
     unsupported: &["DNS", "Hostname", "Policy"],
     rows: unsupported::NETWORK,
-    ..Known::NONE
+    ..FieldNames::NONE
 };
-const PORT: Known = Known::rows(unsupported::PORT);
-const VOLUME: Known = Known::rows(unsupported::VOLUME);
-const PLAIN: Known = Known::NONE;
+const PORT: FieldNames = FieldNames::rows(unsupported::PORT);
+const VOLUME: FieldNames = FieldNames::rows(unsupported::VOLUME);
+const PLAIN: FieldNames = FieldNames::NONE;
 
 pub use policy::read as read_policy;
 

@@ -5,7 +5,7 @@ use muster_domain::scheduling as domain;
 use muster_domain::scheduling::Algorithm;
 use serde::{Deserialize, Serialize};
 
-use crate::api::block::{self, Block, Known};
+use crate::api::block::{self, Block, FieldNames};
 use crate::api::job::request::ReadJobError;
 
 /// The answer to `GET /v1/operator/scheduler/configuration`.
@@ -96,7 +96,7 @@ pub struct SchedulerSetResponse {
 ///
 /// [`ReadJobError`] for malformed bodies and for an algorithm that is none.
 pub fn read_scheduler(body: &[u8]) -> Result<domain::SchedulerConfig, ReadJobError> {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: &["CreateIndex", "ModifyIndex"],
         harmless: &[],
         unsupported: &[],
@@ -137,7 +137,7 @@ fn algorithm(block: &mut Block<'_>) -> Algorithm {
 }
 
 fn preemption(mut block: Block<'_>) -> domain::PreemptionConfig {
-    const KNOWN: Known = Known {
+    const KNOWN: FieldNames = FieldNames {
         derived: &[],
         harmless: &[],
         unsupported: &[],

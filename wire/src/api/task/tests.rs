@@ -112,7 +112,7 @@ fn a_callback_tells_what_diego_tells() {
         LogIndex(7),
         Timestamp(9),
     );
-    row.end = Some(End::failure("why", Timestamp(10)));
+    row.end = Some(WorkEnd::failure("why", Timestamp(10)));
 
     let text = serde_json::to_string(&CallbackBody::from(&row)).unwrap();
 

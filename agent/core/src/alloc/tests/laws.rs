@@ -19,7 +19,7 @@ enum Process {
 
 /// Something that may happen next; what makes no sense at a moment is left out.
 #[derive(Clone, Debug)]
-enum Move {
+enum SimulatedEvent {
     /// A start or a search is answered, well or not.
     Answer(prop::sample::Index, bool),
     /// A process ends, well or not.
@@ -34,18 +34,18 @@ enum Move {
     Reload(bool),
 }
 
-fn a_move() -> impl Strategy<Value = Move> {
+fn a_move() -> impl Strategy<Value = SimulatedEvent> {
     let index = || any::<prop::sample::Index>();
     prop_oneof![
-        8 => (index(), prop::bool::weighted(0.9)).prop_map(|(at, well)| Move::Answer(at, well)),
-        4 => (index(), prop::bool::weighted(0.7)).prop_map(|(at, well)| Move::End(at, well)),
-        4 => Just(Move::Timer),
-        1 => Just(Move::Stop),
-        1 => Just(Move::Disconnect),
-        1 => Just(Move::FillDisk),
-        1 => Just(Move::Destroy),
-        1 => (0..3_u32).prop_map(Move::Deploy),
-        2 => any::<bool>().prop_map(Move::Reload),
+        8 => (index(), prop::bool::weighted(0.9)).prop_map(|(at, well)| SimulatedEvent::Answer(at, well)),
+        4 => (index(), prop::bool::weighted(0.7)).prop_map(|(at, well)| SimulatedEvent::End(at, well)),
+        4 => Just(SimulatedEvent::Timer),
+        1 => Just(SimulatedEvent::Stop),
+        1 => Just(SimulatedEvent::Disconnect),
+        1 => Just(SimulatedEvent::FillDisk),
+        1 => Just(SimulatedEvent::Destroy),
+        1 => (0..3_u32).prop_map(SimulatedEvent::Deploy),
+        2 => any::<bool>().prop_map(SimulatedEvent::Reload),
     ]
 }
 
@@ -92,7 +92,7 @@ fn an_alloc() -> impl Strategy<Value = DesiredAlloc> {
     })
 }
 
-struct World {
+struct SimulatedAlloc {
     desired: DesiredAlloc,
     runner: AllocRunner,
     now: Timestamp,
@@ -104,7 +104,7 @@ struct World {
     healthy: (Option<DeploymentId>, Option<bool>),
 }
 
-impl World {
+impl SimulatedAlloc {
     fn new(desired: DesiredAlloc) -> Self {
         let tasks = desired.group().unwrap().tasks.len();
         let mut world = Self {
@@ -192,14 +192,14 @@ impl World {
         self.healthy = (asked, answer);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event) {
         self.runner.handle_event(event, self.now);
         self.settle();
     }
 
     fn input(&mut self, task_at: usize, process: Process, input: TaskInput) {
         self.processes[task_at] = process;
-        self.tell(Event::Task { task_at, input });
+        self.apply_event(Event::Task { task_at, input });
     }
 
     fn answer(&mut self, task_at: usize, well: bool) {
@@ -247,7 +247,7 @@ impl World {
             return;
         };
         self.now = self.now.max(due);
-        self.tell(Event::TimerFired);
+        self.apply_event(Event::TimerFired);
         let next = self.runner.poll_timeout();
         assert!(
             next.is_none_or(|(next, _)| next > self.now),
@@ -275,38 +275,38 @@ impl World {
         (!fit.is_empty()).then(|| fit[at.index(fit.len())])
     }
 
-    fn carry_out(&mut self, step: &Move) {
+    fn carry_out(&mut self, step: &SimulatedEvent) {
         match step {
-            Move::Answer(at, well) => {
+            SimulatedEvent::Answer(at, well) => {
                 let open = |process| matches!(process, Process::Starting | Process::Sought { .. });
                 if let Some(task_at) = self.pick(*at, open) {
                     self.answer(task_at, *well);
                 }
             }
-            Move::End(at, well) => {
+            SimulatedEvent::End(at, well) => {
                 if let Some(task_at) = self.pick(*at, |process| process == Process::Running) {
                     self.end(task_at, *well);
                 }
             }
-            Move::Timer => self.timer(),
-            Move::Stop => self.tell(Event::DesiredChanged(DesiredStatus::Stop)),
-            Move::Disconnect => self.tell(Event::Disconnected),
-            Move::FillDisk => self.tell(Event::DiskExceeded {
+            SimulatedEvent::Timer => self.timer(),
+            SimulatedEvent::Stop => self.apply_event(Event::DesiredChanged(DesiredStatus::Stop)),
+            SimulatedEvent::Disconnect => self.apply_event(Event::Disconnected),
+            SimulatedEvent::FillDisk => self.apply_event(Event::DiskExceeded {
                 message: String::new(),
             }),
-            Move::Destroy => self.tell(Event::DestroyAsked),
-            Move::Deploy(name) => {
+            SimulatedEvent::Destroy => self.apply_event(Event::DestroyAsked),
+            SimulatedEvent::Deploy(name) => {
                 self.desired.deployment = Some(DeploymentId::at(LogIndex(1), *name));
                 self.runner.handle_update(&self.desired, self.now).unwrap();
-                self.tell(Event::DesiredChanged(DesiredStatus::Run));
+                self.apply_event(Event::DesiredChanged(DesiredStatus::Run));
             }
-            Move::Reload(made) => self.reload(*made),
+            SimulatedEvent::Reload(made) => self.reload(*made),
         }
     }
 
     /// Every start is answered and every process ends, until nothing is left.
     fn wind_up(&mut self) {
-        self.tell(Event::DestroyAsked);
+        self.apply_event(Event::DestroyAsked);
         for _ in 0..200 {
             for task_at in 0..self.processes.len() {
                 self.answer(task_at, true);
@@ -329,7 +329,7 @@ proptest! {
         desired in an_alloc(),
         moves in prop::collection::vec(a_move(), 0..60),
     ) {
-        let mut world = World::new(desired);
+        let mut world = SimulatedAlloc::new(desired);
         for step in &moves {
             world.carry_out(step);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::{alloc, id};
-use crate::node::{Change, Desired, News};
+use crate::node::{Change, Desired, DesiredUpdate};
 use muster_domain::id::{AllocId, LogIndex};
 
 /// Allocations of the node by name: when each was changed last.
@@ -13,7 +13,7 @@ type State = BTreeMap<u32, u64>;
 
 /// An entry for one allocation.
 #[derive(Clone, Copy, Debug)]
-enum Entry {
+enum LogEntry {
     Put(u32),
     Remove(u32),
 }
@@ -29,10 +29,10 @@ struct Session {
     repeats: Vec<prop::sample::Index>,
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+fn entry() -> impl Strategy<Value = LogEntry> {
     prop_oneof![
-        3 => (0..6_u32).prop_map(Entry::Put),
-        1 => (0..6_u32).prop_map(Entry::Remove),
+        3 => (0..6_u32).prop_map(LogEntry::Put),
+        1 => (0..6_u32).prop_map(LogEntry::Remove),
     ]
 }
 
@@ -47,18 +47,18 @@ fn session() -> impl Strategy<Value = Session> {
 }
 
 /// The states after each entry. Names are given anew when they return: an id is never used twice.
-fn history(entries: &[Entry]) -> Vec<State> {
+fn history(entries: &[LogEntry]) -> Vec<State> {
     let mut state = State::new();
     let mut lives = BTreeMap::new();
     let mut states = vec![state.clone()];
     for (at, entry) in entries.iter().enumerate() {
         let index = at as u64 + 1;
         match entry {
-            Entry::Put(name) => {
+            LogEntry::Put(name) => {
                 let life: u32 = *lives.entry(*name).or_insert(0);
                 state.insert(name + 10 * life, index);
             }
-            Entry::Remove(name) => {
+            LogEntry::Remove(name) => {
                 let life: &mut u32 = lives.entry(*name).or_insert(0);
                 state.remove(&(name + 10 * *life));
                 *life += 1;
@@ -70,7 +70,12 @@ fn history(entries: &[Entry]) -> Vec<State> {
 }
 
 /// The messages of a server that has told everything of `before` and is at `now`. `known` is for a new session.
-fn told(index: usize, now: &State, before: Option<&State>, known: u64) -> Vec<News> {
+fn server_messages(
+    index: usize,
+    now: &State,
+    before: Option<&State>,
+    known: u64,
+) -> Vec<DesiredUpdate> {
     let is_news = |name: &u32, at: u64| match before {
         Some(before) => before.get(name) != Some(&at),
         None => at > known,
@@ -82,23 +87,23 @@ fn told(index: usize, now: &State, before: Option<&State>, known: u64) -> Vec<Ne
     let same = now.keys().filter(|name| !is_news(name, now[name]));
     let gone = before.into_iter().flat_map(State::keys);
     let index = LogIndex(index as u64);
-    let news = || News {
+    let news = || DesiredUpdate {
         index,
-        ..News::default()
+        ..DesiredUpdate::default()
     };
     let mut messages = Vec::new();
     if before.is_none() {
         let unchanged = same.map(|name| id(*name)).collect();
-        messages.push(News {
+        messages.push(DesiredUpdate {
             unchanged,
             ..news()
         });
     }
     for pair in changed.chunks(2) {
         let allocs = pair.iter().map(|(name, at)| alloc(**name, **at)).collect();
-        messages.push(News { allocs, ..news() });
+        messages.push(DesiredUpdate { allocs, ..news() });
     }
-    messages.push(News {
+    messages.push(DesiredUpdate {
         gone: gone
             .filter(|name| !now.contains_key(name))
             .map(|name| id(*name))
@@ -117,7 +122,7 @@ struct Node {
 }
 
 impl Node {
-    fn hear(&mut self, news: &News) -> bool {
+    fn hear(&mut self, news: &DesiredUpdate) -> bool {
         let merged = self.desired.apply(news.clone());
         for change in merged.changes {
             if let Change::Start(alloc) = change {
@@ -128,7 +133,7 @@ impl Node {
     }
 
     /// Hears `messages` in order, and some of them again.
-    fn hold(&mut self, messages: &[News], session: &Session) {
+    fn hold(&mut self, messages: &[DesiredUpdate], session: &Session) {
         for (at, news) in messages.iter().enumerate() {
             assert!(
                 !self.hear(news),
@@ -166,8 +171,8 @@ proptest! {
             // A server waits until it is as far as the node.
             let begin = at[0].max(usize::try_from(known).unwrap());
             let later = at[1].max(begin);
-            let mut messages = told(begin, &states[begin], None, known);
-            messages.extend(told(later, &states[later], Some(&states[begin]), 0));
+            let mut messages = server_messages(begin, &states[begin], None, known);
+            messages.extend(server_messages(later, &states[later], Some(&states[begin]), 0));
             node.desired.begin_session();
             let cut = session.cut.index(messages.len() + 1);
             node.hold(&messages[..cut], session);
@@ -177,7 +182,7 @@ proptest! {
         let newest = states.len() - 1;
         let known = node.desired.index().0;
         node.desired.begin_session();
-        for news in told(newest, &states[newest], None, known) {
+        for news in server_messages(newest, &states[newest], None, known) {
             prop_assert!(!node.hear(&news));
         }
 
@@ -195,8 +200,8 @@ proptest! {
         let states = history(&entries);
         let newest = states.len() - 1;
         let begin = begin.index(states.len());
-        let mut messages = told(begin, &states[begin], None, 0);
-        messages.extend(told(newest, &states[newest], Some(&states[begin]), 0));
+        let mut messages = server_messages(begin, &states[begin], None, 0);
+        messages.extend(server_messages(newest, &states[newest], Some(&states[begin]), 0));
         messages.extend(messages.clone());
         let mut random = order;
         let mut node = Node::default();

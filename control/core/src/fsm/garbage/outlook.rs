@@ -6,26 +6,26 @@
 use muster_domain::id::Timestamp;
 use muster_domain::job::Job;
 
-use super::rule::{self, Kept};
+use super::rule::{self, KeepReason};
 use crate::gc::GcConfig;
 use crate::limits;
 use crate::state::{AllocView, State};
 
 /// The time from which a collection may free an allocation, or the reason why it stays, if nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum GcForecast {
     /// A collection forgets it from then on: alone, with its evaluation or with its job, whichever comes first.
     From {
         /// The first moment at which one does.
         from: Timestamp,
         /// The reason why it stays until then.
-        until_then: Kept,
+        until_then: KeepReason,
     },
     /// It stays for this reason.
-    Kept(Kept),
+    Kept(KeepReason),
 }
 
-impl Outlook {
+impl GcForecast {
     /// Returns the outlook of `alloc`, at `at`, with these thresholds.
     #[must_use]
     pub fn of(state: &State, alloc: AllocView<'_>, config: &GcConfig, at: Timestamp) -> Self {
@@ -39,13 +39,13 @@ impl Outlook {
         }
     }
 
-    fn from((from, until_then): Way) -> Self {
+    fn from((from, until_then): Eligibility) -> Self {
         Self::From { from, until_then }
     }
 }
 
 /// The earliest time at which it goes, and the reason why it stays until then.
-type Way = (Timestamp, Kept);
+type Eligibility = (Timestamp, KeepReason);
 
 /// Returns the time at which it goes with its evaluation, or alone while that stays.
 fn by_eval(
@@ -54,14 +54,17 @@ fn by_eval(
     job: Option<&Job>,
     config: &GcConfig,
     at: Timestamp,
-) -> Result<Way, Kept> {
-    let eval = state.evals.get(&alloc.eval_id()).ok_or(Kept::Needed)?;
+) -> Result<Eligibility, KeepReason> {
+    let eval = state
+        .evals
+        .get(&alloc.eval_id())
+        .ok_or(KeepReason::Needed)?;
     let times = [eval.modify_time, alloc.modify_time()];
     let earliest = |at| {
         let cutoff = earliest(&times, |before| {
             let extent = rule::eval(eval, job, before)?;
             if !rule::may_free(extent, eval, job) {
-                return Err(Kept::Result);
+                return Err(KeepReason::Result);
             }
             rule::alloc_of(extent, state, alloc, job, before, at)
         })?;
@@ -69,26 +72,31 @@ fn by_eval(
     };
     // What is eligible may have had to wait for its job before: as of that moment it is looked at again.
     match earliest(at).and_then(|from| earliest(from.min(at)).map(|_| from)) {
-        Err(Kept::Replaceable) => {
+        Err(KeepReason::Replaceable) => {
             let until = job.and_then(|job| rule::replaceable_until(state, alloc, job));
-            let settled = until.ok_or(Kept::Replaceable)?.plus(NEXT);
+            let settled = until.ok_or(KeepReason::Replaceable)?.plus(NEXT);
             let from = earliest(settled)?;
-            Ok((from.max(settled), Kept::Replaceable))
+            Ok((from.max(settled), KeepReason::Replaceable))
         }
-        other => Ok((other?, Kept::Young)),
+        other => Ok((other?, KeepReason::Young)),
     }
 }
 
 /// Returns the time at which its job goes with everything below it. A job with more objects below it than a slice
 /// looks at is not looked at.
-fn with_job(state: &State, job: &Job, config: &GcConfig, at: Timestamp) -> Result<Way, Kept> {
+fn with_job(
+    state: &State,
+    job: &Job,
+    config: &GcConfig,
+    at: Timestamp,
+) -> Result<Eligibility, KeepReason> {
     let submitted = job.current.submit_time;
     let mut cutoff = earliest(&[submitted], |before| rule::job(job, before))?;
     let mut looked_at = 0;
     let mut look = || {
         looked_at += 1;
         let is_bounded = looked_at <= limits::GC_LOOKED_AT_MAX;
-        is_bounded.then_some(()).ok_or(Kept::Needed)
+        is_bounded.then_some(()).ok_or(KeepReason::Needed)
     };
     for eval in state.evals.of_job(&job.key()) {
         look()?;
@@ -102,7 +110,7 @@ fn with_job(state: &State, job: &Job, config: &GcConfig, at: Timestamp) -> Resul
             cutoff = cutoff.max(ended);
         }
     }
-    Ok((cutoff.plus(config.job_threshold), Kept::Young))
+    Ok((cutoff.plus(config.job_threshold), KeepReason::Young))
 }
 
 /// The least step of time.
@@ -111,10 +119,10 @@ const NEXT: std::time::Duration = std::time::Duration::from_nanos(1);
 /// The earliest cutoff with which something `goes`: right after one of `times`.
 fn earliest(
     times: &[Timestamp],
-    goes: impl Fn(Timestamp) -> Result<(), Kept>,
-) -> Result<Timestamp, Kept> {
+    goes: impl Fn(Timestamp) -> Result<(), KeepReason>,
+) -> Result<Timestamp, KeepReason> {
     goes(Timestamp(u64::MAX))?;
     let cutoffs = times.iter().map(|time| time.plus(NEXT));
     let enough = cutoffs.filter(|before| goes(*before).is_ok());
-    enough.min().ok_or(Kept::Young)
+    enough.min().ok_or(KeepReason::Young)
 }

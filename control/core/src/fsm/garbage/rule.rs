@@ -73,7 +73,7 @@ impl Cutoffs {
 
 /// The reason why an object stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kept {
+pub enum KeepReason {
     /// It is not over.
     Live,
     /// It ended too short a time ago.
@@ -96,7 +96,7 @@ pub enum Kept {
     Tagged,
 }
 
-impl Kept {
+impl KeepReason {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::Live,
@@ -156,11 +156,11 @@ pub(super) enum Extent {
 }
 
 /// Whether an evaluation ended before.
-pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), Kept> {
+pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), KeepReason> {
     if !eval.status.is_terminal() {
-        Err(Kept::Live)
+        Err(KeepReason::Live)
     } else if eval.modify_time >= before {
-        Err(Kept::Young)
+        Err(KeepReason::Young)
     } else {
         Ok(())
     }
@@ -171,7 +171,7 @@ pub(super) fn eval(
     eval: &Evaluation,
     job: Option<&Job>,
     before: Timestamp,
-) -> Result<Extent, Kept> {
+) -> Result<Extent, KeepReason> {
     ended(eval, before)?;
     if eval.job_type.is_batch() && job.is_some_and(keeps_results) {
         Ok(Extent::Earlier)
@@ -206,17 +206,17 @@ pub(super) fn alloc_of(
     job: Option<&Job>,
     before: Timestamp,
     at: Timestamp,
-) -> Result<(), Kept> {
+) -> Result<(), KeepReason> {
     match extent {
         Extent::All => alloc(state, view, job, before, at),
-        Extent::Earlier if !view.is_terminal() => Err(Kept::Live),
+        Extent::Earlier if !view.is_terminal() => Err(KeepReason::Live),
         Extent::Earlier => {
             let is_earlier =
                 job.is_some_and(|job| view.job().create_index < job.current.create_index);
             if is_earlier {
                 Ok(())
             } else {
-                Err(Kept::Result)
+                Err(KeepReason::Result)
             }
         }
     }
@@ -229,9 +229,9 @@ pub(super) fn alloc(
     job: Option<&Job>,
     before: Timestamp,
     at: Timestamp,
-) -> Result<(), Kept> {
+) -> Result<(), KeepReason> {
     if !alloc.is_terminal() || runs_task(state, alloc) {
-        return Err(Kept::Live);
+        return Err(KeepReason::Live);
     }
     // One that was told to stop may run until its agent says otherwise. Without the node nobody will.
     let may_run = match alloc.client_status() {
@@ -244,14 +244,14 @@ pub(super) fn alloc(
         | ClientStatus::Lost => false,
     };
     if may_run {
-        return Err(Kept::Running);
+        return Err(KeepReason::Running);
     }
     if alloc.modify_time() >= before {
-        return Err(Kept::Young);
+        return Err(KeepReason::Young);
     }
     match job {
         Some(job) if replaceable_until(state, alloc, job).is_some_and(|until| at <= until) => {
-            Err(Kept::Replaceable)
+            Err(KeepReason::Replaceable)
         }
         Some(_) | None => Ok(()),
     }
@@ -304,13 +304,13 @@ pub(super) fn replaceable_until(
 }
 
 /// Whether a job may go, if all below it does.
-pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), Kept> {
+pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), KeepReason> {
     if !is_over(job) {
-        Err(Kept::Live)
+        Err(KeepReason::Live)
     } else if !job.tags.is_empty() {
-        Err(Kept::Tagged)
+        Err(KeepReason::Tagged)
     } else if job.current.submit_time >= before {
-        Err(Kept::Young)
+        Err(KeepReason::Young)
     } else {
         Ok(())
     }
@@ -321,7 +321,7 @@ pub(super) fn deployment(
     state: &State,
     deployment: &Deployment,
     before: Timestamp,
-) -> Result<(), Kept> {
+) -> Result<(), KeepReason> {
     let is_failure = || {
         let job = state.jobs.get(&deployment.job);
         job.is_some_and(|job| {
@@ -331,40 +331,40 @@ pub(super) fn deployment(
         })
     };
     if deployment.status.is_active() {
-        Err(Kept::Live)
+        Err(KeepReason::Live)
     } else if deployment.modify_time >= before {
-        Err(Kept::Young)
+        Err(KeepReason::Young)
     } else if state.allocs.is_deployed(&deployment.id) {
-        Err(Kept::Needed)
+        Err(KeepReason::Needed)
     } else if is_failure() {
-        Err(Kept::Failure)
+        Err(KeepReason::Failure)
     } else {
         Ok(())
     }
 }
 
 /// Whether a node may go.
-pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), Kept> {
+pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), KeepReason> {
     if node.status != NodeStatus::Down {
-        Err(Kept::Live)
+        Err(KeepReason::Live)
     } else if node.status_at >= before {
-        Err(Kept::Young)
+        Err(KeepReason::Young)
     } else if state.live_on(&node.spec.id) == 0 {
         Ok(())
     } else {
-        Err(Kept::Needed)
+        Err(KeepReason::Needed)
     }
 }
 
 /// Whether a one-off task may go.
-pub(super) fn one_off(row: &OneOff, before: Timestamp) -> Result<(), Kept> {
+pub(super) fn one_off(row: &OneOff, before: Timestamp) -> Result<(), KeepReason> {
     match row.state {
-        OneOffState::Pending | OneOffState::Running => Err(Kept::Live),
-        OneOffState::Resolving => Err(Kept::Claimed),
-        OneOffState::Completed if row.owes_callback() => Err(Kept::Owed),
+        OneOffState::Pending | OneOffState::Running => Err(KeepReason::Live),
+        OneOffState::Resolving => Err(KeepReason::Claimed),
+        OneOffState::Completed if row.owes_callback() => Err(KeepReason::Owed),
         OneOffState::Completed => match row.first_completed_at {
             Some(at) if at < before => Ok(()),
-            Some(_) | None => Err(Kept::Young),
+            Some(_) | None => Err(KeepReason::Young),
         },
     }
 }

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{JobKey, Timestamp};
 
-use super::rule::{self, Cutoffs, Kept};
+use super::rule::{self, Cutoffs, KeepReason};
 use crate::state::State;
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ObjectKind {
     /// Jobs.
     Jobs,
     /// Evaluations.
@@ -26,7 +26,7 @@ pub enum Kind {
     OneOffs,
 }
 
-impl Kind {
+impl ObjectKind {
     /// All of them, as they are shown.
     pub const ALL: [Self; 6] = [
         Self::Jobs,
@@ -57,11 +57,11 @@ pub struct Count {
     /// They go.
     pub freed: u64,
     /// They stay, by reason.
-    pub kept: BTreeMap<Kept, u64>,
+    pub kept: BTreeMap<KeepReason, u64>,
 }
 
 impl Count {
-    fn add(&mut self, verdict: Result<(), Kept>) {
+    fn add(&mut self, verdict: Result<(), KeepReason>) {
         match verdict {
             Ok(()) => self.freed += 1,
             Err(why) => *self.kept.entry(why).or_default() += 1,
@@ -71,17 +71,17 @@ impl Count {
 
 /// The objects of a state that a collection would free and keep, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
+pub struct GcDryRun {
     /// The counts by kind; every kind is there.
-    pub counts: BTreeMap<Kind, Count>,
+    pub counts: BTreeMap<ObjectKind, Count>,
 }
 
-impl Survey {
+impl GcDryRun {
     /// Counts the result of a collection of `state` with these cutoffs at `at`. It looks at every object.
     #[must_use]
     pub fn of(state: &State, cutoffs: &Cutoffs, at: Timestamp) -> Self {
         let mut survey = Self::default();
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             survey.counts.insert(kind, Count::default());
         }
         let mut going = BTreeSet::new();
@@ -90,7 +90,7 @@ impl Survey {
             if verdict.is_ok() {
                 going.insert(row.job_key());
             }
-            survey.add(Kind::OneOffs, verdict);
+            survey.add(ObjectKind::OneOffs, verdict);
         }
         survey.jobs(state, cutoffs, at, &mut going);
         for eval in state.evals.iter() {
@@ -103,21 +103,21 @@ impl Survey {
             } else {
                 rule::deployment(state, row, cutoffs.deployments)
             };
-            survey.add(Kind::Deployments, verdict);
+            survey.add(ObjectKind::Deployments, verdict);
         }
         for node in state.nodes.iter() {
-            survey.add(Kind::Nodes, rule::node(state, node, cutoffs.nodes));
+            survey.add(ObjectKind::Nodes, rule::node(state, node, cutoffs.nodes));
         }
         survey
     }
 
     /// The count of one kind.
     #[must_use]
-    pub fn count(&self, kind: Kind) -> Count {
+    pub fn count(&self, kind: ObjectKind) -> Count {
         self.counts.get(&kind).cloned().unwrap_or_default()
     }
 
-    fn add(&mut self, kind: Kind, verdict: Result<(), Kept>) {
+    fn add(&mut self, kind: ObjectKind, verdict: Result<(), KeepReason>) {
         self.counts.entry(kind).or_default().add(verdict);
     }
 
@@ -142,13 +142,13 @@ impl Survey {
             };
             let verdict = match rule::job(&row.job, before) {
                 _ if going.contains(key) => Ok(()),
-                Ok(()) if !below_goes() => Err(Kept::Needed),
+                Ok(()) if !below_goes() => Err(KeepReason::Needed),
                 other => other,
             };
             if verdict.is_ok() {
                 going.insert(key.clone());
             }
-            self.add(Kind::Jobs, verdict);
+            self.add(ObjectKind::Jobs, verdict);
         }
     }
 
@@ -168,19 +168,19 @@ impl Survey {
             let verdict = match extent {
                 _ if goes_with_job => Ok(()),
                 Ok(extent) => rule::alloc_of(extent, state, alloc, job, before, at),
-                Err(_) if !alloc.is_terminal() => Err(Kept::Live),
-                Err(_) => Err(Kept::Needed),
+                Err(_) if !alloc.is_terminal() => Err(KeepReason::Live),
+                Err(_) => Err(KeepReason::Needed),
             };
             all_go &= verdict.is_ok();
-            self.add(Kind::Allocs, verdict);
+            self.add(ObjectKind::Allocs, verdict);
         }
         let verdict = match extent {
             _ if goes_with_job => Ok(()),
             Err(why) => Err(why),
-            Ok(rule::Extent::Earlier) => Err(Kept::Result),
+            Ok(rule::Extent::Earlier) => Err(KeepReason::Result),
             Ok(rule::Extent::All) if all_go => Ok(()),
-            Ok(rule::Extent::All) => Err(Kept::Needed),
+            Ok(rule::Extent::All) => Err(KeepReason::Needed),
         };
-        self.add(Kind::Evals, verdict);
+        self.add(ObjectKind::Evals, verdict);
     }
 }

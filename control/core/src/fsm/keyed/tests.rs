@@ -23,7 +23,7 @@ fn register(spec: JobSpec, at: u64) -> Command {
     }
 }
 
-fn apply_next(state: &mut State, command: Command) -> Applied {
+fn apply_next(state: &mut State, command: Command) -> ApplyResult {
     let index = LogIndex(state.applied().0 + 1);
     let applied = super::super::apply(state, index, command);
     assert_eq!(check::broken(state), Vec::<String>::new());
@@ -139,13 +139,13 @@ fn a_restored_state_knows_the_answer() {
 fn answers_are_forgotten_by_age_and_by_count() {
     let mut state = State::default();
     let keyed = |name: &str, at: u64, answers_max: u32, forget_before: u64| Command::Keyed {
-        once: Once {
+        once: WriteDedup {
             key: key(name),
             fingerprint: 0,
             answers_max,
             forget_before: Timestamp(forget_before),
         },
-        command: Unkeyed(Box::new(register(job(name).build(), at))),
+        command: UnkeyedCommand(Box::new(register(job(name).build(), at))),
     };
     for (at, name) in (1..).zip(["a", "b", "c"]) {
         apply_next(&mut state, keyed(name, at * SECOND, 10, 0));
@@ -168,7 +168,7 @@ fn bytes_that_nest_keyed_commands_are_refused() {
     };
     let nested = Command::Keyed {
         once,
-        command: Unkeyed(Box::new(inner.clone())),
+        command: UnkeyedCommand(Box::new(inner.clone())),
     };
     let bytes = muster_wire::codec::encode(&nested).unwrap();
 

@@ -14,7 +14,7 @@ use crate::fsm::Command;
 use crate::snapshot;
 
 /// Two nodes and a job of one instance, whose task runs on another system.
-struct Scene {
+struct TwoNodes {
     cluster: Cluster,
     /// The instance that began it.
     first: Arc<Allocation>,
@@ -28,7 +28,7 @@ fn handle(task: &str, number: u8) -> RemoteHandle {
     }
 }
 
-impl Scene {
+impl TwoNodes {
     fn new(edit: impl FnOnce(&mut JobSpec)) -> Self {
         let mut cluster = Cluster::new();
         cluster.node(node("one").build());
@@ -119,8 +119,8 @@ impl Scene {
 /// Each reason to stop an allocation, and whether its agent leaves the remote task (DETACH) or stops it.
 #[test]
 fn only_what_another_allocation_was_given_is_left() {
-    type Happens = fn(&mut Scene);
-    let cases: [(&str, Happens, bool); 9] = [
+    type ScenarioStep = fn(&mut TwoNodes);
+    let cases: [(&str, ScenarioStep, bool); 9] = [
         ("its node is drained", |it| it.drain(it.first.node_id), true),
         (
             "its node is lost",
@@ -172,7 +172,7 @@ fn only_what_another_allocation_was_given_is_left() {
         ),
     ];
     for (why, happens, is_left) in cases {
-        let mut scene = Scene::new(|_| {});
+        let mut scene = TwoNodes::new(|_| {});
 
         happens(&mut scene);
 
@@ -191,15 +191,15 @@ fn only_what_another_allocation_was_given_is_left() {
 #[test]
 fn each_reason_hands_over_or_does_not() {
     for (leaving, hands_over) in [
-        (Leaving::Drained, true),
-        (Leaving::Lost, true),
-        (Leaving::Returned, false),
-        (Leaving::OutOfReach, true),
-        (Leaving::Failed, true),
-        (Leaving::Ended, false),
-        (Leaving::Asked, false),
-        (Leaving::Preempted, false),
-        (Leaving::Unwanted, false),
+        (ReplaceReason::Drained, true),
+        (ReplaceReason::Lost, true),
+        (ReplaceReason::Returned, false),
+        (ReplaceReason::OutOfReach, true),
+        (ReplaceReason::Failed, true),
+        (ReplaceReason::Ended, false),
+        (ReplaceReason::Asked, false),
+        (ReplaceReason::Preempted, false),
+        (ReplaceReason::Unwanted, false),
     ] {
         assert_eq!(leaving.hands_over(), hands_over, "{leaving:?}");
     }
@@ -208,7 +208,7 @@ fn each_reason_hands_over_or_does_not() {
 /// Its agent says later that nothing of it runs, and is not told any more.
 #[test]
 fn an_agent_that_has_left_has_nothing_to_leave() {
-    let mut scene = Scene::new(|_| {});
+    let mut scene = TwoNodes::new(|_| {});
     scene.drain(scene.first.node_id);
 
     scene.cluster.report(scene.first.id, ClientStatus::Complete);
@@ -219,7 +219,7 @@ fn an_agent_that_has_left_has_nothing_to_leave() {
 /// A replacement that is itself drained before it said anything hands over what it was given.
 #[test]
 fn a_handle_goes_on_from_one_to_the_next() {
-    let mut scene = Scene::new(|_| {});
+    let mut scene = TwoNodes::new(|_| {});
     scene.node_status(NodeStatus::Down);
     let second = scene.replacement().unwrap();
     let third_node = scene.cluster.node(node("three").build());
@@ -240,7 +240,7 @@ fn a_handle_goes_on_from_one_to_the_next() {
 #[test]
 fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
     for is_back in [false, true] {
-        let mut scene = Scene::new(|_| {});
+        let mut scene = TwoNodes::new(|_| {});
         scene.take_work_elsewhere(false);
         scene.node_status(NodeStatus::Down);
         assert_eq!(scene.replacement(), None);
@@ -262,7 +262,7 @@ fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
 #[test]
 fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
     for is_changed in [false, true] {
-        let mut scene = Scene::new(|_| {});
+        let mut scene = TwoNodes::new(|_| {});
         scene.take_work_elsewhere(false);
         scene.node_status(NodeStatus::Down);
         scene.update(|spec| {
@@ -286,7 +286,7 @@ fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
 fn whoever_goes_after_a_comeback_leaves_the_task() {
     use muster_domain::job::ReconcileStrategy::{KeepOriginal, KeepReplacement};
     for (strategy, is_kept) in [(KeepOriginal, true), (KeepReplacement, false)] {
-        let mut scene = Scene::new(|spec| {
+        let mut scene = TwoNodes::new(|spec| {
             let disconnect = &mut spec.groups[0].disconnect;
             disconnect.lost_after = Some(Duration::from_hours(1));
             disconnect.reconcile = strategy;
@@ -328,7 +328,7 @@ fn whoever_goes_after_a_comeback_leaves_the_task() {
 /// A stop of the whole job stops both.
 #[test]
 fn a_stopped_job_leaves_nothing() {
-    let mut scene = Scene::new(|spec| {
+    let mut scene = TwoNodes::new(|spec| {
         spec.groups[0].disconnect.lost_after = Some(Duration::from_hours(1));
     });
     scene.node_status(NodeStatus::Disconnected);
@@ -341,7 +341,7 @@ fn a_stopped_job_leaves_nothing() {
 
 #[test]
 fn handles_are_in_snapshots() {
-    let mut scene = Scene::new(|_| {});
+    let mut scene = TwoNodes::new(|_| {});
     scene.drain(scene.first.node_id);
     let state = &scene.cluster.state;
 

@@ -333,7 +333,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             "place_job",
             Command::PlaceJob {
                 spec: Box::new(job("web").build()),
-                places: Box::new(JobPlaces {
+                places: Box::new(JobPlacement {
                     plan: plan(),
                     update: update(NextEval::Nothing),
                 }),
@@ -411,8 +411,8 @@ fn task() -> NewOneOff {
     }
 }
 
-fn place() -> OneOffPlace {
-    OneOffPlace {
+fn place() -> OneOffPlacement {
+    OneOffPlacement {
         node: NodeNumber(7),
         score: Score(500_000),
         holding: Holding::default(),
@@ -567,7 +567,7 @@ fn job_changes() -> Vec<(&'static str, Command)> {
             Command::TagJobVersion {
                 key: JobKey::in_default("web"),
                 name: "golden".to_owned(),
-                given: Some(TagGiven {
+                given: Some(TagAssignment {
                     version: Some(3),
                     description: "it works".to_owned(),
                 }),

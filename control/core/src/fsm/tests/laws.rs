@@ -24,7 +24,7 @@ use crate::state::check;
 
 /// A step of a test run.
 #[derive(Clone, Debug)]
-enum Step {
+enum ClusterEvent {
     /// Its size stays: an agent that reports less than before may overbook it.
     Node {
         node: u8,
@@ -93,7 +93,7 @@ enum Step {
     Collect,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ClusterEvent>> {
     let node_status = prop_oneof![Just(NodeStatus::Ready), Just(NodeStatus::Down)];
     let client_status = prop_oneof![
         Just(ClientStatus::Running),
@@ -102,30 +102,30 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let text = prop_oneof![Just("tasks are running".to_owned()), "[a-z]{0,50}"];
     let step = prop_oneof![
-        3 => (0..5_u8, 0..3_u32).prop_map(|(node, zone)| Step::Node { node, zone }),
-        4 => (0..5_u8, node_status).prop_map(|(node, status)| Step::NodeStatus { node, status }),
-        1 => (0..5_u8, any::<bool>()).prop_map(|(node, eligible)| Step::Eligibility { node, eligible }),
+        3 => (0..5_u8, 0..3_u32).prop_map(|(node, zone)| ClusterEvent::Node { node, zone }),
+        4 => (0..5_u8, node_status).prop_map(|(node, status)| ClusterEvent::NodeStatus { node, status }),
+        1 => (0..5_u8, any::<bool>()).prop_map(|(node, eligible)| ClusterEvent::Eligibility { node, eligible }),
         5 => (0..3_u8, 0..5_u32, 1..4_u32, any::<[bool; 3]>(), proptest::option::of(0..3_u8))
-            .prop_map(|(job, count, cpu, [batch, port, placed], key)| Step::Run {
+            .prop_map(|(job, count, cpu, [batch, port, placed], key)| ClusterEvent::Run {
                 job, count, cpu_mhz: cpu * 200, batch, port, key, placed,
             }),
-        1 => (0..3_u8, any::<bool>()).prop_map(|(job, purge)| Step::Stop { job, purge }),
+        1 => (0..3_u8, any::<bool>()).prop_map(|(job, purge)| ClusterEvent::Stop { job, purge }),
         6 => (any::<usize>(), client_status, text)
-            .prop_map(|(pick, status, message)| Step::Report { pick, status, message }),
-        2 => Just(Step::Plan),
-        2 => any::<usize>().prop_map(|pick| Step::Late { pick }),
+            .prop_map(|(pick, status, message)| ClusterEvent::Report { pick, status, message }),
+        2 => Just(ClusterEvent::Plan),
+        2 => any::<usize>().prop_map(|pick| ClusterEvent::Late { pick }),
         4 => (0..3_u8, 0..2_u8, any::<bool>(), any::<bool>())
-            .prop_map(|(task, domain, callback, placed)| Step::Desire {
+            .prop_map(|(task, domain, callback, placed)| ClusterEvent::Desire {
                 task, domain, callback, placed,
             }),
-        4 => (0..3_u8, one_off_step()).prop_map(|(task, step)| Step::Task { task, step }),
+        4 => (0..3_u8, one_off_step()).prop_map(|(task, step)| ClusterEvent::Task { task, step }),
         1 => (0..3_u8, proptest::option::of(1..50_u64))
-            .prop_map(|(domain, seconds)| Step::Freshen { domain, seconds }),
-        1 => (45..90_u64).prop_map(|seconds| Step::Times { seconds }),
-        2 => Just(Step::Converge),
-        6 => Just(Step::Settle),
-        5 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
-        1 => Just(Step::Collect),
+            .prop_map(|(domain, seconds)| ClusterEvent::Freshen { domain, seconds }),
+        1 => (45..90_u64).prop_map(|seconds| ClusterEvent::Times { seconds }),
+        2 => Just(ClusterEvent::Converge),
+        6 => Just(ClusterEvent::Settle),
+        5 => (1..100_u64).prop_map(|seconds| ClusterEvent::Wait { seconds }),
+        1 => Just(ClusterEvent::Collect),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -163,7 +163,7 @@ struct History {
 }
 
 impl History {
-    fn of(steps: Vec<Step>) -> Self {
+    fn of(steps: Vec<ClusterEvent>) -> Self {
         let mut history = Self {
             cluster: Cluster::new(),
             late: Vec::new(),
@@ -185,11 +185,11 @@ impl History {
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm a step, no more in it")]
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: ClusterEvent) {
         let at = self.cluster.now;
         let node_id = |number: u8| node(&format!("n{number}")).build().id;
         match step {
-            Step::Node { node: number, zone } => {
+            ClusterEvent::Node { node: number, zone } => {
                 let mut spec = node(&format!("n{number}")).cpu_mhz(1_000).build();
                 spec.meta.insert("zone".to_owned(), zone.to_string());
                 self.apply(Command::RegisterNode {
@@ -197,14 +197,14 @@ impl History {
                     at,
                 });
             }
-            Step::NodeStatus { node, status } => {
+            ClusterEvent::NodeStatus { node, status } => {
                 self.apply(Command::SetNodeStatus {
                     node_id: node_id(node),
                     status,
                     at,
                 });
             }
-            Step::Eligibility { node, eligible } => {
+            ClusterEvent::Eligibility { node, eligible } => {
                 let node_id = node_id(node);
                 let eligibility = [Eligibility::Ineligible, Eligibility::Eligible];
                 self.apply(Command::SetEligibility {
@@ -213,7 +213,7 @@ impl History {
                     at,
                 });
             }
-            Step::Run {
+            ClusterEvent::Run {
                 job: number,
                 count,
                 cpu_mhz,
@@ -241,21 +241,21 @@ impl History {
                     None => command,
                 });
             }
-            Step::Stop { job, purge } => self.stop(job, purge),
-            Step::Report {
+            ClusterEvent::Stop { job, purge } => self.stop(job, purge),
+            ClusterEvent::Report {
                 pick,
                 status,
                 message,
             } => self.report(pick, status, message),
-            Step::Plan => self.late.extend(self.cluster.schedule_next()),
-            Step::Late { pick } => self.late(pick),
-            Step::Desire {
+            ClusterEvent::Plan => self.late.extend(self.cluster.schedule_next()),
+            ClusterEvent::Late { pick } => self.late(pick),
+            ClusterEvent::Desire {
                 task,
                 domain,
                 callback,
                 placed,
             } => self.desire(task, domain, callback, placed),
-            Step::Task { task, step } => {
+            ClusterEvent::Task { task, step } => {
                 let changes = vec![OneOffChange {
                     guid: format!("task{task}"),
                     generation: None,
@@ -263,28 +263,28 @@ impl History {
                 }];
                 self.apply(Command::ChangeOneOffs { changes, at });
             }
-            Step::Freshen { domain, seconds } => {
+            ClusterEvent::Freshen { domain, seconds } => {
                 let until = seconds.map(|seconds| at.plus(Duration::from_secs(seconds)));
                 let domain = format!("domain{domain}");
                 self.apply(Command::FreshenDomain { domain, until, at });
             }
-            Step::Times { seconds } => {
+            ClusterEvent::Times { seconds } => {
                 let times = Times {
                     lost_after: Duration::from_secs(seconds),
                     ..Times::default()
                 };
                 self.apply(Command::SetOneOffTimes { times, at });
             }
-            Step::Converge => {
+            ClusterEvent::Converge => {
                 for command in crate::converge::due(&self.cluster.state, at).commands {
                     self.apply(command);
                 }
             }
-            Step::Settle => {
+            ClusterEvent::Settle => {
                 self.cluster.settle();
             }
-            Step::Wait { seconds } => self.cluster.advance(Duration::from_secs(seconds)),
-            Step::Collect => {
+            ClusterEvent::Wait { seconds } => self.cluster.advance(Duration::from_secs(seconds)),
+            ClusterEvent::Collect => {
                 for command in crate::gc::Collector::forced(at) {
                     self.apply(command);
                 }
@@ -390,43 +390,46 @@ impl History {
 }
 
 /// Rows of two states that differ, in the order of [`Applied::changed`].
-fn differing(before: &State, after: &State) -> Vec<Changed> {
-    let ids = |state: &State| -> BTreeSet<Changed> {
-        let nodes = state.nodes().iter().map(|node| Changed::Node(node.spec.id));
+fn differing(before: &State, after: &State) -> Vec<ChangedRow> {
+    let ids = |state: &State| -> BTreeSet<ChangedRow> {
+        let nodes = state
+            .nodes()
+            .iter()
+            .map(|node| ChangedRow::Node(node.spec.id));
         let jobs = state
             .jobs()
             .iter()
-            .map(|job| Changed::Job(Arc::new(job.key())));
-        let evals = state.evals().iter().map(|eval| Changed::Eval(eval.id));
+            .map(|job| ChangedRow::Job(Arc::new(job.key())));
+        let evals = state.evals().iter().map(|eval| ChangedRow::Eval(eval.id));
         let allocs = state
             .allocs()
             .iter()
-            .map(|alloc| Changed::Alloc(alloc.id()));
+            .map(|alloc| ChangedRow::Alloc(alloc.id()));
         let deployments = state
             .deployments()
             .iter()
-            .map(|row| Changed::Deployment(row.id));
+            .map(|row| ChangedRow::Deployment(row.id));
         let one_offs = state
             .one_offs()
             .iter()
-            .map(|row| Changed::OneOff(Arc::from(row.guid.as_str())));
+            .map(|row| ChangedRow::OneOff(Arc::from(row.guid.as_str())));
         let all = nodes.chain(jobs).chain(evals).chain(deployments);
         all.chain(one_offs).chain(allocs).collect()
     };
-    let differs = |changed: &Changed| match changed {
-        Changed::Node(node_id) => before.nodes().get(node_id) != after.nodes().get(node_id),
-        Changed::Job(key) => before.jobs().get(key) != after.jobs().get(key),
-        Changed::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
-        Changed::Deployment(id) => before.deployments().get(id) != after.deployments().get(id),
-        Changed::OneOff(guid) => before.one_offs().get(guid) != after.one_offs().get(guid),
-        Changed::Alloc(alloc_id) | Changed::AllocGone(alloc_id) => {
+    let differs = |changed: &ChangedRow| match changed {
+        ChangedRow::Node(node_id) => before.nodes().get(node_id) != after.nodes().get(node_id),
+        ChangedRow::Job(key) => before.jobs().get(key) != after.jobs().get(key),
+        ChangedRow::Eval(eval_id) => before.evals().get(eval_id) != after.evals().get(eval_id),
+        ChangedRow::Deployment(id) => before.deployments().get(id) != after.deployments().get(id),
+        ChangedRow::OneOff(guid) => before.one_offs().get(guid) != after.one_offs().get(guid),
+        ChangedRow::Alloc(alloc_id) | ChangedRow::AllocGone(alloc_id) => {
             let row = |state: &State| -> Option<Allocation> {
                 state.allocs().get(alloc_id).map(AllocView::unpack)
             };
             row(before) != row(after)
         }
     };
-    let all: BTreeSet<Changed> = ids(before).union(&ids(after)).cloned().collect();
+    let all: BTreeSet<ChangedRow> = ids(before).union(&ids(after)).cloned().collect();
     all.into_iter().filter(differs).collect()
 }
 
@@ -462,13 +465,13 @@ proptest! {
             prop_assert_eq!(&applied, &apply(&mut other, LogIndex(at), command));
             prop_assert_eq!(one.hash(), other.hash());
             // A snapshot does not move, and what is said to be changed is what differs from it.
-            let differing: BTreeSet<Changed> = differing(&snapshot, &one).into_iter().collect();
+            let differing: BTreeSet<ChangedRow> = differing(&snapshot, &one).into_iter().collect();
             let mut changed = BTreeSet::new();
             for row in &applied.changed {
-                changed.insert(if let Changed::AllocGone(alloc_id) = row {
+                changed.insert(if let ChangedRow::AllocGone(alloc_id) = row {
                     prop_assert!(snapshot.allocs().get(alloc_id).is_some(), "it was not there");
                     prop_assert!(one.allocs().get(alloc_id).is_none(), "it is not gone");
-                    Changed::Alloc(*alloc_id)
+                    ChangedRow::Alloc(*alloc_id)
                 } else {
                     row.clone()
                 });

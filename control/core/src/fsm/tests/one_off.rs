@@ -3,7 +3,7 @@
 use muster_domain::fixture::definition;
 use muster_domain::id::AllocId;
 use muster_domain::one_off::{
-    CANCELLED, Definition, End, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times,
+    CANCELLED, Definition, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times, WorkEnd,
 };
 
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
@@ -85,7 +85,7 @@ impl Fixture {
         outcomes.remove(0)
     }
 
-    fn report(&mut self, status: ClientStatus, end: Option<End>) {
+    fn report(&mut self, status: ClientStatus, end: Option<WorkEnd>) {
         let report = AllocReport {
             alloc_id: self.alloc(),
             client_status: status,
@@ -132,7 +132,7 @@ impl Fixture {
         if state == OneOffState::Running {
             return fixture;
         }
-        fixture.report(ClientStatus::Complete, Some(End::default()));
+        fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
         if state == OneOffState::Resolving {
             assert_eq!(fixture.step(claim()), None);
         }
@@ -312,7 +312,7 @@ fn a_task_that_a_node_never_starts_expires() {
     fixture.converge();
 
     assert_eq!(fixture.row().phase, Phase::Cancelling);
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
     assert_eq!(fixture.row().failure_reason(), NOT_STARTED);
     // One that has started does not.
     let mut fixture = Fixture::at(Some(OneOffState::Running));
@@ -322,12 +322,12 @@ fn a_task_that_a_node_never_starts_expires() {
 }
 
 /// Places in the newest state, taken from the fixture's only node.
-fn places(fixture: &Fixture, tasks: &[NewOneOff]) -> Vec<Option<OneOffPlace>> {
+fn places(fixture: &Fixture, tasks: &[NewOneOff]) -> Vec<Option<OneOffPlacement>> {
     let mut scheduler = crate::scheduler::Scheduler::default();
     scheduler.place_new(&fixture.cluster.state, tasks, fixture.cluster.now)
 }
 
-fn place(fixture: &mut Fixture, tasks: Vec<(NewOneOff, Option<OneOffPlace>)>, seen: LogIndex) {
+fn place(fixture: &mut Fixture, tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>, seen: LogIndex) {
     let at = fixture.cluster.now;
     fixture
         .cluster
@@ -379,7 +379,7 @@ fn one_entry_desires_a_task_and_places_it() {
     );
     // Nothing is left to be placed.
     assert!(fixture.cluster.settle().is_empty());
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
     assert_eq!(fixture.row().state, OneOffState::Completed);
 }
 
@@ -436,7 +436,7 @@ fn a_keyed_desire_is_the_same_with_another_place() {
     let tasks = vec![new(GUID, "apps")];
     let places = places(&fixture, &tasks);
     let (seen, at) = (fixture.cluster.state.applied(), fixture.cluster.now);
-    let with = |places: Vec<Option<OneOffPlace>>| {
+    let with = |places: Vec<Option<OneOffPlacement>>| {
         let tasks = tasks.clone().into_iter().zip(places).collect();
         let key = WriteKey::new("once").unwrap();
         Command::PlaceOneOffs { tasks, seen, at }.keyed(key)
@@ -552,7 +552,7 @@ fn called_back(others: usize) -> Fixture {
         row.phase = Phase::Delivering;
         fixture.cluster.state.one_offs.put(row);
     }
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
     fixture
 }
 
@@ -732,11 +732,11 @@ fn a_task_is_followed_to_its_end() {
     fixture.report(ClientStatus::Running, None);
     assert_eq!(fixture.row().phase, Phase::Running);
     fixture.cluster.advance(Duration::from_secs(3));
-    let end = End {
+    let end = WorkEnd {
         failed: true,
         failure_reason: "LOG: Exited with status 1".to_owned(),
         result: "so far".to_owned(),
-        ..End::default()
+        ..WorkEnd::default()
     };
 
     fixture.report(ClientStatus::Failed, Some(end.clone()));
@@ -757,7 +757,7 @@ fn a_cancelled_task_is_completed_when_nothing_of_it_runs() {
     let alloc = fixture.cluster.state.allocs().get(&alloc_id).unwrap();
     assert_eq!(alloc.desired(), DesiredStatus::Stop);
 
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
 
     let row = fixture.row();
     assert_eq!(row.state, OneOffState::Completed);
@@ -804,7 +804,7 @@ fn a_node_out_of_reach_is_waited_for() {
     fixture
         .cluster
         .node_status(fixture.node_id, NodeStatus::Ready);
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
 
     assert_eq!(fixture.row().failure_reason(), "");
     assert_eq!(fixture.row().state, OneOffState::Completed);
@@ -872,7 +872,7 @@ fn a_task_that_is_preempted_has_failed_and_runs_nowhere_else() {
     fixture.converge();
     assert_eq!(fixture.row().state, OneOffState::Running);
 
-    fixture.report(ClientStatus::Complete, Some(End::default()));
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
 
     let row = fixture.row();
     assert_eq!(row.state, OneOffState::Completed);
@@ -949,7 +949,7 @@ fn a_cancelled_task_is_told_of_by_a_node_that_comes_back() {
             (Phase::Cancelling, None)
         );
 
-        fixture.report(ClientStatus::Complete, Some(End::default()));
+        fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
 
         assert_eq!(fixture.row().failure_reason(), CANCELLED);
     }
@@ -1260,7 +1260,7 @@ fn a_guid_can_be_used_again_and_no_report_of_the_former_task_counts() {
             client_description: String::new(),
             task_states: Vec::new(),
             healthy: None,
-            end: Some(Box::new(End::failure("former", Timestamp(0)))),
+            end: Some(Box::new(WorkEnd::failure("former", Timestamp(0)))),
             remote: Vec::new(),
         }],
         at: fixture.cluster.now,

@@ -20,11 +20,11 @@ fn spec(job_id: &str, count: u32) -> JobSpec {
     spec
 }
 
-fn places(cluster: &Cluster, spec: &JobSpec) -> Option<JobPlaces> {
+fn places(cluster: &Cluster, spec: &JobSpec) -> Option<JobPlacement> {
     Scheduler::default().place_job(&cluster.state, spec, cluster.now)
 }
 
-fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlaces) -> Command {
+fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlacement) -> Command {
     Command::registration(Box::new(spec), Some(Box::new(places)), cluster.now, None)
 }
 

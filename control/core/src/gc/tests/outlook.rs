@@ -8,13 +8,13 @@ use muster_domain::id::{JobKey, LogIndex, Timestamp};
 use muster_domain::job::{JobStatus, JobType};
 
 use super::rules::{ALLOCATIONS, EVAL, MINUTE, ago, ended, spec};
-use super::scene::{JOB, NOW, Put, Scene};
+use super::scene::{AllocBuilder, JOB, NOW, StateBuilder};
 use super::{Collector, GcConfig, HOUR};
 use crate::fsm::{GcKept, GcOutlook};
 use crate::limits;
 
 /// Of the first allocation.
-fn outlook(scene: &Scene) -> GcOutlook {
+fn outlook(scene: &StateBuilder) -> GcOutlook {
     let alloc = scene.state.allocs().get(&scene.allocs[0]).unwrap();
     GcOutlook::of(&scene.state, alloc, &GcConfig::default(), NOW)
 }
@@ -27,7 +27,12 @@ fn after(while_: Duration, until_then: GcKept) -> GcOutlook {
     }
 }
 
-type Case = (&'static str, JobType, fn(&mut Scene, &mut Put), GcOutlook);
+type Case = (
+    &'static str,
+    JobType,
+    fn(&mut StateBuilder, &mut AllocBuilder),
+    GcOutlook,
+);
 
 /// By type of the job, which was submitted long ago and goes on; its evaluation ended two days ago.
 fn cases() -> Vec<Case> {
@@ -115,17 +120,19 @@ fn an_allocation_says_from_when_on_it_goes() {
 }
 
 /// Whether a collection at a time forgets the first allocation.
-fn goes(scene: &Scene, at: Timestamp) -> bool {
+fn is_collected(scene: &StateBuilder, at: Timestamp) -> bool {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
     let state = scene.after(collector.handle_timeout(at, at));
     state.allocs().get(&scene.allocs[0]).is_none()
 }
 
 /// A collection at that time forgets it, and the one a moment before does not; what stays stays for years.
-fn holds(scene: &Scene) -> bool {
+fn holds(scene: &StateBuilder) -> bool {
     match outlook(scene) {
-        GcOutlook::From { from, .. } => goes(scene, from) && !goes(scene, Timestamp(from.0 - 1)),
-        GcOutlook::Kept(_) => !goes(scene, NOW.plus(100_000 * HOUR)),
+        GcOutlook::From { from, .. } => {
+            is_collected(scene, from) && !is_collected(scene, Timestamp(from.0 - 1))
+        }
+        GcOutlook::Kept(_) => !is_collected(scene, NOW.plus(100_000 * HOUR)),
     }
 }
 

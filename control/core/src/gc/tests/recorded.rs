@@ -8,33 +8,35 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::DeploymentStatus;
 use muster_domain::eval::EvalStatus;
 use muster_domain::fixture::job;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::id::{DeploymentId, EvalId, NodeId, Timestamp};
 use muster_domain::job::{JobSpec, JobStatus, JobType, Parameterized, PayloadUse, Periodic};
 use muster_domain::node::NodeStatus;
 use serde_json::Value;
 
-use super::scene::{JOB, NOW, Put, Scene};
+use super::scene::{AllocBuilder, JOB, NOW, StateBuilder};
 use super::{Collector, Command, GcCutoffs, GcRule};
 use crate::fsm::{GcKind, GcSurvey};
 use crate::state::State;
 
-const ALLOC: Kind = Kind {
+const ALLOC: CaseKind = CaseKind {
     name: "gc_alloc",
     is: |row| row.get("eligible").is_some(),
-    judge: Judge::Row(judge_alloc),
+    judge: CaseRunner::Row(compare_alloc),
 };
 
-const OBJECTS: Kind = Kind {
+const OBJECTS: CaseKind = CaseKind {
     name: "gc_objects",
     is: |row| row.get("eval_gc").is_some(),
-    judge: Judge::Row(judge_objects),
+    judge: CaseRunner::Row(compare_objects),
 };
 
-const TIME_TABLE: Kind = Kind {
+const TIME_TABLE: CaseKind = CaseKind {
     name: "gc_time_table",
     is: |row| row.get("witnessed").is_some(),
-    judge: Judge::NotRun("every object has its own time: there is no table from time to index"),
+    judge: CaseRunner::NotRun(
+        "every object has its own time: there is no table from time to index",
+    ),
 };
 
 fn text<'a>(row: &'a Value, key: &str) -> &'a str {
@@ -123,7 +125,7 @@ fn spec(row: &Value) -> JobSpec {
     spec
 }
 
-fn put_job(scene: &mut Scene, row: &Value) {
+fn put_job(scene: &mut StateBuilder, row: &Value) {
     if row.is_null() {
         return;
     }
@@ -139,10 +141,10 @@ fn put_job(scene: &mut Scene, row: &Value) {
     scene.job(spec(row), created, truth(row, "stop"), status);
 }
 
-fn put_alloc(scene: &mut Scene, row: &Value, eval_id: EvalId, node_id: NodeId) {
+fn put_alloc(scene: &mut StateBuilder, row: &Value, eval_id: EvalId, node_id: NodeId) {
     // Some are in the future: clocks differ.
     let ago = rows(row, "reschedule_events_before_now_ns").map(|ago| ago.as_i64().unwrap());
-    scene.alloc(&Put {
+    scene.alloc(&AllocBuilder {
         eval_id,
         node_id,
         deployment: text(row, "deployment_id").parse().ok(),
@@ -172,8 +174,8 @@ fn collect(rule: GcRule, threshold: Option<u64>) -> Command {
     }
 }
 
-fn judge_alloc(row: &Value) -> Outcome {
-    let mut scene = Scene::default();
+fn compare_alloc(row: &Value) -> Outcome {
+    let mut scene = StateBuilder::default();
     let (eval_id, node_id) = (EvalId([1; 16]), NodeId([1; 16]));
     put_job(&mut scene, &row["job"]);
     scene.node(node_id, NodeStatus::Ready, Timestamp(0));
@@ -197,8 +199,8 @@ fn judge_alloc(row: &Value) -> Outcome {
     }
 }
 
-fn scene(row: &Value) -> Scene {
-    let mut scene = Scene::default();
+fn scene(row: &Value) -> StateBuilder {
+    let mut scene = StateBuilder::default();
     put_job(&mut scene, &row["job"]);
     for one in rows(row, "nodes") {
         let status = match text(one, "status") {
@@ -263,7 +265,7 @@ fn scene(row: &Value) -> Scene {
     scene
 }
 
-fn judge_objects(row: &Value) -> Outcome {
+fn compare_objects(row: &Value) -> Outcome {
     let scene = scene(row);
     let threshold = Some(number(row, "threshold_index"));
     let runs = [
@@ -316,7 +318,7 @@ pub(super) fn survey(before: &State, after: &State) -> Vec<String> {
 
 /// Says what differs. Deployments go with their job here, as everything below it does; there they wait for
 /// their own turn.
-fn compare(run: &str, scene: &Scene, state: &State, row: &Value) -> Vec<String> {
+fn compare(run: &str, scene: &StateBuilder, state: &State, row: &Value) -> Vec<String> {
     let recorded = &row[run];
     let mut differences = Vec::new();
     let mut check = |what: &str, ours: BTreeSet<&str>| {

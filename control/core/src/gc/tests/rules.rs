@@ -10,7 +10,7 @@ use muster_domain::id::{DeploymentId, EvalId, NodeId, Timestamp};
 use muster_domain::job::{JobSpec, JobStatus, JobType, Parameterized, PayloadUse, Periodic};
 use muster_domain::node::NodeStatus;
 
-use super::scene::{JOB, NOW, Put, Scene};
+use super::scene::{AllocBuilder, JOB, NOW, StateBuilder};
 use super::{Collector, GcConfig, HOUR};
 use crate::state::State;
 
@@ -25,18 +25,18 @@ pub(super) fn ago(age: Duration) -> Timestamp {
 }
 
 /// Collects the objects that are over by default thresholds at [`NOW`].
-fn collected(scene: &Scene) -> State {
+fn collected(scene: &StateBuilder) -> State {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
     scene.after(collector.handle_timeout(NOW, NOW))
 }
 
 /// A live job of this type, with an evaluation and an allocation that ended two days ago, and a node.
-pub(super) fn ended(kind: JobType) -> (Scene, Put) {
-    let mut scene = Scene::default();
+pub(super) fn ended(kind: JobType) -> (StateBuilder, AllocBuilder) {
+    let mut scene = StateBuilder::default();
     scene.job(spec(kind), 1, false, JobStatus::Running);
     scene.node(NODE, NodeStatus::Ready, ago(48 * HOUR));
     scene.eval(EVAL, JOB, kind, EvalStatus::Complete, ago(48 * HOUR));
-    let put = Put {
+    let put = AllocBuilder {
         eval_id: EVAL,
         node_id: NODE,
         deployment: None,
@@ -59,7 +59,7 @@ pub(super) fn spec(kind: JobType) -> JobSpec {
     spec
 }
 
-pub(super) type Allocation = (&'static str, fn(&mut Scene, &mut Put), bool);
+pub(super) type Allocation = (&'static str, fn(&mut StateBuilder, &mut AllocBuilder), bool);
 
 /// Cases of allocations of a service that goes on.
 pub(super) const ALLOCATIONS: &[Allocation] = &[
@@ -225,11 +225,11 @@ fn allocations_of_a_service_go_by_the_table() {
 #[test]
 fn an_allocation_goes_alone_while_its_evaluation_is_needed() {
     let (mut scene, put) = ended(JobType::Service);
-    scene.alloc(&Put {
+    scene.alloc(&AllocBuilder {
         client: ClientStatus::Running,
         ..put.clone()
     });
-    scene.alloc(&Put {
+    scene.alloc(&AllocBuilder {
         replaced: true,
         ..put
     });
@@ -264,7 +264,7 @@ fn evaluations_go_by_the_age_of_their_type() {
         scene.eval(EVAL, JOB, kind, EvalStatus::Complete, ago(hours * HOUR));
         let (client, modified) = (ClientStatus::Complete, ago(hours * HOUR));
         let job_create_index = NOW.0;
-        scene.alloc(&Put {
+        scene.alloc(&AllocBuilder {
             job_create_index,
             client,
             modified,
@@ -286,12 +286,12 @@ fn results_of_an_earlier_job_of_the_name_go() {
     let (mut scene, put) = ended(JobType::Batch);
     scene.job(spec(JobType::Batch), 5, false, JobStatus::Running);
     let client = ClientStatus::Complete;
-    scene.alloc(&Put {
+    scene.alloc(&AllocBuilder {
         client,
         job_create_index: 1,
         ..put.clone()
     });
-    scene.alloc(&Put {
+    scene.alloc(&AllocBuilder {
         client,
         job_create_index: 5,
         ..put
@@ -437,7 +437,7 @@ fn jobs_go_by_the_table() {
         let mut spec = spec(*kind);
         change(&mut spec);
         for (age, old) in [(5 * HOUR, true), (4 * HOUR, false)] {
-            let mut scene = Scene::default();
+            let mut scene = StateBuilder::default();
             scene.job(spec.clone(), ago(age).0, *stop, *status);
 
             let goes = collected(&scene).jobs().is_empty();
@@ -454,7 +454,7 @@ fn jobs_go_by_the_table() {
 #[test]
 fn a_job_with_a_tagged_version_stays() {
     for (tags, expected) in [(0, true), (1, false)] {
-        let mut scene = Scene::default();
+        let mut scene = StateBuilder::default();
         scene.job(spec(JobType::Batch), 1, true, JobStatus::Dead);
         scene.tag(tags);
 
@@ -488,7 +488,7 @@ fn a_job_goes_only_with_everything_below_it() {
             ago(eval_age * HOUR),
         );
         scene.deployment(DEPLOYMENT, true, DeploymentStatus::Successful, NOW);
-        scene.alloc(&Put {
+        scene.alloc(&AllocBuilder {
             client,
             modified: ago(alloc_age * HOUR),
             ..put
@@ -543,7 +543,7 @@ fn deployments_go_by_the_table() {
         scene.job(spec(JobType::Service), 1, stop, JobStatus::Running);
         scene.deployment(DEPLOYMENT, is_current, status, ago(minutes * MINUTE));
         let deployment = Some(DEPLOYMENT);
-        scene.alloc(&Put {
+        scene.alloc(&AllocBuilder {
             client,
             deployment,
             modified: NOW,
@@ -571,11 +571,11 @@ fn nodes_go_by_the_table() {
     for case in NODES {
         let (status, hours, client, expected) = *case;
         let (_, put) = ended(JobType::Service);
-        let mut scene = Scene::default();
+        let mut scene = StateBuilder::default();
         scene.job(spec(JobType::Service), 1, false, JobStatus::Running);
         scene.eval(EVAL, JOB, JobType::Service, EvalStatus::Complete, NOW);
         scene.node(NODE, status, ago(hours * HOUR));
-        scene.alloc(&Put {
+        scene.alloc(&AllocBuilder {
             client,
             modified: NOW,
             ..put

@@ -16,7 +16,7 @@ use muster_domain::node::{Eligibility, Node, NodeStatus};
 
 use super::Collector;
 use crate::fsm::{self, Command, Response};
-use crate::state::{Cohort, JobRow, Row, State, key_at};
+use crate::state::{JobRow, PlanShared, Row, State, key_at};
 
 /// The job everything belongs to.
 pub(super) const JOB: &str = "app";
@@ -28,7 +28,7 @@ const VERSION: u64 = 7;
 
 /// A state under construction.
 #[derive(Debug, Default)]
-pub(super) struct Scene {
+pub(super) struct StateBuilder {
     pub(super) state: State,
     /// Allocations by the order they were put.
     pub(super) allocs: Vec<AllocId>,
@@ -37,7 +37,7 @@ pub(super) struct Scene {
 
 /// An allocation to put.
 #[derive(Clone, Debug)]
-pub(super) struct Put {
+pub(super) struct AllocBuilder {
     pub(super) eval_id: EvalId,
     pub(super) node_id: NodeId,
     pub(super) deployment: Option<DeploymentId>,
@@ -51,7 +51,7 @@ pub(super) struct Put {
     pub(super) reschedules: Vec<Timestamp>,
 }
 
-impl Scene {
+impl StateBuilder {
     pub(super) fn job(&mut self, spec: JobSpec, create_index: u64, stop: bool, status: JobStatus) {
         let current = version(spec, create_index);
         self.state.jobs.put(JobRow {
@@ -163,10 +163,10 @@ impl Scene {
         });
     }
 
-    pub(super) fn alloc(&mut self, put: &Put) {
+    pub(super) fn alloc(&mut self, put: &AllocBuilder) {
         let version = version(job(JOB).build(), put.job_create_index);
         let metrics = Arc::new(PlacementMetrics::default());
-        let cohort = Cohort::new(
+        let cohort = PlanShared::new(
             version,
             0,
             put.eval_id,

@@ -14,11 +14,11 @@ use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::pattern::Pattern;
 use muster_domain::version;
 
-use super::{Needs, Rule};
+use super::{FeasibilityCheck, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     needs
         .conditions
         .iter()
@@ -33,12 +33,12 @@ pub(in crate::scheduler) struct Condition<'a> {
     operand: Operand,
     right: Cow<'a, str>,
     /// Prepared where it is a literal; else it is prepared for each node.
-    prepared: Option<Right>,
+    prepared: Option<RightOperand>,
 }
 
 /// A right side, ready to compare.
 #[derive(Debug)]
-enum Right {
+enum RightOperand {
     Pattern(Pattern),
     Version(version::Conditions),
     Set(BTreeSet<String>),
@@ -46,7 +46,7 @@ enum Right {
     Invalid,
 }
 
-impl Right {
+impl RightOperand {
     fn of(operand: Operand, text: &str) -> Option<Self> {
         match operand {
             Operand::Regexp => Some(Pattern::new(text).map_or(Self::Invalid, Self::Pattern)),
@@ -96,7 +96,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 
 /// The value of one side of a constraint on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Side<'a> {
+struct OperandValue<'a> {
     /// `None`: nothing at all.
     text: Option<Cow<'a, str>>,
     found: bool,
@@ -111,7 +111,7 @@ impl<'a> Condition<'a> {
         let prepared = if is_reference(&right) {
             None
         } else {
-            Right::of(operand, &right)
+            RightOperand::of(operand, &right)
         };
         Self {
             left,
@@ -150,7 +150,7 @@ impl<'a> Condition<'a> {
     /// Returns the values of both sides on `node`.
     pub(super) fn sides(&self, node: &NodeSpec) -> (Option<String>, Option<String>) {
         let read = |target: &str| {
-            let Side { text, found } = resolve(target, node);
+            let OperandValue { text, found } = resolve(target, node);
             text.filter(|_| found).map(Cow::into_owned)
         };
         (read(&self.left), read(&self.right))
@@ -186,7 +186,7 @@ impl<'a> Condition<'a> {
         self.compares(&left, &right)
     }
 
-    fn compares(&self, left: &Side<'_>, right: &Side<'_>) -> bool {
+    fn compares(&self, left: &OperandValue<'_>, right: &OperandValue<'_>) -> bool {
         let both = left.found && right.found;
         match self.operand {
             Operand::Equal => both && left.text == right.text,
@@ -208,7 +208,7 @@ impl<'a> Condition<'a> {
                 };
                 match &self.prepared {
                     Some(prepared) => prepared.accepts(self.operand, left),
-                    None => Right::of(self.operand, right)
+                    None => RightOperand::of(self.operand, right)
                         .is_some_and(|right| right.accepts(self.operand, left)),
                 }
             }
@@ -218,7 +218,7 @@ impl<'a> Condition<'a> {
 
 /// The order of two sides: of integers, else of numbers, else of their texts, as Nomad has it since 1.4.
 /// `None` if a side is missing or not a number that can be compared.
-fn order(left: &Side<'_>, right: &Side<'_>) -> Option<Ordering> {
+fn order(left: &OperandValue<'_>, right: &OperandValue<'_>) -> Option<Ordering> {
     let (left, right) = (left.text.as_deref()?, right.text.as_deref()?);
     if let (Ok(left), Ok(right)) = (left.parse::<i64>(), right.parse::<i64>()) {
         return Some(left.cmp(&right));
@@ -256,13 +256,13 @@ pub(in crate::scheduler) fn value_of<'a>(
     target: &'a str,
     node: &'a NodeSpec,
 ) -> Option<Cow<'a, str>> {
-    let Side { text, found } = resolve(target, node);
+    let OperandValue { text, found } = resolve(target, node);
     text.filter(|_| found)
 }
 
-fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
+fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> OperandValue<'a> {
     if !is_reference(target) {
-        return Side {
+        return OperandValue {
             text: Some(Cow::Borrowed(target)),
             found: true,
         };
@@ -280,16 +280,16 @@ fn resolve<'a>(target: &'a str, node: &'a NodeSpec) -> Side<'a> {
     } else {
         return named(target, node);
     };
-    Side {
+    OperandValue {
         text: Some(Cow::Borrowed(text.map_or("", String::as_str))),
         found: text.is_some(),
     }
 }
 
 /// Returns the value of a target on a device.
-fn resolve_device<'a>(target: &'a str, device: &'a DeviceGroup) -> Side<'a> {
+fn resolve_device<'a>(target: &'a str, device: &'a DeviceGroup) -> OperandValue<'a> {
     if !is_reference(target) {
-        return Side {
+        return OperandValue {
             text: Some(Cow::Borrowed(target)),
             found: true,
         };
@@ -309,7 +309,7 @@ fn resolve_device<'a>(target: &'a str, device: &'a DeviceGroup) -> Side<'a> {
             .map(|text| Cow::Borrowed(text.as_str())),
     };
     let found = text.is_some();
-    Side { text, found }
+    OperandValue { text, found }
 }
 
 /// Prefixes of units of bytes, hertz, watts and rates, by the factor to the base unit.
@@ -347,7 +347,7 @@ fn quantity(text: &str) -> Option<(f64, &str)> {
     }
 }
 
-fn named<'a>(target: &str, node: &'a NodeSpec) -> Side<'a> {
+fn named<'a>(target: &str, node: &'a NodeSpec) -> OperandValue<'a> {
     let text = match target {
         "${node.class}" => Some(Cow::Borrowed(node.class.as_str())),
         "${node.datacenter}" => Some(Cow::Borrowed(node.datacenter.as_str())),
@@ -358,7 +358,7 @@ fn named<'a>(target: &str, node: &'a NodeSpec) -> Side<'a> {
         _ => None,
     };
     let found = text.is_some();
-    Side { text, found }
+    OperandValue { text, found }
 }
 
 #[cfg(test)]

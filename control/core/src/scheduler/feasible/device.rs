@@ -5,11 +5,11 @@ use muster_domain::job::Constraint;
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::DeviceAsk;
 
-use super::{Condition, Needs, Rule};
+use super::{Condition, FeasibilityCheck, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     let (missing, _) = needs.asks.devices.iter().find(|(name, constraints)| {
         let mut devices = node.devices.iter();
         !devices.any(|device| is_one(name, constraints, device))

@@ -2,11 +2,11 @@
 
 use muster_domain::node::NodeSpec;
 
-use super::{Needs, Rule};
+use super::{FeasibilityCheck, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     let mut drivers = needs.asks.drivers.iter();
     let driver = drivers.find(|driver| !node.has_driver(driver))?;
     Some(match node.drivers.get(driver) {

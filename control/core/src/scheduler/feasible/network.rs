@@ -2,11 +2,11 @@
 
 use muster_domain::node::{NETWORK_BRIDGE, NodeSpec, cni_network_attribute};
 
-use super::{Needs, Rule};
+use super::{FeasibilityCheck, Rule};
 
 pub(super) const RULE: Rule = Rule { refuses };
 
-fn refuses(needs: &Needs, node: &NodeSpec) -> Option<String> {
+fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     if needs.asks.bridge && !node.attributes.contains_key(NETWORK_BRIDGE) {
         return Some("missing network mode bridge".to_owned());
     }

@@ -8,7 +8,7 @@ const SIZES_MAX: usize = 8;
 
 /// One instance, as nodes of one kind see it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::scheduler) struct Ask {
+pub(in crate::scheduler) struct ScaledRequest {
     pub(super) cpu: i32,
     pub(super) memory: i32,
     pub(super) disk: i32,
@@ -23,13 +23,13 @@ pub(in crate::scheduler) struct Factors {
     /// `None`: it is beyond what blocks can tell.
     amounts: Option<[i32; 3]>,
     algorithm: Algorithm,
-    cpu: Known,
-    memory: Known,
+    cpu: FactorCache,
+    memory: FactorCache,
 }
 
 /// The last factors by what there is in all, as many kinds have as much of the one or the other.
 #[derive(Debug, Default)]
-struct Known {
+struct FactorCache {
     rows: [Option<(u64, f32)>; SIZES_MAX],
     next: usize,
 }
@@ -45,16 +45,16 @@ impl Factors {
             ask,
             amounts: amounts(),
             algorithm,
-            cpu: Known::default(),
-            memory: Known::default(),
+            cpu: FactorCache::default(),
+            memory: FactorCache::default(),
         }
     }
 
     /// Returns the ask as nodes with `total` see it. `None`: it is beyond what blocks can tell.
-    pub(in crate::scheduler) fn ask(&mut self, total: Amount) -> Option<Ask> {
+    pub(in crate::scheduler) fn ask(&mut self, total: Amount) -> Option<ScaledRequest> {
         let [cpu, memory, disk] = self.amounts?;
         let algorithm = self.algorithm;
-        Some(Ask {
+        Some(ScaledRequest {
             cpu,
             memory,
             disk,
@@ -70,7 +70,7 @@ impl Factors {
 }
 
 /// Returns the factor by which an instance that asks for `ask` of `total` changes a power of ten.
-fn factor(known: &mut Known, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
+fn factor(known: &mut FactorCache, ask: u64, total: u64, algorithm: Algorithm) -> f32 {
     let mut rows = known.rows.iter().flatten();
     if let Some((_, factor)) = rows.find(|(other, _)| *other == total) {
         return *factor;

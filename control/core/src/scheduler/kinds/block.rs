@@ -2,7 +2,7 @@
 
 use muster_domain::scheduling::Algorithm;
 
-use super::ask::{Ask, narrow};
+use super::ask::{ScaledRequest, narrow};
 use crate::state::Column;
 
 /// Nodes in a block.
@@ -34,7 +34,7 @@ pub(in crate::scheduler) struct Block {
 
 /// The least and the most that the open nodes of a block, or of a kind, have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::scheduler) struct Together {
+pub(in crate::scheduler) struct BlockBounds {
     pub(super) open: u32,
     /// Free cpu, memory and disk.
     least_free: [i32; 3],
@@ -44,7 +44,7 @@ pub(in crate::scheduler) struct Together {
     most_number: u32,
 }
 
-impl Together {
+impl BlockBounds {
     pub(super) const NOBODY: Self = Self {
         open: 0,
         least_free: [i32::MAX; 3],
@@ -100,7 +100,7 @@ impl Together {
     }
 
     /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
-    pub(in crate::scheduler) fn bound(&self, ask: Ask, algorithm: Algorithm) -> f32 {
+    pub(in crate::scheduler) fn bound(&self, ask: ScaledRequest, algorithm: Algorithm) -> f32 {
         let Self {
             most_free: [cpu, memory, disk],
             least_power: [cpu_power, memory_power],
@@ -117,13 +117,13 @@ impl Together {
     }
 
     /// Whether there is room on every open node.
-    fn fits_all(&self, ask: Ask) -> bool {
+    fn fits_all(&self, ask: ScaledRequest) -> bool {
         let [cpu, memory, disk] = self.least_free;
         ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
     }
 
     /// Returns the number of open nodes that have too little, where no node need be looked at to tell.
-    pub(super) fn short(&self, ask: Ask) -> Option<Short> {
+    pub(super) fn short(&self, ask: ScaledRequest) -> Option<ShortfallCounts> {
         let [least_cpu, ..] = self.least_free;
         let [most_cpu, most_memory, _] = self.most_free;
         if self.fits_all(ask) {
@@ -137,7 +137,7 @@ impl Together {
 }
 
 /// The number of open nodes that have too little, by what they lack first: cpu, memory, disk.
-pub(in crate::scheduler) type Short = [u32; 3];
+pub(in crate::scheduler) type ShortfallCounts = [u32; 3];
 
 impl Block {
     pub(super) const EMPTY: Self = Self {
@@ -159,11 +159,11 @@ impl Block {
     /// suffice. `together` summarises the open nodes. The first is the first one from `first` on, round the end.
     pub(super) fn all_alike(
         &self,
-        together: &Together,
-        ask: Ask,
+        together: &BlockBounds,
+        ask: ScaledRequest,
         first: usize,
     ) -> Option<(f32, usize)> {
-        let Together {
+        let BlockBounds {
             least_free: [least_cpu, least_memory, _],
             most_free: [most_cpu, most_memory, _],
             least_number,
@@ -202,7 +202,7 @@ impl Block {
         clippy::needless_bitwise_bool,
         reason = "the compiler makes vector instructions of tests of this form"
     )]
-    fn sum(&self, slot: usize, ask: Ask) -> f32 {
+    fn sum(&self, slot: usize, ask: ScaledRequest) -> f32 {
         let short = (self.cpu[slot] < ask.cpu)
             | (self.memory[slot] < ask.memory)
             | (self.disk[slot] < ask.disk);
@@ -214,7 +214,7 @@ impl Block {
     /// The sum of each.
     // On its own, or the compiler would make no vector instructions of it.
     #[inline(never)]
-    pub(in crate::scheduler) fn sums(&self, ask: Ask) -> [f32; BLOCK] {
+    pub(in crate::scheduler) fn sums(&self, ask: ScaledRequest) -> [f32; BLOCK] {
         let mut sums = [0.0; BLOCK];
         for (slot, sum) in sums.iter_mut().enumerate() {
             *sum = self.sum(slot, ask);
@@ -223,7 +223,7 @@ impl Block {
     }
 
     /// The least sum of all.
-    pub(in crate::scheduler) fn least(&self, ask: Ask) -> f32 {
+    pub(in crate::scheduler) fn least(&self, ask: ScaledRequest) -> f32 {
         let mut least = [f32::INFINITY; LANES];
         for sums in self.sums(ask).chunks_exact(LANES) {
             for (least, sum) in least.iter_mut().zip(sums) {
@@ -239,7 +239,7 @@ impl Block {
         clippy::needless_bitwise_bool,
         reason = "the compiler makes vector instructions of loops and tests of this form"
     )]
-    pub(super) fn short(&self, ask: Ask) -> Short {
+    pub(super) fn short(&self, ask: ScaledRequest) -> ShortfallCounts {
         let mut short = [[0_i32; LANES]; 3];
         for at in (0..BLOCK).step_by(LANES) {
             for lane in 0..LANES {
@@ -259,8 +259,8 @@ impl Block {
     }
 
     /// Returns the summary of the open nodes.
-    pub(super) fn together(&self) -> Together {
-        let mut together = Together::NOBODY;
+    pub(super) fn together(&self) -> BlockBounds {
+        let mut together = BlockBounds::NOBODY;
         for slot in 0..BLOCK {
             if self.open >> slot & 1 == 1 {
                 together.add(&self.alone(slot));
@@ -270,9 +270,9 @@ impl Block {
     }
 
     /// Returns the summary of one open node.
-    pub(super) fn alone(&self, slot: usize) -> Together {
+    pub(super) fn alone(&self, slot: usize) -> BlockBounds {
         let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
-        Together {
+        BlockBounds {
             open: 1,
             least_free: free,
             most_free: free,

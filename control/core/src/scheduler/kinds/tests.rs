@@ -19,10 +19,10 @@ fn columns() -> Columns {
 }
 
 /// Checks the data of a kind against its nodes.
-fn check(kinds: &Kinds, columns: &Columns) {
+fn check(kinds: &NodeShapes, columns: &Columns) {
     let mut seen = 0;
     for kind in kinds.all() {
-        let mut whole = Together::NOBODY;
+        let mut whole = BlockBounds::NOBODY;
         for (block, together) in kind.blocks.iter().zip(&kind.together) {
             assert_eq!(*together, block.together());
             whole.add(together);
@@ -44,7 +44,7 @@ fn check(kinds: &Kinds, columns: &Columns) {
 #[test]
 fn what_nodes_have_together_is_kept_up_as_they_change() {
     let mut columns = columns();
-    let mut kinds = Kinds::default();
+    let mut kinds = NodeShapes::default();
     kinds.follow(&columns);
     check(&kinds, &columns);
     let mut random = 1_u64;
@@ -86,7 +86,7 @@ fn what_nodes_have_together_is_kept_up_as_they_change() {
 #[test]
 fn nodes_that_get_fuller_come_to_lie_together() {
     let mut columns = columns();
-    let mut kinds = Kinds::default();
+    let mut kinds = NodeShapes::default();
     kinds.follow(&columns);
     // Three of each size, far from each other, get fuller again and again.
     let busy = [1, 2, 149, 150, 298, 299];

@@ -2,22 +2,22 @@ pub(in crate::scheduler) mod laws;
 
 use std::collections::BTreeSet;
 
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::id::LogIndex;
 use serde_json::Value;
 
 use super::*;
 
-const PREEMPTION: Kind = Kind {
+const PREEMPTION: CaseKind = CaseKind {
     name: "preemption",
     is: |row| is_preemption(row) && row["victim_sets_seen"].is_null(),
-    judge: Judge::Row(judge),
+    judge: CaseRunner::Row(judge),
 };
 
-const ORDER_DEPENDENT: Kind = Kind {
+const ORDER_DEPENDENT: CaseKind = CaseKind {
     name: "preemption_order_dependent",
     is: |row| is_preemption(row) && !row["victim_sets_seen"].is_null(),
-    judge: Judge::Row(judge_among_equals),
+    judge: CaseRunner::Row(compare_equal_victims),
 };
 
 fn is_preemption(row: &Value) -> bool {
@@ -37,7 +37,7 @@ fn amount(value: &Value, prefix: &str) -> Amount {
 }
 
 /// A recorded case as input: candidates with their recorded ids, and the room.
-fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Room) {
+fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, NodeUsage) {
     let total = amount(&case["node"], "").minus(amount(&case["node"], "reserved_"));
     let mut used = Amount::default();
     let key = |alloc: &Value| {
@@ -72,7 +72,7 @@ fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, Room) {
         });
         ids.push(id);
     }
-    (candidates, ids, Room { total, used })
+    (candidates, ids, NodeUsage { total, used })
 }
 
 fn chosen(case: &Value) -> Option<BTreeSet<String>> {
@@ -140,7 +140,7 @@ fn victims_are_nomads() {
 
 /// One of the sets seen. Not every order was tried: a set of the same priorities and amounts is the same
 /// answer.
-fn judge_among_equals(case: &Value) -> Outcome {
+fn compare_equal_victims(case: &Value) -> Outcome {
     let (candidates, ids, _) = read(case);
     let worth = |set: &BTreeSet<String>| {
         let mut worth: Vec<(u8, u64, u64, u64)> = candidates
@@ -199,12 +199,12 @@ fn candidate(name: u32, priority: u8, memory_mb: u64, disk_mb: u64, cpu_mhz: u64
 }
 
 /// Nothing is left beside `candidates`.
-fn full(candidates: &[Candidate]) -> Room {
+fn full(candidates: &[Candidate]) -> NodeUsage {
     let none = Amount::default();
     let total = candidates
         .iter()
         .fold(none, |total, it| total.plus(it.amount));
-    Room { total, used: total }
+    NodeUsage { total, used: total }
 }
 
 /// The seed document's example: `cache` (70) runs a6, `batch-analytics` (50) runs a4 and a5,

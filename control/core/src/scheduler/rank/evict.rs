@@ -16,17 +16,17 @@ use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::{AllocatedPort, Amount, HeldDevices, Holding};
 use muster_domain::scheduling::{Algorithm, may_evict};
 
-use super::grouped::{Grouped, Own};
-use super::{FULL, Ranking, Terms, has_capacity};
+use super::grouped::{GroupedCandidates, OwnScore};
+use super::{FULL, Ranking, ScoreTerms, has_capacity};
 use crate::scheduler::feasible::device_matches;
-use crate::scheduler::fleet::{self, Extras, Fleet};
-use crate::scheduler::preempt::{self, Candidate, Loss, Room};
-use crate::state::{AllocView, Held};
+use crate::scheduler::fleet::{self, Extras, ProjectedNodes};
+use crate::scheduler::preempt::{self, Candidate, NodeUsage, PreemptionCost};
+use crate::state::{AllocView, NodeHoldings};
 
 /// The cost of each candidate.
 #[derive(Debug)]
 pub(super) struct Evictions {
-    best: Grouped,
+    best: GroupedCandidates,
     /// Whether a candidate was worked out; what is known of the others is [`at_most`].
     is_worked_out: Vec<bool>,
     /// Candidates that changed since.
@@ -43,7 +43,7 @@ const ROUNDED: f64 = 1e-12;
 /// The allocations that go, and the candidate's score after that.
 struct Choice<'a> {
     /// The own part of the score.
-    own: Own,
+    own: OwnScore,
     victims: Vec<AllocView<'a>>,
     /// Somebody else goes if the plan evicts enough elsewhere.
     sways: bool,
@@ -56,15 +56,15 @@ impl Choice<'_> {
 }
 
 impl Evictions {
-    pub(super) fn new(ranking: &Ranking<'_>, fleet: &Fleet<'_>) -> Self {
+    pub(super) fn new(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>) -> Self {
         let first = ranking
             .candidates
             .partition_point(|it| it.number < fleet.first());
         let all = 0..ranking.candidates.len();
         let group_of: Vec<u32> = all.clone().map(|at| ranking.group_of(at)).collect();
-        let owns: Vec<Own> = all.map(|at| at_most(ranking, fleet, at)).collect();
+        let owns: Vec<OwnScore> = all.map(|at| at_most(ranking, fleet, at)).collect();
         Self {
-            best: Grouped::new(&group_of, &owns, first),
+            best: GroupedCandidates::new(&group_of, &owns, first),
             is_worked_out: vec![false; owns.len()],
             outdated: Vec::new(),
             swaying: Vec::new(),
@@ -86,7 +86,7 @@ impl Evictions {
     pub(super) fn best(
         &mut self,
         ranking: &Ranking<'_>,
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         job: &JobKey,
         priority: u8,
     ) -> Option<(usize, f64, Vec<AllocId>)> {
@@ -118,7 +118,7 @@ impl Evictions {
 
 /// The upper bound of the own part of a candidate's score, for any victims. No more of the node is used than now and
 /// by the instance, nor more than there is, and nothing is lost.
-fn at_most(ranking: &Ranking<'_>, fleet: &Fleet<'_>, at: usize) -> Own {
+fn at_most(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnScore {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
     if ranking.is_allowed(at).is_err() || has_capacity(column.total).is_err() {
@@ -130,24 +130,24 @@ fn at_most(ranking: &Ranking<'_>, fleet: &Fleet<'_>, at: usize) -> Own {
         // The less is used the better.
         Algorithm::Spread => terms.used,
     };
-    let own = own_of(ranking, Terms { used, ..terms }, &[]);
-    Own {
+    let own = own_of(ranking, ScoreTerms { used, ..terms }, &[]);
+    OwnScore {
         sum: own.sum + ROUNDED,
         ..own
     }
 }
 
 /// The own part of a score if `victims` go.
-fn own_of(ranking: &Ranking<'_>, terms: Terms, victims: &[AllocView<'_>]) -> Own {
+fn own_of(ranking: &Ranking<'_>, terms: ScoreTerms, victims: &[AllocView<'_>]) -> OwnScore {
     let components = terms.components(ranking.algorithm, ranking.count);
     let components = components.into_iter().flatten().map(|(_, score)| score);
-    Own::of(components.chain([score(victims)]))
+    OwnScore::of(components.chain([score(victims)]))
 }
 
 /// Returns the allocations that go from a candidate, if that helps.
 fn choice<'a>(
     ranking: &Ranking<'_>,
-    fleet: &Fleet<'a>,
+    fleet: &ProjectedNodes<'a>,
     at: usize,
     job: &JobKey,
     priority: u8,
@@ -156,7 +156,7 @@ fn choice<'a>(
     let column = fleet.column(number);
     ranking.is_allowed(at).ok()?;
     has_capacity(column.total).ok()?;
-    let crowd = Crowd::new(ranking, fleet, number, job, priority);
+    let crowd = PreemptionCandidate::new(ranking, fleet, number, job, priority);
     let sways = crowd.sways();
     let victims = crowd.victims()?;
     let freed = victims
@@ -175,7 +175,7 @@ fn choice<'a>(
 #[cfg(test)]
 pub(super) fn best_of_all(
     ranking: &Ranking<'_>,
-    fleet: &Fleet<'_>,
+    fleet: &ProjectedNodes<'_>,
     job: &JobKey,
     priority: u8,
 ) -> Option<(usize, f64, Vec<AllocId>)> {
@@ -228,12 +228,12 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
 /// They are never more than Nomad's rule gives, nor more important.
 pub(super) fn victims<'a>(
     ranking: &Ranking<'_>,
-    fleet: &Fleet<'a>,
+    fleet: &ProjectedNodes<'a>,
     number: usize,
     job: &JobKey,
     priority: u8,
 ) -> Option<Vec<AllocView<'a>>> {
-    Crowd::new(ranking, fleet, number, job, priority).victims()
+    PreemptionCandidate::new(ranking, fleet, number, job, priority).victims()
 }
 
 fn priority_of(alloc: &AllocView<'_>) -> u8 {
@@ -247,17 +247,17 @@ fn max_parallel(alloc: AllocView<'_>) -> u32 {
 }
 
 /// Whether so many of the group of `alloc` are evicted that others had rather go.
-pub(super) fn is_spared(fleet: &Fleet<'_>, alloc: AllocView<'_>) -> bool {
+pub(super) fn is_spared(fleet: &ProjectedNodes<'_>, alloc: AllocView<'_>) -> bool {
     let max = max_parallel(alloc);
     max > 0 && fleet.evicted_of(alloc) >= max
 }
 
 /// A node on which somebody has to go.
-struct Crowd<'r, 'a> {
+struct PreemptionCandidate<'r, 'a> {
     extras: &'r Extras<'r>,
-    fleet: &'r Fleet<'a>,
+    fleet: &'r ProjectedNodes<'a>,
     number: usize,
-    room: Room,
+    room: NodeUsage,
     /// The amounts that one instance takes of the room.
     ask: Amount,
     /// Priority of the asking job.
@@ -267,10 +267,10 @@ struct Crowd<'r, 'a> {
     may_go: Vec<AllocView<'a>>,
 }
 
-impl<'r, 'a> Crowd<'r, 'a> {
+impl<'r, 'a> PreemptionCandidate<'r, 'a> {
     fn new(
         ranking: &'r Ranking<'_>,
-        fleet: &'r Fleet<'a>,
+        fleet: &'r ProjectedNodes<'a>,
         number: usize,
         job: &JobKey,
         priority: u8,
@@ -291,7 +291,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
             extras: &ranking.extras,
             fleet,
             number,
-            room: Room {
+            room: NodeUsage {
                 total: column.total,
                 used: column.used,
             },
@@ -305,7 +305,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
     fn victims(&self) -> Option<Vec<AllocView<'a>>> {
         let ours = self.make_room(self.least_important()?);
         let theirs = self.by_device_group().and_then(|gone| self.make_room(gone));
-        let loss = |gone: &[AllocView<'_>]| Loss::of(gone.iter().map(priority_of));
+        let loss = |gone: &[AllocView<'_>]| PreemptionCost::of(gone.iter().map(priority_of));
         match (ours, theirs) {
             (Some(ours), Some(theirs)) if loss(&ours).is_no_worse_than(loss(&theirs)) => Some(ours),
             (ours, theirs) => theirs.or(ours),
@@ -329,7 +329,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
         self.extras.is_empty() || self.fleet.assign(self.number, self.extras).is_ok()
     }
 
-    fn can_have(&self, spec: &NodeSpec, held: &Held) -> bool {
+    fn can_have(&self, spec: &NodeSpec, held: &NodeHoldings) -> bool {
         fleet::assign(spec, held, self.extras, self.fleet.seed()).is_ok()
     }
 
@@ -352,8 +352,8 @@ impl<'r, 'a> Crowd<'r, 'a> {
                     held.give_back(alloc.holding());
                     gone.push(*alloc);
                     if self.can_have(spec, &held) {
-                        let enough = |held: &Held, _| self.can_have(spec, held);
-                        return Some(self.spare(gone, enough));
+                        let enough = |held: &NodeHoldings, _| self.can_have(spec, held);
+                        return Some(self.drop_unneeded_victims(gone, enough));
                     }
                 }
             }
@@ -427,7 +427,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
     fn holders_of(
         &self,
         device: &DeviceGroup,
-        held: &Held,
+        held: &NodeHoldings,
         gone: &[AllocView<'_>],
         wanted: usize,
     ) -> Option<Vec<AllocView<'a>>> {
@@ -481,11 +481,12 @@ impl<'r, 'a> Crowd<'r, 'a> {
             return (!victims.is_empty()).then_some(victims);
         }
         let spec = self.fleet.spec(self.number)?;
-        let enough = |held: &Held, room: Room| room.fits(self.ask) && self.can_have(spec, held);
-        Some(self.spare(victims, enough))
+        let enough =
+            |held: &NodeHoldings, room: NodeUsage| room.fits(self.ask) && self.can_have(spec, held);
+        Some(self.drop_unneeded_victims(victims, enough))
     }
 
-    fn choose(&self, room: Room, gone: &[AllocView<'_>]) -> Option<Vec<AllocView<'a>>> {
+    fn choose(&self, room: NodeUsage, gone: &[AllocView<'_>]) -> Option<Vec<AllocView<'a>>> {
         let is_here = |alloc: &&AllocView<'_>| gone.iter().all(|other| other.key() != alloc.key());
         let rest: Vec<AllocView<'a>> = self.may_go.iter().filter(is_here).copied().collect();
         let candidate = |alloc: &AllocView<'_>| Candidate {
@@ -503,10 +504,10 @@ impl<'r, 'a> Crowd<'r, 'a> {
 
     /// Those of `gone` who cannot stay if there is to be `enough`; the most important stay first,
     /// of those the oldest.
-    fn spare(
+    fn drop_unneeded_victims(
         &self,
         mut gone: Vec<AllocView<'a>>,
-        enough: impl Fn(&Held, Room) -> bool,
+        enough: impl Fn(&NodeHoldings, NodeUsage) -> bool,
     ) -> Vec<AllocView<'a>> {
         let mut held = self.fleet.held(self.number).clone();
         for alloc in &gone {
@@ -514,7 +515,7 @@ impl<'r, 'a> Crowd<'r, 'a> {
         }
         let freed = |gone: &[AllocView<'_>]| {
             let amounts = gone.iter().map(|alloc| alloc.ask());
-            amounts.fold(self.room, Room::without)
+            amounts.fold(self.room, NodeUsage::without)
         };
         gone.sort_by_key(|alloc| {
             let importance = std::cmp::Reverse(priority_of(alloc));

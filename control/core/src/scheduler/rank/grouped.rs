@@ -13,14 +13,14 @@ const LEVELS: usize = 6;
 
 /// A candidate's own part of its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Own {
+pub(super) struct OwnScore {
     /// The sum of its components; minus infinity for a node that cannot be used.
     pub(super) sum: f64,
     /// How many they are; at least one.
     pub(super) components: usize,
 }
 
-impl Own {
+impl OwnScore {
     pub(super) fn of(components: impl Iterator<Item = f64>) -> Self {
         let none = Self {
             sum: 0.0,
@@ -40,7 +40,7 @@ impl Own {
 }
 
 #[derive(Debug, Default)]
-struct Level {
+struct ComponentLevel {
     sums: Vec<f64>,
     best: Tournament,
     /// Which of the tops is its own.
@@ -49,20 +49,20 @@ struct Level {
 
 /// The best of one level of one group.
 #[derive(Clone, Copy, Debug)]
-struct Top {
+struct LevelBest {
     group: usize,
     at: usize,
-    own: Own,
+    own: OwnScore,
 }
 
-impl Top {
+impl LevelBest {
     /// `number` is that of the level.
-    fn of(group: usize, number: usize, members: &[u32], level: &Level) -> Self {
+    fn of(group: usize, number: usize, members: &[u32], level: &ComponentLevel) -> Self {
         let winner = level.best.winner();
         Self {
             group,
             at: winner.map_or(0, |winner| members[winner] as usize),
-            own: Own {
+            own: OwnScore {
                 sum: winner.map_or(f64::NEG_INFINITY, |winner| level.sums[winner]),
                 components: number + 1,
             },
@@ -74,24 +74,24 @@ impl Top {
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<u32>,
-    levels: [Option<Level>; LEVELS],
+    levels: [Option<ComponentLevel>; LEVELS],
 }
 
 /// All candidates.
 #[derive(Debug, Default)]
-pub(super) struct Grouped {
+pub(super) struct GroupedCandidates {
     groups: Vec<Group>,
     /// Group and place in it of each candidate.
     places: Vec<(u32, u32)>,
     /// The best of every level that there is, side by side.
-    tops: Vec<Top>,
+    tops: Vec<LevelBest>,
     first: usize,
 }
 
-impl Grouped {
+impl GroupedCandidates {
     /// `group_of` is the group of each candidate, numbered from 0; `owns` its own part. Of equal candidates the one
     /// at `first`, or next after it, goes first.
-    pub(super) fn new(group_of: &[u32], owns: &[Own], first: usize) -> Self {
+    pub(super) fn new(group_of: &[u32], owns: &[OwnScore], first: usize) -> Self {
         let count = group_of.iter().max().map_or(0, |last| *last as usize + 1);
         let mut groups: Vec<Group> = Vec::new();
         groups.resize_with(count, Group::default);
@@ -117,8 +117,8 @@ impl Grouped {
                     let begin = group.members.partition_point(|at| (*at as usize) < first);
                     let best = Tournament::new(&sums, begin);
                     let top = tops.len();
-                    let level = slot.insert(Level { sums, best, top });
-                    tops.push(Top::of(group_at, number, &group.members, level));
+                    let level = slot.insert(ComponentLevel { sums, best, top });
+                    tops.push(LevelBest::of(group_at, number, &group.members, level));
                 }
             }
         }
@@ -131,7 +131,7 @@ impl Grouped {
     }
 
     /// The candidate's own part changed.
-    pub(super) fn update(&mut self, at: usize, own: Own) {
+    pub(super) fn update(&mut self, at: usize, own: OwnScore) {
         let (group, place) = self.places[at];
         let group = group as usize;
         let Group { members, levels } = &mut self.groups[group];
@@ -144,8 +144,8 @@ impl Grouped {
                     let begin = members.partition_point(|at| (*at as usize) < self.first);
                     let best = Tournament::new(&sums, begin);
                     let top = self.tops.len();
-                    let level = slot.insert(Level { sums, best, top });
-                    self.tops.push(Top::of(group, number, members, level));
+                    let level = slot.insert(ComponentLevel { sums, best, top });
+                    self.tops.push(LevelBest::of(group, number, members, level));
                     level
                 }
                 None => continue,
@@ -155,7 +155,7 @@ impl Grouped {
             if level.sums[place].to_bits() != sum.to_bits() {
                 level.sums[place] = sum;
                 level.best.update(&level.sums, place);
-                self.tops[level.top] = Top::of(group, number, members, level);
+                self.tops[level.top] = LevelBest::of(group, number, members, level);
             }
         }
     }
@@ -171,7 +171,7 @@ impl Grouped {
         let place = |at: usize| (at < self.first, at);
         let mut best: Option<(usize, f64)> = None;
         let tops = self.tops.iter();
-        for Top { group, at, own } in tops.filter(|top| top.own.sum > f64::NEG_INFINITY) {
+        for LevelBest { group, at, own } in tops.filter(|top| top.own.sum > f64::NEG_INFINITY) {
             let score = own.score(shared[*group]);
             let is_better = best.is_none_or(|(other, top)| {
                 let order = score.total_cmp(&top);

@@ -17,12 +17,16 @@ use muster_domain::scheduling::Algorithm;
 
 use super::distinct::{self, Hosts};
 use super::{
-    Affinities, Census, FULL, Named, Own, Place, Terms, has_capacity, named, numbered, together,
+    Affinities, FULL, FilterCounts, NamedScores, OwnScore, Place, ScoreTerms, has_capacity, named,
+    numbered, together,
 };
 use crate::limits;
 use crate::scheduler::feasible::Counts;
-use crate::scheduler::fleet::{Assigned, Extras, Fleet};
-use crate::scheduler::kinds::{self, Ask, Factors, Judged, Kind, NEAR, Short, View, Wants};
+use crate::scheduler::fleet::{Extras, HoldingOffer, ProjectedNodes};
+use crate::scheduler::kinds::{
+    self, ClassView, Factors, FeasibilityCache, GroupRequirements, NEAR, NodeShape, ScaledRequest,
+    ShortfallCounts,
+};
 use crate::state::AllocView;
 
 /// A scan looks at kinds and a few blocks for each instance, a ranking at every node once and then at one path in a
@@ -33,7 +37,7 @@ const WORTH_A_RANKING: usize = 256;
 
 /// The result of looking for a place.
 #[derive(Debug)]
-pub(in crate::scheduler) enum Found {
+pub(in crate::scheduler) enum ScanOutcome {
     /// The best.
     Place(Place),
     /// No node has room.
@@ -44,39 +48,39 @@ pub(in crate::scheduler) enum Found {
 
 /// A feasible kind.
 #[derive(Debug)]
-struct Usable {
+struct FeasibleShape {
     kind: usize,
-    ask: Ask,
+    ask: ScaledRequest,
     affinity: Option<f64>,
     /// The least sum of each block, or a bound below it. Empty until somebody looks at blocks.
-    least: Vec<(f32, Known)>,
+    least: Vec<(f32, BlockBound)>,
     /// The best node of each block where it was worked out. Empty until one is.
-    best: Vec<Option<Best>>,
+    best: Vec<Option<BestNode>>,
     /// The least of all sums or bounds, and the best of all nodes where it was worked out.
     low: f32,
-    top: Option<Best>,
+    top: Option<BestNode>,
     /// Whether `low` is a sum.
     is_sum: bool,
 }
 
 /// The kind of value that is known of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum BlockBound {
     Bound,
     Least,
 }
 
 /// A node that is the best of some, and its exact score.
 #[derive(Clone, Copy, Debug)]
-struct Best {
+struct BestNode {
     rank: Rank,
     number: usize,
     score: f64,
 }
 
-impl Usable {
+impl FeasibleShape {
     /// Brings the totals up to date after some blocks changed.
-    fn summarise(&mut self, kind: &Kind, algorithm: Algorithm) {
+    fn summarise(&mut self, kind: &NodeShape, algorithm: Algorithm) {
         self.low = if self.least.is_empty() {
             kind.whole.bound(self.ask, algorithm)
         } else {
@@ -93,24 +97,24 @@ impl Usable {
     }
 
     /// Has each block looked at from here on.
-    fn open(&mut self, kind: &Kind, algorithm: Algorithm) {
+    fn open(&mut self, kind: &NodeShape, algorithm: Algorithm) {
         if self.least.is_empty() {
             let bounds = kind.together.iter();
-            let bounds = bounds.map(|block| (block.bound(self.ask, algorithm), Known::Bound));
+            let bounds = bounds.map(|block| (block.bound(self.ask, algorithm), BlockBound::Bound));
             self.least = bounds.collect();
         }
     }
 
     /// Looks at the blocks with the lowest bounds until the lowest of all is a sum.
-    fn find_least(&mut self, kind: &Kind, algorithm: Algorithm, first: usize) {
+    fn find_least(&mut self, kind: &NodeShape, algorithm: Algorithm, first: usize) {
         self.open(kind, algorithm);
         while !self.is_sum {
             // Blocks that were looked at meanwhile need not be as low as their bounds.
             self.low = self.lowest();
             let low = self.low;
-            let is_lowest = |(sum, _): &(f32, Known)| *sum <= low;
+            let is_lowest = |(sum, _): &(f32, BlockBound)| *sum <= low;
             let mut lowest = self.least.iter().filter(|it| is_lowest(it));
-            self.is_sum = lowest.any(|(_, known)| *known == Known::Least);
+            self.is_sum = lowest.any(|(_, known)| *known == BlockBound::Least);
             match self.least.iter().position(is_lowest) {
                 Some(at) if !self.is_sum => self.look(kind, at, first),
                 Some(_) => {}
@@ -120,27 +124,27 @@ impl Usable {
     }
 
     /// Finds the least sum of the block at `at`.
-    fn look(&mut self, kind: &Kind, at: usize, first: usize) {
+    fn look(&mut self, kind: &NodeShape, at: usize, first: usize) {
         let (_, known) = self.least[at];
-        if known == Known::Bound {
+        if known == BlockBound::Bound {
             let alike = kind.all_alike(at, self.ask, first).map(|(sum, _)| sum);
             let sum = alike.unwrap_or_else(|| kind.blocks[at].least(self.ask));
-            self.least[at] = (sum, Known::Least);
+            self.least[at] = (sum, BlockBound::Least);
         }
     }
 }
 
 /// A node about which there is more to say.
 #[derive(Clone, Copy, Debug)]
-struct Aside {
+struct SpecialCase {
     /// Instances of the group, and of the job, that are on it or planned there.
     collisions: u32,
     of_job: u32,
     avoided: bool,
-    own: Own,
+    own: OwnScore,
 }
 
-impl Aside {
+impl SpecialCase {
     const PLAIN: Self = Self {
         collisions: 0,
         of_job: 0,
@@ -160,10 +164,10 @@ pub(in crate::scheduler) struct Scan<'a> {
     count: u32,
     algorithm: Algorithm,
     hosts: Hosts,
-    usable: Vec<Usable>,
+    usable: Vec<FeasibleShape>,
     /// Position in `usable` by kind.
     usable_of: Vec<Option<usize>>,
-    aside: BTreeMap<usize, Aside>,
+    aside: BTreeMap<usize, SpecialCase>,
     order: BTreeSet<Rank>,
     first: usize,
     /// Changes of the fleet that are taken in.
@@ -180,7 +184,7 @@ impl<'a> Scan<'a> {
     /// faster. `present` are the instances of the job that stay, `planned` the
     /// nodes of those that the plan places before, each with whether it is of the group.
     pub(in crate::scheduler) fn new<'r>(
-        fleet: &mut Fleet<'_>,
+        fleet: &mut ProjectedNodes<'_>,
         job: &'a JobSpec,
         group: &'a TaskGroup,
         wanted: usize,
@@ -200,7 +204,7 @@ impl<'a> Scan<'a> {
         {
             return None;
         }
-        let (wants, judged) = fleet.kinds_mut().take_judged(job, group);
+        let (wants, judged) = fleet.kinds_mut().take_cache(job, group);
         if judged.verdicts().differ_within_class() {
             fleet.kinds_mut().keep(wants, judged);
             return None;
@@ -222,7 +226,7 @@ impl<'a> Scan<'a> {
             metrics: PlacementMetrics::default(),
         };
         fleet.follow();
-        let mut census = Census::default();
+        let mut census = FilterCounts::default();
         scan.choose_kinds(fleet, (wants, judged), &affinities, &mut census)?;
         scan.metrics = census.into_metrics();
         let present = present.filter_map(|alloc| {
@@ -238,14 +242,14 @@ impl<'a> Scan<'a> {
         }
         let short = scan.look_at_all(fleet);
         scan.exhausted(["cpu", "memory", "disk"], short);
-        scan.count_aside(fleet);
+        scan.count_special_cases(fleet);
         scan.metrics.dimension_exhausted.sort_unstable();
         scan.metrics.scores = scan.best_few(fleet);
         Some(scan)
     }
 
     /// Counts those that stand aside and cannot be used.
-    fn count_aside(&mut self, fleet: &Fleet<'_>) {
+    fn count_special_cases(&mut self, fleet: &ProjectedNodes<'_>) {
         let mut apart = 0;
         for (number, aside) in self.aside.clone() {
             if !fleet.column(number).takes_work {
@@ -267,10 +271,10 @@ impl<'a> Scan<'a> {
     /// Judges each kind. `None`: the amounts are beyond what blocks can tell.
     fn choose_kinds(
         &mut self,
-        fleet: &mut Fleet<'_>,
-        (wants, mut judged): (Wants, Judged),
+        fleet: &mut ProjectedNodes<'_>,
+        (wants, mut judged): (GroupRequirements, FeasibilityCache),
         affinities: &Affinities<'_>,
-        census: &mut Census,
+        census: &mut FilterCounts,
     ) -> Option<()> {
         let state = fleet.state();
         fleet
@@ -287,7 +291,7 @@ impl<'a> Scan<'a> {
             let Some(view) = judged.view(kind.group).filter(|_| open > 0) else {
                 continue;
             };
-            let View {
+            let ClassView {
                 class_at,
                 is_feasible,
                 affinity,
@@ -310,7 +314,7 @@ impl<'a> Scan<'a> {
                 break;
             };
             self.usable_of[at] = Some(self.usable.len());
-            self.usable.push(Usable {
+            self.usable.push(FeasibleShape {
                 kind: at,
                 ask,
                 affinity,
@@ -326,7 +330,7 @@ impl<'a> Scan<'a> {
         (!is_too_large).then_some(())
     }
 
-    fn look_at_all(&mut self, fleet: &Fleet<'_>) -> Short {
+    fn look_at_all(&mut self, fleet: &ProjectedNodes<'_>) -> ShortfallCounts {
         let mut short = [0; 3];
         for usable in &mut self.usable {
             let kind = &fleet.kinds().all()[usable.kind];
@@ -360,7 +364,11 @@ impl<'a> Scan<'a> {
     }
 
     /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed before.
-    pub(in crate::scheduler) fn place(&mut self, fleet: &mut Fleet<'_>, avoid: &[NodeId]) -> Found {
+    pub(in crate::scheduler) fn place(
+        &mut self,
+        fleet: &mut ProjectedNodes<'_>,
+        avoid: &[NodeId],
+    ) -> ScanOutcome {
         self.take_in(fleet);
         let avoided: BTreeSet<usize> = avoid
             .iter()
@@ -380,16 +388,16 @@ impl<'a> Scan<'a> {
         found
     }
 
-    fn find(&mut self, fleet: &mut Fleet<'_>) -> Found {
+    fn find(&mut self, fleet: &mut ProjectedNodes<'_>) -> ScanOutcome {
         loop {
             let Some((number, score)) = self.best(fleet) else {
-                return Found::Nothing;
+                return ScanOutcome::Nothing;
             };
             match fleet.assign(number, &self.extras) {
-                Ok(Assigned { holding, .. }) => {
+                Ok(HoldingOffer { holding, .. }) => {
                     fleet.take(number, self.ask, &holding);
                     self.moved.push((number, 1));
-                    return Found::Place(Place {
+                    return ScanOutcome::Place(Place {
                         node: numbered(number),
                         score: Score::new(score),
                         holding,
@@ -401,7 +409,7 @@ impl<'a> Scan<'a> {
                     self.refusals += 1;
                     self.change(fleet, number, |_| {});
                 }
-                Err(_) => return Found::Unsure,
+                Err(_) => return ScanOutcome::Unsure,
             }
         }
     }
@@ -412,7 +420,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Takes in what changed since the last instance was placed.
-    fn take_in(&mut self, fleet: &mut Fleet<'_>) {
+    fn take_in(&mut self, fleet: &mut ProjectedNodes<'_>) {
         let moved = std::mem::take(&mut self.moved);
         for (number, by) in &moved {
             self.change(fleet, *number, |aside| {
@@ -429,7 +437,12 @@ impl<'a> Scan<'a> {
     }
 
     /// There is something else to say about node `number`, or its column changed.
-    fn change(&mut self, fleet: &mut Fleet<'_>, number: usize, what: impl FnOnce(&mut Aside)) {
+    fn change(
+        &mut self,
+        fleet: &mut ProjectedNodes<'_>,
+        number: usize,
+        what: impl FnOnce(&mut SpecialCase),
+    ) {
         let Some(slot) = fleet.kinds().slot(number) else {
             return;
         };
@@ -441,7 +454,7 @@ impl<'a> Scan<'a> {
                 self.order.remove(&self.rank(number, aside.own.score(0.0)));
                 aside
             }
-            None => Aside::PLAIN,
+            None => SpecialCase::PLAIN,
         };
         what(&mut aside);
         let is_plain = aside.of_job == 0 && aside.collisions == 0 && !aside.avoided;
@@ -461,7 +474,7 @@ impl<'a> Scan<'a> {
         let kind = &fleet.kinds().all()[slot.kind];
         if let Some(least) = usable.least.get_mut(slot.block) {
             let bound = kind.together[slot.block].bound(usable.ask, self.algorithm);
-            *least = (bound, Known::Bound);
+            *least = (bound, BlockBound::Bound);
         }
         if let Some(best) = usable.best.get_mut(slot.block) {
             *best = None;
@@ -470,7 +483,13 @@ impl<'a> Scan<'a> {
     }
 
     /// The part of a node's score that is its own; minus infinity for one that cannot be used.
-    fn own(&self, fleet: &Fleet<'_>, number: usize, affinity: Option<f64>, aside: Aside) -> Own {
+    fn own(
+        &self,
+        fleet: &ProjectedNodes<'_>,
+        number: usize,
+        affinity: Option<f64>,
+        aside: SpecialCase,
+    ) -> OwnScore {
         if self.fits(fleet, number, aside).is_err() {
             return FULL;
         }
@@ -480,13 +499,13 @@ impl<'a> Scan<'a> {
 
     fn terms(
         &self,
-        fleet: &Fleet<'_>,
+        fleet: &ProjectedNodes<'_>,
         number: usize,
         affinity: Option<f64>,
-        aside: Aside,
-    ) -> Terms {
+        aside: SpecialCase,
+    ) -> ScoreTerms {
         let column = fleet.column(number);
-        Terms {
+        ScoreTerms {
             total: column.total,
             used: column.used.plus(self.ask),
             collisions: aside.collisions,
@@ -496,7 +515,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn fits(&self, fleet: &Fleet<'_>, number: usize, aside: Aside) -> Result<(), &'static str> {
+    fn fits(
+        &self,
+        fleet: &ProjectedNodes<'_>,
+        number: usize,
+        aside: SpecialCase,
+    ) -> Result<(), &'static str> {
         if !self.hosts.allow(aside.collisions, aside.of_job) {
             return Err(distinct::HOSTS);
         }
@@ -524,11 +548,11 @@ impl<'a> Scan<'a> {
         (number < self.first, number)
     }
 
-    fn about(&self, usable: &Usable, sum: f32) -> f64 {
+    fn about(&self, usable: &FeasibleShape, sum: f32) -> f64 {
         about(usable, sum, self.algorithm)
     }
 
-    fn best(&mut self, fleet: &Fleet<'_>) -> Option<(usize, f64)> {
+    fn best(&mut self, fleet: &ProjectedNodes<'_>) -> Option<(usize, f64)> {
         let mut best = self.order.first().map(|(_, (_, number))| {
             let score = self.aside[number].own.score(0.0);
             self.best_of(*number, score)
@@ -580,8 +604,8 @@ impl<'a> Scan<'a> {
         promising
     }
 
-    fn best_of(&self, number: usize, score: f64) -> Best {
-        Best {
+    fn best_of(&self, number: usize, score: f64) -> BestNode {
+        BestNode {
             rank: self.rank(number, score),
             number,
             score,
@@ -589,7 +613,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The best node of a kind, exactly.
-    fn work_out_kind(&mut self, fleet: &Fleet<'_>, at: usize) -> Option<Best> {
+    fn work_out_kind(&mut self, fleet: &ProjectedNodes<'_>, at: usize) -> Option<BestNode> {
         let usable = &mut self.usable[at];
         let kind = &fleet.kinds().all()[usable.kind];
         usable.find_least(kind, self.algorithm, self.first);
@@ -613,16 +637,21 @@ impl<'a> Scan<'a> {
     }
 
     /// The best node of a block, exactly.
-    fn work_out(&mut self, fleet: &Fleet<'_>, at: usize, block_at: usize) -> Option<Best> {
+    fn work_out(
+        &mut self,
+        fleet: &ProjectedNodes<'_>,
+        at: usize,
+        block_at: usize,
+    ) -> Option<BestNode> {
         let usable = &self.usable[at];
         let kind = &fleet.kinds().all()[usable.kind];
         let block = &kind.blocks[block_at];
         let bound = usable.least[block_at].0 + NEAR;
         let exact = |number| {
-            let terms = self.terms(fleet, number, usable.affinity, Aside::PLAIN);
+            let terms = self.terms(fleet, number, usable.affinity, SpecialCase::PLAIN);
             terms.own(self.algorithm, self.count).score(0.0)
         };
-        let mut best: Option<Best> = None;
+        let mut best: Option<BestNode> = None;
         if let Some((_, number)) = kind.all_alike(block_at, usable.ask, self.first) {
             best = Some(self.best_of(number, exact(number)));
         } else {
@@ -647,8 +676,8 @@ impl<'a> Scan<'a> {
     }
 
     /// The best nodes with their scores, best first.
-    fn best_few(&mut self, fleet: &Fleet<'_>) -> Vec<NodeScore> {
-        let mut top = Top::empty();
+    fn best_few(&mut self, fleet: &ProjectedNodes<'_>) -> Vec<NodeScore> {
+        let mut top = TopScores::empty();
         for (number, aside) in &self.aside {
             if aside.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
                 top.offer(aside.own.score(0.0), *number);
@@ -674,13 +703,13 @@ impl<'a> Scan<'a> {
             let others = (0..kind.blocks.len()).filter(|at| Some(*at) != first);
             for at in first.into_iter().chain(others) {
                 let usable = &self.usable[usable_at];
-                if usable.least[at].0 <= beyond(usable, &top, self.algorithm) {
+                if usable.least[at].0 <= sum_upper_bound(usable, &top, self.algorithm) {
                     self.offer_block(fleet, usable_at, at, &mut top);
                 }
             }
         }
         // Nodes as full as each other are neighbours, and have the same components.
-        let mut last: Option<(Terms, f64, Named)> = None;
+        let mut last: Option<(ScoreTerms, f64, NamedScores)> = None;
         let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
         for (_, number) in top.0 {
             let slot = fleet.kinds().slot(number);
@@ -688,7 +717,11 @@ impl<'a> Scan<'a> {
             let Some(usable) = usable.map(|at| &self.usable[at]) else {
                 continue;
             };
-            let aside = self.aside.get(&number).copied().unwrap_or(Aside::PLAIN);
+            let aside = self
+                .aside
+                .get(&number)
+                .copied()
+                .unwrap_or(SpecialCase::PLAIN);
             let terms = self.terms(fleet, number, usable.affinity, aside);
             let (_, score, components) = match last.take_if(|(other, ..)| *other == terms) {
                 Some(known) => last.insert(known),
@@ -712,11 +745,17 @@ impl<'a> Scan<'a> {
     }
 
     /// Offers the nodes of a block, if any of them may be among the best.
-    fn offer_block(&mut self, fleet: &Fleet<'_>, usable_at: usize, at: usize, top: &mut Top) {
+    fn offer_block(
+        &mut self,
+        fleet: &ProjectedNodes<'_>,
+        usable_at: usize,
+        at: usize,
+        top: &mut TopScores,
+    ) {
         let usable = &mut self.usable[usable_at];
         let kind = &fleet.kinds().all()[usable.kind];
         let least_number = kind.together[at].least_number();
-        let takes = |(sum, _): (f32, Known), usable: &Usable, top: &Top| {
+        let takes = |(sum, _): (f32, BlockBound), usable: &FeasibleShape, top: &TopScores| {
             let score = about(usable, sum, self.algorithm);
             sum.is_finite() && top.takes(score, least_number)
         };
@@ -729,7 +768,7 @@ impl<'a> Scan<'a> {
             return;
         }
         let block = &kind.blocks[at];
-        let mut most = beyond(usable, top, self.algorithm);
+        let mut most = sum_upper_bound(usable, top, self.algorithm);
         let mut refused: Option<(f32, usize)> = None;
         for (slot, sum) in block.sums(usable.ask).iter().enumerate() {
             let sum = *sum;
@@ -744,7 +783,7 @@ impl<'a> Scan<'a> {
             let score = about(usable, sum, self.algorithm);
             if top.takes(score, number) {
                 top.offer(score, number);
-                most = beyond(usable, top, self.algorithm);
+                most = sum_upper_bound(usable, top, self.algorithm);
             } else {
                 refused = Some((sum, number));
             }
@@ -753,7 +792,7 @@ impl<'a> Scan<'a> {
 }
 
 /// The score that a sum stands for.
-fn about(usable: &Usable, sum: f32, algorithm: Algorithm) -> f64 {
+fn about(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
     let fit = kinds::fit(sum, algorithm);
     match usable.affinity {
         Some(affinity) => f64::midpoint(fit, affinity),
@@ -762,7 +801,7 @@ fn about(usable: &Usable, sum: f32, algorithm: Algorithm) -> f64 {
 }
 
 /// A node with a larger sum is not among the best.
-fn beyond(usable: &Usable, top: &Top, algorithm: Algorithm) -> f32 {
+fn sum_upper_bound(usable: &FeasibleShape, top: &TopScores, algorithm: Algorithm) -> f32 {
     let Some((score, _)) = top.0.get(limits::SCORES_MAX - 1) else {
         return f32::MAX;
     };
@@ -772,7 +811,7 @@ fn beyond(usable: &Usable, top: &Top, algorithm: Algorithm) -> f32 {
     kinds::sum(fit, algorithm) + NEAR
 }
 
-fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
+fn better(one: Option<BestNode>, other: Option<BestNode>) -> Option<BestNode> {
     match (one, other) {
         (Some(one), Some(other)) if other.rank < one.rank => Some(other),
         (Some(one), _) => Some(one),
@@ -782,9 +821,9 @@ fn better(one: Option<Best>, other: Option<Best>) -> Option<Best> {
 
 /// The best scores so far, best first; of equal ones the lowest number first.
 #[derive(Debug)]
-struct Top(Vec<(f64, usize)>);
+struct TopScores(Vec<(f64, usize)>);
 
-impl Top {
+impl TopScores {
     fn empty() -> Self {
         Self(Vec::with_capacity(limits::SCORES_MAX + 1))
     }

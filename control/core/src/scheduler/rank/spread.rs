@@ -20,7 +20,7 @@ const WORST: f64 = -1.0;
 pub(in crate::scheduler) struct SpreadUse {
     /// The attribute: a reference.
     pub(in crate::scheduler) attribute: String,
-    goal: Goal,
+    goal: SpreadGoal,
     /// Instances by value. A value that was emptied stays.
     used: BTreeMap<String, Instances>,
 }
@@ -46,7 +46,7 @@ impl Instances {
 }
 
 #[derive(Clone, Debug)]
-enum Goal {
+enum SpreadGoal {
     /// The same number for all values.
     Even,
     /// A number for each value.
@@ -81,12 +81,12 @@ impl SpreadUse {
     fn new(spread: &Spread, weights: u32, count: u32) -> Self {
         let wanted = |percent: u8| f64::from(percent) / 100.0 * f64::from(count);
         let goal = if spread.targets.is_empty() {
-            Goal::Even
+            SpreadGoal::Even
         } else {
             let targets = spread.targets.iter();
             let sum: f64 = targets.clone().map(|target| wanted(target.percent)).sum();
             let rest = f64::from(count) - sum;
-            Goal::Targets {
+            SpreadGoal::Targets {
                 share: f64::from(spread.weight) / f64::from(weights.max(1)),
                 others: (sum > 0.0 && rest > 0.0).then_some(rest),
                 by_value: targets
@@ -128,7 +128,7 @@ impl SpreadUse {
     }
 
     /// Returns the same spread over values that are numbered: `values[number]` is the value.
-    pub(super) fn numbered(&self, values: &[String]) -> Numbered {
+    pub(super) fn numbered(&self, values: &[String]) -> NumberedSpread {
         let number = |value: &String| values.iter().position(|known| known == value);
         let mut used = vec![Instances::default(); values.len()];
         let mut elsewhere = Vec::new();
@@ -140,8 +140,8 @@ impl SpreadUse {
             }
         }
         let wanted = match &self.goal {
-            Goal::Even => None,
-            Goal::Targets {
+            SpreadGoal::Even => None,
+            SpreadGoal::Targets {
                 share,
                 by_value,
                 others,
@@ -153,7 +153,7 @@ impl SpreadUse {
                     .collect(),
             )),
         };
-        Numbered {
+        NumberedSpread {
             wanted,
             is_touched: !self.used.is_empty(),
             used,
@@ -167,9 +167,9 @@ impl SpreadUse {
         let Some(value) = value else { return WORST };
         let used = |value: &str| self.used.get(value).map_or(0, |of| of.count());
         match &self.goal {
-            Goal::Even if self.used.is_empty() => 0.0,
-            Goal::Even => self.even(used(value)),
-            Goal::Targets {
+            SpreadGoal::Even if self.used.is_empty() => 0.0,
+            SpreadGoal::Even => self.even(used(value)),
+            SpreadGoal::Targets {
                 share,
                 by_value,
                 others,
@@ -212,7 +212,7 @@ fn level(used: u32, least: u32, most: u32) -> f64 {
 
 /// A spread over numbered values, for many questions in a row.
 #[derive(Clone, Debug)]
-pub(super) struct Numbered {
+pub(super) struct NumberedSpread {
     /// This spread's part of the score, and how many each value should have; `None`: all the same.
     wanted: Option<(f64, Vec<Option<f64>>)>,
     is_touched: bool,
@@ -220,7 +220,7 @@ pub(super) struct Numbered {
     elsewhere: Vec<Instances>,
 }
 
-impl Numbered {
+impl NumberedSpread {
     /// The plan places an instance, or takes that back.
     pub(super) fn plan(&mut self, value: Option<u32>, by: i32) {
         if let Some(value) = value {

@@ -1,4 +1,4 @@
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::fixture::{group, task};
 use muster_domain::job::{Lifecycle, LifecycleHook};
 use muster_domain::resources::{CpuMhz, Mb};
@@ -6,16 +6,16 @@ use serde_json::Value;
 
 use super::*;
 
-const FIT: Kind = Kind {
+const FIT: CaseKind = CaseKind {
     name: "fit_and_score",
     is: |row| !row["score_binpack"].is_null(),
-    judge: Judge::Row(judge_fit),
+    judge: CaseRunner::Row(compare_fit),
 };
 
-const SPREAD: Kind = Kind {
+const SPREAD: CaseKind = CaseKind {
     name: "spread_and_affinity",
     is: |row| row["results"].is_array() && !row["penalty_nodes"].is_null(),
-    judge: Judge::Row(judge_spread),
+    judge: CaseRunner::Row(compare_spread),
 };
 
 fn number(value: &Value) -> u64 {
@@ -58,7 +58,7 @@ fn ask_of(alloc: &Value) -> Amount {
 }
 
 /// Compares the used amounts, whether the instance fits, and the score.
-fn judge_fit(case: &Value) -> Outcome {
+fn compare_fit(case: &Value) -> Outcome {
     let (node, dimension) = (&case["node"], case["dimension"].as_str().unwrap());
     let total = amount(node, "").minus(amount(node, "reserved_"));
     let recorded = amount(&case["used"], "");
@@ -193,7 +193,7 @@ fn parse_node(node: &Value) -> NodeSpec {
 
 /// Each component alone, and the mean of all.
 #[expect(clippy::too_many_lines, reason = "one recorded case, field by field")]
-fn judge_spread(case: &Value) -> Outcome {
+fn compare_spread(case: &Value) -> Outcome {
     let mut differ = Vec::new();
     let nodes: Vec<_> = case["nodes"]
         .as_array()

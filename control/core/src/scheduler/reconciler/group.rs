@@ -17,7 +17,7 @@ use crate::scheduler::update::Change;
 
 /// Instances by what their node and their transition ask for.
 #[derive(Debug, Default)]
-struct Tainted<'a> {
+struct InstancesByTaint<'a> {
     untainted: ById<'a>,
     migrate: ById<'a>,
     lost: ById<'a>,
@@ -26,8 +26,8 @@ struct Tainted<'a> {
 }
 
 /// `is_away` says of an instance whose node is out of reach whether it may still come back.
-fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> Tainted<'a> {
-    let mut tainted = Tainted::default();
+fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> InstancesByTaint<'a> {
+    let mut tainted = InstancesByTaint::default();
     for (id, instance) in instances {
         let is_out =
             instance.taint == Taint::OutOfReach || instance.client == ClientStatus::Unknown;
@@ -64,7 +64,7 @@ pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
 
 /// Stops `instances`, which nobody wants any more.
 fn stop_each(instances: &ById<'_>, work: &mut GroupWork) {
-    let Tainted {
+    let InstancesByTaint {
         untainted,
         migrate,
         lost,
@@ -189,14 +189,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let all = self.without_old_batch();
         let all = self.without_other_types(all);
         let (canaries, all) = self.canaries(all);
-        let Tainted {
+        let InstancesByTaint {
             mut untainted,
             mut migrate,
             lost,
             away,
         } = by_taint(&all, |instance| self.is_away(instance));
         self.mark_unreachable(&away);
-        self.choose_after_comeback(&mut untainted);
+        self.choose_after_reconnect(&mut untainted);
         let (mut untainted, now, later) = self.rescheduleable(untainted);
         let lost_later = self.delay_lost(&lost);
         self.delay_reschedules(&later);
@@ -272,7 +272,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 
     /// Keeps one of an instance that came back and its replacement.
-    fn choose_after_comeback(&mut self, untainted: &mut ById<'a>) {
+    fn choose_after_reconnect(&mut self, untainted: &mut ById<'a>) {
         let back: Vec<&Instance> = untainted
             .values()
             .copied()
@@ -347,7 +347,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let canaries: ById<'a> = ids
             .filter_map(|id| all.get(id).map(|instance| (*id, *instance)))
             .collect();
-        let Tainted {
+        let InstancesByTaint {
             untainted,
             migrate,
             lost,
@@ -376,14 +376,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 continue;
             }
             match self.standing(instance) {
-                Standing::Counts => {
+                InstanceRole::Counts => {
                     untainted.insert(id, instance);
                 }
-                Standing::Ignored => {}
-                Standing::Due => {
+                InstanceRole::Ignored => {}
+                InstanceRole::Due => {
                     now.insert(id, instance);
                 }
-                Standing::DueLater(at) => {
+                InstanceRole::DueLater(at) => {
                     untainted.insert(id, instance);
                     later.push((instance, at));
                 }
@@ -392,38 +392,38 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         (untainted, now, later)
     }
 
-    fn standing(&self, instance: &Instance) -> Standing {
+    fn standing(&self, instance: &Instance) -> InstanceRole {
         let stopped = instance.desired != DesiredStatus::Run;
         if self.input.batch {
             if stopped {
                 return if instance.ran_successfully {
-                    Standing::Counts
+                    InstanceRole::Counts
                 } else {
-                    Standing::Ignored
+                    InstanceRole::Ignored
                 };
             }
             if instance.client != ClientStatus::Failed {
-                return Standing::Counts;
+                return InstanceRole::Counts;
             }
         } else if stopped || matches!(instance.client, ClientStatus::Complete | ClientStatus::Lost)
         {
-            return Standing::Ignored;
+            return InstanceRole::Ignored;
         }
         // Within a deployment under way only what its watcher allows is replaced.
         let is_deploying = self.deployments.current.is_some_and(|deployment| {
             instance.deployment == Some(deployment.id) && deployment.status.is_active()
         });
         if is_deploying && !instance.transition.reschedule {
-            return Standing::Counts;
+            return InstanceRole::Counts;
         }
         let at = reschedule::next_time(instance, self.spec.reschedule);
         let is_due = at.is_some_and(|at| {
             instance.follow_up == Some(self.input.eval_id) || at.since(self.input.now) <= WINDOW
         });
         match at {
-            _ if is_due || instance.transition.force_reschedule => Standing::Due,
-            Some(at) if instance.follow_up.is_none() => Standing::DueLater(at),
-            Some(_) | None => Standing::Counts,
+            _ if is_due || instance.transition.force_reschedule => InstanceRole::Due,
+            Some(at) if instance.follow_up.is_none() => InstanceRole::DueLater(at),
+            Some(_) | None => InstanceRole::Counts,
         }
     }
 
@@ -836,7 +836,7 @@ fn keeps_original(
 
 /// The standing of an instance on a good node in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum InstanceRole {
     /// It is one of the instances wanted.
     Counts,
     /// It has ended and is none.

@@ -20,7 +20,7 @@ pub(in crate::scheduler) enum Taint {
 
 /// The facts that decide between an allocation that came back and its replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::scheduler) struct Comeback {
+pub(in crate::scheduler) struct ReconnectFacts {
     /// The allocation that replaced it.
     pub(in crate::scheduler) next: Option<AllocId>,
     /// The score of its node.
@@ -77,7 +77,7 @@ pub(in crate::scheduler) struct Instance {
     /// Oldest first.
     pub(in crate::scheduler) events: Vec<RescheduleEvent>,
     /// The facts that count if it was out of reach.
-    pub(in crate::scheduler) comeback: Comeback,
+    pub(in crate::scheduler) comeback: ReconnectFacts,
 }
 
 impl Instance {

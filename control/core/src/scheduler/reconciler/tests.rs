@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use muster_domain::alloc::DesiredStatus;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::id::{DeploymentId, JobKey, LogIndex};
 use muster_domain::job::DelayFunction;
 use serde_json::Value;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::*;
 use crate::scheduler::update::Change;
 
-const RECONCILER: Kind = Kind {
+const RECONCILER: CaseKind = CaseKind {
     name: "reconciler",
     is: |row| row.get("tainted_nodes").is_some(),
-    judge: Judge::Row(judge),
+    judge: CaseRunner::Row(judge),
 };
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -173,7 +173,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
             && text(alloc, "client_status") != "running"
             && text(alloc, "client_status") != "pending",
         deployment: optional("deployment_id").map(|id| id.parse::<DeploymentId>().unwrap()),
-        comeback: Comeback::default(),
+        comeback: ReconnectFacts::default(),
         healthy: alloc["deployment_healthy"].as_bool(),
         canary: alloc["deployment_canary"].as_bool().unwrap(),
         has_next: optional("next_allocation").is_some(),

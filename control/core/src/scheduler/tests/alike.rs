@@ -14,11 +14,11 @@ use proptest::prelude::*;
 use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
-use crate::scheduler::ahead::Ahead;
-use crate::scheduler::feasible::Asks;
-use crate::scheduler::fleet::Fleet;
-use crate::scheduler::kinds::Kinds;
-use crate::scheduler::rank::{Found, Place, Ranking, Scan};
+use crate::scheduler::ahead::InFlightPlans;
+use crate::scheduler::feasible::GroupConstraints;
+use crate::scheduler::fleet::ProjectedNodes;
+use crate::scheduler::kinds::NodeShapes;
+use crate::scheduler::rank::{Place, Ranking, Scan, ScanOutcome};
 
 /// Nodes of three sizes in four zones; few sizes, so that many are alike.
 fn node(number: u32) -> NodeSpec {
@@ -163,9 +163,9 @@ proptest! {
         let present = || cluster.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
         let seed = u64::from(nodes) * 7 + u64::from(cpu);
 
-        let nothing = Ahead::nothing(&cluster.state);
-        let mut by_kind = Fleet::with(&cluster.state, seed, &nothing, Kinds::default());
-        let mut one_by_one = Fleet::new(&cluster.state, seed);
+        let nothing = InFlightPlans::nothing(&cluster.state);
+        let mut by_kind = ProjectedNodes::with(&cluster.state, seed, &nothing, NodeShapes::default());
+        let mut one_by_one = ProjectedNodes::new(&cluster.state, seed);
         let mut scan = Scan::new(&mut by_kind, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let mut ranking = Ranking::new(&one_by_one, &spec, group, present(), std::iter::empty());
         let has_port = flags & PORT != 0;
@@ -175,9 +175,9 @@ proptest! {
         for step in 0..count {
             let avoid = if step % 3 == 1 { avoid.as_slice() } else { &[] };
             let found = match scan.place(&mut by_kind, avoid) {
-                Found::Place(place) => Some(place),
-                Found::Nothing => None,
-                Found::Unsure => break,
+                ScanOutcome::Place(place) => Some(place),
+                ScanOutcome::Nothing => None,
+                ScanOutcome::Unsure => break,
             };
             let expected = ranking.place(&mut one_by_one, avoid);
             prop_assert_eq!(found.map(place), expected.map(place), "instance {}", step);
@@ -192,7 +192,7 @@ proptest! {
 
         // What a plan wrote is taken back.
         let (kinds, _) = by_kind.into_parts();
-        let mut again = Fleet::with(&cluster.state, seed, &nothing, kinds);
+        let mut again = ProjectedNodes::with(&cluster.state, seed, &nothing, kinds);
         let mut scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
         let ranking = Ranking::new(&again, &spec, group, present(), std::iter::empty());
         prop_assert_eq!(known(scan.take_metrics(), has_port), known(ranking.metrics(&again), has_port));
@@ -235,7 +235,7 @@ proptest! {
             });
         }
         let (group, key) = (&spec.groups[0], spec.key());
-        let mut fleet = Fleet::new(&cluster.state, seed);
+        let mut fleet = ProjectedNodes::new(&cluster.state, seed);
         let mut ranking = Ranking::new(&fleet, &spec, group, std::iter::empty(), std::iter::empty());
         while ranking.place(&mut fleet, &[]).is_some() {}
 
@@ -314,8 +314,8 @@ fn who_wants_the_same_is_known_without_saying_it_again() {
         .iter()
         .flat_map(|one| jobs.iter().map(move |other| (one, other)))
     {
-        let asks = Asks::of(one, &one.groups[0]);
-        let others = Asks::of(other, &other.groups[0]);
+        let asks = GroupConstraints::of(one, &one.groups[0]);
+        let others = GroupConstraints::of(other, &other.groups[0]);
 
         assert_eq!(
             asks.is_of(other, &other.groups[0]),

@@ -26,12 +26,17 @@ fn web(count: u32, cpu_mhz: u32, canary: u32) -> JobSpec {
 fn healthy(cluster: &mut Cluster) {
     let live = cluster.live("web");
     for alloc in live.iter().filter(|alloc| alloc.healthy.is_none()) {
-        say(cluster, alloc, ClientStatus::Running, true);
+        report_health(cluster, alloc, ClientStatus::Running, true);
     }
     cluster.settle();
 }
 
-fn say(cluster: &mut Cluster, alloc: &Allocation, client_status: ClientStatus, is_healthy: bool) {
+fn report_health(
+    cluster: &mut Cluster,
+    alloc: &Allocation,
+    client_status: ClientStatus,
+    is_healthy: bool,
+) {
     let report = AllocReport {
         alloc_id: alloc.id,
         client_status,
@@ -93,7 +98,7 @@ fn a_deployment_does_not_wait_for_what_has_failed_and_is_wanted_no_more() {
     cluster.run(web(1, 100, 0));
     healthy(&mut cluster);
     let alloc = cluster.live("web").remove(0);
-    say(&mut cluster, &alloc, ClientStatus::Failed, true);
+    report_health(&mut cluster, &alloc, ClientStatus::Failed, true);
     cluster.settle();
 
     cluster.run(web(0, 100, 0));
@@ -114,16 +119,16 @@ fn healthy_instances_that_fail_are_replaced_meanwhile() {
     let [first, second] = &cluster.live("web")[..] else {
         panic!("two were wanted");
     };
-    say(&mut cluster, first, ClientStatus::Running, true);
+    report_health(&mut cluster, first, ClientStatus::Running, true);
     cluster.settle();
-    say(&mut cluster, first, ClientStatus::Failed, true);
+    report_health(&mut cluster, first, ClientStatus::Failed, true);
     cluster.settle();
     cluster.advance(Duration::from_mins(5));
     cluster.settle();
     assert_eq!(cluster.state.deployments().active().count(), 1);
     assert_eq!(numbers(&cluster), [0, 1]);
 
-    say(&mut cluster, second, ClientStatus::Running, true);
+    report_health(&mut cluster, second, ClientStatus::Running, true);
     cluster.settle();
     assert_eq!(cluster.state.deployments().active().count(), 0);
     cluster.advance(Duration::from_mins(5));
@@ -141,7 +146,7 @@ fn a_deployment_of_more_canaries_than_instances_misses_its_deadline_too() {
     cluster.run(web(1, 200, 2));
     let live = cluster.live("web");
     let canary = live.iter().find(|alloc| alloc.canary).unwrap();
-    say(&mut cluster, canary, ClientStatus::Running, true);
+    report_health(&mut cluster, canary, ClientStatus::Running, true);
     cluster.settle();
 
     cluster.advance(Duration::from_mins(11));
@@ -219,7 +224,7 @@ fn a_healthy_canary_that_fails_is_replaced() {
     let live = cluster.live("web");
     let canary = live.iter().find(|alloc| alloc.canary).unwrap();
 
-    say(&mut cluster, canary, ClientStatus::Failed, true);
+    report_health(&mut cluster, canary, ClientStatus::Failed, true);
     cluster.settle();
     cluster.advance(Duration::from_mins(5));
     cluster.settle();
@@ -255,7 +260,7 @@ fn a_cancelled_replacement_is_planned_again() {
     cluster.run(web(1, 100, 0));
     healthy(&mut cluster);
     let alloc = cluster.live("web").remove(0);
-    say(&mut cluster, &alloc, ClientStatus::Failed, true);
+    report_health(&mut cluster, &alloc, ClientStatus::Failed, true);
     cluster.settle();
     let delayed: Vec<EvalId> = cluster
         .state
@@ -298,7 +303,7 @@ fn status_after_failure(client_status: ClientStatus, attempts: u32) -> String {
     reschedule.interval = Duration::from_mins(10);
     cluster.run(spec);
     let live = cluster.live("web");
-    say(&mut cluster, &live[0], client_status, false);
+    report_health(&mut cluster, &live[0], client_status, false);
     cluster.settle();
     let deployment = cluster
         .state

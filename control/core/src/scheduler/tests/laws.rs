@@ -16,7 +16,7 @@ use crate::fsm::Command;
 use crate::scheduler;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum SchedulerEvent {
     Run {
         job: usize,
         count: u32,
@@ -45,7 +45,7 @@ enum Step {
     Collect,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<SchedulerEvent>> {
     let run = (
         0..4_usize,
         0..6_u32,
@@ -56,7 +56,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1..100_u8,
     );
     let step = prop_oneof![
-        6 => run.prop_map(|(job, count, cpu, memory, batch, port, priority)| Step::Run {
+        6 => run.prop_map(|(job, count, cpu, memory, batch, port, priority)| SchedulerEvent::Run {
             // A job keeps its type.
             job: job * 2 + usize::from(batch),
             count,
@@ -66,10 +66,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             port: (port > 1).then_some(8_000 + port),
             priority,
         }),
-        2 => (0..8_usize).prop_map(|job| Step::Stop { job }),
-        2 => (0..4_usize).prop_map(|node| Step::NodeDown { node }),
-        3 => (0..4_usize).prop_map(|node| Step::NodeUp { node }),
-        6 => (any::<prop::sample::Index>(), 0..4_usize).prop_map(|(pick, status)| Step::Report {
+        2 => (0..8_usize).prop_map(|job| SchedulerEvent::Stop { job }),
+        2 => (0..4_usize).prop_map(|node| SchedulerEvent::NodeDown { node }),
+        3 => (0..4_usize).prop_map(|node| SchedulerEvent::NodeUp { node }),
+        6 => (any::<prop::sample::Index>(), 0..4_usize).prop_map(|(pick, status)| SchedulerEvent::Report {
             pick: pick.index(1_000),
             status: [
                 ClientStatus::Running,
@@ -78,8 +78,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
                 ClientStatus::Pending,
             ][status],
         }),
-        2 => (1..100_u64).prop_map(|seconds| Step::Wait { seconds }),
-        1 => Just(Step::Collect),
+        2 => (1..100_u64).prop_map(|seconds| SchedulerEvent::Wait { seconds }),
+        1 => Just(SchedulerEvent::Collect),
     ];
     prop::collection::vec(step, 1..30)
 }
@@ -111,11 +111,11 @@ fn nodes() -> Vec<NodeSpec> {
         .collect()
 }
 
-fn take(cluster: &mut Cluster, step: Step) {
+fn take(cluster: &mut Cluster, step: SchedulerEvent) {
     let at = cluster.now;
     let node_id = |node: usize| nodes()[node].id;
     match step {
-        Step::Run {
+        SchedulerEvent::Run {
             job,
             count,
             cpu,
@@ -128,16 +128,16 @@ fn take(cluster: &mut Cluster, step: Step) {
             spec.priority = priority;
             cluster.run(spec);
         }
-        Step::Stop { job } => {
+        SchedulerEvent::Stop { job } => {
             cluster.stop(&format!("job{job}"));
         }
-        Step::NodeDown { node } => {
+        SchedulerEvent::NodeDown { node } => {
             cluster.node_status(node_id(node), NodeStatus::Down);
         }
-        Step::NodeUp { node } => {
+        SchedulerEvent::NodeUp { node } => {
             cluster.node_status(node_id(node), NodeStatus::Ready);
         }
-        Step::Report { pick, status } => {
+        SchedulerEvent::Report { pick, status } => {
             let allocs: Vec<_> = cluster
                 .state
                 .allocs()
@@ -148,8 +148,8 @@ fn take(cluster: &mut Cluster, step: Step) {
                 cluster.report(allocs[pick % allocs.len()], status);
             }
         }
-        Step::Wait { seconds } => cluster.advance(Duration::from_secs(seconds)),
-        Step::Collect => {
+        SchedulerEvent::Wait { seconds } => cluster.advance(Duration::from_secs(seconds)),
+        SchedulerEvent::Collect => {
             for command in crate::gc::Collector::forced(at) {
                 cluster.apply(command);
             }

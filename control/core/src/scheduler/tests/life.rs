@@ -28,9 +28,9 @@ use crate::watch;
 const NODES: u64 = 5;
 
 /// The action, and three numbers as its parameters.
-type Step = (u8, u16, u16, u16);
+type RandomAction = (u8, u16, u16, u16);
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<RandomAction>> {
     let step = (0..26_u8, any::<u16>(), any::<u16>(), any::<u16>());
     prop::collection::vec(step, 1..40)
 }
@@ -154,19 +154,19 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
     spec
 }
 
-struct Life {
+struct SimulatedCluster {
     cluster: Cluster,
     nodes: Vec<NodeId>,
 }
 
-impl Life {
+impl SimulatedCluster {
     fn new() -> Self {
         let mut cluster = Cluster::new();
         let nodes = nodes().into_iter().map(|spec| cluster.node(spec)).collect();
         Self { cluster, nodes }
     }
 
-    fn of(steps: &[Step]) -> Self {
+    fn of(steps: &[RandomAction]) -> Self {
         let mut life = Self::new();
         for step in steps {
             life.take(*step);
@@ -232,7 +232,7 @@ impl Life {
         clippy::too_many_lines,
         reason = "one arm for each thing that can happen"
     )]
-    fn take(&mut self, (what, which, how, more): Step) {
+    fn take(&mut self, (what, which, how, more): RandomAction) {
         let at = self.cluster.now;
         let node_id = self.nodes[usize::from(which) % self.nodes.len()];
         let key = JobKey::in_default(format!("job{}", which % 6));
@@ -390,12 +390,12 @@ proptest! {
     /// `state::check`.
     #[test]
     fn no_life_breaks_an_invariant(steps in steps()) {
-        Life::of(&steps);
+        SimulatedCluster::of(&steps);
     }
 
     #[test]
     fn a_job_at_rest_stays_at_rest(steps in steps()) {
-        let mut life = Life::of(&steps);
+        let mut life = SimulatedCluster::of(&steps);
         // Every wait has its time.
         for _ in 0..20 {
             life.cluster.advance(Duration::from_mins(10));
@@ -416,7 +416,7 @@ proptest! {
     /// The verdict of `why` on a node agrees with the scheduler's.
     #[test]
     fn why_agrees_with_the_scheduler(steps in steps()) {
-        let life = Life::of(&steps);
+        let life = SimulatedCluster::of(&steps);
         let state = &life.cluster.state;
         for job in state.jobs().iter() {
             let said = crate::scheduler::why(state, &job.key(), None).unwrap();
@@ -432,7 +432,7 @@ proptest! {
 
     #[test]
     fn equal_inputs_give_equal_plans(steps in steps()) {
-        let life = Life::of(&steps);
+        let life = SimulatedCluster::of(&steps);
         let state = &life.cluster.state;
         for eval in state.evals().iter() {
             let mut eval = (**eval).clone();

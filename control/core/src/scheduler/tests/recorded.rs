@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_domain::fixture;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::job::{GroupNetwork, JobSpec, NetworkMode, PortAsk, TaskGroup};
 use muster_domain::node::{HostAddress, NodeSpec};
 use muster_domain::resources::{AllocatedPort, Holding};
@@ -13,20 +13,20 @@ use serde_json::{Map, Value, json};
 use super::super::fleet::{self, Extras};
 use super::super::update::{self, Change};
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::Held;
+use crate::state::NodeHoldings;
 
-const UPDATE: Kind = Kind {
+const UPDATE: CaseKind = CaseKind {
     name: "job_diff: needs_destructive_update",
     is: |row| row.get("needs_destructive_update").is_some(),
-    judge: Judge::Row(judge_update),
+    judge: CaseRunner::Row(compare_update),
 };
 
 /// Where Nomad gives out what it has not, or not what it has, refusing and giving it out are right: it may give one
 /// port to two asks of a group, and it tries the first address of a network only for a fixed port.
-const PORTS: Kind = Kind {
+const PORTS: CaseKind = CaseKind {
     name: "ports",
     is: |row| row.get("offers").is_some(),
-    judge: Judge::Row(judge_ports),
+    judge: CaseRunner::Row(compare_ports),
 };
 
 /// Fields that this version refuses, or that the server derives.
@@ -82,7 +82,7 @@ fn spec(job: &Value) -> Option<JobSpec> {
 }
 
 /// Which groups that both versions have must be replaced.
-fn judge_update(case: &Value) -> Outcome {
+fn compare_update(case: &Value) -> Outcome {
     let expected: BTreeMap<&str, bool> = case["needs_destructive_update"]
         .as_object()
         .into_iter()
@@ -172,7 +172,7 @@ fn port_number(value: &Value) -> u16 {
 }
 
 /// The node of a case, and what is held of it.
-fn port_holder(case: &Value) -> (NodeSpec, Held) {
+fn port_holder(case: &Value) -> (NodeSpec, NodeHoldings) {
     let mut node = fixture::node("n1").build();
     node.addresses = array(&case["node_addresses"])
         .map(|address| HostAddress {
@@ -182,7 +182,7 @@ fn port_holder(case: &Value) -> (NodeSpec, Held) {
         })
         .collect();
     node.reserved_ports = port_list(&case["reserved_host_ports"]);
-    let mut held = Held::default();
+    let mut held = NodeHoldings::default();
     for ports in array(&case["running_allocs_ports"]) {
         let ports = array(ports).map(|port| AllocatedPort {
             label: text(&port["label"]),
@@ -265,7 +265,7 @@ fn can_be_had(case: &Value, offers: &[Offer]) -> bool {
     })
 }
 
-fn judge_ports(case: &Value) -> Outcome {
+fn compare_ports(case: &Value) -> Outcome {
     let is_offered = |ports: Vec<AllocatedPort>| -> Vec<Offer> {
         let offer = |port: AllocatedPort| (port.label, Some(port.value), port.host_ip);
         ports.into_iter().map(offer).collect()

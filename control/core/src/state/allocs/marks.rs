@@ -13,9 +13,9 @@ const FORCE_RESCHEDULE: u8 = 1 << 7;
 
 /// Wanted, health, canary, transition. The bits lie in snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Marks(u8);
+pub(crate) struct AllocFlags(u8);
 
-impl Marks {
+impl AllocFlags {
     pub(super) fn bits(self) -> u8 {
         self.0
     }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_mark_is_its_own() {
-        let mut marks = Marks::default();
+        let mut marks = AllocFlags::default();
         marks.set_desired(DesiredStatus::Evict);
         marks.set_healthy(Some(false));
         marks.set_canary(true);

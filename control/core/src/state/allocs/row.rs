@@ -1,7 +1,7 @@
 //! A row of the table of allocations, as few bytes as it takes.
 //!
-//! Data shared by the instances that one plan places for one group are in their [`Cohort`]. Data that few rows have
-//! are in [`Extra`]. A rare field belongs there, one that siblings share into the cohort. Only data that differ on
+//! Data shared by the instances that one plan places for one group are in their [`PlanShared`]. Data that few rows have
+//! are in [`ColdFields`]. A rare field belongs there, one that siblings share into the cohort. Only data that differ on
 //! every row and change as it runs belong into [`Row`].
 
 use std::sync::{Arc, OnceLock};
@@ -14,14 +14,14 @@ use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNum
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
 
-use super::marks::Marks;
+use super::marks::AllocFlags;
 use super::remote::Remote;
 use super::tasks::Tasks;
 use crate::state::digest::Digest;
 
 /// The data shared by the instances that one plan places for one group.
 #[derive(Debug)]
-pub(crate) struct Cohort {
+pub(crate) struct PlanShared {
     pub(super) job: Arc<JobVersion>,
     pub(super) group_at: u16,
     pub(super) eval_id: EvalId,
@@ -39,7 +39,7 @@ pub(crate) struct Cohort {
 }
 
 /// Compares by content; two cohorts may be equal after a snapshot.
-impl PartialEq for Cohort {
+impl PartialEq for PlanShared {
     fn eq(&self, other: &Self) -> bool {
         let same_job = Arc::ptr_eq(&self.job, &other.job) || self.job == other.job;
         std::ptr::eq(self, other)
@@ -53,9 +53,9 @@ impl PartialEq for Cohort {
     }
 }
 
-impl Eq for Cohort {}
+impl Eq for PlanShared {}
 
-impl Cohort {
+impl PlanShared {
     /// `None` if the version has no such group.
     pub(crate) fn new(
         job: Arc<JobVersion>,
@@ -134,7 +134,7 @@ impl Cohort {
 
 /// The data that few allocations have. Later features add more here: a row without any of it pays eight bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Extra {
+pub(crate) struct ColdFields {
     /// Ports, cores and devices it holds.
     pub(super) holding: Holding,
     /// The allocation it replaces.
@@ -160,21 +160,21 @@ pub(crate) struct Extra {
     pub(super) remote: Option<Box<Remote>>,
 }
 
-/// In place of a phrase's number: the text is in the [`Extra`].
+/// In place of a phrase's number: the text is in the [`ColdFields`].
 const IN_EXTRA: u8 = u8::MAX;
 
 /// An allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(super) cohort: Arc<Cohort>,
-    pub(super) extra: Option<Arc<Extra>>,
+    pub(super) cohort: Arc<PlanShared>,
+    pub(super) extra: Option<Arc<ColdFields>>,
     pub(super) modify_index: LogIndex,
     pub(super) alloc_modify_index: LogIndex,
     pub(super) modify_time: Timestamp,
     pub(super) node: NodeNumber,
     pub(super) name_index: u32,
     pub(super) score: Score,
-    pub(super) marks: Marks,
+    pub(super) marks: AllocFlags,
     pub(super) client_status: ClientStatus,
     desired_phrase: u8,
     client_phrase: u8,
@@ -187,7 +187,7 @@ const _: () = assert!(size_of::<Row>() <= 96);
 impl Row {
     /// An instance of `cohort` placed by the entry `index`.
     pub(crate) fn placed(
-        cohort: &Arc<Cohort>,
+        cohort: &Arc<PlanShared>,
         node: NodeNumber,
         name_index: u32,
         score: Score,
@@ -202,7 +202,7 @@ impl Row {
             node,
             name_index,
             score,
-            marks: Marks::default(),
+            marks: AllocFlags::default(),
             client_status: ClientStatus::Pending,
             desired_phrase: 0,
             client_phrase: 0,
@@ -341,7 +341,7 @@ impl Row {
     }
 
     /// Moves it to another version of its job.
-    pub(crate) fn set_cohort(&mut self, cohort: Arc<Cohort>) {
+    pub(crate) fn set_cohort(&mut self, cohort: Arc<PlanShared>) {
         let states = self.task_states();
         self.cohort = cohort;
         self.tasks = self.pack(&states);
@@ -387,14 +387,14 @@ impl Row {
             .unwrap_or_default()
     }
 
-    pub(super) fn extra(&self) -> Option<&Extra> {
+    pub(super) fn extra(&self) -> Option<&ColdFields> {
         self.extra.as_deref()
     }
 
-    fn change_extra(&mut self, change: impl FnOnce(&mut Extra)) {
+    fn change_extra(&mut self, change: impl FnOnce(&mut ColdFields)) {
         let mut extra = self.extra().cloned().unwrap_or_default();
         change(&mut extra);
-        self.extra = (extra != Extra::default()).then(|| Arc::new(extra));
+        self.extra = (extra != ColdFields::default()).then(|| Arc::new(extra));
     }
 
     fn change_remote(&mut self, change: impl FnOnce(&mut Remote)) {
@@ -431,7 +431,7 @@ impl Row {
         ask
     }
 
-    pub(crate) fn cohort(&self) -> &Arc<Cohort> {
+    pub(crate) fn cohort(&self) -> &Arc<PlanShared> {
         &self.cohort
     }
 
@@ -508,7 +508,7 @@ pub struct RowRecord {
     node: NodeNumber,
     name_index: u32,
     score: Score,
-    marks: Marks,
+    marks: AllocFlags,
     client_status: ClientStatus,
     desired_phrase: u8,
     client_phrase: u8,
@@ -516,7 +516,7 @@ pub struct RowRecord {
     modified_after: u64,
     alloc_modified_after: u64,
     modify_time: Timestamp,
-    extra: Option<Box<Extra>>,
+    extra: Option<Box<ColdFields>>,
     tasks: Vec<u8>,
 }
 
@@ -557,7 +557,7 @@ impl RowRecord {
     }
 
     /// The row and its key; `None` if its task states are malformed.
-    pub(crate) fn into_row(self, cohort: Arc<Cohort>) -> Option<(u64, Row)> {
+    pub(crate) fn into_row(self, cohort: Arc<PlanShared>) -> Option<(u64, Row)> {
         let Self {
             cohort: _,
             key,

@@ -12,7 +12,7 @@ use muster_domain::id::{
 use muster_domain::job::{JobVersion, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
 
-use super::{Allocs, Cohort, Remote, Row, Tasks, created, id_of};
+use super::{Allocs, PlanShared, Remote, Row, Tasks, created, id_of};
 
 /// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
 /// state. See [`Allocation`] for what each field means.
@@ -67,7 +67,7 @@ impl<'a> AllocView<'a> {
         self.row.cohort.job_bytes(measure)
     }
 
-    pub(crate) fn cohort(self) -> &'a Arc<Cohort> {
+    pub(crate) fn cohort(self) -> &'a Arc<PlanShared> {
         &self.row.cohort
     }
 

@@ -8,17 +8,17 @@ use super::Digest;
 
 /// A `Serialize` that refuses to.
 #[derive(Debug)]
-pub(crate) struct Refused;
+pub(crate) struct RefusingSerialize;
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusingSerialize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value cannot be serialised")
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusingSerialize {}
 
-impl ser::Error for Refused {
+impl ser::Error for RefusingSerialize {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self
     }
@@ -27,7 +27,7 @@ impl ser::Error for Refused {
 /// Numbers of at most 64 bits, as words.
 macro_rules! words {
     ($($method:ident: $number:ty;)*) => {$(
-        fn $method(self, value: $number) -> Result<(), Refused> {
+        fn $method(self, value: $number) -> Result<(), RefusingSerialize> {
             self.word(u64::from(value));
             Ok(())
         }
@@ -36,7 +36,7 @@ macro_rules! words {
 
 macro_rules! signed_words {
     ($($method:ident: $number:ty;)*) => {$(
-        fn $method(self, value: $number) -> Result<(), Refused> {
+        fn $method(self, value: $number) -> Result<(), RefusingSerialize> {
             self.word(i64::from(value).cast_unsigned());
             Ok(())
         }
@@ -45,7 +45,7 @@ macro_rules! signed_words {
 
 impl ser::Serializer for &mut Digest {
     type Ok = ();
-    type Error = Refused;
+    type Error = RefusingSerialize;
     type SerializeSeq = Self;
     type SerializeTuple = Self;
     type SerializeTupleStruct = Self;
@@ -70,41 +70,41 @@ impl ser::Serializer for &mut Digest {
         serialize_i64: i64;
     }
 
-    fn serialize_f32(self, value: f32) -> Result<(), Refused> {
+    fn serialize_f32(self, value: f32) -> Result<(), RefusingSerialize> {
         self.word(u64::from(value.to_bits()));
         Ok(())
     }
 
-    fn serialize_f64(self, value: f64) -> Result<(), Refused> {
+    fn serialize_f64(self, value: f64) -> Result<(), RefusingSerialize> {
         self.word(value.to_bits());
         Ok(())
     }
 
-    fn serialize_str(self, value: &str) -> Result<(), Refused> {
+    fn serialize_str(self, value: &str) -> Result<(), RefusingSerialize> {
         self.bytes(value.as_bytes());
         Ok(())
     }
 
-    fn serialize_bytes(self, value: &[u8]) -> Result<(), Refused> {
+    fn serialize_bytes(self, value: &[u8]) -> Result<(), RefusingSerialize> {
         self.bytes(value);
         Ok(())
     }
 
-    fn serialize_none(self) -> Result<(), Refused> {
+    fn serialize_none(self) -> Result<(), RefusingSerialize> {
         self.word(0);
         Ok(())
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Refused> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), RefusingSerialize> {
         self.word(1);
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<(), Refused> {
+    fn serialize_unit(self) -> Result<(), RefusingSerialize> {
         Ok(())
     }
 
-    fn serialize_unit_struct(self, _name: &'static str) -> Result<(), Refused> {
+    fn serialize_unit_struct(self, _name: &'static str) -> Result<(), RefusingSerialize> {
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl ser::Serializer for &mut Digest {
         _name: &'static str,
         variant: u32,
         _variant_name: &'static str,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusingSerialize> {
         self.word(u64::from(variant));
         Ok(())
     }
@@ -122,7 +122,7 @@ impl ser::Serializer for &mut Digest {
         self,
         _name: &'static str,
         value: &T,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusingSerialize> {
         value.serialize(self)
     }
 
@@ -132,21 +132,25 @@ impl ser::Serializer for &mut Digest {
         variant: u32,
         _variant_name: &'static str,
         value: &T,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusingSerialize> {
         self.word(u64::from(variant));
         value.serialize(self)
     }
 
-    fn serialize_seq(self, len: Option<usize>) -> Result<Self, Refused> {
-        self.word(len.ok_or(Refused)? as u64);
+    fn serialize_seq(self, len: Option<usize>) -> Result<Self, RefusingSerialize> {
+        self.word(len.ok_or(RefusingSerialize)? as u64);
         Ok(self)
     }
 
-    fn serialize_tuple(self, _len: usize) -> Result<Self, Refused> {
+    fn serialize_tuple(self, _len: usize) -> Result<Self, RefusingSerialize> {
         Ok(self)
     }
 
-    fn serialize_tuple_struct(self, _name: &'static str, _len: usize) -> Result<Self, Refused> {
+    fn serialize_tuple_struct(
+        self,
+        _name: &'static str,
+        _len: usize,
+    ) -> Result<Self, RefusingSerialize> {
         Ok(self)
     }
 
@@ -156,17 +160,17 @@ impl ser::Serializer for &mut Digest {
         variant: u32,
         _variant_name: &'static str,
         _len: usize,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, RefusingSerialize> {
         self.word(u64::from(variant));
         Ok(self)
     }
 
-    fn serialize_map(self, len: Option<usize>) -> Result<Self, Refused> {
-        self.word(len.ok_or(Refused)? as u64);
+    fn serialize_map(self, len: Option<usize>) -> Result<Self, RefusingSerialize> {
+        self.word(len.ok_or(RefusingSerialize)? as u64);
         Ok(self)
     }
 
-    fn serialize_struct(self, _name: &'static str, _len: usize) -> Result<Self, Refused> {
+    fn serialize_struct(self, _name: &'static str, _len: usize) -> Result<Self, RefusingSerialize> {
         Ok(self)
     }
 
@@ -176,7 +180,7 @@ impl ser::Serializer for &mut Digest {
         variant: u32,
         _variant_name: &'static str,
         _len: usize,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, RefusingSerialize> {
         self.word(u64::from(variant));
         Ok(self)
     }
@@ -191,13 +195,13 @@ macro_rules! parts {
     ($($part:ident $method:ident;)*) => {$(
         impl ser::$part for &mut Digest {
             type Ok = ();
-            type Error = Refused;
+            type Error = RefusingSerialize;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), RefusingSerialize> {
                 value.serialize(&mut **self)
             }
 
-            fn end(self) -> Result<(), Refused> {
+            fn end(self) -> Result<(), RefusingSerialize> {
                 Ok(())
             }
         }
@@ -215,17 +219,17 @@ macro_rules! fields {
     ($($part:ident;)*) => {$(
         impl ser::$part for &mut Digest {
             type Ok = ();
-            type Error = Refused;
+            type Error = RefusingSerialize;
 
             fn serialize_field<T: Serialize + ?Sized>(
                 &mut self,
                 _name: &'static str,
                 value: &T,
-            ) -> Result<(), Refused> {
+            ) -> Result<(), RefusingSerialize> {
                 value.serialize(&mut **self)
             }
 
-            fn end(self) -> Result<(), Refused> {
+            fn end(self) -> Result<(), RefusingSerialize> {
                 Ok(())
             }
         }
@@ -239,17 +243,20 @@ fields! {
 
 impl ser::SerializeMap for &mut Digest {
     type Ok = ();
-    type Error = Refused;
+    type Error = RefusingSerialize;
 
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Refused> {
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), RefusingSerialize> {
         key.serialize(&mut **self)
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Refused> {
+    fn serialize_value<T: Serialize + ?Sized>(
+        &mut self,
+        value: &T,
+    ) -> Result<(), RefusingSerialize> {
         value.serialize(&mut **self)
     }
 
-    fn end(self) -> Result<(), Refused> {
+    fn end(self) -> Result<(), RefusingSerialize> {
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use super::{Column, ColumnPage, PAGE_COLUMNS};
 pub(crate) struct Columns {
     /// As in the state.
     pages: Vector<Arc<ColumnPage>>,
-    written: Written,
+    written: WrittenPages,
     len: usize,
 }
 
@@ -19,7 +19,7 @@ impl Columns {
     pub(super) fn new(pages: Vector<Arc<ColumnPage>>, len: usize) -> Self {
         Self {
             pages,
-            written: Written::default(),
+            written: WrittenPages::default(),
             len,
         }
     }
@@ -87,7 +87,7 @@ impl Columns {
 ///
 /// A small plan writes to few, and they are looked for one by one; where they are more, there is a place for each.
 #[derive(Clone, Debug, Default)]
-struct Written {
+struct WrittenPages {
     few: Vec<(usize, Arc<ColumnPage>)>,
     /// All of them, once they are more than [`FEW`].
     many: Vec<Option<Arc<ColumnPage>>>,
@@ -95,7 +95,7 @@ struct Written {
 
 const FEW: usize = 8;
 
-impl Written {
+impl WrittenPages {
     fn page(&self, at: usize) -> Option<&Arc<ColumnPage>> {
         if self.many.is_empty() {
             let mut pages = self.few.iter();

@@ -3,12 +3,12 @@
 use muster_domain::job::{Parameterized, PayloadUse, Periodic, Scaling, TaskGroup};
 use serde_json::Value;
 
-use crate::api::block::{Block, Known};
+use crate::api::block::{Block, FieldNames};
 
-const PERIODIC: Known = Known::NONE;
-const SCALING: Known = Known {
+const PERIODIC: FieldNames = FieldNames::NONE;
+const SCALING: FieldNames = FieldNames {
     derived: &["ID", "Target", "Namespace", "CreateIndex", "ModifyIndex"],
-    ..Known::NONE
+    ..FieldNames::NONE
 };
 
 /// The `Periodic` block.

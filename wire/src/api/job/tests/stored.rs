@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use muster_domain::fault::Fault;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::job::validate;
 use serde_json::{Value, json};
 
 use crate::api::job::Job;
 use crate::api::job::request::{ReadJobError, read};
 
-const STORED: Kind = Kind {
+const STORED: CaseKind = CaseKind {
     name: "stored",
     is: |row| row.get("http_status").is_some(),
-    judge: Judge::RowIn(judge),
+    judge: CaseRunner::RowIn(judge),
 };
 
 /// The body that was sent: the file, then each `Field=JSON` of the changes.

@@ -1,23 +1,23 @@
 use std::collections::BTreeMap;
 
 use muster_domain::fixture;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::node::{DeviceGroup, DeviceInstance, DriverInfo};
 use serde_json::Value;
 
 use super::*;
 use crate::state::NodeClass;
 
-const CONSTRAINTS: Kind = Kind {
+const CONSTRAINTS: CaseKind = CaseKind {
     name: "constraints",
     is: |row| !row["l_target"].is_null() && !row["result"].is_null(),
-    judge: Judge::Row(judge_constraint),
+    judge: CaseRunner::Row(compare_constraint),
 };
 
-const CLASSES: Kind = Kind {
+const CLASSES: CaseKind = CaseKind {
     name: "computed_class",
     is: |row| !row["same_class"].is_null(),
-    judge: Judge::Row(judge_classes),
+    judge: CaseRunner::Row(compare_classes),
 };
 
 fn text(value: &Value) -> String {
@@ -41,7 +41,7 @@ fn node(from: &Value, attributes: &Value, meta: &Value) -> NodeSpec {
     node
 }
 
-fn judge_constraint(case: &Value) -> Outcome {
+fn compare_constraint(case: &Value) -> Outcome {
     let constraint = Operand::from_name(&text(&case["operand"])).map(|operand| Constraint {
         left: text(&case["l_target"]),
         operand,
@@ -144,7 +144,7 @@ fn classed_node(from: &Value) -> NodeSpec {
     node
 }
 
-fn judge_classes(case: &Value) -> Outcome {
+fn compare_classes(case: &Value) -> Outcome {
     let mut differences = Vec::new();
     let [a, b] = ["node_a", "node_b"].map(|key| classed_node(&case[key]));
     let same = NodeClass::of(&a) == NodeClass::of(&b);
@@ -190,7 +190,7 @@ fn an_unknown_reference_reads_as_nothing() {
 
     assert_eq!(
         resolve("${node.colour}", &node),
-        Side {
+        OperandValue {
             text: None,
             found: false
         }

@@ -58,21 +58,21 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
 }
 
 /// A node that has `more` than is used, and came back with `less`.
-fn room(candidates: &[Candidate], more: Amounts, less: Amounts) -> Room {
+fn room(candidates: &[Candidate], more: Amounts, less: Amounts) -> NodeUsage {
     let full = full(candidates);
     let total = full.total.plus(amount_of(more)).minus(amount_of(less));
-    Room { total, ..full }
+    NodeUsage { total, ..full }
 }
 
-fn frees_enough(ask: Amount, room: Room, candidates: &[Candidate], set: &[usize]) -> bool {
+fn frees_enough(ask: Amount, room: NodeUsage, candidates: &[Candidate], set: &[usize]) -> bool {
     let left = set
         .iter()
         .fold(room, |room, at| room.without(candidates[*at].amount));
     left.fits(ask)
 }
 
-fn loss(candidates: &[Candidate], set: &[usize]) -> Loss {
-    Loss::of(set.iter().map(|at| candidates[*at].priority))
+fn loss(candidates: &[Candidate], set: &[usize]) -> PreemptionCost {
+    PreemptionCost::of(set.iter().map(|at| candidates[*at].priority))
 }
 
 /// Every set of those who may go.
@@ -115,7 +115,7 @@ fn nomads_penalty(candidate: &Candidate) -> f64 {
 pub(in crate::scheduler) fn nomads(
     asking: u8,
     ask: Amount,
-    room: Room,
+    room: NodeUsage,
     candidates: &[Candidate],
 ) -> Option<Vec<usize>> {
     let mut listed: Vec<usize> = (0..candidates.len()).collect();

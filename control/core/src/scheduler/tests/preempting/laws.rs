@@ -20,7 +20,7 @@ use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
 use crate::scheduler::preempt::tests::laws::nomads as nomads_for_amounts;
-use crate::scheduler::preempt::{Candidate, Loss, Room};
+use crate::scheduler::preempt::{Candidate, NodeUsage, PreemptionCost};
 
 const ASKER: &str = "asker";
 const CORES: u16 = 4;
@@ -152,12 +152,12 @@ impl Case {
         id != ASKER && priority + 10 <= self.ask.priority
     }
 
-    fn room(&self, gone: &[usize]) -> Room {
+    fn room(&self, gone: &[usize]) -> NodeUsage {
         let stay = (0..self.running.len()).filter(|at| !gone.contains(at));
         let used = stay.fold(Amount::default(), |used, at| {
             used.plus(amount_of(&self.running[at]))
         });
-        Room {
+        NodeUsage {
             total: self.node.usable(),
             used,
         }
@@ -200,9 +200,9 @@ impl Case {
         self.room(gone).fits(self.amount) && self.has_extras(gone)
     }
 
-    fn loss(&self, gone: &[usize]) -> Loss {
+    fn loss(&self, gone: &[usize]) -> PreemptionCost {
         let priorities = gone.iter().map(|at| self.running[*at].job.spec.priority);
-        Loss::of(priorities)
+        PreemptionCost::of(priorities)
     }
 
     /// Every set of those who may go that is enough.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_domain::fixture;
-use muster_domain::fixture::recorded::{self, Judge, Kind, Outcome};
+use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
 use muster_domain::id::{AllocId, JobKey};
 use muster_domain::job::JobSpec;
 use muster_domain::node::HostAddress;
@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::cluster;
 use crate::fsm::Command;
 
-const NETWORK: Kind = Kind {
+const NETWORK: CaseKind = CaseKind {
     name: "preemption_network",
     is: |row| !row["victims"].is_null() && !row["node"]["networks"].is_null(),
-    judge: Judge::Row(judge),
+    judge: CaseRunner::Row(judge),
 };
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
