@@ -607,10 +607,6 @@ fn read_payload_file(task: &mut Block<'_>) -> String {
     file
 }
 
-/// The effect of fields of a mount that only plugins of other drivers carry out.
-const NATIVE_MOUNTS: &str =
-    "has no effect with the native driver, which mounts volumes privately and sets no label";
-
 fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     let mut mounts = Vec::new();
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
@@ -624,11 +620,11 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
             }),
         };
         if propagation != Propagation::Private {
-            block.warn("PropagationMode", NATIVE_MOUNTS);
+            block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
         }
         let selinux_label = block.string("SELinuxLabel").unwrap_or_default();
         if !selinux_label.is_empty() {
-            block.warn("SELinuxLabel", NATIVE_MOUNTS);
+            block.warn_as_listed(unsupported::VOLUME_MOUNT, "SELinuxLabel");
         }
         mounts.push(VolumeMount {
             volume: block.word("Volume").unwrap_or_default(),
