@@ -4,6 +4,8 @@
 pub mod corpus;
 #[cfg(feature = "fixture")]
 pub mod recorded;
+#[cfg(feature = "fixture")]
+pub mod submission;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

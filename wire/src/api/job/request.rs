@@ -21,7 +21,7 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, Findings, Known};
-use crate::api::job::unsupported;
+use crate::api::job::{unsupported, written};
 use crate::limits::FAULTS_MAX;
 
 mod launch;
@@ -232,8 +232,8 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if let Some(pace) = steps.own_pace(&spec.groups) {
         job.keep("Update", &pace);
     }
-    let found = job.finish_keeping(&JOB);
-    spec.as_written = found;
+    spec.as_written = job.finish_keeping(&JOB);
+    spec.as_written = written::canonical(&spec);
     spec
 }
 
