@@ -389,6 +389,15 @@ impl<'v> Block<'v> {
         self.string(name).filter(|text| !text.is_empty())
     }
 
+    /// A text that must not be empty if it is there.
+    pub(super) fn filled(&mut self, name: &'static str) -> Option<String> {
+        let text = self.string(name)?;
+        if text.is_empty() {
+            self.fault(name, "is empty: leave it out for the default");
+        }
+        Some(text).filter(|text| !text.is_empty())
+    }
+
     /// True or false.
     pub(super) fn boolean(&mut self, name: &'static str) -> Option<bool> {
         self.typed(name, "true or false", Value::as_bool)

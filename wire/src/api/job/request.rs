@@ -183,7 +183,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if id.is_empty() {
         job.fault("ID", "is missing");
     }
-    let job_type = match job.word("Type") {
+    let job_type = match job.filled("Type") {
         None => JobType::Service,
         Some(word) => JobType::from_word(&word).unwrap_or_else(|| {
             job.fault(
@@ -205,7 +205,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         namespace: job
             .word("Namespace")
             .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: job.word("Name").unwrap_or_else(|| id.clone()),
+        name: job.filled("Name").unwrap_or_else(|| id.clone()),
         id,
         job_type,
         priority: priority.unwrap_or(DEFAULT_PRIORITY),
@@ -277,7 +277,7 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     let Some(mut policy) = parent.block("RestartPolicy") else {
         return default;
     };
-    let mode = match policy.word("Mode") {
+    let mode = match policy.filled("Mode") {
         None => default.mode,
         Some(word) => RestartMode::from_word(&word).unwrap_or_else(|| {
             policy.fault(
