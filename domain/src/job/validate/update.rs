@@ -74,35 +74,34 @@ fn fits_interval(policy: &ReschedulePolicy) -> bool {
         max_delay,
         unlimited: _,
     } = *policy;
-    let (mut last, mut before) = (delay, delay);
-    let steps = match delay_function {
+    let (doubles, steps) = match delay_function {
         DelayFunction::Constant => return delay.saturating_mul(attempts) <= interval,
-        DelayFunction::Exponential => attempts.saturating_sub(1),
-        DelayFunction::Fibonacci => attempts.saturating_sub(2),
+        DelayFunction::Exponential => (true, attempts.saturating_sub(1)),
+        DelayFunction::Fibonacci => (false, attempts.saturating_sub(2)),
     };
+    let (mut last, mut before) = (delay, delay);
     for step in 0..steps {
-        let next = match delay_function {
-            DelayFunction::Fibonacci => last.saturating_add(before),
-            DelayFunction::Constant | DelayFunction::Exponential => last.saturating_mul(2),
+        let next = if doubles {
+            last.saturating_mul(2)
+        } else {
+            last.saturating_add(before)
         };
         if next > max_delay {
-            // From here on each attempt waits for the longest delay.
-            let waits = match delay_function {
-                DelayFunction::Fibonacci => steps - step - 1,
-                DelayFunction::Constant | DelayFunction::Exponential => steps - step,
+            // From here on each attempt adds the longest delay.
+            let rest = max_delay.saturating_mul(steps - step);
+            last = if doubles {
+                last.saturating_add(rest)
+            } else {
+                rest
             };
-            let base = match delay_function {
-                DelayFunction::Fibonacci => max_delay,
-                DelayFunction::Constant | DelayFunction::Exponential => last,
-            };
-            last = base.saturating_add(max_delay.saturating_mul(waits));
             break;
         }
         (last, before) = (next, last);
     }
-    match delay_function {
-        DelayFunction::Exponential => last < interval,
-        DelayFunction::Constant | DelayFunction::Fibonacci => last <= interval,
+    if doubles {
+        last < interval
+    } else {
+        last <= interval
     }
 }
 
