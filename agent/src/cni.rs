@@ -182,8 +182,8 @@ impl CniNetworks {
         let networks = &facilities.driver_networks;
         let by_driver = networks.ensure(facilities, desired, group, &host).await?;
 
-        let args = request::args(desired, group, cni);
-        let runtime = request::runtime(desired, group, &facilities.spec().address);
+        let args = request::args(desired, group, cni, &env);
+        let runtime = request::runtime(desired, group, &facilities.spec().address, &env);
         let mut record = CniRecord::new(text, args, runtime);
         record.path.clone_from(&self.settings.path);
         record.driver_namespace = by_driver.as_ref().map(|made| made.path.clone());

@@ -4,6 +4,8 @@
 pub mod corpus;
 #[cfg(feature = "fixture")]
 pub mod recorded;
+#[cfg(feature = "fixture")]
+pub mod submission;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -147,7 +149,12 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
         kill_signal: "SIGTERM".to_owned(),
-        logs: LogConfig::default(),
+        // Less than the group's disk.
+        logs: LogConfig {
+            max_files: 1,
+            max_file_size: Mb(9),
+            ..LogConfig::default()
+        },
         meta: BTreeMap::new(),
         policy: None,
     }

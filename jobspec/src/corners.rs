@@ -2,7 +2,7 @@
 
 use muster_domain::job::validate;
 use muster_wire::api::job::request::{ReadJobError, lines, read};
-use muster_wire::api::job::{Job, unsupported};
+use muster_wire::api::job::{Job, defaults, unsupported};
 use serde_json::{Value, json};
 
 use super::Inputs;
@@ -143,16 +143,20 @@ fn files_and_the_api_know_the_same_fields() {
 }
 
 #[test]
-fn documentation_has_the_table_of_fields_without_effect() {
+fn documentation_has_the_tables() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let (begin, end) = (
-        "<!-- fields without effect: begin -->\n",
-        "<!-- fields without effect: end -->\n",
-    );
-    let (before, rest) = text.split_once(begin).expect("begins");
-    let (_, after) = rest.split_once(end).expect("ends");
-    let expected = format!("{before}{begin}{}{end}{after}", unsupported::table());
+    let mut expected = text.clone();
+    for (name, table) in [
+        ("defaults", defaults::table()),
+        ("fields without effect", unsupported::table()),
+    ] {
+        let begin = format!("<!-- {name}: begin -->\n");
+        let end = format!("<!-- {name}: end -->\n");
+        let (before, rest) = expected.split_once(&begin).expect("begins");
+        let (_, after) = rest.split_once(&end).expect("ends");
+        expected = format!("{before}{begin}{table}{end}{after}");
+    }
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(path, expected).unwrap();
         return;

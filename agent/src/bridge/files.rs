@@ -80,13 +80,21 @@ pub(crate) fn told(dns: &DnsConfig, env: &TaskEnv) -> Dns {
         options,
     } = dns;
     Dns {
-        servers: servers
-            .iter()
-            .map(|server| env.interpolate(server))
-            .collect(),
-        searches: searches.clone(),
-        options: options.clone(),
+        servers: filled_in(servers, env),
+        searches: filled_in(searches, env),
+        options: filled_in(options, env),
     }
+}
+
+/// `words` with references filled in. A value that is not one word would break the resolver's configuration.
+fn filled_in(words: &[String], env: &TaskEnv) -> Vec<String> {
+    let words = words.iter().map(|word| env.interpolate(word));
+    words
+        .filter(|word| {
+            let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b';';
+            word.bytes().all(plain)
+        })
+        .collect()
 }
 
 fn read(path: &Path) -> Option<String> {

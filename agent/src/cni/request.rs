@@ -8,12 +8,13 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{CniNetwork, TaskGroup};
 use muster_domain::region;
+use muster_driver::Dns;
 use serde_json::{Map, Value, json};
 
 use super::config::{NetworkList, Plugin};
 use super::record::CniRecord;
-use crate::bridge::inside_port;
-use crate::task_env::host_address;
+use crate::bridge::{self, inside_port};
+use crate::task_env::{TaskEnv, host_address};
 
 /// The device of an allocation's network in its namespace.
 const DEVICE: &str = "eth0";
@@ -134,8 +135,14 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The variable `CNI_ARGS`: ids of the allocation as Nomad passes them, and the arguments of the job.
-pub(super) fn args(desired: &DesiredAlloc, group: &TaskGroup, cni: &CniNetwork) -> String {
+/// The variable `CNI_ARGS`: ids of the allocation as Nomad passes them, and the arguments of the job with references
+/// filled in from `env`.
+pub(super) fn args(
+    desired: &DesiredAlloc,
+    group: &TaskGroup,
+    cni: &CniNetwork,
+    env: &TaskEnv,
+) -> String {
     let spec = &desired.job.spec;
     let own = [
         ("NOMAD_ALLOC_ID", desired.alloc_id.to_string()),
@@ -144,21 +151,24 @@ pub(super) fn args(desired: &DesiredAlloc, group: &TaskGroup, cni: &CniNetwork) 
         ("NOMAD_NAMESPACE", spec.namespace.clone()),
         ("NOMAD_REGION", region::name().to_owned()),
     ];
-    let mut args = cni.args.clone();
-    // A name with the separator would be read as two arguments.
-    let own = own.into_iter().filter(|(_, value)| !value.contains(';'));
+    let asked = cni.args.iter();
+    let asked = asked.map(|(key, value)| (key.clone(), env.interpolate(value)));
+    let mut args: BTreeMap<String, String> = asked.collect();
     args.extend(own.map(|(key, value)| (key.to_owned(), value)));
     args.remove("IgnoreUnknown");
+    // A value with the separator would be read as two arguments.
+    args.retain(|_, value| !value.contains(|char: char| char == ';' || char.is_control()));
     let args = args.iter().map(|(key, value)| format!(";{key}={value}"));
     // So that plugins ignore arguments of which they know nothing.
     format!("IgnoreUnknown=true{}", args.collect::<String>())
 }
 
-/// Values for plugins with capabilities: the ports of the group and its resolver.
+/// Values for plugins with capabilities: the ports of the group and its resolver, with references filled in from `env`.
 pub(super) fn runtime(
     desired: &DesiredAlloc,
     group: &TaskGroup,
     node_address: &str,
+    env: &TaskEnv,
 ) -> BTreeMap<String, Value> {
     let ports = desired.holding.ports.iter().flat_map(|port| {
         ["tcp", "udp"].map(|protocol| {
@@ -172,12 +182,12 @@ pub(super) fn runtime(
     });
     let mut runtime = BTreeMap::from([(PORT_MAPPINGS.to_owned(), ports.collect())]);
     if let Some(dns) = group.network.as_ref().and_then(|it| it.dns.as_ref()) {
-        let servers = dns.servers.iter().map(ToString::to_string);
-        let dns = json!({
-            "servers": servers.collect::<Vec<_>>(),
-            "searches": dns.searches,
-            "options": dns.options,
-        });
+        let Dns {
+            servers,
+            searches,
+            options,
+        } = bridge::told(dns, env);
+        let dns = json!({ "servers": servers, "searches": searches, "options": options });
         runtime.insert(DNS.to_owned(), dns);
     }
     runtime

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
-use muster_domain::fixture::job;
+use muster_domain::fixture::{job, node};
 use muster_domain::id::LogIndex;
 use muster_domain::job::NetworkMode;
 use muster_domain::resources::{AllocatedPort, Holding};
@@ -152,8 +152,9 @@ pub(super) async fn set_up(
     let group = desired.group().unwrap();
     let cni = wanted(group).unwrap();
     let (list, text) = networks.find(&cni.name)?;
-    let args = request::args(desired, group, cni);
-    let runtime = request::runtime(desired, group, "127.0.0.1");
+    let env = TaskEnv::of_alloc(desired, &node("n1").build());
+    let args = request::args(desired, group, cni, &env);
+    let runtime = request::runtime(desired, group, "127.0.0.1", &env);
     let mut record = CniRecord::new(text, args, runtime);
     networks.dir.prepare().unwrap();
     networks.plug(desired.alloc_id, &list, &mut record).await
@@ -240,6 +241,56 @@ async fn plugins_run_in_order_and_back() {
     }
     assert!(!place.namespace().exists());
     assert!(!networks.has(alloc_id()) && place.open().orphans(&BTreeSet::new()).is_empty());
+}
+
+#[test]
+fn references_in_arguments_and_resolvers_are_filled_in() {
+    let mut desired = desired(&[
+        ("NODE", "${node.unique.name}"),
+        ("RACK", "r-${meta.rack}"),
+        ("JOB", "${NOMAD_JOB_NAME}"),
+        ("UNKNOWN", "${meta.none}"),
+        ("SPLIT", "${meta.split}"),
+    ]);
+    let version = Arc::make_mut(&mut desired.job);
+    let network = version.spec.groups[0].network.as_mut().unwrap();
+    network.dns = Some(DnsConfig {
+        servers: vec!["${meta.resolver}".to_owned()],
+        searches: vec![
+            "${node.datacenter}.test".to_owned(),
+            "${meta.split}".to_owned(),
+        ],
+        options: vec!["ndots:${meta.dots}".to_owned()],
+    });
+    let mut spec = node("n1").build();
+    for (key, value) in [
+        ("rack", "7"),
+        ("split", "a;b=c"),
+        ("resolver", "10.0.0.53"),
+        ("dots", "2"),
+    ] {
+        spec.meta.insert(key.to_owned(), value.to_owned());
+    }
+    let env = TaskEnv::of_alloc(&desired, &spec);
+    let group = desired.group().unwrap();
+
+    let args = request::args(&desired, group, wanted(group).unwrap(), &env);
+    let runtime = request::runtime(&desired, group, "127.0.0.1", &env);
+
+    let own = |key: &str| {
+        let mut pairs = args.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(it, _)| *it == key).map(|(_, value)| value)
+    };
+    assert_eq!(own("NODE"), Some("n1"));
+    assert_eq!(own("RACK"), Some("r-7"));
+    assert_eq!(own("JOB"), Some("web"));
+    assert_eq!(own("UNKNOWN"), Some("${meta.none}"));
+    assert_eq!(own("SPLIT"), None, "{args}");
+    let search = format!("{}.test", spec.datacenter);
+    assert_eq!(
+        runtime["dns"],
+        json!({"servers": ["10.0.0.53"], "searches": [search], "options": ["ndots:2"]})
+    );
 }
 
 /// Each way in which the second plugin can fail: an error with the reason, and the first one's work is undone.

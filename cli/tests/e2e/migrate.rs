@@ -33,6 +33,10 @@ job "keeper" {
         SH
         ]
       }
+      logs {
+        max_files     = 1
+        max_file_size = 5
+      }
       resources { memory = 32 }
     }
   }

@@ -1,5 +1,6 @@
 //! The HTTP API over real sockets.
 
+mod again;
 mod blocking;
 mod changes;
 mod cluster;

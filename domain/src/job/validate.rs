@@ -95,6 +95,12 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         ));
     }
     for datacenter in datacenters {
+        if datacenter.is_empty() {
+            faults.push(Fault::new(
+                format!("{at} → datacenters"),
+                "has an empty name: name a datacenter, such as \"dc1\" or \"*\"",
+            ));
+        }
         check_value(format_args!("{at} → datacenters"), datacenter, faults);
     }
     check_constraint_texts(&at, constraints, faults);
@@ -126,6 +132,10 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     );
     for group in groups {
         check_group(*job_type, group, faults);
+        // The output of a one-off task has a file of its own.
+        if namespace != crate::one_off::NAMESPACE {
+            check_log_storage(group, faults);
+        }
         check_kill_timeouts(group, faults);
     }
     check_written(&at, as_written, faults);
@@ -421,6 +431,22 @@ fn check_logs(at: &str, logs: LogConfig, faults: &mut Vec<Fault>) {
             "says what happens above a `rate`, and there is none",
         )),
         Some(_) | None => {}
+    }
+}
+
+/// Nomad refuses a task whose logs may fill the disk of its group.
+fn check_log_storage(group: &TaskGroup, faults: &mut Vec<Fault>) {
+    let disk = group.ephemeral_disk.size.0;
+    for task in &group.tasks {
+        let needed = u64::from(task.logs.max_files) * u64::from(task.logs.max_file_size.0);
+        if needed >= u64::from(disk) {
+            faults.push(Fault::new(
+                format!("group \"{}\" → task \"{}\" → logs", group.name, task.name),
+                format!(
+                    "log storage ({needed} MB) must be less than requested disk capacity ({disk} MB): lower `max_files` or `max_file_size`, or raise `ephemeral_disk.size`"
+                ),
+            ));
+        }
     }
 }
 

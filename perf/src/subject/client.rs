@@ -84,6 +84,7 @@ pub(super) fn job(id: &str, count: u32, cpu_mhz: u32, memory_mb: u32) -> String 
 "Constraints":[{{"LTarget":"${{attr.cpu.arch}}","Operand":"=","RTarget":"amd64"}}],
 "TaskGroups":[{{"Name":"main","Count":{count},"EphemeralDisk":{{"SizeMB":10}},
 "Tasks":[{{"Name":"main","Driver":"mock","Config":{{"run_for":"1h"}},
+"LogConfig":{{"MaxFiles":1,"MaxFileSizeMB":5}},
 "Resources":{{"CPU":{cpu_mhz},"MemoryMB":{memory_mb}}}}}]}}]}}}}"#
     )
 }

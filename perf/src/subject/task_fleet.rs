@@ -372,6 +372,7 @@ fn job(id: &str, level: &str, count: u32) -> String {
 "TaskGroups":[{{"Name":"main","Count":{count},"EphemeralDisk":{{"SizeMB":10}},
 "Tasks":[{{"Name":"main","Driver":"native",
 "Config":{{"command":"/bin/sleep","args":["infinity"],"isolation":"{level}"}},
+"LogConfig":{{"MaxFiles":1,"MaxFileSizeMB":5}},
 "Resources":{{"CPU":1,"MemoryMB":4}}}}]}}]}}}}"#
     )
 }

@@ -321,6 +321,14 @@ impl<'v> Block<'v> {
         self.warn_at(&self.path(name), reason);
     }
 
+    /// Says what the row of the field `name` says, which the reader asks for.
+    pub(super) fn warn_as_listed(&self, rows: &[Row], name: &str) {
+        let row = rows.iter().find(|row| row.json == name);
+        if let Some(Answer::Warned(effect)) = row.map(|row| row.answer) {
+            self.warn(name, effect);
+        }
+    }
+
     /// Says that what stands at `at` has no effect.
     pub(super) fn warn_at(&self, at: &str, reason: &str) {
         self.found.borrow_mut().warn(format!("{at} {reason}"));
@@ -379,6 +387,15 @@ impl<'v> Block<'v> {
     /// A text that is not empty.
     pub(super) fn word(&mut self, name: &'static str) -> Option<String> {
         self.string(name).filter(|text| !text.is_empty())
+    }
+
+    /// A text that must not be empty if it is there.
+    pub(super) fn filled(&mut self, name: &'static str) -> Option<String> {
+        let text = self.string(name)?;
+        if text.is_empty() {
+            self.fault(name, "is empty: leave it out for the default");
+        }
+        Some(text).filter(|text| !text.is_empty())
     }
 
     /// True or false.

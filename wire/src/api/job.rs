@@ -6,6 +6,7 @@
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 mod change;
+pub mod defaults;
 mod launch;
 mod plan;
 pub mod request;

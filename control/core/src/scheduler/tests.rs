@@ -15,6 +15,8 @@ mod preempting;
 mod recorded;
 mod script;
 mod slices;
+mod system_update;
+mod task_ports;
 
 use std::time::Duration;
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::fault::Fault;
-use crate::job::{Disconnect, JobType, MigrateStrategy, ReschedulePolicy, UpdateStrategy};
+use crate::job::{
+    DelayFunction, Disconnect, JobType, MigrateStrategy, ReschedulePolicy, UpdateStrategy,
+};
 
 /// The least delay before a replacement, and the least interval: Nomad's.
 const DELAY_MIN: Duration = Duration::from_secs(5);
@@ -38,7 +40,7 @@ pub(super) fn check_reschedule(
             format!("{:?} is below {DELAY_MIN:?}", policy.delay),
         ));
     }
-    let grows = policy.delay_function != crate::job::DelayFunction::Constant;
+    let grows = policy.delay_function != DelayFunction::Constant;
     if grows && policy.max_delay < policy.delay {
         faults.push(Fault::new(
             format!("{at} → max_delay"),
@@ -51,8 +53,7 @@ pub(super) fn check_reschedule(
             format!("{:?} is below {DELAY_MIN:?}", policy.interval),
         ));
     }
-    if !policy.unlimited && !grows && policy.delay.saturating_mul(policy.attempts) > policy.interval
-    {
+    if !policy.unlimited && !fits_interval(policy) {
         faults.push(Fault::new(
             at,
             format!(
@@ -60,6 +61,47 @@ pub(super) fn check_reschedule(
                 policy.attempts, policy.delay, policy.interval
             ),
         ));
+    }
+}
+
+/// Whether the attempts of a limited policy fit in its interval, as Nomad reckons.
+fn fits_interval(policy: &ReschedulePolicy) -> bool {
+    let ReschedulePolicy {
+        attempts,
+        interval,
+        delay,
+        delay_function,
+        max_delay,
+        unlimited: _,
+    } = *policy;
+    let (doubles, steps) = match delay_function {
+        DelayFunction::Constant => return delay.saturating_mul(attempts) <= interval,
+        DelayFunction::Exponential => (true, attempts.saturating_sub(1)),
+        DelayFunction::Fibonacci => (false, attempts.saturating_sub(2)),
+    };
+    let (mut last, mut before) = (delay, delay);
+    for step in 0..steps {
+        let next = if doubles {
+            last.saturating_mul(2)
+        } else {
+            last.saturating_add(before)
+        };
+        if next > max_delay {
+            // From here on each attempt adds the longest delay.
+            let rest = max_delay.saturating_mul(steps - step);
+            last = if doubles {
+                last.saturating_add(rest)
+            } else {
+                rest
+            };
+            break;
+        }
+        (last, before) = (next, last);
+    }
+    if doubles {
+        last < interval
+    } else {
+        last <= interval
     }
 }
 

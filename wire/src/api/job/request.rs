@@ -21,7 +21,7 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, FieldNames, Findings};
-use crate::api::job::unsupported;
+use crate::api::job::{unsupported, written};
 use crate::limits::FAULTS_MAX;
 
 mod launch;
@@ -183,7 +183,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if id.is_empty() {
         job.fault("ID", "is missing");
     }
-    let job_type = match job.word("Type") {
+    let job_type = match job.filled("Type") {
         None => JobType::Service,
         Some(word) => JobType::from_name(&word).unwrap_or_else(|| {
             job.fault(
@@ -205,7 +205,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         namespace: job
             .word("Namespace")
             .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: job.word("Name").unwrap_or_else(|| id.clone()),
+        name: job.filled("Name").unwrap_or_else(|| id.clone()),
         id,
         job_type,
         priority: priority.unwrap_or(DEFAULT_PRIORITY),
@@ -232,8 +232,8 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if let Some(pace) = steps.own_pace(&spec.groups) {
         job.keep("Update", &pace);
     }
-    let found = job.finish_keeping(&JOB);
-    spec.as_written = found;
+    spec.as_written = job.finish_keeping(&JOB);
+    spec.as_written = written::canonical(&spec);
     spec
 }
 
@@ -277,7 +277,7 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     let Some(mut policy) = parent.block("RestartPolicy") else {
         return default;
     };
-    let mode = match policy.word("Mode") {
+    let mode = match policy.filled("Mode") {
         None => default.mode,
         Some(word) => RestartMode::from_name(&word).unwrap_or_else(|| {
             policy.fault(
@@ -610,10 +610,6 @@ fn read_payload_file(task: &mut Block<'_>) -> String {
     file
 }
 
-/// The effect of fields of a mount that only plugins of other drivers carry out.
-const NATIVE_MOUNTS: &str =
-    "has no effect with the native driver, which mounts volumes privately and sets no label";
-
 fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     let mut mounts = Vec::new();
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
@@ -627,11 +623,11 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
             }),
         };
         if propagation != Propagation::Private {
-            block.warn("PropagationMode", NATIVE_MOUNTS);
+            block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
         }
         let selinux_label = block.string("SELinuxLabel").unwrap_or_default();
         if !selinux_label.is_empty() {
-            block.warn("SELinuxLabel", NATIVE_MOUNTS);
+            block.warn_as_listed(unsupported::VOLUME_MOUNT, "SELinuxLabel");
         }
         mounts.push(VolumeMount {
             volume: block.word("Volume").unwrap_or_default(),

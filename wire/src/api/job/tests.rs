@@ -1,5 +1,6 @@
 //! Jobs in both directions.
 
+mod again;
 mod stored;
 
 use std::collections::BTreeMap;

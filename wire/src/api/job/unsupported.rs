@@ -188,8 +188,22 @@ pub const VOLUME: &[Row] = &[
     refused("sticky", "Sticky", "use `ephemeral_disk { sticky = true }`"),
 ];
 
+/// Of a mount of a volume. The reader of the API reads these fields and takes the warnings from here.
+pub const VOLUME_MOUNT: &[Row] = &[
+    warned(
+        "propagation_mode",
+        "PropagationMode",
+        "is passed to drivers; the native driver mounts volumes privately",
+    ),
+    warned(
+        "selinux_label",
+        "SELinuxLabel",
+        "is passed to drivers; the native driver sets no label",
+    ),
+];
+
 /// Every block that has such fields, by its name in job files.
-pub const BLOCKS: [(&str, &[Row]); 8] = [
+pub const BLOCKS: [(&str, &[Row]); 9] = [
     ("job", JOB),
     ("group", GROUP),
     ("task", TASK),
@@ -198,6 +212,7 @@ pub const BLOCKS: [(&str, &[Row]); 8] = [
     ("network", NETWORK),
     ("port", PORT),
     ("volume", VOLUME),
+    ("volume_mount", VOLUME_MOUNT),
 ];
 
 /// The row of the field `name` of the block `block`, as job files call both.

@@ -2,9 +2,39 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::job::JobSpec;
 use serde_json::Value;
 
 use super::Job;
+
+/// The fields of `spec.as_written` in the form in which they are answered, without those that the job says anyway. The
+/// answer to a job then reads back as the same job.
+pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
+    let mut canonical = BTreeMap::new();
+    if spec.as_written.is_empty() {
+        return canonical;
+    }
+    let plain = JobSpec {
+        as_written: BTreeMap::new(),
+        ..spec.clone()
+    };
+    let answer = serde_json::to_value(Job::from_spec(spec));
+    let said = serde_json::to_value(Job::from_spec(&plain));
+    let (Ok(answer), Ok(mut said)) = (answer, said) else {
+        return spec.as_written.clone();
+    };
+    // A block comes before its fields.
+    for pointer in spec.as_written.keys() {
+        let Some(written) = answer.pointer(pointer) else {
+            continue;
+        };
+        if said.pointer(pointer) != Some(written) {
+            put(&mut said, pointer, written.clone());
+            canonical.insert(pointer.clone(), written.to_string());
+        }
+    }
+    canonical
+}
 
 /// `job` with each JSON text of `as_written` at its JSON pointer. What has no place in the job any more is left out.
 pub(super) fn overlay(job: Job, as_written: &BTreeMap<String, String>) -> Job {
