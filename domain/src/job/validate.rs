@@ -88,21 +88,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
             format!("{priority} is outside 1 to {}", limits::PRIORITY_MAX),
         ));
     }
-    if datacenters.is_empty() {
-        faults.push(Fault::new(
-            format!("{at} → datacenters"),
-            "is empty, so no node could ever match: leave it out or write [\"*\"]",
-        ));
-    }
-    for datacenter in datacenters {
-        if datacenter.is_empty() {
-            faults.push(Fault::new(
-                format!("{at} → datacenters"),
-                "has an empty name: name a datacenter, such as \"dc1\" or \"*\"",
-            ));
-        }
-        check_value(format_args!("{at} → datacenters"), datacenter, faults);
-    }
+    check_datacenters(&at, datacenters, faults);
     check_constraint_texts(&at, constraints, faults);
     // The constraints of a one-off task are its placement tags, and an empty tag is one.
     if namespace != crate::one_off::NAMESPACE {
@@ -141,6 +127,24 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_written(&at, as_written, faults);
     if let Err(why) = check_instances(spec) {
         faults.push(Fault::new(format!("{at} → count"), why));
+    }
+}
+
+fn check_datacenters(at: &str, datacenters: &[String], faults: &mut Vec<Fault>) {
+    if datacenters.is_empty() {
+        faults.push(Fault::new(
+            format!("{at} → datacenters"),
+            "is empty, so no node could ever match: leave it out or write [\"*\"]",
+        ));
+    }
+    for datacenter in datacenters {
+        if datacenter.is_empty() {
+            faults.push(Fault::new(
+                format!("{at} → datacenters"),
+                "has an empty name: name a datacenter, such as \"dc1\" or \"*\"",
+            ));
+        }
+        check_value(format_args!("{at} → datacenters"), datacenter, faults);
     }
 }
 
