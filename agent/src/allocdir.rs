@@ -61,7 +61,7 @@ impl DirError {
 
 /// A user that does not exist here.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no user `{name}` on this node; create it, or name another in the task's `user`")]
+#[error("unknown user `{name}` on this node; create it, or name another in the task's `user`")]
 pub(crate) struct UnknownUserError {
     name: String,
 }
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_a_directory_is_refused() {
+    fn symlink_in_place_of_directory_is_refused() {
         let (_temp, data, alloc_id) = made();
         let local = data.alloc(alloc_id).task("web").join("local");
         fs::remove_dir(&local).unwrap();

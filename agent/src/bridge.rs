@@ -71,7 +71,7 @@ const NAME_DIGITS: usize = 12;
 ///
 /// The fault of the subnet, as a text for the operator.
 pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
-    let wrong = |_error| format!("`{text}` is no IPv4 subnet such as 172.26.64.0/20");
+    let wrong = |_error| format!("`{text}` is not an IPv4 subnet such as 172.26.64.0/20");
     let subnet: Ipv4Net = text.parse().map_err(wrong)?;
     AddressPool::new(subnet).map_err(|error| error.to_string())?;
     Ok(subnet.trunc())
@@ -793,7 +793,7 @@ pub(crate) fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
         .map_err(|error| refused(error.to_string()))?;
     let namespace = OwnedFd::from(namespace);
     if !is_namespace(&namespace).map_err(|error| refused(error.to_string()))? {
-        return Err(refused("it is no namespace".to_owned()));
+        return Err(refused("it is not a namespace".to_owned()));
     }
     let inode = |file: io::Result<std::fs::Metadata>| file.map(|metadata| metadata.ino()).ok();
     let namespace = File::from(namespace);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_contact_is_read_back_in_the_same_boot_only() {
+    fn contact_is_restored_only_within_same_boot() {
         let dir = tempfile::tempdir().unwrap();
         let first = ContactFile::open(dir.path(), "boot-1");
         let sent = first.clock.at(Instant::now());
@@ -180,7 +180,7 @@ mod tests {
 
     /// Disk that cannot be written keeps no agent from starting.
     #[test]
-    fn a_file_that_cannot_be_opened_is_done_without() {
+    fn unopenable_contact_file_is_tolerated() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(FILE)).unwrap();
 

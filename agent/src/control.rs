@@ -54,7 +54,7 @@ pub(crate) enum SessionError {
         source: quinn::ConnectError,
     },
     /// One of the two certificates is refused.
-    #[error("there is no connection to {addr}: {reason}")]
+    #[error("not connected to {addr}: {reason}")]
     Untrusted {
         /// The server.
         addr: SocketAddr,

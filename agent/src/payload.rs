@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_place_of_the_file_is_replaced() {
+    fn symlink_in_place_of_payload_file_is_replaced() {
         let local = tempfile::tempdir().unwrap();
         let outside = tempfile::NamedTempFile::new().unwrap();
         symlink(outside.path(), local.path().join("in")).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_alive_and_another_start_is_not() {
+    fn own_process_is_alive_with_matching_start_time() {
         let this = ProcessId::of(std::process::id()).unwrap();
 
         assert!(this.is_alive());

@@ -404,7 +404,7 @@ mod tests {
 
     /// The first is known, of the second something else, of the third nothing.
     #[test]
-    fn an_end_that_is_known_is_not_said_again() {
+    fn acknowledged_end_is_not_reported_again() {
         let outbox = Outbox::default();
         let [known, other, unheard] = [1, 2, 3].map(|name| {
             let mut ended = report(name, "ended");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_are_news_to_whoever_asks_anew() {
+    fn same_report_answers_new_request() {
         let outbox = Outbox::default();
         outbox.put(report(1, "well"), false);
         assert_eq!(words(&outbox.batch(1)), ["well"]);

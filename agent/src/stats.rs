@@ -479,7 +479,7 @@ mod tests {
 
     /// The buckets counted in the kernel are the same as those of the messages.
     #[test]
-    fn buckets_of_programs_and_of_messages_are_the_same() {
+    fn ebpf_and_message_histogram_buckets_match() {
         assert_eq!(bpf::BUCKETS, Histogram::BUCKETS);
         for bucket in 0..bpf::BUCKETS {
             assert_eq!(bpf::bound_ns(bucket), Histogram::bound_ns(bucket));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_keeps_its_number_and_nobody_else_has_it() {
+    fn task_keeps_its_unique_uid() {
         let users = fresh();
 
         let given = [(FIRST, "a"), (FIRST, "b"), (FIRST, "a"), (SECOND, "a")]

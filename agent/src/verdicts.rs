@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_is_new_of_one_allocation() {
+    fn reader_gets_new_verdicts_of_one_alloc() {
         let log = VerdictLog::default();
         let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
         for alloc_id in [one, other, one, one] {
@@ -224,7 +224,7 @@ mod tests {
 
     /// A slow reader sees by the numbers how many verdicts it missed, even if other allocations have many meanwhile.
     #[test]
-    fn a_slow_reader_sees_by_the_numbers_what_he_missed() {
+    fn verdict_numbers_reveal_missed_entries_to_slow_reader() {
         let log = VerdictLog::default();
         let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
         for _ in 0..10 {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_allocations_that_nobody_is_told_of_are_dropped() {
+    fn verdict_numbers_of_evicted_allocs_are_dropped() {
         let log = VerdictLog::default();
         let count = u32::try_from(VERDICT_ALLOCS_MAX).unwrap() + 1;
         for name in 0..count {

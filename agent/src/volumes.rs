@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_shown_where_the_task_wants_it() {
+    fn volume_is_mounted_at_task_destination() {
         let mounts = resolved(false, false, Some(false)).unwrap();
 
         assert_eq!(

@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_left_for_the_next() {
+    fn client_fails_over_to_next_server() {
         let (address, serving) = server(&[YES]);
         let client = Client::new(&format!("127.0.0.1:1, {address}"));
 

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_not_counted() {
+    fn truncated_event_line_is_not_counted() {
         let text = "{\"Index\":7,\"Events\":[]}\n{\"Index\":9,\"Eve";
 
         let (end, next) = read(text, 7);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_an_error_with_the_way_back() {
+    fn event_gap_error_names_oldest_index() {
         let text = r#"{"Error":{"Code":"Gap","Message":"gone","Index":3,"OldestIndex":9}}"#;
 
         let (end, next) = read(text, 3);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collection_says_whose_it_was_and_what_it_freed() {
+    fn gc_event_names_node_and_freed_objects() {
         let told = |key: &str, payload: Value| {
             let json = serde_json::json!({
                 "Topic": "GarbageCollection", "Type": "X", "Key": key, "Namespace": "",

@@ -43,11 +43,11 @@ impl Access {
             return Ok(());
         }
         let (name, found) = (output::clean(name), output::clean(found));
-        let question = format!("There is no {noun} `{name}`. Change {noun} `{found}`?");
+        let question = format!("No {noun} `{name}` exists. Change {noun} `{found}`?");
         confirm(&question, || {
             CliError::new(
                 Exit::NotFound,
-                format!("there is no {noun} `{name}`; nothing is changed"),
+                format!("{noun} `{name}` does not exist; nothing is changed"),
             )
             .help(format!(
                 "a change needs the exact name: did you mean `{found}`?"
@@ -263,7 +263,7 @@ fn one<T>(noun: &str, name: &str, choices: Vec<(String, T)>, list: &str) -> Resu
     let mut choices = choices;
     match count {
         0 => Err(
-            CliError::new(Exit::NotFound, format!("there is no {noun} `{name}`"))
+            CliError::new(Exit::NotFound, format!("{noun} `{name}` does not exist"))
                 .help(format!("list them with `{list}`")),
         ),
         1 => Ok(choices.remove(0).1),

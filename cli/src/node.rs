@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn collection_is_a_line_and_what_is_in_its_way() {
+    fn node_status_shows_gc_summary_and_stuck_entries() {
         let mut state = Collection {
             finished: 3,
             refused: 1,

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_is_too_short_is_shown_whole() {
+    fn short_id_is_shown_unabbreviated() {
         assert_eq!(short_id("68e42f3f-db89"), "68e42f3f");
         assert_eq!(short_id("68e"), "68e");
         assert_eq!(short_id("ééééé"), "éééé");

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_without_ebpf_names_the_command_in_one_line() {
+    fn missing_ebpf_object_message_names_build_command() {
         let line = missing_object(&FindObjectError::NotFound {
             searched: vec!["/usr/bin/muster-ebpf.o".into()],
         });

@@ -72,7 +72,7 @@ fn check(dns: &Dns) -> Result<(), NamesError> {
         address.parse::<IpAddr>().is_ok() && is_word(zone)
     };
     if let Some(server) = servers.iter().find(|server| !is_address(server)) {
-        return Err(refused("servers", server, "is no IP address"));
+        return Err(refused("servers", server, "is not an IP address"));
     }
     for (field, words) in [("searches", searches), ("options", options)] {
         if let Some(word) = words.iter().find(|word| !is_word(word)) {

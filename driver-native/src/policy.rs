@@ -124,7 +124,7 @@ pub(crate) enum PolicyError {
         account: String,
         reason: AccountError,
     },
-    #[error("`config.{field}`: {path:?} is no plain absolute path; write it like /srv/data")]
+    #[error("`config.{field}`: {path:?} is not a plain absolute path; write it like /srv/data")]
     Path { field: &'static str, path: String },
     #[error(
         "`config.result_bytes_max`: {bytes} is outside 1 to {max}", max = limits::RESULT_BYTES_LIMIT

@@ -179,7 +179,7 @@ pub(crate) fn report(bytes: &[u8]) -> Option<String> {
         b'f' => "make the file",
         b'h' => "make the hard link",
         b'l' => "make the link",
-        b'o' if number == libc::EINVAL => return Some(format!("{name:?} is no regular file")),
+        b'o' if number == libc::EINVAL => return Some(format!("{name:?} is not a regular file")),
         b'o' => "open",
         b's' => "read",
         b'w' => "write the file",

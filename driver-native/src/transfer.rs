@@ -42,7 +42,7 @@ pub(crate) enum TransferError {
     Http(#[from] HttpError),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("its URL is no http, https or file URL")]
+    #[error("its URL is not an http, https or file URL")]
     Scheme,
     #[error("write it into the node's directory")]
     Put(#[source] io::Error),

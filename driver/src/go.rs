@@ -123,7 +123,7 @@ fn link(to: &Path, at: &Path) -> io::Result<()> {
         Ok(_) => fs::remove_file(at)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            let what = format!("{} is no link: remove it, it is made anew", at.display());
+            let what = format!("{} is not a link: remove it, it is made anew", at.display());
             return Err(io::Error::new(error.kind(), what));
         }
         Err(error) => return Err(error),
@@ -187,7 +187,7 @@ mod tests {
 
         let error = link(dir.path(), &at).unwrap_err();
 
-        assert!(error.to_string().contains("is no link"), "{error}");
+        assert!(error.to_string().contains("is not a link"), "{error}");
         assert!(at.is_dir());
     }
 }

@@ -142,7 +142,7 @@ mod tests {
             &Inputs::default(),
             Evaluator::new(""),
         );
-        let words = "the task's config is wrong: `config.comand` there is no such field; `config.command` is missing; `config.args[1]` must be string, not `configuration`";
+        let words = "the task's config is wrong: `config.comand` is unknown; `config.command` is missing; `config.args[1]` must be string, not `configuration`";
 
         let found = places.of("front", "proxy", words);
 

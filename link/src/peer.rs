@@ -166,9 +166,7 @@ pub fn explain(error: &ConnectionError) -> Option<String> {
                     "the peer's certificate is not of this cluster's authority: compare ca.pem on both machines"
                 }
                 REQUIRED => "the peer showed no certificate",
-                PROTOCOL => {
-                    "the peer is no server of Muster, or of a version that this one cannot speak to"
-                }
+                PROTOCOL => "the peer is not a Muster server, or its version is not supported",
                 _ => return None,
             };
             Some(format!("{theirs} ({})", error.reason))

@@ -24,7 +24,7 @@ impl CgroupDir {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let (root, own) =
-            own_dir(&own, &mounts).context("there is no cgroup v2 hierarchy on this machine")?;
+            own_dir(&own, &mounts).context("this machine has no cgroup v2 hierarchy")?;
         let from_root = own.join(format!("muster-perf-{}-{name}", std::process::id()));
         let path = root.join(&from_root);
         fs::create_dir(&path)

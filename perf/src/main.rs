@@ -69,7 +69,7 @@ fn main() -> anyhow::Result<ExitCode> {
     for name in &args.subjects {
         anyhow::ensure!(
             known.contains(&name.as_str()),
-            "there is no subject `{name}`; there are: {}",
+            "unknown benchmark `{name}`: use one of {}",
             known.join(", ")
         );
     }

@@ -119,7 +119,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
         (bpf_cost::CHILD, args) => bpf_cost::child(args)?,
         (gc::CHILD, args) => gc::child(args)?,
         (log_throughput::CHILD, args) => log_throughput::child(args)?,
-        _ => anyhow::bail!("there is no child `{what}` with {} arguments", args.len()),
+        _ => anyhow::bail!("unknown child `{what}` with {} arguments", args.len()),
     }
     Ok(ExitCode::SUCCESS)
 }

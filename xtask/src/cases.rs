@@ -132,7 +132,7 @@ fn run_job_files(paths: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
         }
         let answer = match sum {
             Some((passed, failed)) => Answer::Ran { passed, failed },
-            None => Answer::NotRun(format!("there is no test {test} in {package}")),
+            None => Answer::NotRun(format!("test {test} does not exist in {package}")),
         };
         report.add(path, "job files", answer);
     }

@@ -17,7 +17,7 @@ pub struct AddressPool {
 /// A subnet without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{subnet} is no subnet for allocations: use one with a prefix between /8 and /29, such as 172.26.64.0/20"
+    "{subnet} is not a subnet for allocations: use one with a prefix between /8 and /29, such as 172.26.64.0/20"
 )]
 pub struct SmallSubnetError {
     /// The subnet.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_must_have_room_and_not_be_everything() {
+    fn subnet_rejects_too_small_or_too_large_prefix() {
         for subnet in ["10.0.0.0/30", "10.0.0.1/32", "0.0.0.0/0", "8.0.0.0/7"] {
             let refused = AddressPool::new(subnet.parse().unwrap());
             assert!(refused.is_err(), "{subnet}");

@@ -137,7 +137,7 @@ mod tests {
 
     /// The patience of a newer version of the job counts, also for an allocation that is known already.
     #[test]
-    fn a_newer_patience_takes_the_place_of_the_old_one() {
+    fn newer_stop_after_client_disconnect_replaces_old() {
         let mut desired = desired(&[Some(30), None]);
         let contact = HeartbeatLease::new(at(0), None);
         let changed = [(id(0), None), (id(1), Some(20))].map(|(alloc_id, seconds)| {
@@ -210,7 +210,7 @@ mod tests {
 
     /// Each of them would have been patient again if it counted from its own start.
     #[test]
-    fn an_agent_that_is_started_again_goes_on_counting() {
+    fn restarted_agent_continues_disconnect_countdown() {
         let desired = desired(&[Some(30)]);
 
         let mut second = HeartbeatLease::new(at(29), Some(at(0)));
@@ -223,7 +223,7 @@ mod tests {
 
     /// However often it is started: from ten seconds after its end no patience is lengthened.
     #[test]
-    fn a_patience_that_ended_long_ago_is_not_lengthened() {
+    fn long_expired_disconnect_deadline_gets_no_extension() {
         let desired = desired(&[Some(30)]);
 
         let late = HeartbeatLease::new(at(38), Some(at(0)));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_an_agent_in_time_keeps_everything() {
+    fn timely_heartbeat_keeps_all_allocs_running() {
         let desired = desired(&[Some(30), Some(1)]);
         let mut contact = HeartbeatLease::new(at(32), Some(at(0)));
 
@@ -259,7 +259,7 @@ mod tests {
     /// The node was away for long and is back: what was placed on it since is told before the leader has counted
     /// its first heartbeat.
     #[test]
-    fn what_a_server_tells_of_first_is_not_stopped_at_once() {
+    fn newly_assigned_alloc_survives_until_first_heartbeat() {
         let desired = desired(&[Some(30)]);
         let mut contact = HeartbeatLease::new(at(300), Some(at(0)));
         contact.handle_told(desired.get(id(0)).unwrap(), at(302));
@@ -274,7 +274,7 @@ mod tests {
     /// The servers take such tasks for gone a minute after they found the node gone, which is later than a minute
     /// after its last contact.
     #[test]
-    fn one_off_tasks_have_ended_before_they_are_given_up() {
+    fn one_off_tasks_stop_before_servers_mark_lost() {
         use muster_domain::one_off::{GRACE, LOST_AFTER, Times};
 
         let ended = Times::default().stop_after()

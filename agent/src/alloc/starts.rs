@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_changes_during_a_start_outdates_it_once() {
+    fn job_change_during_start_outdates_start_once() {
         let (old, new) = (desired(1), desired(2));
         let mut starts = PendingStarts::default();
 
@@ -89,7 +89,7 @@ mod tests {
 
     /// The job changed while the task ran: each later start is of that job from the beginning.
     #[test]
-    fn a_job_that_changed_before_a_start_outdates_nothing() {
+    fn job_change_before_start_does_not_outdate_it() {
         let (old, new) = (desired(1), desired(2));
         let mut starts = PendingStarts::default();
         starts.begin(0, Arc::clone(&old));

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bpffs_that_cannot_be_had_names_the_place() {
+    fn bpffs_mount_error_names_path() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("no-directory");
         fs::write(&file, "").unwrap();

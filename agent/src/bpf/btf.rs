@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_types_is_told_what_it_lacks() {
+    fn missing_btf_error_names_file_and_kernel_config() {
         let error = KernelTypes::in_file("/nowhere/vmlinux")
             .unwrap_err()
             .to_string();

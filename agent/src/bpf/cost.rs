@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_keeps_of_names_tells_programs_apart() {
+    fn truncated_program_names_stay_unique() {
         let mut seen = std::collections::BTreeSet::new();
 
         for name in names() {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_ends_at_the_first_zero_and_cannot_disturb_a_terminal() {
+    fn process_name_ends_at_nul_and_is_sanitized() {
         let mut name = [0; 16];
         name[..6].copy_from_slice(b"a\x1bc\xffe\n");
         let entry = OomEntry {

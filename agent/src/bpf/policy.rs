@@ -757,7 +757,7 @@ mod tests {
 
     /// While a policy is removed, what a program finds of an address is what was found before, or nothing.
     #[test]
-    fn what_is_left_of_a_policy_never_says_something_else() {
+    fn partially_removed_policy_never_matches_wider_prefix() {
         let nets = ["0.0.0.0/0", "127.0.0.0/8", "127.0.0.1/32", "200.0.0.0/5"];
         let nets: BTreeSet<ipnet::Ipv4Net> = nets.iter().map(|net| net.parse().unwrap()).collect();
         let found = |nets: &BTreeSet<ipnet::Ipv4Net>, address: &str| {

@@ -66,8 +66,8 @@ fn exit_is_that_of_the_last_thread() {
 
 /// As at the moment at which one load takes over from another, but for as long as it takes: both count.
 #[test]
-fn what_two_loads_see_of_a_process_is_counted_once() {
-    let Some(mut node) = Node::set_up("what_two_loads_see_of_a_process_is_counted_once") else {
+fn overlapping_program_loads_count_process_once() {
+    let Some(mut node) = Node::set_up("overlapping_program_loads_count_process_once") else {
         return;
     };
     let bpf = node.open();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_says_of_its_resolver_stands_instead_of_the_machines() {
+    fn job_dns_config_overrides_host_resolv_conf() {
         let own = "# of the lab\nsearch lab\nnameserver 10.0.0.2\noptions edns0\n";
         let dns = DnsConfig {
             servers: vec!["10.9.0.53".to_owned()],

@@ -43,7 +43,7 @@ async fn removed(
 
 /// Once when its tasks have ended, and again before it is destroyed; then nothing is left to ask for.
 #[tokio::test]
-async fn a_network_that_the_kernel_keeps_is_removed_by_the_next_call() {
+async fn busy_network_is_removed_on_next_call() {
     let alloc_id = AllocId::at(muster_domain::id::LogIndex(7), 0);
     let (sender, mut orders) = mpsc::channel(1);
     let bridge = Bridge {

@@ -418,7 +418,7 @@ mod tests {
 
     /// A container that sees a part of the hierarchy, mounted on a path with a space.
     #[test]
-    fn mount_of_a_part_is_the_root_of_what_is_seen() {
+    fn subtree_mount_becomes_visible_cgroup_root() {
         let mounts = "31 23 0:28 /pod/c /my\\040cg rw - cgroup2 cgroup2 rw\n";
 
         let found = Hierarchies::parse(mounts, "0::/pod/c/inner\n");

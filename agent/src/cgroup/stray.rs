@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_is_found_wherever_an_agent_made_it() {
+    fn stray_cgroup_tree_is_found_at_any_depth() {
         let temp = tempfile::tempdir().unwrap();
         for dir in ["a/b/muster-1/alloc/task", "muster-1/drivers", "c/muster-2"] {
             std::fs::create_dir_all(temp.path().join(dir)).unwrap();

@@ -212,7 +212,7 @@ fn limits_are_what_the_kernel_has() {
 
 /// Somebody writes into the files between two agents.
 #[test]
-fn a_limit_that_was_changed_is_set_again_and_told() {
+fn changed_limit_is_restored_and_reported() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -329,7 +329,7 @@ fn limits_change_in_place() {
 }
 
 #[test]
-fn limit_that_cannot_be_is_named_and_leaves_nothing() {
+fn invalid_limit_is_named_and_leaves_no_cgroup() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -409,7 +409,7 @@ fn task_over_its_memory_is_killed_and_counted() {
 
 /// A file in memory stays charged to who wrote it, as long as it is there.
 #[test]
-fn files_on_no_disk_are_told_among_the_cache() {
+fn tmpfs_files_are_counted_as_cache() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -630,7 +630,7 @@ fn open_files(tree: &NodeTree) -> Vec<(String, std::path::PathBuf)> {
 }
 
 #[tokio::test]
-async fn files_are_held_from_one_look_to_the_next() {
+async fn stat_files_stay_open_between_reads() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -689,7 +689,7 @@ async fn frozen_task_uses_no_cpu_until_thawed() {
 }
 
 #[tokio::test]
-async fn wait_gives_up_and_removal_names_who_is_left() {
+async fn wait_empty_times_out_and_remove_names_pids() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -862,7 +862,7 @@ fn names_that_are_no_component_are_refused() {
 }
 
 #[tokio::test]
-async fn a_running_task_makes_room_for_one_with_cores() {
+async fn running_task_yields_cores_to_exclusive_task() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -899,7 +899,7 @@ async fn a_running_task_makes_room_for_one_with_cores() {
 }
 
 #[test]
-fn an_adopted_tree_gets_its_group_of_drivers_back() {
+fn adopted_tree_recreates_drivers_cgroup() {
     let Some(fixture) = Fixture::new() else {
         return;
     };

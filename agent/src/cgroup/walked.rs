@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_has_no_controller_for_is_absent() {
+    fn metrics_without_controller_are_absent() {
         let row = row();
 
         assert_eq!(CgroupRows::default().memory(&row, None, kinds()), None);

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_end_of_a_command_is_no_success() {
+    fn unknown_exit_of_command_is_not_success() {
         let end = exit(ExitResult::unknown("the driver was killed".to_owned()));
 
         assert_eq!(end.code, UNKNOWN_EXIT_CODE);

@@ -64,7 +64,7 @@ fn a_long_measurement_is_repeated_later() {
 }
 
 #[test]
-fn what_stays_the_same_is_looked_at_less_often() {
+fn unchanged_usage_is_measured_less_often() {
     let took = Duration::from_micros(20);
 
     assert_eq!(pause(took, 1), MEASURE_INTERVAL_MIN * 4);
@@ -73,7 +73,7 @@ fn what_stays_the_same_is_looked_at_less_often() {
 }
 
 #[test]
-fn what_a_file_system_gets_fuller_by_is_added_up() {
+fn filesystem_growth_is_accumulated() {
     let (mut space, begun) = (Space::default(), Instant::now());
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
@@ -99,7 +99,7 @@ fn what_a_file_system_gets_fuller_by_is_added_up() {
 }
 
 #[test]
-fn whoever_may_have_exceeded_its_limit_is_looked_at() {
+fn alloc_possibly_over_disk_limit_is_measured() {
     let (inbox, _inputs) = mpsc::channel(1);
     let later = Instant::now() + DEADLINE;
     let (mb, held) = (1 << 20, |mb: u64| Some((now(), used(mb << 20, 5))));
@@ -188,7 +188,7 @@ fn small_measurements_are_rested_from_together() {
 }
 
 #[test]
-fn a_great_tree_is_rested_from_at_once_and_not_for_long() {
+fn expensive_measurement_rests_immediately_up_to_max() {
     let mut owed = MeasureDebt::default();
 
     assert_eq!(owed.after(Duration::from_micros(1)), None);

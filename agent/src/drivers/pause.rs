@@ -36,7 +36,7 @@ mod tests {
 
     /// 50 ms, doubled nine times, are 25.6 s.
     #[test]
-    fn pauses_of_a_driver_that_dies_young_double_up_to_the_longest() {
+    fn early_driver_exits_double_backoff_to_max() {
         let mut pause = Pause::new();
 
         let pauses: Vec<Duration> = (0..1_000).map(|_| pause.after(DRIVER_SETTLED)).collect();
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_lived_long_is_started_soon_again() {
+    fn long_lived_driver_resets_restart_backoff() {
         let mut pause = Pause::new();
         let _crashes: Vec<Duration> = (0..20).map(|_| pause.after(MOMENT)).collect();
 

@@ -72,7 +72,7 @@ pub enum PluginError {
         faults: Vec<ConfigFault>,
     },
     /// A block is about no driver.
-    #[error("plugin {plugin:?}: there is no driver of this name; there are {known}")]
+    #[error("plugin {plugin:?}: the driver is unknown: use one of {known}")]
     Unknown {
         /// Name of the block.
         plugin: String,

@@ -65,7 +65,7 @@ fn points(kept: &HistoryState) -> Vec<(u64, u64, Option<u64>)> {
 }
 
 #[test]
-fn a_task_that_begins_between_two_looks_is_told_from_its_begin() {
+fn task_started_between_samples_counts_from_zero() {
     let kept = kept([
         (10, None),
         (20, Some(look(1, 16, 400))),
@@ -77,7 +77,7 @@ fn a_task_that_begins_between_two_looks_is_told_from_its_begin() {
 
 /// The use of a task before the first look is not attributed to any point.
 #[test]
-fn a_task_that_was_there_before_the_agent_has_no_point_at_first() {
+fn preexisting_task_has_no_point_at_first_sample() {
     let kept = kept([(10, Some(look(1, 2, 5_000))), (20, Some(look(1, 2, 5_100)))]);
 
     assert_eq!(points(&kept), [(20, 10, Some(100))]);
@@ -85,7 +85,7 @@ fn a_task_that_was_there_before_the_agent_has_no_point_at_first() {
 
 /// It was adopted later than the first look.
 #[test]
-fn a_task_that_began_before_a_look_that_missed_it_has_no_point_at_first() {
+fn late_adopted_task_has_no_point_at_first() {
     let kept = kept([
         (10, None),
         (20, Some(look(1, 2, 5_000))),
@@ -96,7 +96,7 @@ fn a_task_that_began_before_a_look_that_missed_it_has_no_point_at_first() {
 }
 
 #[test]
-fn another_start_counts_from_zero_and_leaves_a_gap() {
+fn restart_counts_from_zero_and_leaves_gap() {
     let kept = kept([
         (10, None),
         (20, Some(look(1, 12, 800))),
@@ -120,7 +120,7 @@ fn a_look_that_failed_loses_nothing() {
 }
 
 #[test]
-fn what_is_not_counted_is_absent_and_not_zero() {
+fn missing_counters_are_absent_not_zero() {
     let mut without = look(1, 12, 0);
     without.counts = Counts::NONE;
     without.memory_bytes = None;
@@ -225,7 +225,7 @@ fn points_are_kept_for_ten_minutes_at_most() {
 }
 
 #[test]
-fn a_task_that_ended_is_told_for_ten_minutes() {
+fn finished_task_history_expires_after_ten_minutes() {
     let mut kept = kept([(10, None), (20, Some(look(1, 12, 8)))]);
 
     kept.end_step(moment(619));

@@ -361,7 +361,7 @@ fn dropping_often_rotates_nothing() {
 /// 256 records are the fewest that fit beside a file; the next gap begins another file, as it does where
 /// none can be recorded.
 #[test]
-fn more_gaps_than_are_kept_begin_the_next_file() {
+fn gap_limit_starts_next_log_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = writer(dir.path(), limits(9, 1_000));
 
@@ -478,7 +478,7 @@ fn any_offset_is_found_among_gaps() {
 
 /// The last word is a gap: it is told, and told on as it grows.
 #[test]
-fn gap_at_the_end_is_told_as_it_grows() {
+fn trailing_gap_is_reported_as_it_grows() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = writer(dir.path(), limits(9, 100));
     put(&mut file, b"last");
@@ -555,7 +555,7 @@ fn gaps_go_with_their_file() {
 
 /// The reader has read two bytes of a file that is then filled, with a gap, and rotated away; or without one.
 #[test]
-fn slow_reader_is_not_misled_by_gaps_that_are_gone() {
+fn slow_reader_survives_rotated_gaps() {
     for (dropped, text) in [(5, "23[7]cdef"), (0, "23ab[0]cdef")] {
         let dir = tempfile::tempdir().unwrap();
         let mut file = writer(dir.path(), limits(1, 6));
@@ -584,7 +584,7 @@ fn what_a_killed_rotation_left_is_removed() {
 }
 
 #[tokio::test]
-async fn follower_sees_what_comes_and_gives_up_in_time() {
+async fn follower_sees_new_bytes_and_times_out() {
     let dir = tempfile::tempdir().unwrap();
     let mut reader = reader(dir.path());
     let soon = Duration::from_millis(1);
@@ -640,7 +640,7 @@ fn stream_without_a_byte_has_no_file() {
 
 /// Each reader was there before the stream was.
 #[test]
-fn first_byte_or_first_dropped_one_makes_the_file() {
+fn first_byte_or_drop_creates_log_file() {
     for (dropped, text, made) in [
         (0, "word", &["web.stdout.0"][..]),
         (3, "[3]word", &[".web.stdout.0.gaps", "web.stdout.0"][..]),
@@ -728,7 +728,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn closed_files_go_on_as_if_they_had_been_open() {
+fn reopened_files_continue_as_if_kept_open() {
     for reserves in [false, true] {
         let written = [
             WriterAction::Nothing,

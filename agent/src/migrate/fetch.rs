@@ -55,7 +55,7 @@ enum FetchError {
     Unpack(#[from] UnpackError),
     /// There is no room to write in.
     #[error(
-        "there is no directory to unpack into; check free space and the owner of the data directory"
+        "the directory to unpack into is missing; check free space and the owner of the data directory"
     )]
     Directory(#[source] std::io::Error),
     /// The thread that writes panicked.

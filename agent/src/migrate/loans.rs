@@ -125,7 +125,7 @@ mod tests {
     const ALLOC: AllocId = AllocId([7; 16]);
 
     #[test]
-    fn directories_go_when_the_last_reader_has_returned_them() {
+    fn directories_are_released_after_last_reader() {
         let loans = Arc::new(DirLeases::default());
         let (one, two) = (loans.lend(ALLOC), loans.lend(ALLOC));
         let mut leaving = pin!(loans.leave(ALLOC));

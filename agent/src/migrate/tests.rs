@@ -192,7 +192,7 @@ fn links_are_not_followed() {
 
 /// A task that put a link in the place of a whole directory sends nothing through it.
 #[test]
-fn a_link_in_the_place_of_a_directory_is_left_out() {
+fn symlink_in_place_of_directory_is_skipped() {
     let scene = scene();
     fs::write(scene.former("alloc/data/f"), "").unwrap();
     fs::remove_dir(scene.former("web/local")).unwrap();
@@ -347,7 +347,7 @@ fn pieces_are_small() {
 }
 
 #[test]
-fn a_tree_that_is_too_deep_is_not_sent() {
+fn too_deep_tree_is_not_sent() {
     let scene = scene();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut deep = rustix::fs::open(scene.former("alloc/data"), flags, Mode::empty()).unwrap();
@@ -360,7 +360,7 @@ fn a_tree_that_is_too_deep_is_not_sent() {
 }
 
 #[test]
-fn what_was_moved_away_is_told_to_be_gone() {
+fn moved_directory_is_reported_absent() {
     let scene = scene();
     fs::remove_dir(scene.former("alloc/data")).unwrap();
     fs::remove_dir(scene.former("web/local")).unwrap();

@@ -39,7 +39,7 @@ pub(super) enum UnpackError {
     Exceeded(DiskLimit),
     /// They are not what a node sends.
     #[error(
-        "the other node sent what is no tree: {0}; its agent is of another version, or not to be trusted"
+        "the other node sent a malformed directory tree: {0}; its agent is of another version, or not to be trusted"
     )]
     Malformed(&'static str),
     /// The disk does not take them.
@@ -321,9 +321,9 @@ impl Unpacker {
 fn one_name(name: Vec<u8>) -> Result<CString, UnpackError> {
     let leads = matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/');
     if leads || name.len() > NAME_BYTES_MAX {
-        return Err(UnpackError::Malformed("a name is no name"));
+        return Err(UnpackError::Malformed("a file name is empty or has a `/`"));
     }
-    CString::new(name).map_err(|_zero| UnpackError::Malformed("a name is no name"))
+    CString::new(name).map_err(|_zero| UnpackError::Malformed("a file name is empty or has a `/`"))
 }
 
 /// Makes and opens a directory that only its maker can enter.

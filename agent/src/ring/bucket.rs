@@ -116,7 +116,7 @@ mod tests {
 
     /// A quarter of a second is saved up before any are taken, however often it is asked.
     #[test]
-    fn what_is_used_up_is_saved_for_a_quantum() {
+    fn exhausted_bucket_refills_by_whole_quantum() {
         let mut bucket = Bucket::new(4_000, ms(0));
         bucket.took(4_000);
 

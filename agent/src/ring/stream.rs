@@ -483,7 +483,7 @@ mod tests {
 
     /// The first sweep after a byte begins the silence, the second ends it, and no later one wakes the stream again.
     #[test]
-    fn second_sweep_without_a_byte_wakes_a_stream_once() {
+    fn second_idle_sweep_wakes_stream_once() {
         let seen = seen(Activity::Spoke);
 
         let woken = [(); 4].map(|()| seen.is_to_rest());

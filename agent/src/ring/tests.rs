@@ -162,7 +162,7 @@ async fn detach(ring: &LogRing, stream_id: StreamId) -> DetachReport {
 }
 
 #[tokio::test]
-async fn counter_lines_of_many_writers_arrive_once_in_order() {
+async fn lines_of_many_writers_arrive_once_in_order() {
     for config in ALL {
         let place = TestDirs::new();
         let ring = LogRing::start(config).unwrap();

@@ -108,8 +108,8 @@ fn mounts(dir: &Path) -> usize {
 }
 
 #[test]
-fn a_root_shows_the_host_and_cannot_change_it() {
-    let Some(place) = TestAlloc::new("a_root_shows_the_host_and_cannot_change_it") else {
+fn chroot_shows_host_directories_read_only() {
+    let Some(place) = TestAlloc::new("chroot_shows_host_directories_read_only") else {
         return;
     };
 
@@ -141,8 +141,8 @@ fn a_root_shows_the_host_and_cannot_change_it() {
 }
 
 #[test]
-fn a_root_that_is_taken_away_leaves_the_host_as_it_was() {
-    let Some(place) = TestAlloc::new("a_root_that_is_taken_away_leaves_the_host_as_it_was") else {
+fn chroot_removal_leaves_host_mounts_unchanged() {
+    let Some(place) = TestAlloc::new("chroot_removal_leaves_host_mounts_unchanged") else {
         return;
     };
     let before = mounts(place.temp.path());
@@ -215,8 +215,8 @@ fn a_link_in_a_place_is_not_followed() {
 }
 
 #[test]
-fn files_are_shown_too_and_what_is_absent_is_told() {
-    let Some(place) = TestAlloc::new("files_are_shown_too_and_what_is_absent_is_told") else {
+fn chroot_binds_files_and_reports_absent_sources() {
+    let Some(place) = TestAlloc::new("chroot_binds_files_and_reports_absent_sources") else {
         return;
     };
 
@@ -258,8 +258,8 @@ fn what_cannot_be_shown_is_refused() {
 
 /// One process is in the agent's mount namespace, another in one of its own.
 #[test]
-fn a_driver_that_would_see_nothing_is_not_given_a_root() {
-    const NAME: &str = "a_driver_that_would_see_nothing_is_not_given_a_root";
+fn driver_in_other_mount_namespace_gets_no_chroot() {
+    const NAME: &str = "driver_in_other_mount_namespace_gets_no_chroot";
     let Some(place) = TestAlloc::new(NAME) else {
         return;
     };

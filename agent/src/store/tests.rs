@@ -168,7 +168,7 @@ async fn a_removed_allocation_takes_its_tasks_along() {
 }
 
 #[tokio::test]
-async fn an_allocation_may_have_no_remote_tasks_any_more() {
+async fn emptied_remote_tasks_are_removed_from_store() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
     let (store, _) = open(dir.path()).unwrap();
@@ -288,7 +288,7 @@ async fn a_cut_database_is_set_aside() {
 
 /// One byte of any page: what the database does not notice by itself would be another task's record.
 #[tokio::test]
-async fn a_database_with_a_wrong_byte_is_set_aside() {
+async fn corrupted_database_is_set_aside() {
     const PAGE: usize = 4_096;
     let dir = tempfile::tempdir().unwrap();
     let (whole, written) = whole(dir.path()).await;
@@ -405,7 +405,7 @@ fn a_second_agent_is_told_of_the_first() {
 
 /// An agent that was stopped in this process may still be closing its database.
 #[tokio::test]
-async fn an_open_database_is_waited_for_not_set_aside() {
+async fn database_still_closing_is_awaited_not_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
 

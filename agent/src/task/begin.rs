@@ -788,7 +788,7 @@ mod tests {
 
     /// A quarter of a node of four cores is one of them.
     #[test]
-    fn a_part_of_the_node_is_told_in_the_kernels_words() {
+    fn cpu_share_maps_to_cfs_quota_and_period() {
         let node = NodeResources {
             cores: 4,
             total: Amount {

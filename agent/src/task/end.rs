@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_error_without_a_code_is_no_success() {
+    fn driver_error_with_zero_code_is_not_success() {
         let failed = |code| ExitResult {
             err: Some("the executor is gone".to_owned()),
             ..ExitResult::exited(code)
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn an_out_of_memory_kill_names_its_process_and_numbers() {
+    fn oom_kill_reports_process_limit_and_peak() {
         let (exit, detail) =
             classify_memory(Exit::default(), Some(COUNT), Some(victim(1)), 64 << 20);
 
@@ -479,14 +479,14 @@ mod tests {
     }
 
     #[test]
-    fn without_eyes_in_the_kernel_the_numbers_are_still_there() {
+    fn oom_kill_without_ebpf_reports_limit_and_peak() {
         let (_, detail) = classify_memory(Exit::default(), Some(COUNT), None, 64 << 20);
 
         assert_eq!(detail, "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
     }
 
     #[test]
-    fn the_cgroups_own_count_outweighs_a_process_that_was_ending_anyway() {
+    fn cgroup_oom_count_overrides_ebpf_victim() {
         let count = OomCount { kills: 0, ..COUNT };
 
         let (exit, detail) =
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_is_gone_still_has_its_record() {
+    fn oom_kill_of_removed_cgroup_is_still_reported() {
         let (exit, detail) = classify_memory(Exit::default(), None, Some(victim(3)), 32 << 20);
 
         assert!(exit.oom_killed);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_that_the_driver_did_not_see_is_told_once() {
+    fn oom_kill_is_appended_to_failure_reason_once() {
         let exit = Exit {
             oom_killed: true,
             ..code(137)
@@ -255,7 +255,7 @@ mod tests {
 
     /// An exit of zero in the ledger is that of the process beside the actions.
     #[test]
-    fn an_end_that_no_driver_saw_is_no_success() {
+    fn end_unseen_by_driver_is_failure() {
         let end = ended(ObservedExit {
             exit: code(0),
             actions: None,
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_of_a_kill_is_zero() {
+    fn uncounted_oom_values_are_zero() {
         let oom = oom(None, None, 64);
 
         assert_eq!(

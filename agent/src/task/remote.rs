@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_handle_is_given_away_by_drivers_of_remote_tasks_only_and_if_it_is_small() {
+    async fn only_small_remote_task_handles_are_published() {
         let host = MockHost::new();
         let remote = || MockDriver::remote(host.clone());
         let small = TaskHandle {

@@ -121,7 +121,7 @@ mod tests {
 
     /// Four cores of 2 500 MHz: 500 MHz are a fifth of one, and nobody has more than all four.
     #[test]
-    fn a_hard_limit_is_the_part_of_the_nodes_cores() {
+    fn cpu_hard_limit_is_share_of_node_cores() {
         let mut node = NodeResources {
             cores: 4,
             total: Amount {

@@ -137,7 +137,7 @@ async fn deep_trees_leave_nothing() {
 
 /// The agent stops in the middle; the next one finishes.
 #[tokio::test]
-async fn a_stop_in_the_middle_leaves_work_for_the_next() {
+async fn interrupted_deletion_is_resumed_by_next_agent() {
     let temp = tempfile::tempdir().unwrap();
     for at in 0..200 {
         let dir = temp.path().join(format!("left-{at}"));
@@ -202,14 +202,14 @@ async fn a_refused_entry_is_told_and_tried_again() {
 
 /// Where the trash is on another file system, the rename stays on that of the directory.
 #[tokio::test]
-async fn another_file_system_gets_a_trash_of_its_own() {
+async fn separate_filesystem_gets_own_trash() {
     let (temp, other) = (
         tempfile::tempdir().unwrap(),
         tempfile::tempdir_in("/dev/shm"),
     );
     let Ok(other) = other else {
         return skipped(
-            "another_file_system_gets_a_trash_of_its_own",
+            "separate_filesystem_gets_own_trash",
             "/dev/shm cannot be written",
         );
     };

@@ -86,8 +86,8 @@ async fn a_killed_agent_leaves_tasks_to_the_next() {
 
 /// Somebody writes into a task's files while nobody watches.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_was_changed_between_agents_is_set_again_and_told() {
-    let name = "a_limit_that_was_changed_between_agents_is_set_again_and_told";
+async fn changed_limit_is_restored_after_agent_restart() {
+    let name = "changed_limit_is_restored_after_agent_restart";
     if !privileged(name) {
         return;
     }
@@ -305,8 +305,8 @@ async fn an_exit_that_nobody_watched_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_was_away_reports_the_exit_of_its_driver() {
-    if !privileged("an_agent_that_was_away_reports_the_exit_of_its_driver") {
+async fn restarted_agent_reports_exit_recorded_by_driver() {
+    if !privileged("restarted_agent_reports_exit_recorded_by_driver") {
         return;
     }
     let machine = Machine::new();

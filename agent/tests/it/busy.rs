@@ -11,8 +11,8 @@ use crate::support::{Machine, eventually, privileged, service};
 /// Tasks that weigh as much as the node has, with four processes a core that want all of it: the agent goes on being heard.
 /// A server waits for longer than three seconds before it takes a node for lost; other tests want the machine too.
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_that_burn_every_core_leave_the_agent_its_heartbeats() {
-    let name = "tasks_that_burn_every_core_leave_the_agent_its_heartbeats";
+async fn cpu_saturation_does_not_starve_agent_heartbeats() {
+    let name = "cpu_saturation_does_not_starve_agent_heartbeats";
     if !privileged(name) {
         return;
     }

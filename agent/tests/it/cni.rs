@@ -120,9 +120,9 @@ async fn a_cni_network_outlives_its_agent() {
 
 /// An agent that was killed finds that its task has ended meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_agent_removes_what_a_killed_one_left() {
+async fn cni_network_of_killed_agent_is_removed() {
     let machine = Machine::new();
-    if !with_ptp("the_next_agent_removes_what_a_killed_one_left", &machine, 9) {
+    if !with_ptp("cni_network_of_killed_agent_is_removed", &machine, 9) {
         return;
     }
     let server = machine.server();
@@ -217,8 +217,8 @@ async fn policies_and_counts_hold_in_cni_networks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cni_plugin_that_fails_is_in_the_task_s_history() {
-    if !privileged("a_cni_plugin_that_fails_is_in_the_task_s_history") {
+async fn cni_plugin_failure_becomes_task_event() {
+    if !privileged("cni_plugin_failure_becomes_task_event") {
         return;
     }
     let machine = Machine::new();

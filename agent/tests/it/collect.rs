@@ -51,8 +51,8 @@ fn count(dir: &Path) -> usize {
 
 /// Thirty thousand files and a few megabytes: when the answer comes, they are deleted and counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_collection_ends_when_its_space_is_free() {
-    if !privileged("a_forced_collection_ends_when_its_space_is_free") {
+async fn forced_gc_returns_after_space_is_freed() {
+    if !privileged("forced_gc_returns_after_space_is_freed") {
         return;
     }
     const FILES: u64 = 30_000;
@@ -84,8 +84,8 @@ async fn a_forced_collection_ends_when_its_space_is_free() {
 
 /// A client that waits for a collection hears that the node is alive, even if a driver is silent about a destroy.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_for_a_collection_hears_of_the_node() {
-    if !privileged("whoever_waits_for_a_collection_hears_of_the_node") {
+async fn gc_waiter_receives_node_keepalives() {
+    if !privileged("gc_waiter_receives_node_keepalives") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -166,8 +166,8 @@ async fn exactly_the_maximum_stays() {
 
 /// The driver is asked again before the directories go, after each start; meanwhile others are collected.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_refuses_is_asked_again_and_others_go() {
-    if !privileged("a_driver_that_refuses_is_asked_again_and_others_go") {
+async fn refused_driver_destroy_is_retried_without_blocking_others() {
+    if !privileged("refused_driver_destroy_is_retried_without_blocking_others") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -204,8 +204,8 @@ async fn a_driver_that_refuses_is_asked_again_and_others_go() {
 
 /// Two of three are destroyed, and the driver keeps the third.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_is_told_what_a_collection_came_to() {
-    if !privileged("the_server_is_told_what_a_collection_came_to") {
+async fn server_receives_gc_result() {
+    if !privileged("server_receives_gc_result") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -274,8 +274,8 @@ async fn what_was_refused_outlives_the_agent() {
 
 /// Of what had ended only that is said again of which the servers know nothing; both can be collected then.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_the_servers_know_is_not_said_again() {
-    if !privileged("an_end_that_the_servers_know_is_not_said_again") {
+async fn ends_known_to_servers_are_not_resent() {
+    if !privileged("ends_known_to_servers_are_not_resent") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -308,8 +308,8 @@ async fn an_end_that_the_servers_know_is_not_said_again() {
 /// An agent may die after each step of a destruction: everything is moved, half of it is deleted, the record is gone
 /// and a directory is not. The next one leaves nothing of it, and nobody waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_after_any_step_leaves_work_for_the_next() {
-    if !privileged("a_crash_after_any_step_leaves_work_for_the_next") {
+async fn crash_after_any_gc_step_is_recovered() {
+    if !privileged("crash_after_any_gc_step_is_recovered") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -444,8 +444,8 @@ async fn what_begins_during_the_sweep_stays() {
 
 /// The id of the cgroup of what was started before a reboot may be another task's.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_left_before_a_reboot_takes_no_cgroup_along() {
-    if !privileged("what_was_left_before_a_reboot_takes_no_cgroup_along") {
+async fn pre_reboot_alloc_gc_keeps_reused_cgroup_id() {
+    if !privileged("pre_reboot_alloc_gc_keeps_reused_cgroup_id") {
         return;
     }
     let this_boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
@@ -517,8 +517,8 @@ fn owned((key, row): (Bytes<'_>, Bytes<'_>)) -> (Vec<u8>, Vec<u8>) {
 
 /// Killed while it deletes, with the rest in the trash: the next agent empties it, and nobody waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_killed_amid_a_deletion_leaves_it_to_the_next() {
-    if !privileged("an_agent_killed_amid_a_deletion_leaves_it_to_the_next") {
+async fn killed_agent_deletion_is_finished_by_next_agent() {
+    if !privileged("killed_agent_deletion_is_finished_by_next_agent") {
         return;
     }
     let machine = Machine::new();
@@ -616,8 +616,8 @@ fn is_named_below(dir: &Path, name: &str) -> bool {
 /// A collected allocation leaves nothing in the eBPF programs: neither counters, its main process, how it ended, nor
 /// its policy. Its FIFOs, mounts and logs go as well, under any name.
 #[tokio::test(flavor = "multi_thread")]
-async fn neither_programs_nor_files_know_of_a_collected_allocation() {
-    let name = "neither_programs_nor_files_know_of_a_collected_allocation";
+async fn collected_alloc_leaves_no_ebpf_state_or_files() {
+    let name = "collected_alloc_leaves_no_ebpf_state_or_files";
     if !privileged(name) {
         return;
     }

@@ -210,8 +210,8 @@ async fn quota_stops_inodes() {
 
 /// The limit holds while no agent runs, is the same for the next one, and goes with the directory.
 #[tokio::test(flavor = "multi_thread")]
-async fn quota_outlives_the_agent_and_ends_with_the_directory() {
-    let Some(place) = DiskMachine::quota("quota_outlives_the_agent_and_ends_with_the_directory")
+async fn quota_survives_agent_restart_and_ends_with_directory() {
+    let Some(place) = DiskMachine::quota("quota_survives_agent_restart_and_ends_with_directory")
     else {
         return;
     };
@@ -247,8 +247,8 @@ async fn quota_outlives_the_agent_and_ends_with_the_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_update_changes_the_quota_of_a_running_task() {
-    let Some(place) = DiskMachine::quota("an_update_changes_the_quota_of_a_running_task") else {
+async fn job_update_changes_quota_of_running_task() {
+    let Some(place) = DiskMachine::quota("job_update_changes_quota_of_running_task") else {
         return;
     };
     let server = place.machine.server();
@@ -321,8 +321,8 @@ async fn enforcement_that_is_off_lifts_quota() {
 
 /// Root with all its rights is not held by quota, but it is seen.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_raw_task_of_root_is_stopped_beyond_its_quota() {
-    let Some(place) = DiskMachine::quota("a_raw_task_of_root_is_stopped_beyond_its_quota") else {
+async fn raw_root_task_over_quota_is_stopped() {
+    let Some(place) = DiskMachine::quota("raw_root_task_over_quota_is_stopped") else {
         return;
     };
     let server = place.machine.server();
@@ -339,9 +339,8 @@ async fn a_raw_task_of_root_is_stopped_beyond_its_quota() {
 
 /// Without quota the allocation is stopped and fails, for good, and its neighbour runs on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_measured_disk_that_is_exceeded_fails_its_allocation() {
-    let Some(place) = DiskMachine::tmpfs("a_measured_disk_that_is_exceeded_fails_its_allocation")
-    else {
+async fn exceeding_accounted_disk_limit_fails_alloc() {
+    let Some(place) = DiskMachine::tmpfs("exceeding_accounted_disk_limit_fails_alloc") else {
         return;
     };
     let server = place.machine.server();
@@ -384,8 +383,8 @@ async fn a_measured_disk_that_is_exceeded_fails_its_allocation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_one_off_task_that_exceeds_its_disk_says_so() {
-    let Some(place) = DiskMachine::tmpfs("a_one_off_task_that_exceeds_its_disk_says_so") else {
+async fn one_off_task_over_disk_limit_reports_reason() {
+    let Some(place) = DiskMachine::tmpfs("one_off_task_over_disk_limit_reports_reason") else {
         return;
     };
     let server = place.machine.server();

@@ -77,7 +77,10 @@ async fn a_task_runs_on_its_cores() {
     let agent = machine.agent(&server).await;
     let node = server.node(|_| true).await;
     let Some(&core) = node.resources.core_ids.last() else {
-        skipped("a_task_runs_on_its_cores", "there is no cpuset controller");
+        skipped(
+            "a_task_runs_on_its_cores",
+            "the cpuset controller is missing",
+        );
         agent.end().await;
         return;
     };
@@ -109,8 +112,8 @@ fn cores_of(pid: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_tasks_are_kept_off_the_cores_of_one() {
-    const NAME: &str = "other_tasks_are_kept_off_the_cores_of_one";
+async fn exclusive_cores_exclude_other_tasks() {
+    const NAME: &str = "exclusive_cores_exclude_other_tasks";
     if !privileged(NAME) {
         return;
     }

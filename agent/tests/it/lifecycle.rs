@@ -59,8 +59,8 @@ async fn tasks_of_a_group_follow_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_waits_for_its_delay_and_for_what_comes_last() {
-    if !privileged("a_stop_waits_for_its_delay_and_for_what_comes_last") {
+async fn stop_honours_shutdown_delay_and_poststop() {
+    if !privileged("stop_honours_shutdown_delay_and_poststop") {
         return;
     }
     let machine = Machine::new();
@@ -190,8 +190,8 @@ async fn what_may_not_run_without_a_server_stops() {
 
 /// Each agent lives for a shorter time than the task may run without a server, and none hears of a leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_that_die_again_and_again_gain_no_time() {
-    if !privileged("agents_that_die_again_and_again_gain_no_time") {
+async fn repeated_agent_crashes_do_not_extend_disconnect_deadline() {
+    if !privileged("repeated_agent_crashes_do_not_extend_disconnect_deadline") {
         return;
     }
     let machine = Machine::new();

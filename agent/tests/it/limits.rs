@@ -69,8 +69,8 @@ async fn a_hard_limit_of_cpu_is_kept() {
 
 /// The job asks for more memory and a hard limit of CPU while its task runs: the same process has both.
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_change_with_the_job_while_the_task_runs() {
-    let name = "limits_change_with_the_job_while_the_task_runs";
+async fn job_update_changes_limits_of_running_task() {
+    let name = "job_update_changes_limits_of_running_task";
     if !privileged(name) {
         return;
     }
@@ -191,8 +191,8 @@ async fn a_task_changes_its_size_where_it_is() {
 
 /// A task above its soft limit that goes on asking for memory waits for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_waits_for_memory_is_told_of() {
-    let name = "a_task_that_waits_for_memory_is_told_of";
+async fn memory_pressure_becomes_task_event() {
+    let name = "memory_pressure_becomes_task_event";
     let Some(node) = PressureNode::start(name, "memory").await else {
         return;
     };
@@ -208,8 +208,8 @@ async fn a_task_that_waits_for_memory_is_told_of() {
 
 /// A task that may have a twentieth of a core and wants all of it stands still for the rest.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_waits_for_a_processor_is_told_of() {
-    let name = "a_task_that_waits_for_a_processor_is_told_of";
+async fn cpu_pressure_becomes_task_event() {
+    let name = "cpu_pressure_becomes_task_event";
     let Some(node) = PressureNode::start(name, "cpu").await else {
         return;
     };
@@ -225,8 +225,8 @@ async fn a_task_that_waits_for_a_processor_is_told_of() {
 
 /// A task that may read 64 KiB in a second of a disk, and wants all of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_waits_for_a_disk_is_told_of() {
-    let name = "a_task_that_waits_for_a_disk_is_told_of";
+async fn io_pressure_becomes_task_event() {
+    let name = "io_pressure_becomes_task_event";
     let Some(node) = PressureNode::start(name, "io").await else {
         return;
     };
@@ -544,8 +544,8 @@ async fn a_disk_rate_holds_in_v1() {
 
 /// A node whose tree has no groups where disks are limited.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_rate_that_nobody_would_keep_is_refused() {
-    let name = "a_disk_rate_that_nobody_would_keep_is_refused";
+async fn disk_rate_without_io_controller_is_refused() {
+    let name = "disk_rate_without_io_controller_is_refused";
     if !privileged(name) {
         return;
     }
@@ -599,8 +599,8 @@ fn may_be_spared() -> bool {
 
 /// Others are killed for memory before the agent; what it starts does not inherit that.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_agent_alone_is_spared_for_want_of_memory() {
-    let name = "the_agent_alone_is_spared_for_want_of_memory";
+async fn only_agent_has_lowered_oom_score() {
+    let name = "only_agent_has_lowered_oom_score";
     if !privileged(name) {
         return;
     }

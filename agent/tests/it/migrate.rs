@@ -94,8 +94,8 @@ fn said(task: &TaskState, words: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_from_another_node_are_there_before_tasks_begin() {
-    if !privileged("data_from_another_node_are_there_before_tasks_begin") {
+async fn migrated_data_is_present_before_tasks_start() {
+    if !privileged("migrated_data_is_present_before_tasks_start") {
         return;
     }
     let machine = Machine::new();
@@ -146,8 +146,8 @@ async fn an_allocation_begins_empty_if_data_are_gone() {
 
 /// More than its disk of ten megabytes has is not taken, and it begins.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allocation_begins_empty_if_data_are_too_large() {
-    if !privileged("an_allocation_begins_empty_if_data_are_too_large") {
+async fn too_large_migration_starts_alloc_empty() {
+    if !privileged("too_large_migration_starts_alloc_empty") {
         return;
     }
     let machine = Machine::new();
@@ -186,8 +186,8 @@ async fn an_allocation_begins_empty_if_data_are_too_large() {
 
 /// The connection breaks in the middle: what had come by then is nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn data_are_asked_for_again_when_the_way_breaks() {
-    if !privileged("data_are_asked_for_again_when_the_way_breaks") {
+async fn broken_migration_connection_is_retried() {
+    if !privileged("broken_migration_connection_is_retried") {
         return;
     }
     let machine = Machine::new();
@@ -227,8 +227,8 @@ async fn data_are_asked_for_again_when_the_way_breaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_ends_an_allocation_that_waits_for_data() {
-    if !privileged("a_stop_ends_an_allocation_that_waits_for_data") {
+async fn stop_ends_alloc_waiting_for_migration() {
+    if !privileged("stop_ends_alloc_waiting_for_migration") {
         return;
     }
     let machine = Machine::new();

@@ -51,8 +51,8 @@ async fn a_mock_task_runs_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_may_work_later_is_tried_again() {
-    if !privileged("a_start_that_may_work_later_is_tried_again") {
+async fn recoverable_start_error_is_retried() {
+    if !privileged("recoverable_start_error_is_retried") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -130,7 +130,7 @@ async fn is_refused(name: &str, change: impl FnOnce(&mut JobSpec), reason: &str)
 
 /// A job that asks for no network, or for one of the group's, does not get the machine's from a driver without others.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
+async fn unsupported_network_mode_is_refused_by_driver() {
     let none = |spec: &mut JobSpec| {
         spec.groups[0].network = Some(GroupNetwork {
             mode: NetworkMode::None,
@@ -140,7 +140,7 @@ async fn a_driver_starts_nothing_in_a_network_that_it_does_not_have() {
             hostname: String::new(),
         });
     };
-    let name = "a_driver_starts_nothing_in_a_network_that_it_does_not_have";
+    let name = "unsupported_network_mode_is_refused_by_driver";
     is_refused(name, none, "cannot keep tasks from every network").await;
 }
 
@@ -162,8 +162,8 @@ async fn a_policy_that_would_not_hold_starts_nothing() {
 
 /// It is told before anything is placed, and by the start of what is placed all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_has_its_own_place_for_output_gets_no_tasks() {
-    if !privileged("a_driver_that_has_its_own_place_for_output_gets_no_tasks") {
+async fn driver_with_own_output_directory_gets_no_tasks() {
+    if !privileged("driver_with_own_output_directory_gets_no_tasks") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -236,8 +236,8 @@ async fn shares_that_a_driver_tells_become_time() {
 
 /// A driver with images is given places inside the image: paths of the host would lead nowhere in them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_of_an_image_is_told_of_places_in_its_own_root() {
-    if !privileged("a_task_of_an_image_is_told_of_places_in_its_own_root") {
+async fn image_task_gets_paths_inside_its_root() {
+    if !privileged("image_task_gets_paths_inside_its_root") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -339,8 +339,8 @@ async fn where_a_driver_put_its_task_is_told() {
 
 /// A driver whose tasks are not in the agent's cgroups; whether it is called `native` decides nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_that_no_cgroup_would_keep_fail_the_start() {
-    if !privileged("limits_that_no_cgroup_would_keep_fail_the_start") {
+async fn unenforceable_limits_fail_task_start() {
+    if !privileged("unenforceable_limits_fail_task_start") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -369,8 +369,8 @@ async fn limits_that_no_cgroup_would_keep_fail_the_start() {
 /// A task without logs, by its job or by its driver, has nothing made for its output, also by the next agent. A reader
 /// of its log is told why.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_whose_output_nobody_takes_has_no_log() {
-    if !privileged("a_task_whose_output_nobody_takes_has_no_log") {
+async fn task_without_log_collection_has_no_log() {
+    if !privileged("task_without_log_collection_has_no_log") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -450,8 +450,8 @@ async fn a_task_whose_output_nobody_takes_has_no_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_drivers_that_make_networks_are_not_in_one_group() {
-    if !privileged("two_drivers_that_make_networks_are_not_in_one_group") {
+async fn two_network_creating_drivers_in_group_are_refused() {
+    if !privileged("two_network_creating_drivers_in_group_are_refused") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());

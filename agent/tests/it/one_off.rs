@@ -128,8 +128,8 @@ async fn a_one_off_task_reports_its_result() {
 
 /// The names that a client gives its log are in the task's environment, as any job's metadata is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_one_off_task_knows_what_its_log_is_called() {
-    if !privileged("a_one_off_task_knows_what_its_log_is_called") {
+async fn one_off_task_environment_has_log_names() {
+    if !privileged("one_off_task_environment_has_log_names") {
         return;
     }
     let machine = Machine::new();
@@ -316,8 +316,8 @@ async fn a_lost_store_is_no_second_start() {
 /// The store is as it was. One task is reported as if it ran, though the node never heard of it. Of another there is
 /// only the directory.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_without_a_record_ends_with_what_is_known() {
-    if !privileged("a_task_without_a_record_ends_with_what_is_known") {
+async fn one_off_task_without_record_fails_with_reason() {
+    if !privileged("one_off_task_without_record_fails_with_reason") {
         return;
     }
     let machine = Machine::new();
@@ -350,8 +350,8 @@ async fn a_task_without_a_record_ends_with_what_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_dies_ends_its_one_off_tasks() {
-    if !privileged("a_driver_that_dies_ends_its_one_off_tasks") {
+async fn driver_crash_ends_its_one_off_tasks() {
+    if !privileged("driver_crash_ends_its_one_off_tasks") {
         return;
     }
     let machine = Machine::new();
@@ -384,8 +384,8 @@ async fn a_driver_that_dies_ends_its_one_off_tasks() {
 /// The agent is killed and nobody starts another: the driver stops what may not run on alone, and its end waits
 /// for the agent that comes in the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_one_off_task_ends_where_the_agent_stays_dead() {
-    if !privileged("a_one_off_task_ends_where_the_agent_stays_dead") {
+async fn one_off_task_stops_while_agent_stays_down() {
+    if !privileged("one_off_task_stops_while_agent_stays_down") {
         return;
     }
     let machine = Machine::new();

@@ -154,8 +154,8 @@ async fn a_job_runs_with_a_driver_in_go() {
 
 /// A plugin says what it was told before anybody knows its name.
 #[tokio::test(flavor = "multi_thread")]
-async fn first_words_of_a_plugin_are_in_the_agents_log() {
-    let Some(with) = PluginMachine::new("first_words_of_a_plugin_are_in_the_agents_log") else {
+async fn first_plugin_log_lines_reach_agent_log() {
+    let Some(with) = PluginMachine::new("first_plugin_log_lines_reach_agent_log") else {
         return;
     };
     words::listen();
@@ -184,9 +184,8 @@ async fn first_words_of_a_plugin_are_in_the_agents_log() {
 
 /// Which machine it is on, and what part of it a task was placed with: the driver refuses a host that does not say it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_is_told_of_its_node_and_its_tasks_part_of_it() {
-    let Some(with) = PluginMachine::new("a_driver_is_told_of_its_node_and_its_tasks_part_of_it")
-    else {
+async fn driver_receives_node_info_and_task_share() {
+    let Some(with) = PluginMachine::new("driver_receives_node_info_and_task_share") else {
         return;
     };
     words::listen();
@@ -236,8 +235,8 @@ fn field<'a>(fields: &'a str, name: &str) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_config_of_a_task_names_its_fields() {
-    let Some(with) = PluginMachine::new("a_wrong_config_of_a_task_names_its_fields") else {
+async fn invalid_task_config_names_its_fields() {
+    let Some(with) = PluginMachine::new("invalid_task_config_names_its_fields") else {
         return;
     };
     let agent = with.agent().await;
@@ -325,8 +324,8 @@ async fn the_next_agent_takes_up_plugin_and_tasks() {
 
 /// The task of a plugin is in no cgroup of its own: it is seen all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn cleaning_is_refused_while_a_task_of_a_plugin_runs() {
-    let Some(with) = PluginMachine::new("cleaning_is_refused_while_a_task_of_a_plugin_runs") else {
+async fn clean_is_refused_while_plugin_task_runs() {
+    let Some(with) = PluginMachine::new("clean_is_refused_while_plugin_task_runs") else {
         return;
     };
     let agent = with.agent().await;
@@ -370,8 +369,8 @@ async fn what_is_no_plugin_harms_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_config_of_a_plugin_is_told_at_once() {
-    let Some(with) = PluginMachine::new("a_wrong_config_of_a_plugin_is_told_at_once") else {
+async fn invalid_plugin_config_is_rejected_at_agent_start() {
+    let Some(with) = PluginMachine::new("invalid_plugin_config_is_rejected_at_agent_start") else {
         return;
     };
     let with_block = |name: &str, config: Value| {
@@ -400,8 +399,8 @@ async fn a_wrong_config_of_a_plugin_is_told_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_driver_tells_is_in_the_history_of_its_task() {
-    let Some(with) = PluginMachine::new("what_a_driver_tells_is_in_the_history_of_its_task") else {
+async fn driver_events_become_task_events() {
+    let Some(with) = PluginMachine::new("driver_events_become_task_events") else {
         return;
     };
     let agent = with.agent().await;
@@ -438,8 +437,8 @@ async fn what_a_driver_tells_is_in_the_history_of_its_task() {
 
 /// The task is in none of the agent's cgroups, so that its driver alone sees it: through the deaths of both.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_task_uses_is_told_by_its_driver() {
-    let Some(with) = PluginMachine::new("what_a_task_uses_is_told_by_its_driver") else {
+async fn task_stats_come_from_driver() {
+    let Some(with) = PluginMachine::new("task_stats_come_from_driver") else {
         return;
     };
     let first = with.agent().await;
@@ -579,8 +578,8 @@ async fn a_driver_makes_the_networks_of_its_tasks() {
 
 /// A driver keeps its network when the agent's store is lost: the agent asks the driver again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_store_loses_no_network_of_a_driver() {
-    const NAME: &str = "a_lost_store_loses_no_network_of_a_driver";
+async fn driver_network_survives_store_loss() {
+    const NAME: &str = "driver_network_survives_store_loss";
     let Some(with) = PluginMachine::new(NAME) else {
         return;
     };
@@ -610,9 +609,8 @@ async fn a_lost_store_loses_no_network_of_a_driver() {
 /// A driver that runs its tasks in a root of the host's directories sees them there, through the death of the agent.
 /// When the task has ended, nothing is mounted any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_changes_its_root_finds_the_host_in_it() {
-    let Some(with) = PluginMachine::new("a_driver_that_changes_its_root_finds_the_host_in_it")
-    else {
+async fn chroot_driver_sees_host_directories() {
+    let Some(with) = PluginMachine::new("chroot_driver_sees_host_directories") else {
         return;
     };
     let config = || {
@@ -689,8 +687,8 @@ fn processes_in(network: &str) -> Vec<u32> {
 
 /// Nobody may write to a program that the agent runs as its own user.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_anybody_can_change_is_not_run() {
-    let Some(with) = PluginMachine::new("a_plugin_that_anybody_can_change_is_not_run") else {
+async fn world_writable_plugin_is_not_executed() {
+    let Some(with) = PluginMachine::new("world_writable_plugin_is_not_executed") else {
         return;
     };
     let mark: PathBuf = with.dir.path().join("was-run");

@@ -56,8 +56,8 @@ fn has_event(task: &TaskState, words: &str) -> bool {
 
 /// The replacement is told of the task before its former agent has left it, and the other way round.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_remote_task_goes_from_one_agent_to_another() {
-    if !privileged("a_remote_task_goes_from_one_agent_to_another") {
+async fn remote_task_moves_between_agents() {
+    if !privileged("remote_task_moves_between_agents") {
         return;
     }
     for leaves_first in [false, true] {
@@ -104,8 +104,8 @@ async fn a_remote_task_goes_from_one_agent_to_another() {
 
 /// The next agent has a handle, too, and leaves the task if it is told to, or if the control plane knows nothing of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_comes_back_leaves_what_is_anothers() {
-    if !privileged("an_agent_that_comes_back_leaves_what_is_anothers") {
+async fn returning_agent_detaches_tasks_owned_elsewhere() {
+    if !privileged("returning_agent_detaches_tasks_owned_elsewhere") {
         return;
     }
     for is_forgotten in [false, true] {
@@ -140,8 +140,8 @@ async fn an_agent_that_comes_back_leaves_what_is_anothers() {
 
 /// Without a word that it is another's, it is stopped; an agent that was started anew knows its handle.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_remote_task_is_stopped_by_the_next_agent() {
-    if !privileged("a_remote_task_is_stopped_by_the_next_agent") {
+async fn remote_task_is_stopped_by_restarted_agent() {
+    if !privileged("remote_task_is_stopped_by_restarted_agent") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -166,8 +166,8 @@ async fn a_remote_task_is_stopped_by_the_next_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_gone_is_started_anew_and_says_so() {
-    if !privileged("a_task_that_is_gone_is_started_anew_and_says_so") {
+async fn missing_remote_task_is_started_anew() {
+    if !privileged("missing_remote_task_is_started_anew") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -190,8 +190,8 @@ async fn a_task_that_is_gone_is_started_anew_and_says_so() {
 
 /// A handle of another version of the driver: the task is neither started a second time nor touched.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handle_that_the_driver_cannot_read_is_refused() {
-    if !privileged("a_handle_that_the_driver_cannot_read_is_refused") {
+async fn unreadable_remote_handle_fails_alloc() {
+    if !privileged("unreadable_remote_handle_fails_alloc") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -222,8 +222,8 @@ async fn a_handle_that_the_driver_cannot_read_is_refused() {
 /// The next agent has another version of the driver: it does not start beside what runs, and whatever replaces the
 /// allocation gets the handle.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_of_another_version_starts_nothing_beside_what_runs() {
-    if !privileged("a_driver_of_another_version_starts_nothing_beside_what_runs") {
+async fn incompatible_driver_version_starts_no_duplicate_task() {
+    if !privileged("incompatible_driver_version_starts_no_duplicate_task") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());

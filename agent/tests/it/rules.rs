@@ -97,8 +97,8 @@ pub(crate) async fn refused_by(server: &FakeServer, alloc_id: AllocId, rule: &st
 
 /// Where a server is at is told while a task talks to that address: its socket is as good as any it had before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_is_out_of_reach_at_once() {
-    if !privileged("a_server_that_comes_is_out_of_reach_at_once") {
+async fn new_server_address_is_blocked_immediately() {
+    if !privileged("new_server_address_is_blocked_immediately") {
         return;
     }
     let machine = Machine::new();
@@ -119,15 +119,15 @@ async fn a_server_that_comes_is_out_of_reach_at_once() {
     server.change_servers(vec![server.addr()]).await;
 
     let said = words(&server, alloc_id, 3).await;
-    assert_eq!(said[2], "passes", "it is no server's address any more");
+    assert_eq!(said[2], "passes", "it is not a server's address any more");
     agent.end().await;
 }
 
 /// An agent that finds none of its predecessor's pins, as after an upgrade that changes the maps, fences and counts a
 /// running task as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_the_programs_do_not_know_is_fenced_and_counted_again() {
-    let name = "a_task_that_the_programs_do_not_know_is_fenced_and_counted_again";
+async fn task_is_fenced_and_counted_without_previous_pins() {
+    let name = "task_is_fenced_and_counted_without_previous_pins";
     if !privileged(name) {
         return;
     }
@@ -247,8 +247,8 @@ fn no_datagrams(index: u64) -> ToAgent {
 
 /// The next agent keeps to it before any server has said it again, and the job may say otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_clusters_policy_holds_for_tasks_that_run_and_after_a_restart() {
-    let name = "the_clusters_policy_holds_for_tasks_that_run_and_after_a_restart";
+async fn cluster_policy_covers_running_tasks_across_agent_restart() {
+    let name = "cluster_policy_covers_running_tasks_across_agent_restart";
     if !privileged(name) {
         return;
     }
@@ -288,8 +288,8 @@ async fn the_clusters_policy_holds_for_tasks_that_run_and_after_a_restart() {
 
 /// A server that knows later entries than the one that wrote the policy, and has none, was restored from before it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_the_cluster_does_not_have_any_more_is_dropped() {
-    if !privileged("a_policy_that_the_cluster_does_not_have_any_more_is_dropped") {
+async fn withdrawn_cluster_policy_is_dropped_by_agent() {
+    if !privileged("withdrawn_cluster_policy_is_dropped_by_agent") {
         return;
     }
     let machine = Machine::new();
@@ -357,8 +357,8 @@ fn times(task: &TaskState, words: &str) -> usize {
 
 /// A task does not start with it; one that runs keeps the policy that it has, and its history says so.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_cannot_be_loaded_takes_the_place_of_none() {
-    if !privileged("a_policy_that_cannot_be_loaded_takes_the_place_of_none") {
+async fn unloadable_policy_fails_start_but_keeps_old_policy() {
+    if !privileged("unloadable_policy_fails_start_but_keeps_old_policy") {
         return;
     }
     let machine = Machine::new();
@@ -438,8 +438,8 @@ fn without_programs(test: &str, machine: &Machine) -> bool {
 /// Without programs, a task in an allocation's or the host's network is refused unless it runs raw or the node allows
 /// it. A task without a network starts, as it has nothing that could be kept from anybody.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_task_with_a_network_starts_where_no_program_is_loaded() {
-    let name = "no_task_with_a_network_starts_where_no_program_is_loaded";
+async fn networked_task_is_refused_without_ebpf() {
+    let name = "networked_task_is_refused_without_ebpf";
     if !privileged(name) {
         return;
     }
@@ -528,8 +528,8 @@ async fn agent_with_mocks(
 /// A driver's own statement about its tasks counts as the native driver's does. Tasks of a driver that says nothing may
 /// get far.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_driver_may_say_that_its_tasks_need_no_program() {
-    let name = "any_driver_may_say_that_its_tasks_need_no_program";
+async fn driver_may_exempt_its_tasks_from_ebpf() {
+    let name = "driver_may_exempt_its_tasks_from_ebpf";
     if !privileged(name) {
         return;
     }
@@ -568,8 +568,8 @@ async fn any_driver_may_say_that_its_tasks_need_no_program() {
 
 /// An agent that finds them asks again, and tells of those that it would not have started.
 #[tokio::test(flavor = "multi_thread")]
-async fn how_far_tasks_get_is_asked_again_by_the_next_agent() {
-    let name = "how_far_tasks_get_is_asked_again_by_the_next_agent";
+async fn restarted_agent_rechecks_task_network_exemption() {
+    let name = "restarted_agent_rechecks_task_network_exemption";
     if !privileged(name) {
         return;
     }
@@ -644,8 +644,8 @@ fn caller(name: u32, peer: SocketAddr) -> AllocBuilder {
 
 /// Tasks do not reach the port of a server's clients at any loopback address of this machine.
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_do_not_reach_where_servers_listen_for_clients() {
-    if !privileged("tasks_do_not_reach_where_servers_listen_for_clients") {
+async fn tasks_cannot_reach_server_client_port() {
+    if !privileged("tasks_cannot_reach_server_client_port") {
         return;
     }
     let machine = Machine::new();

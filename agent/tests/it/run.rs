@@ -115,8 +115,8 @@ async fn restart_policy_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_not_there_fails_the_task() {
-    if !privileged("a_command_that_is_not_there_fails_the_task") {
+async fn missing_command_fails_task() {
+    if !privileged("missing_command_fails_task") {
         return;
     }
     let machine = Machine::new();
@@ -143,8 +143,8 @@ async fn a_command_that_is_not_there_fails_the_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_is_not_there_fails_the_task() {
-    if !privileged("a_driver_that_is_not_there_fails_the_task") {
+async fn missing_driver_fails_task() {
+    if !privileged("missing_driver_fails_task") {
         return;
     }
     let machine = Machine::new();
@@ -280,8 +280,8 @@ async fn memory_limit_is_reported_as_out_of_memory() {
 
 /// The main process goes on where the kernel does not kill the group as a whole (cgroup v1).
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_that_was_killed_for_memory_is_named_at_the_tasks_end() {
-    let name = "a_child_that_was_killed_for_memory_is_named_at_the_tasks_end";
+async fn oom_killed_child_is_named_in_task_end() {
+    let name = "oom_killed_child_is_named_in_task_end";
     if !privileged(name) {
         return;
     }

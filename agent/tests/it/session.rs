@@ -126,8 +126,8 @@ async fn repeated_messages_start_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_agent_on_the_same_data_is_refused() {
-    if !privileged("a_second_agent_on_the_same_data_is_refused") {
+async fn second_agent_on_same_data_directory_is_refused() {
+    if !privileged("second_agent_on_same_data_directory_is_refused") {
         return;
     }
     let machine = Machine::new();

@@ -29,8 +29,8 @@ fn of_task(alloc_id: AllocId, task: &str, follow: bool) -> NodeRequest {
 
 /// While its agent remembers it and for the next agent; a task that there is none of stays an error.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_task_leaves_no_file_and_an_empty_log() {
-    if !privileged("a_silent_task_leaves_no_file_and_an_empty_log") {
+async fn silent_task_has_empty_log_without_file() {
+    if !privileged("silent_task_has_empty_log_without_file") {
         return;
     }
     let machine = Machine::new();
@@ -67,8 +67,8 @@ async fn a_silent_task_leaves_no_file_and_an_empty_log() {
 
 /// The agent is killed before the first byte, which is written to the next one once somebody follows.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_from_before_the_first_byte_gets_it() {
-    if !privileged("a_follower_from_before_the_first_byte_gets_it") {
+async fn early_follower_receives_first_byte() {
+    if !privileged("early_follower_receives_first_byte") {
         return;
     }
     let machine = Machine::new();
@@ -115,8 +115,8 @@ async fn a_follower_from_before_the_first_byte_gets_it() {
 
 /// Its FIFOs, of which the agent needs both ends. Nothing of its files, nor of their directory.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_task_costs_two_descriptors_for_its_output() {
-    if !privileged("a_silent_task_costs_two_descriptors_for_its_output") {
+async fn silent_task_uses_two_log_descriptors() {
+    if !privileged("silent_task_uses_two_log_descriptors") {
         return;
     }
     let machine = Machine::new();

@@ -63,8 +63,8 @@ fn state(pid: u32) -> Option<char> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_stuck_in_the_kernel_is_told_of_and_holds_up_nothing_else() {
-    let name = "a_process_stuck_in_the_kernel_is_told_of_and_holds_up_nothing_else";
+async fn process_in_uninterruptible_sleep_is_reported_without_blocking() {
+    let name = "process_in_uninterruptible_sleep_is_reported_without_blocking";
     if !privileged(name) {
         return;
     }

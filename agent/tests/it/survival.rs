@@ -226,8 +226,8 @@ async fn what_happens_while_nobody_watches_is_reported_exactly() {
 
 /// The record of a start is on the task's cgroup too: neither store nor driver is needed to find it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_store_and_a_dead_driver_lose_no_task() {
-    if !privileged("a_lost_store_and_a_dead_driver_lose_no_task") {
+async fn tasks_survive_store_loss_and_driver_crash() {
+    if !privileged("tasks_survive_store_loss_and_driver_crash") {
         return;
     }
     let machine = Machine::new();
@@ -255,8 +255,8 @@ async fn a_lost_store_and_a_dead_driver_lose_no_task() {
 /// A store cut at any length, as by a crash of the machine, a full disk or a bad sector, is set aside. Every task is
 /// found by its cgroup, whether its driver lives or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_cut_anywhere_costs_no_task() {
-    if !privileged("a_store_that_is_cut_anywhere_costs_no_task") {
+async fn tasks_survive_truncated_store() {
+    if !privileged("tasks_survive_truncated_store") {
         return;
     }
     let machine = Machine::new();

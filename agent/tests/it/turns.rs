@@ -56,8 +56,8 @@ async fn waits(server: &FakeServer, alloc_id: AllocId) {
 
 /// The port is told to be given to the new one before the old one is told to stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_goes_over_when_its_holder_has_ended() {
-    if !privileged("a_port_goes_over_when_its_holder_has_ended") {
+async fn port_is_handed_over_after_holder_ends() {
+    if !privileged("port_is_handed_over_after_holder_ends") {
         return;
     }
     let machine = Machine::new();
@@ -84,8 +84,8 @@ async fn a_port_goes_over_when_its_holder_has_ended() {
 
 /// The agent dies while one waits; the next one lets it wait on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replacement_waits_across_a_restart_of_the_agent() {
-    if !privileged("a_replacement_waits_across_a_restart_of_the_agent") {
+async fn replacement_keeps_waiting_across_agent_restart() {
+    if !privileged("replacement_keeps_waiting_across_agent_restart") {
         return;
     }
     let machine = Machine::new();
@@ -122,8 +122,8 @@ async fn a_replacement_waits_across_a_restart_of_the_agent() {
 /// A replacement gets the data that the tasks kept, and neither temporary nor secret files. A link in the place of a
 /// directory stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replacement_gets_the_data_of_what_it_replaces() {
-    if !privileged("a_replacement_gets_the_data_of_what_it_replaces") {
+async fn replacement_inherits_data_of_previous_alloc() {
+    if !privileged("replacement_inherits_data_of_previous_alloc") {
         return;
     }
     let machine = Machine::new();

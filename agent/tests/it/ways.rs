@@ -71,8 +71,8 @@ struct Outcome {
 }
 
 #[test]
-fn every_way_out_has_the_verdict_of_the_table() {
-    let name = "ways::every_way_out_has_the_verdict_of_the_table";
+fn every_egress_path_matches_verdict_table() {
+    let name = "ways::every_egress_path_matches_verdict_table";
     if !privileged(name) {
         return;
     }

@@ -188,8 +188,8 @@ fn go_on(node: &Node, bpf: &Bpf, last: (u64, u64)) -> (u64, u64) {
 /// As after an upgrade that changes what is in the maps: the fresh ones know no task until somebody tells them, and the
 /// programs with the old ones judge until then.
 #[test]
-fn a_task_is_in_maps_of_another_layout_before_they_count() {
-    let name = "a_task_is_in_maps_of_another_layout_before_they_count";
+fn task_is_registered_in_new_maps_before_switchover() {
+    let name = "task_is_registered_in_new_maps_before_switchover";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };

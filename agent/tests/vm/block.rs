@@ -56,8 +56,8 @@ fn what_a_task_writes_to_disk_is_counted() {
 /// A hundred pages of a disk that takes 5 ms for each. The kernel's own time is longer: it begins when a request is
 /// made, ours when the device gets it.
 #[test]
-fn what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says() {
-    let name = "what_a_task_reads_is_counted_and_takes_as_long_as_the_kernel_says";
+fn block_reads_and_latency_match_kernel_counters() {
+    let name = "block_reads_and_latency_match_kernel_counters";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };

@@ -113,8 +113,8 @@ async fn a_walk_finds_what_files_tell() {
 
 /// In v1 each group counts its own kills alone.
 #[tokio::test]
-async fn kills_in_a_task_s_own_groups_are_the_task_s() {
-    const NAME: &str = "kills_in_a_task_s_own_groups_are_the_task_s";
+async fn oom_kills_in_nested_cgroups_count_for_task() {
+    const NAME: &str = "oom_kills_in_nested_cgroups_count_for_task";
     let Some((tree, programs)) = Programs::with_tree(NAME) else {
         return;
     };

@@ -211,8 +211,8 @@ async fn check_disk_rate(name: &str, io: IoLimits, order: &str, what: &str, limi
 
 /// The disk comes when the task runs.
 #[tokio::test]
-async fn a_disk_that_comes_later_is_limited_once_it_is_looked_for() {
-    let name = "a_disk_that_comes_later_is_limited_once_it_is_looked_for";
+async fn hotplugged_disk_is_limited_on_next_scan() {
+    let name = "hotplugged_disk_is_limited_on_next_scan";
     let Some(tree) = tree(name, &[Controller::Io]) else {
         return;
     };
@@ -239,13 +239,13 @@ async fn a_disk_that_comes_later_is_limited_once_it_is_looked_for() {
 }
 
 #[tokio::test]
-async fn what_is_written_to_a_disk_keeps_its_rate() {
+async fn disk_writes_stay_within_rate_limit() {
     let io = IoLimits {
         write_rate: Some(ByteRate(1 << 20)),
         ..IoLimits::default()
     };
     let order = "dd if=/dev/zero of=DISK bs=64k count=512 oflag=direct";
-    let name = "what_is_written_to_a_disk_keeps_its_rate";
+    let name = "disk_writes_stay_within_rate_limit";
     check_disk_rate(name, io, order, "wbytes", 1 << 20).await;
 }
 

@@ -29,8 +29,8 @@ const REST: usize = 3 * MIB;
 const ORDER_VAR: &str = "MUSTER_TEST_MEMORY";
 
 #[tokio::test]
-async fn memory_is_told_by_kind_and_each_wait_for_a_page() {
-    let name = "memory_is_told_by_kind_and_each_wait_for_a_page";
+async fn memory_stats_split_kinds_and_count_page_waits() {
+    let name = "memory_stats_split_kinds_and_count_page_waits";
     let Some(tree) = tree(name, &[Controller::Memory]) else {
         return;
     };

@@ -125,8 +125,8 @@ fn wire() -> Option<u32> {
 }
 
 #[test]
-fn a_call_of_a_published_port_goes_inside_and_its_answer_back() {
-    let name = "a_call_of_a_published_port_goes_inside_and_its_answer_back";
+fn published_port_traffic_is_translated_both_ways() {
+    let name = "published_port_traffic_is_translated_both_ways";
     let Some(node) = Node::set_up(name) else {
         return;
     };
@@ -177,8 +177,8 @@ fn a_datagram_without_a_sum_stays_without_one() {
 }
 
 #[test]
-fn a_call_that_cannot_be_led_inside_is_counted() {
-    let Some(node) = Node::set_up("a_call_that_cannot_be_led_inside_is_counted") else {
+fn untranslatable_packet_is_dropped_and_counted() {
+    let Some(node) = Node::set_up("untranslatable_packet_is_dropped_and_counted") else {
         return;
     };
     let bpf = node.open();
@@ -195,8 +195,8 @@ fn a_call_that_cannot_be_led_inside_is_counted() {
 }
 
 #[test]
-fn the_machine_calls_itself_by_any_of_its_addresses() {
-    let name = "the_machine_calls_itself_by_any_of_its_addresses";
+fn host_reaches_published_port_by_any_own_address() {
+    let name = "host_reaches_published_port_by_any_own_address";
     let Some(node) = Node::set_up(name) else {
         return;
     };
@@ -238,8 +238,8 @@ fn an_allocation_calls_its_own_published_port() {
 }
 
 #[test]
-fn ports_through_a_door_that_is_gone_are_forgotten() {
-    let Some(node) = Node::set_up("ports_through_a_door_that_is_gone_are_forgotten") else {
+fn ports_of_removed_veth_are_forgotten() {
+    let Some(node) = Node::set_up("ports_of_removed_veth_are_forgotten") else {
         return;
     };
     let bpf = node.open();
@@ -261,8 +261,8 @@ fn ports_through_a_door_that_is_gone_are_forgotten() {
 }
 
 #[test]
-fn nothing_but_the_allocations_own_comes_through_a_door() {
-    let Some(node) = Node::set_up("nothing_but_the_allocations_own_comes_through_a_door") else {
+fn veth_drops_packets_with_spoofed_source() {
+    let Some(node) = Node::set_up("veth_drops_packets_with_spoofed_source") else {
         return;
     };
     let bpf = node.open();
@@ -295,8 +295,8 @@ fn nothing_but_the_allocations_own_comes_through_a_door() {
 
 /// A router says that an answer is too long for its wire.
 #[test]
-fn an_error_about_an_answer_reaches_who_sent_it() {
-    let name = "an_error_about_an_answer_reaches_who_sent_it";
+fn icmp_error_about_reply_reaches_its_sender() {
+    let name = "icmp_error_about_reply_reaches_its_sender";
     let Some(node) = Node::set_up(name) else {
         return;
     };

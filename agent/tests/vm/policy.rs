@@ -197,8 +197,8 @@ fn datagrams_follow_the_policy_and_answers_come_through() {
 }
 
 #[test]
-fn a_task_that_serves_answers_although_it_may_begin_nothing() {
-    let name = "a_task_that_serves_answers_although_it_may_begin_nothing";
+fn server_task_replies_despite_closed_egress() {
+    let name = "server_task_replies_despite_closed_egress";
     let Some(node) = Node::set_up(name) else {
         return;
     };
@@ -215,8 +215,8 @@ fn a_task_that_serves_answers_although_it_may_begin_nothing() {
 }
 
 #[test]
-fn a_new_policy_holds_for_a_connection_that_is_open() {
-    let Some(mut node) = Node::set_up("a_new_policy_holds_for_a_connection_that_is_open") else {
+fn new_policy_applies_to_open_connection() {
+    let Some(mut node) = Node::set_up("new_policy_applies_to_open_connection") else {
         return;
     };
     let bpf = node.open();
@@ -356,8 +356,8 @@ fn no_packet_slips_through_while_policies_change() {
 
 /// The task sends all the while. A rule that the next policy has too counts on, one that is gone is forgotten.
 #[test]
-fn counts_of_a_rule_outlive_a_change_of_policy() {
-    let Some(node) = Node::set_up("counts_of_a_rule_outlive_a_change_of_policy") else {
+fn rule_counters_survive_policy_change() {
+    let Some(node) = Node::set_up("rule_counters_survive_policy_change") else {
         return;
     };
     let bpf = node.open();
@@ -443,9 +443,9 @@ fn the_next_agent_counts_on() {
 /// The rules of such a policy are too many to be looked up one by one. Only the first and the last of them met
 /// something.
 #[test]
-fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
+fn ten_thousand_rule_policy_counts_like_small_policy() {
     const RULES: u32 = 10_000;
-    let name = "a_policy_of_ten_thousand_rules_counts_as_a_small_one";
+    let name = "ten_thousand_rule_policy_counts_like_small_policy";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };
@@ -499,9 +499,9 @@ fn a_policy_of_ten_thousand_rules_counts_as_a_small_one() {
 
 /// Policies that nobody has any more keep their room for a while: who changes large ones faster waits for it.
 #[test]
-fn large_policies_may_change_faster_than_their_room_comes_back() {
+fn rapid_large_policy_changes_wait_for_freed_space() {
     const RULES: u32 = 20_000;
-    let name = "large_policies_may_change_faster_than_their_room_comes_back";
+    let name = "rapid_large_policy_changes_wait_for_freed_space";
     if std::env::var_os("MUSTER_GUEST").is_some() {
         crate::support::skipped(name, "an emulated processor does not change them that fast");
         return;
@@ -524,8 +524,8 @@ fn large_policies_may_change_faster_than_their_room_comes_back() {
 
 /// Programs of the tree's root run for all below it, even if a task attaches others further in.
 #[test]
-fn a_program_of_the_tasks_own_does_not_take_our_place() {
-    let name = "a_program_of_the_tasks_own_does_not_take_our_place";
+fn task_attached_program_does_not_bypass_policy() {
+    let name = "task_attached_program_does_not_bypass_policy";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };
@@ -573,8 +573,8 @@ fn a_datagram_to_another_listener_is_judged_anew() {
 }
 
 #[test]
-fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
-    let name = "loopback_within_an_allocation_works_and_private_ports_of_others_do_not";
+fn loopback_is_open_within_alloc_but_not_across() {
+    let name = "loopback_is_open_within_alloc_but_not_across";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };
@@ -620,8 +620,8 @@ fn loopback_within_an_allocation_works_and_private_ports_of_others_do_not() {
 }
 
 #[test]
-fn verdicts_are_told_with_the_name_of_the_rule() {
-    let Some(mut node) = Node::set_up("verdicts_are_told_with_the_name_of_the_rule") else {
+fn verdicts_carry_rule_name() {
+    let Some(mut node) = Node::set_up("verdicts_carry_rule_name") else {
         return;
     };
     let bpf = node.open();
@@ -656,8 +656,8 @@ fn verdicts_are_told_with_the_name_of_the_rule() {
 }
 
 #[test]
-fn the_next_agent_finds_policies_in_force_and_removes_those_of_nobody() {
-    let name = "the_next_agent_finds_policies_in_force_and_removes_those_of_nobody";
+fn restarted_agent_keeps_policies_and_sweeps_orphans() {
+    let name = "restarted_agent_keeps_policies_and_sweeps_orphans";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };

@@ -45,8 +45,8 @@ fn take(mut stream: &TcpStream, bytes: u64) {
 }
 
 #[test]
-fn what_a_task_sends_is_kept_to_its_rate_until_that_is_lifted() {
-    let name = "what_a_task_sends_is_kept_to_its_rate_until_that_is_lifted";
+fn egress_stays_within_rate_until_limit_is_lifted() {
+    let name = "egress_stays_within_rate_until_limit_is_lifted";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };
@@ -75,8 +75,8 @@ fn what_a_task_sends_is_kept_to_its_rate_until_that_is_lifted() {
 }
 
 #[test]
-fn what_a_task_receives_is_kept_to_its_rate() {
-    let Some(mut node) = Node::set_up("what_a_task_receives_is_kept_to_its_rate") else {
+fn ingress_stays_within_rate_limit() {
+    let Some(mut node) = Node::set_up("ingress_stays_within_rate_limit") else {
         return;
     };
     let bpf = node.open();

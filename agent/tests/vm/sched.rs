@@ -32,9 +32,8 @@ fn cpu_time_agrees_with_the_cgroup() {
 
 /// A thread that nothing preempts is not switched away from for a long time.
 #[test]
-fn cpu_time_of_a_spinning_task_grows_between_collections() {
-    let Some(mut node) = Node::set_up("cpu_time_of_a_spinning_task_grows_between_collections")
-    else {
+fn cpu_time_of_spinning_task_grows_between_collections() {
+    let Some(mut node) = Node::set_up("cpu_time_of_spinning_task_grows_between_collections") else {
         return;
     };
     let bpf = node.open();
@@ -81,8 +80,8 @@ fn waiting_for_a_cpu_is_counted_each_time() {
 
 /// A CPU's cached knowledge of a cgroup ends when a task is registered or forgotten.
 #[test]
-fn a_task_is_counted_from_when_it_is_registered() {
-    let Some(mut node) = Node::set_up("a_task_is_counted_from_when_it_is_registered") else {
+fn task_is_counted_from_registration() {
+    let Some(mut node) = Node::set_up("task_is_counted_from_registration") else {
         return;
     };
     let bpf = node.open();

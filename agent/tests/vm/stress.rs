@@ -121,9 +121,9 @@ async fn a_disk_is_shared_by_weight() {
 }
 
 #[tokio::test]
-async fn the_task_beyond_its_memory_is_the_one_killed() {
+async fn only_task_over_memory_limit_is_oom_killed() {
     the_greedy_is_killed(
-        "the_task_beyond_its_memory_is_the_one_killed",
+        "only_task_over_memory_limit_is_oom_killed",
         32 << 20,
         "x=$(head -c 5000000 /dev/zero | tr '\\0' a); sleep 600",
         "sleep 600 & x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done",
@@ -167,9 +167,9 @@ pub(crate) async fn the_greedy_is_killed(name: &str, limit: u64, modestly: &str,
 }
 
 #[tokio::test]
-async fn a_fork_bomb_takes_no_process_of_its_neighbours() {
+async fn fork_bomb_does_not_affect_neighbour_pids() {
     let bomb = "bomb() { bomb | bomb & }; bomb; sleep 600";
-    the_bomb_is_kept("a_fork_bomb_takes_no_process_of_its_neighbours", bomb).await;
+    the_bomb_is_kept("fork_bomb_does_not_affect_neighbour_pids", bomb).await;
 }
 
 /// A process that forks as fast as it can never has more than its limit. Its neighbour can still fork, and it is

@@ -304,8 +304,8 @@ fn only_neighbours_are_found_past_the_policy() {
 
 /// A raw socket hears what the kernel answers, and the policy is asked for it.
 #[test]
-fn a_raw_socket_hears_what_the_policy_lets_in() {
-    let Some(node) = Node::set_up("a_raw_socket_hears_what_the_policy_lets_in") else {
+fn raw_socket_receives_only_allowed_ingress() {
+    let Some(node) = Node::set_up("raw_socket_receives_only_allowed_ingress") else {
         return;
     };
     let bpf = node.open();
@@ -335,8 +335,8 @@ fn a_raw_socket_hears_what_the_policy_lets_in() {
 
 /// A socket is its maker's: who has it passed in takes calls past its own policy, as who passed it could.
 #[test]
-fn a_socket_that_was_passed_in_is_its_makers() {
-    let Some(node) = Node::set_up("a_socket_that_was_passed_in_is_its_makers") else {
+fn passed_socket_follows_policy_of_its_creator() {
+    let Some(node) = Node::set_up("passed_socket_follows_policy_of_its_creator") else {
         return;
     };
     let bpf = node.open();

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allocation_says_what_it_has_to_do_with_others() {
+    fn alloc_status_lists_relations_to_other_allocs() {
         let mut alloc = Allocation {
             deployment_id: "18cc7616-1332".to_owned(),
             deployment_status: Some(DeploymentStatus {

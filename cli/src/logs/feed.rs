@@ -260,7 +260,7 @@ mod tests {
 
     /// A log that one server told of is asked for again when another server does not know it.
     #[test]
-    fn what_is_known_to_be_there_is_asked_for_again() {
+    fn known_log_is_requested_again_after_not_found() {
         let client = server(&[ABSENT, ABSENT, LOG]);
         let mut feed = LogFeed::at(&client, source(), 0, true);
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_asks_for_by_name_is_said_to_be_absent_at_once() {
+    fn missing_named_log_is_not_found_immediately() {
         let client = server(&[ABSENT]);
         let mut feed = LogFeed::new(&client, source(), String::new(), true);
 

@@ -140,7 +140,7 @@ mod tests {
 
     /// A task may be in the midst of a line when what it has kept ends: whoever follows has the line whole.
     #[test]
-    fn a_line_that_is_left_is_nobodys_but_the_next_readers() {
+    fn partial_line_is_left_to_next_reader() {
         let mut lines = lines("t", PLAIN);
         let mut out = Vec::new();
         lines.push(None, b"whole\nhal", &mut out);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_time_of_its_first_byte() {
+    fn line_has_timestamp_of_its_first_byte() {
         let mut lines = lines("", TIMED);
 
         let text = printed(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_not_held_for_ever() {
+    fn unterminated_line_buffer_is_bounded() {
         let mut lines = lines("", PLAIN);
         let mut out = Vec::new();
 

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_a_time_none_or_at_once() {
+    fn drain_deadline_is_duration_none_or_forced() {
         for (line, nanos) in [
             ("--enable n", 3_600_000_000_000),
             ("--enable --deadline 30m n", 1_800_000_000_000),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_ended_with_or_without_new_work() {
+    fn drain_disable_may_keep_node_ineligible() {
         assert!(request("--disable n").unwrap().mark_eligible);
         assert!(
             !request("--disable --keep-ineligible n")

@@ -178,10 +178,7 @@ fn find(servers: Vec<RaftServer>, name: &str) -> Result<RaftServer, CliError> {
         1 => Ok(meant.remove(0)),
         0 => Err(CliError::new(
             Exit::NotFound,
-            format!(
-                "there is no server `{name}`: there are {}",
-                known.join(", ")
-            ),
+            format!("unknown server `{name}`: use one of {}", known.join(", ")),
         )),
         count => {
             let ids: Vec<String> = meant.into_iter().map(|server| server.id).collect();
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_found_by_name_number_and_address() {
+    fn raft_peer_lookup_accepts_name_id_and_address() {
         let servers = vec![server("1", "s1"), server("2", "s2")];
 
         for name in ["s2", "2", "10.0.0.2:4647"] {

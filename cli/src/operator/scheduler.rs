@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_is_refused_with_what_is_allowed() {
+    fn unknown_option_value_error_lists_allowed_values() {
         let error = after("--scheduler-algorithm random")
             .unwrap_err()
             .to_string();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_period_writes_again_and_forgets_quiet_places() {
+    fn log_limit_period_resets_and_drops_idle_callsites() {
         let limit = LogLimit::default();
         let subscriber = tracing_subscriber::registry()
             .with(limit.clone())

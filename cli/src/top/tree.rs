@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_as_a_part_of_its_limit() {
+    fn memory_is_shown_as_percent_of_limit() {
         let lines = lines(&rows(), Sort::Name, RowLevel::Tasks);
 
         assert_eq!(lines[2].of_limit_percent, Some(25.0));

@@ -75,8 +75,8 @@ fn effects(cluster: &Cluster) -> BTreeMap<String, usize> {
 /// A leader dies, a leader is cut off, an agent dies twice, another agent is cut off until it has stopped
 /// what it runs, and comes back.
 #[test]
-fn one_off_tasks_act_at_most_once_whatever_dies() {
-    let Some(mut cluster) = TestCluster::shared("one_off_tasks_act_at_most_once_whatever_dies")
+fn one_off_tasks_never_run_twice_despite_faults() {
+    let Some(mut cluster) = TestCluster::shared("one_off_tasks_never_run_twice_despite_faults")
     else {
         return;
     };

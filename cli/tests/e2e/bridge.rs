@@ -308,8 +308,8 @@ fn published_ports_lead_in_and_nothing_else_does() {
 
 /// A server that listens at every address is reached by no task of its machine, at any advertised address.
 #[test]
-fn no_task_reaches_the_api_of_a_server_on_its_machine() {
-    let name = "no_task_reaches_the_api_of_a_server_on_its_machine";
+fn tasks_cannot_reach_api_of_local_server() {
+    let name = "tasks_cannot_reach_api_of_local_server";
     with_machine(name, |_| {
         let dir = tempfile::tempdir().unwrap();
         let args = ["--http", "0.0.0.0:0", "--quic", &format!("{MACHINE}:0")];
@@ -334,8 +334,8 @@ fn no_task_reaches_the_api_of_a_server_on_its_machine() {
 }
 
 #[test]
-fn networks_outlive_the_agent_and_end_with_their_allocations() {
-    let name = "networks_outlive_the_agent_and_end_with_their_allocations";
+fn networks_survive_agent_restart_and_end_with_allocs() {
+    let name = "networks_survive_agent_restart_and_end_with_allocs";
     with_machine(name, |client| {
         let dir = tempfile::tempdir().unwrap();
         let left = Leftovers(dir.path().join("data/agent"));
@@ -385,8 +385,8 @@ fn networks_outlive_the_agent_and_end_with_their_allocations() {
 /// The agent has other addresses than the usual ones. Its own things on the machine are told by the node, whose id is
 /// in its data directory, and by no configuration.
 #[test]
-fn what_a_killed_agent_left_of_networks_is_removed() {
-    let name = "what_a_killed_agent_left_of_networks_is_removed";
+fn networks_left_by_killed_agent_are_removed() {
+    let name = "networks_left_by_killed_agent_are_removed";
     with_machine(name, |_client| {
         let dir = tempfile::tempdir().unwrap();
         let (_server, address) = server(dir.path());
@@ -636,8 +636,8 @@ impl Drop for Peer {
 /// Of what comes much too fast passes what the rate allows, within a twentieth: as in mode `host`
 /// (`agent/tests/vm/rates.rs`).
 #[test]
-fn an_allocation_behind_a_door_keeps_to_its_rates() {
-    let name = "an_allocation_behind_a_door_keeps_to_its_rates";
+fn bridged_alloc_stays_within_rate_limits() {
+    let name = "bridged_alloc_stays_within_rate_limits";
     with_machine(name, |client| {
         let dir = tempfile::tempdir().unwrap();
         let (_process, address) = start(dir.path());

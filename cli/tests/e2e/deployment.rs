@@ -138,8 +138,8 @@ fn a_stopped_allocation_is_replaced() {
 
 /// A job without deployments ends its command as soon as it runs.
 #[test]
-fn a_batch_job_is_not_waited_for_as_a_deployment() {
-    if !needs_root("a_batch_job_is_not_waited_for_as_a_deployment") {
+fn batch_job_run_does_not_wait_for_deployment() {
+    if !needs_root("batch_job_run_does_not_wait_for_deployment") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

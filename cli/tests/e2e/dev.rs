@@ -167,8 +167,8 @@ const WRONG: &str = r#"job "wrong" {
 
 /// A fault that the driver itself finds has its place: in a file with lines its line, in JSON its name.
 #[test]
-fn what_the_native_driver_finds_wrong_has_its_line() {
-    if !needs_root("what_the_native_driver_finds_wrong_has_its_line") {
+fn native_driver_config_error_has_line_number() {
+    if !needs_root("native_driver_config_error_has_line_number") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -74,8 +74,8 @@ fn busy(name: &str, dir: &Path) -> Option<Process> {
 
 /// Programs of other agents of the machine count, too: what one task did is less than what is told.
 #[test]
-fn doctor_says_what_the_programs_of_an_agent_cost() {
-    let name = "doctor_says_what_the_programs_of_an_agent_cost";
+fn doctor_reports_ebpf_program_cost() {
+    let name = "doctor_reports_ebpf_program_cost";
     let dir = tempfile::tempdir().unwrap();
     let Some(_process) = busy(name, dir.path()) else {
         return;
@@ -171,10 +171,10 @@ impl Table {
 
 /// Somebody who may not have the kernel measure is told what it takes.
 #[test]
-fn who_may_not_measure_is_told_what_it_takes() {
+fn unprivileged_doctor_explains_required_privileges() {
     if !nix::unistd::geteuid().is_root() {
         skipped(
-            "who_may_not_measure_is_told_what_it_takes",
+            "unprivileged_doctor_explains_required_privileges",
             "needs root to become somebody else",
         );
         return;

@@ -63,8 +63,8 @@ fn lives(address: &str, pid: &str) -> bool {
 }
 
 #[test]
-fn a_command_has_its_streams_and_its_exit_code() {
-    if !needs_root("a_command_has_its_streams_and_its_exit_code") {
+fn exec_forwards_streams_and_exit_code() {
+    if !needs_root("exec_forwards_streams_and_exit_code") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -256,8 +256,8 @@ fn started(address: &str) -> (Child, String) {
 
 /// A session and its command end together, whoever of those between them dies.
 #[test]
-fn a_command_ends_with_its_client_and_with_the_agent() {
-    if !needs_root("a_command_ends_with_its_client_and_with_the_agent") {
+fn exec_session_ends_with_client_or_agent() {
+    if !needs_root("exec_session_ends_with_client_or_agent") {
         return;
     }
     let dir = tempfile::Builder::new()

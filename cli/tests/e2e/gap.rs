@@ -113,8 +113,8 @@ fn sees(data: &Path) -> Vec<String> {
 }
 
 #[test]
-fn limits_and_policy_hold_while_agent_and_driver_are_dead() {
-    if !needs_root("limits_and_policy_hold_while_agent_and_driver_are_dead") {
+fn limits_and_policy_hold_without_agent_and_driver() {
+    if !needs_root("limits_and_policy_hold_without_agent_and_driver") {
         return;
     }
     let dir = tempfile::Builder::new().prefix("mg").tempdir_in("/tmp");

@@ -205,8 +205,8 @@ fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
 /// Output above the rate is a gap where it is missing, is counted, and pushes nothing out. A changed rate replaces
 /// nothing.
 #[test]
-fn output_above_its_rate_is_a_gap_that_is_told() {
-    if !needs_root("output_above_its_rate_is_a_gap_that_is_told") {
+fn log_output_over_rate_becomes_counted_gap() {
+    if !needs_root("log_output_over_rate_becomes_counted_gap") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +219,10 @@ fn output_above_its_rate_is_a_gap_that_is_told() {
     let refused = run("rate = \"5 parsec\"");
     let said = stderr(&refused);
     assert_ne!(refused.status.code(), Some(0));
-    assert!(said.contains("`5 parsec` is no rate such as 1mb"), "{said}");
+    assert!(
+        said.contains("`5 parsec` is not a rate such as 1mb"),
+        "{said}"
+    );
 
     let limited = "rate = \"1kb\"\n on_limit = \"drop\"\n on_full = \"drop\"";
     let ran = run(limited);

@@ -159,8 +159,8 @@ fn data_follow_a_drained_group() {
 }
 
 #[test]
-fn a_group_begins_empty_without_its_node_and_says_why() {
-    if !needs_root("a_group_begins_empty_without_its_node_and_says_why") {
+fn group_starts_empty_when_source_node_is_down() {
+    if !needs_root("group_starts_empty_when_source_node_is_down") {
         return;
     }
     let scene = TwoAgents::new();

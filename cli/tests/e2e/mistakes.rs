@@ -18,7 +18,7 @@ fn a_missing_server_is_exit_6_with_advice() {
 }
 
 #[test]
-fn an_unknown_field_is_exit_2_with_its_line() {
+fn unknown_job_field_exits_2_with_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = job_file(dir.path(), "job \"web\" {\n  groop \"g\" {}\n}\n");
 
@@ -103,7 +103,7 @@ fn an_unknown_job_is_exit_4() {
 
 /// Nothing can run without a node: registered, but placed in no part.
 #[test]
-fn a_job_that_finds_no_node_is_exit_3_with_the_reason() {
+fn unplaceable_job_exits_3_with_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, address) = server(dir.path());
     let file = job_file(
@@ -122,7 +122,7 @@ fn a_job_that_finds_no_node_is_exit_3_with_the_reason() {
 }
 
 #[test]
-fn a_moved_job_is_refused_with_a_check_index() {
+fn check_index_mismatch_refuses_job() {
     let dir = tempfile::tempdir().unwrap();
     let (_server, address) = server(dir.path());
     let text = "job \"web\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"native\"\n      config { command = \"/bin/true\" }\n    }\n  }\n}\n";
@@ -166,7 +166,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_second_server_on_the_same_data_directory_is_refused() {
+fn second_server_on_same_data_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (first, _) = server(dir.path());
 
@@ -192,10 +192,10 @@ fn a_second_server_on_the_same_data_directory_is_refused() {
 }
 
 #[test]
-fn an_agent_that_is_not_root_is_told_so() {
+fn non_root_agent_is_refused_with_reason() {
     if !nix::unistd::geteuid().is_root() {
         skipped(
-            "an_agent_that_is_not_root_is_told_so",
+            "non_root_agent_is_refused_with_reason",
             "needs root to become somebody else",
         );
         return;

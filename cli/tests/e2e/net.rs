@@ -70,8 +70,8 @@ fn alloc_ids(address: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
-    if !needs_root("a_policy_holds_is_seen_and_changes_while_the_task_runs") {
+fn network_policy_is_enforced_and_updated_in_place() {
+    if !needs_root("network_policy_is_enforced_and_updated_in_place") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -132,8 +132,8 @@ fn a_policy_holds_is_seen_and_changes_while_the_task_runs() {
 }
 
 #[test]
-fn a_policy_of_the_cluster_holds_at_once_and_behind_the_jobs_own() {
-    if !needs_root("a_policy_of_the_cluster_holds_at_once_and_behind_the_jobs_own") {
+fn cluster_policy_applies_immediately_below_job_policy() {
+    if !needs_root("cluster_policy_applies_immediately_below_job_policy") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -216,8 +216,8 @@ fn hasty(dir: &Path, port: u16, egress: &str) -> PathBuf {
 }
 
 #[test]
-fn what_a_task_sends_above_its_rate_is_counted() {
-    if !needs_root("what_a_task_sends_above_its_rate_is_counted") {
+fn egress_over_rate_is_counted() {
+    if !needs_root("egress_over_rate_is_counted") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +230,7 @@ fn what_a_task_sends_above_its_rate_is_counted() {
     assert_ne!(refused.status.code(), Some(0));
     let said = stderr(&refused);
     assert!(
-        said.contains("`1 parsec` is no rate such as 100mbit"),
+        said.contains("`1 parsec` is not a rate such as 100mbit"),
         "{said}"
     );
 
@@ -253,8 +253,8 @@ fn what_a_task_sends_above_its_rate_is_counted() {
 
 /// A follower that does not read holds nothing up, and goes on with new refusals when it reads again.
 #[test]
-fn refusals_are_followed_with_their_rule_by_a_slow_reader_too() {
-    if !needs_root("refusals_are_followed_with_their_rule_by_a_slow_reader_too") {
+fn denied_verdicts_stream_survives_slow_reader() {
+    if !needs_root("denied_verdicts_stream_survives_slow_reader") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -402,8 +402,8 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
 const GATEWAY: &str = "169.254.1.1";
 
 #[test]
-fn a_one_off_task_reaches_what_its_rules_name() {
-    if !needs_root("a_one_off_task_reaches_what_its_rules_name") {
+fn one_off_task_egress_follows_its_rules() {
+    if !needs_root("one_off_task_egress_follows_its_rules") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

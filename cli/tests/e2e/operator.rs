@@ -215,7 +215,7 @@ fn a_write_finds_the_next_leader() {
 
 /// A server whose disk is lost is refused, removed by name, and comes back as another.
 #[test]
-fn a_server_is_removed_and_joins_with_an_empty_disk() {
+fn removed_server_rejoins_with_empty_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(dir.path());
     let gone = (cluster.leader() + 1) % 3;
@@ -288,7 +288,7 @@ fn a_damaged_snapshot_is_named() {
 
 /// The leader is killed while events are followed: every job is told once, in order.
 #[test]
-fn events_are_followed_across_the_death_of_their_server() {
+fn event_stream_continues_after_server_death() {
     let dir = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(dir.path());
     let leader = cluster.leader();

@@ -140,8 +140,8 @@ job "talk" {
 "#;
 
 #[test]
-fn a_job_runs_with_a_driver_that_a_file_configures() {
-    let name = "a_job_runs_with_a_driver_that_a_file_configures";
+fn job_runs_with_driver_from_config_file() {
+    let name = "job_runs_with_driver_from_config_file";
     if !needs_programs(name) {
         return;
     }
@@ -226,8 +226,8 @@ job "measured" {
 
 /// The driver says 4 096 bytes of every task, and nothing of its CPU time.
 #[test]
-fn what_a_driver_tells_of_its_tasks_is_shown_as_any_other() {
-    let name = "what_a_driver_tells_of_its_tasks_is_shown_as_any_other";
+fn driver_task_stats_are_shown_like_native() {
+    let name = "driver_task_stats_are_shown_like_native";
     if !needs_programs(name) {
         return;
     }
@@ -294,7 +294,7 @@ fn fetch(address: &str, path: &str) -> String {
 }
 
 #[test]
-fn a_plugin_started_by_hand_says_what_it_is() {
+fn manually_started_plugin_explains_itself() {
     let dir = tempfile::tempdir().unwrap();
     let plugin = dir.path().join("muster-driver-native");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_muster"), &plugin).unwrap();
@@ -311,7 +311,7 @@ fn a_plugin_started_by_hand_says_what_it_is() {
 }
 
 #[test]
-fn a_wrong_agent_file_is_refused_with_its_places() {
+fn invalid_agent_file_errors_have_line_numbers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.hcl");
     fs::write(&path, "pool = \"x\"\nserver = \"10.0.0.1\"\nplugin {}\n").unwrap();

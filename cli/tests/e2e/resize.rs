@@ -27,8 +27,8 @@ job "grows" {{
 
 /// No node has the memory that is asked for in the end, so that the instance would be replaced, if there were a place.
 #[test]
-fn a_job_that_asks_for_more_keeps_its_process_while_there_is_room() {
-    if !needs_root("a_job_that_asks_for_more_keeps_its_process_while_there_is_room") {
+fn resource_increase_keeps_process_while_node_has_capacity() {
+    if !needs_root("resource_increase_keeps_process_while_node_has_capacity") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ fn a_task_brings_its_result_or_its_reason() {
     let gone = ask(&address, &["task", "get", "hello"]);
     assert_eq!(gone.status.code(), Some(4), "{}", stderr(&gone));
     assert!(
-        stderr(&gone).contains("there is no task hello"),
+        stderr(&gone).contains("task hello does not exist"),
         "{}",
         stderr(&gone)
     );
@@ -152,8 +152,8 @@ fn store(archive: Vec<u8>) -> (String, mpsc::Receiver<String>) {
 
 /// The example, with a server of the test in place of the one that it names.
 #[test]
-fn a_task_brings_its_program_and_sends_what_it_made() {
-    if !needs_root("a_task_brings_its_program_and_sends_what_it_made") {
+fn task_fetches_artifact_and_uploads_result() {
+    if !needs_root("task_fetches_artifact_and_uploads_result") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

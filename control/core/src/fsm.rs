@@ -843,7 +843,7 @@ pub enum Rejection {
         to: JobType,
     },
     /// There is no such deployment.
-    #[error("there is no deployment {0}")]
+    #[error("deployment {0} does not exist")]
     UnknownDeployment(DeploymentId),
     /// The deployment is over, or what was asked does not fit it.
     #[error("deployment {}: {why}", id.short())]
@@ -862,7 +862,7 @@ pub enum Rejection {
         why: String,
     },
     /// There is no such allocation.
-    #[error("there is no allocation {0}")]
+    #[error("allocation {0} does not exist")]
     UnknownAlloc(AllocId),
     /// The settings moved since the operator looked.
     #[error(

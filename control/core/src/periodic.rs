@@ -42,13 +42,13 @@ pub fn faults(spec: &JobSpec) -> Vec<Fault> {
     }
     for text in &periodic.specs {
         if let Err(why) = parse(text) {
-            let reason = format!("\"{text}\" is no cron expression: {why}");
+            let reason = format!("\"{text}\" is not a cron expression: {why}");
             faults.push(Fault::new(format!("{at} → cron"), reason));
         }
     }
     if zone(periodic).is_none() {
         let reason = format!(
-            "there is no time zone \"{}\": use a name such as \"Europe/Berlin\", or leave it out for UTC",
+            "unknown time zone \"{}\": use a name such as \"Europe/Berlin\", or leave it out for UTC",
             periodic.time_zone
         );
         faults.push(Fault::new(format!("{at} → time_zone"), reason));

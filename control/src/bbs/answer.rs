@@ -66,7 +66,7 @@ pub(super) async fn read<Q: Message + Default>(request: Request) -> Result<Q, Er
         .await
         .map_err(|error| Error::of(Kind::InvalidRequest, error))?;
     Q::decode(bytes).map_err(|error| {
-        tracing::debug!(%error, "a body is no message");
+        tracing::debug!(%error, "a body is not a message");
         Error::of(Kind::InvalidRequest, "the request received is invalid")
     })
 }

@@ -251,7 +251,7 @@ async fn take_input(
         let frame: Input = match read {
             Ok(frame) => frame,
             Err(error) => {
-                let reason = format!("a message is no frame of a session: {error}");
+                let reason = format!("a message is not a frame of a session: {error}");
                 return Some(SessionEnd::new(close_code::INVALID, reason));
             }
         };

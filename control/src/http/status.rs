@@ -26,7 +26,7 @@ use crate::snapshot::RestoreSnapshotError;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     /// The path is none.
-    #[error("there is no such path in this API")]
+    #[error("this API does not have this path")]
     UnknownRoute,
     /// The path takes other methods.
     #[error("Invalid method")]

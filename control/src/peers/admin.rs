@@ -227,12 +227,12 @@ impl Control {
         let members = self.raft().members();
         let Some(member) = members.iter().find(|member| member.server_id == server_id) else {
             return Err(ChangeServersError::refused(format!(
-                "server {server_id} is no member: see `muster operator raft list-peers`"
+                "server {server_id} is not a member: see `muster operator raft list-peers`"
             )));
         };
         if member.voter && members.iter().filter(|member| member.voter).count() == 1 {
             return Err(ChangeServersError::refused(format!(
-                "{} is the only voter: without it there is no cluster",
+                "{} is the only voter: the cluster needs it",
                 member.node.name
             )));
         }

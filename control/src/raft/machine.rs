@@ -309,7 +309,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 }
                 Err(error) if is_full(&error) => {
                     if !told {
-                        tracing::error!(%error, "there is no room for a snapshot; it is tried again until there is");
+                        tracing::error!(%error, "the disk has no room for a snapshot; it is tried again until it has");
                         told = true;
                     }
                     tokio::time::sleep(snapshot::limits::FULL_PAUSE).await;

@@ -272,7 +272,7 @@ impl Raft {
             }
             None => {
                 return Err(ChangeServersError::refused(format!(
-                    "server {to} is no member: see `muster operator raft list-peers`"
+                    "server {to} is not a member: see `muster operator raft list-peers`"
                 )));
             }
         }

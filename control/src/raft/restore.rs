@@ -222,7 +222,7 @@ impl Raft {
         self.snapshot().await?;
         let stopped = |reason: String| WriteError::Stopped { reason };
         let (_, file) = (self.snapshots.current())
-            .ok_or_else(|| stopped("there is no snapshot though one was taken".to_owned()))?;
+            .ok_or_else(|| stopped("the snapshot that was taken is missing".to_owned()))?;
         file.reader().map_err(|error| stopped(error.to_string()))
     }
 

@@ -621,7 +621,7 @@ fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fau
         faults.push(Fault::new(format!("{at} → servers"), reason));
     }
     if let Some(wrong) = searches.iter().chain(options).find(|word| !is_word(word)) {
-        let reason = format!("{wrong:?} is no word of a resolver's configuration");
+        let reason = format!("{wrong:?} is not a word of a resolver's configuration");
         faults.push(Fault::new(at, reason));
     }
 }
@@ -788,7 +788,7 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
             if let Err(error) = Pattern::new(right) {
                 faults.push(Fault::new(
                     at,
-                    format!("`{right}` is no regular expression: {error}"),
+                    format!("`{right}` is not a regular expression: {error}"),
                 ));
             }
         }

@@ -103,7 +103,7 @@ impl EgressRule {
                         let in_order = 1 <= range.start && range.start <= range.end;
                         if !in_order || range.end > u32::from(u16::MAX) {
                             return Some(format!(
-                                "port_range {} to {} is no range within 1 to 65535",
+                                "port_range {} to {} is not a range within 1 to 65535",
                                 range.start, range.end
                             ));
                         }
@@ -159,7 +159,7 @@ impl EgressRule {
         for text in each.map(str::trim) {
             let Some(destination) = Destination::read(text) else {
                 return Some(format!(
-                    "destination `{text}` is no address, CIDR or range of addresses in order"
+                    "destination `{text}` is not an address, CIDR or range of addresses in order"
                 ));
             };
             nets += destination.nets().len();

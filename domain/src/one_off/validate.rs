@@ -136,7 +136,7 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     } else if !completion_callback_url.is_empty() && !is_http(completion_callback_url) {
         wrong(
             "completion_callback_url",
-            format!("`{completion_callback_url}` is no http or https URL"),
+            format!("`{completion_callback_url}` is not an http or https URL"),
         );
     }
     if annotation.len() > ANNOTATION_BYTES_MAX {
@@ -302,7 +302,10 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             needs("user", &download.user);
             let from = &download.from;
             if !from.is_empty() && !is_http(from) && !is_file(from) {
-                wrong("from", format!("`{from}` is no http, https or file URL"));
+                wrong(
+                    "from",
+                    format!("`{from}` is not an http, https or file URL"),
+                );
             }
             check_user(&download.user, wrong);
             check_sum(download, wrong);
@@ -313,7 +316,7 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
             needs("user", &upload.user);
             let to = &upload.to;
             if !to.is_empty() && !is_http(to) && !is_file(to) {
-                wrong("to", format!("`{to}` is no http, https or file URL"));
+                wrong("to", format!("`{to}` is not an http, https or file URL"));
             }
             check_user(&upload.user, wrong);
         }
@@ -365,7 +368,7 @@ fn check_sum(download: &Download, wrong: &mut impl FnMut(&str, String)) {
         let reason = "is missing beside checksum_algorithm".to_owned();
         wrong("checksum value", reason);
     } else if value.len() != digits || !value.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        let reason = format!("`{value}` is no {algorithm} in {digits} hexadecimal digits");
+        let reason = format!("`{value}` is not a {algorithm} in {digits} hexadecimal digits");
         wrong("checksum value", reason);
     }
 }

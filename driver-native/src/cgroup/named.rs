@@ -60,7 +60,7 @@ pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
 /// The group, if a task can be put into it and nothing else is in it.
 fn usable(path: &Path) -> Result<TaskCgroup, String> {
     if !is_plain_absolute(path) {
-        return Err("it is no absolute path without `.` and `..`".to_owned());
+        return Err("it is not an absolute path without `.` and `..`".to_owned());
     }
     let (dir, _inode) = open_dir(path).map_err(|error| format!("open it: {error}"))?;
     let system = rustix::fs::fstatfs(&dir).map_err(|error| format!("look at it: {error}"))?;

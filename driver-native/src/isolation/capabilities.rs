@@ -12,7 +12,7 @@ pub(crate) struct Capabilities(u64);
 
 /// A name that is not a capability.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{name:?} is no capability; write it like NET_BIND_SERVICE")]
+#[error("{name:?} is not a capability; write it like NET_BIND_SERVICE")]
 pub(crate) struct UnknownCapability {
     name: String,
 }

@@ -19,7 +19,7 @@ pub(crate) enum LimitError {
     #[error("no limit is called {name:?}; there are {}", known())]
     Name { name: String },
     #[error(
-        "{name} = {value:?} is no limit; write \"1024\", \"1024:4096\" (soft and hard) or \"unlimited\""
+        "{name} = {value:?} is not a limit; write \"1024\", \"1024:4096\" (soft and hard) or \"unlimited\""
     )]
     Value { name: String, value: String },
 }

@@ -33,13 +33,13 @@ pub(crate) enum UnpackError {
     Bytes { max: u64 },
     #[error("it has more than {max} entries, which is all that it may")]
     Entries { max: u64 },
-    #[error("{name:?} is no name beneath a directory: it is absolute, has `..`, or is too long")]
+    #[error("{name:?} is not a name beneath a directory: it is absolute, has `..`, or is too long")]
     Name { name: String },
     #[error("{name:?} links to {target:?}, which leads out or is none of its files")]
     Link { name: String, target: String },
     #[error("{name:?} is {kind}, which is not unpacked")]
     Kind { name: String, kind: &'static str },
-    #[error("it is no archive, and its URL has no last part to name a file by")]
+    #[error("it is not an archive, and its URL has no last part to name a file by")]
     Nameless,
     #[error("it is cut off in the middle of {name:?}")]
     Cut { name: String },

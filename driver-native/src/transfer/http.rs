@@ -194,7 +194,7 @@ impl Client {
         };
         let bare = url.host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(bare.to_owned())
-            .map_err(|_invalid| HttpError::Url("its host is no name and no address"))?;
+            .map_err(|_invalid| HttpError::Url("its host is neither a name nor an address"))?;
         let ca_file = self.ca_file.clone();
         let config = tokio::task::spawn_blocking(move || tls(ca_file.as_deref()));
         let config = config
@@ -230,7 +230,7 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, HttpError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-const NO_URL: &str = "it is no http or https URL";
+const NO_URL: &str = "it is not an http or https URL";
 
 /// Where a request goes. Its text may hold secrets: errors name the host.
 #[derive(Debug)]

@@ -147,7 +147,7 @@ async fn go_runs() {
         .env("CGO_ENABLED", "0")
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        skipped(name, "there is no Go compiler; run: cargo xtask setup");
+        skipped(name, "the Go compiler is missing; run: cargo xtask setup");
         return;
     }
     let mounted = json!([{"source": program, "target": "/opt/program"}]);

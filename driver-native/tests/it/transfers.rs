@@ -321,13 +321,13 @@ async fn failures_have_diegos_words() {
         (
             ok(&out),
             json!({}),
-            "Copying app into the container failed: \"../f\" is no name",
+            "Copying app into the container failed: \"../f\" is not a name",
             "",
         ),
         (
             ok(&out),
             none,
-            "Copying into the container failed: \"../f\" is no name",
+            "Copying into the container failed: \"../f\" is not a name",
             "",
         ),
     ];
@@ -366,9 +366,9 @@ async fn failures_have_diegos_words() {
 async fn files_that_are_none_are_not_sent() {
     let cases = [
         ("missing", "open \"missing\": No such file"),
-        ("fifo", "\"fifo\" is no regular file"),
-        ("dir", "\"dir\" is no regular file"),
-        ("/dev/zero", "\"/dev/zero\" is no regular file"),
+        ("fifo", "\"fifo\" is not a regular file"),
+        ("dir", "\"dir\" is not a regular file"),
+        ("/dev/zero", "\"/dev/zero\" is not a regular file"),
     ];
     for (from, reason) in cases {
         let tree = serial(&[

@@ -514,7 +514,7 @@ impl TaskDriver for Client {
                 .await?;
             if answer.r#type() != base::PluginType::Driver {
                 return Err(protocol(format!(
-                    "plugin {} is no driver but of kind {}",
+                    "plugin {} is not a driver: it is of kind {}",
                     answer.name, answer.r#type
                 )));
             }

@@ -30,7 +30,7 @@ pub(crate) const PLUGIN_VERSION: u32 = 2;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum HandshakeError {
     /// It has too few fields: the program is no plugin.
-    #[error("it printed {line:?}, which is no plugin's first line: is it a driver plugin?")]
+    #[error("it printed {line:?}, which is not the first line of a plugin: is it a driver plugin?")]
     Malformed {
         /// The line.
         line: String,

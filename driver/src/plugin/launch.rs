@@ -262,7 +262,7 @@ fn executable(path: &Path) -> Result<(), String> {
     let meta = std::fs::metadata(path).map_err(|error| error.to_string())?;
     let mode = meta.permissions().mode();
     if !meta.is_file() {
-        Err("it is no file".to_owned())
+        Err("it is not a file".to_owned())
     } else if mode & 0o111 == 0 {
         Err("it is not executable: chmod +x makes it so".to_owned())
     } else if mode & OTHERS_WRITE != 0 {

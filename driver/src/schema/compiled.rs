@@ -201,10 +201,10 @@ impl Node {
         self.names(&mut known);
         for name in body.keys().filter(|name| !known.contains(name.as_str())) {
             let known: Vec<&str> = known.iter().copied().collect();
-            faults.push(path.field(name).fault(format!(
-                "there is no such field; known here: {}",
-                known.join(", ")
-            )));
+            faults.push(
+                path.field(name)
+                    .fault(format!("is unknown; known here: {}", known.join(", "))),
+            );
         }
         self.read(body, path, faults)
     }

@@ -10,7 +10,7 @@ use super::kind::Type;
 /// Parses `text`. The parser bounds nesting by itself.
 fn parsed(text: &str) -> Result<Expression, String> {
     text.parse()
-        .map_err(|error| format!("`{text}` is no expression: {error}"))
+        .map_err(|error| format!("`{text}` is not an expression: {error}"))
 }
 
 /// The type that a type expression such as `list(map(string))` means.
@@ -28,7 +28,7 @@ fn read_type(expression: &Expression) -> Result<Type, String> {
             word @ ("list" | "set" | "map" | "object" | "tuple") => {
                 Err(format!("`{word}` needs an argument in parentheses"))
             }
-            other => Err(format!("`{other}` is no type")),
+            other => Err(format!("`{other}` is not a type")),
         },
         Expression::FuncCall(call) => {
             let name = call.name.name.value().as_str();
@@ -62,7 +62,7 @@ fn constructed(name: &str, argument: &Expression) -> Result<Type, String> {
             Ok(Type::Object(types))
         }
         ("object", _) => Err("`object` takes names with types in braces".to_owned()),
-        (other, _) => Err(format!("`{other}` is no type")),
+        (other, _) => Err(format!("`{other}` is not a type")),
     }
 }
 

@@ -133,10 +133,10 @@ fn object(
 ) -> Value {
     for name in entries.keys().filter(|name| !types.contains_key(*name)) {
         let known: Vec<&str> = types.keys().map(String::as_str).collect();
-        faults.push(path.field(name).fault(format!(
-            "there is no such field; known here: {}",
-            known.join(", ")
-        )));
+        faults.push(
+            path.field(name)
+                .fault(format!("is unknown; known here: {}", known.join(", "))),
+        );
     }
     let converted = types.iter().map(|(name, kind)| {
         let path = path.field(name);

@@ -190,7 +190,7 @@ fn flatten(args: &Args<'_>) -> Outcome {
 }
 
 fn index(args: &Args<'_>) -> Outcome {
-    let none = || argument(1, "there is no such element");
+    let none = || argument(1, "the element does not exist");
     match (args.value(0), args.value(1)) {
         (Value::Tuple(items) | Value::List(_, items), Value::Number(_)) => {
             let at = args.whole(1)?;

@@ -103,7 +103,7 @@ fn cidrsubnet(args: &Args<'_>) -> Outcome {
     let prefix = range.extended(args, 1)?;
     let number = u128::try_from(args.count(2)?).unwrap_or(u128::MAX);
     if number > low(prefix - range.prefix) {
-        return Err(argument(2, "there is no subnet of that number"));
+        return Err(argument(2, "no subnet has that number"));
     }
     let shifted = number.checked_shl(range.bits - prefix).unwrap_or(0);
     text_answer(format!("{}/{prefix}", range.text(range.first | shifted)))

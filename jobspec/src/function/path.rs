@@ -119,7 +119,7 @@ fn expanded(path: &str) -> Result<Cow<'_, str>, CallFault> {
             "{}{rest}",
             home.to_string_lossy()
         )))),
-        None => Err(argument(0, "there is no home directory")),
+        None => Err(argument(0, "the home directory is unknown")),
     }
 }
 

@@ -93,7 +93,7 @@ impl BenchTree {
     fn new(dir: &Path) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
-        let own = own.context("there is no cgroup v2 hierarchy on this machine")?;
+        let own = own.context("this machine has no cgroup v2 hierarchy")?;
         let tree = CgroupDir::create("cost")?;
         let task = tree.path().join("alloc/task");
         fs::create_dir_all(&task)?;

@@ -608,8 +608,8 @@ fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
         .filter(|(alike, _)| *alike >= ALIKE_MIN)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
-        Some((_, known)) => format!("there is no such field: did you mean `{known}`?"),
-        None => "there is no such field".to_owned(),
+        Some((_, known)) => format!("unknown field: did you mean `{known}`?"),
+        None => "unknown field".to_owned(),
     }
 }
 
@@ -667,11 +667,8 @@ mod tests {
 
         assert_eq!(
             unknown("priorty", names.into_iter()),
-            "there is no such field: did you mean `Priority`?"
+            "unknown field: did you mean `Priority`?"
         );
-        assert_eq!(
-            unknown("xyzzy", names.into_iter()),
-            "there is no such field"
-        );
+        assert_eq!(unknown("xyzzy", names.into_iter()), "unknown field");
     }
 }

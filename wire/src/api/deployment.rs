@@ -253,7 +253,7 @@ pub fn read_health(body: &[u8], id: &str) -> Result<HealthRequest, ReadJobError>
             for text in block.strings(name) {
                 match text.parse() {
                     Ok(id) => ids.push(id),
-                    Err(_) => block.fault(name, format!("`{text}` is no allocation's id")),
+                    Err(_) => block.fault(name, format!("`{text}` is not an allocation's id")),
                 }
             }
             ids

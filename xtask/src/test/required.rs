@@ -74,15 +74,12 @@ const REQUIRED: &[Required] = &[
         SURVIVAL,
     ),
     here(
-        "survival::a_lost_store_and_a_dead_driver_lose_no_task",
+        "survival::tasks_survive_store_loss_and_driver_crash",
         SURVIVAL,
     ),
+    here("survival::tasks_survive_truncated_store", SURVIVAL),
     here(
-        "survival::a_store_that_is_cut_anywhere_costs_no_task",
-        SURVIVAL,
-    ),
-    here(
-        "gap::limits_and_policy_hold_while_agent_and_driver_are_dead",
+        "gap::limits_and_policy_hold_without_agent_and_driver",
         SURVIVAL,
     ),
     here("survival::a_task_of_another_boot_is_lost", SURVIVAL),
@@ -194,21 +191,15 @@ const REQUIRED: &[Required] = &[
         "boundary::strict_task_has_ids_and_a_network_of_its_own",
         BOUNDARY,
     ),
-    here("ways::every_way_out_has_the_verdict_of_the_table", BOUNDARY),
+    here("ways::every_egress_path_matches_verdict_table", BOUNDARY),
     here(
-        "stuck::a_process_stuck_in_the_kernel_is_told_of_and_holds_up_nothing_else",
+        "stuck::process_in_uninterruptible_sleep_is_reported_without_blocking",
         STUCK,
     ),
     here("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
-    here(
-        "run::a_child_that_was_killed_for_memory_is_named_at_the_tasks_end",
-        LIMITS,
-    ),
+    here("run::oom_killed_child_is_named_in_task_end", LIMITS),
     guest("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
-    guest(
-        "run::a_child_that_was_killed_for_memory_is_named_at_the_tasks_end",
-        LIMITS,
-    ),
+    guest("run::oom_killed_child_is_named_in_task_end", LIMITS),
     guest(
         "survival::what_happens_while_nobody_watches_is_reported_exactly",
         SURVIVAL,
@@ -220,16 +211,16 @@ const REQUIRED: &[Required] = &[
     each_kernel("adoption::this_kernel_takes_every_program"),
     each_kernel("policy::connections_follow_the_policy_of_the_task"),
     each_kernel("policy::datagrams_follow_the_policy_and_answers_come_through"),
-    each_kernel("policy::a_task_that_serves_answers_although_it_may_begin_nothing"),
-    each_kernel("policy::a_new_policy_holds_for_a_connection_that_is_open"),
+    each_kernel("policy::server_task_replies_despite_closed_egress"),
+    each_kernel("policy::new_policy_applies_to_open_connection"),
     each_kernel("policy::a_socket_that_connects_elsewhere_is_judged_anew"),
     each_kernel("policy::a_new_policy_holds_for_datagrams_under_way"),
     each_kernel("policy::datagrams_to_one_place_are_counted_and_limited"),
     each_kernel("policy::a_datagram_to_another_place_is_judged_anew"),
     each_kernel("policy::a_datagram_to_another_listener_is_judged_anew"),
-    each_kernel("policy::loopback_within_an_allocation_works_and_private_ports_of_others_do_not"),
-    each_kernel("policy::verdicts_are_told_with_the_name_of_the_rule"),
-    each_kernel("policy::the_next_agent_finds_policies_in_force_and_removes_those_of_nobody"),
+    each_kernel("policy::loopback_is_open_within_alloc_but_not_across"),
+    each_kernel("policy::verdicts_carry_rule_name"),
+    each_kernel("policy::restarted_agent_keeps_policies_and_sweeps_orphans"),
 ];
 
 /// Has `report` fail for each test that is required and did not run.

@@ -302,7 +302,7 @@ fn a_task_that_cannot_start_stops_its_siblings() {
 
 /// A message on the way becomes an event of each task, and the allocation stays pending.
 #[test]
-fn what_is_told_on_the_way_is_an_event_of_each_task() {
+fn progress_message_becomes_task_event() {
     let desired = service(&["web", "db"]);
     let mut runner = AllocRunner::new(&desired, at(0)).unwrap();
 
@@ -320,7 +320,7 @@ fn what_is_told_on_the_way_is_an_event_of_each_task() {
 
 /// An allocation that is stopped before its directories are there is stopping at once.
 #[test]
-fn an_allocation_that_is_stopped_on_the_way_says_so() {
+fn stop_during_setup_marks_alloc_stopping() {
     for event in [
         Event::DesiredChanged(DesiredStatus::Stop),
         Event::DestroyAsked,
@@ -656,7 +656,7 @@ fn a_remote_task_is_left_beside_others() {
 
 /// Without directories it cannot be taken over, and not be stopped either.
 #[test]
-fn a_remote_task_is_stopped_once_it_is_taken_over() {
+fn remote_task_is_stopped_after_take_over() {
     let desired = service(&["far", "near"]);
     let remote = RemoteAlloc {
         alloc_id: desired.alloc_id,

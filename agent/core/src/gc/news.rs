@@ -168,7 +168,7 @@ mod tests {
 
     /// Its session broke before the answer came; something else ended meanwhile.
     #[test]
-    fn what_was_not_committed_is_told_again_as_it_was() {
+    fn uncommitted_gc_report_is_resent_unchanged() {
         let mut news = GcNews::default();
         news.handle_collected(collected(1, GcReason::Disk));
         let first = news.poll_report(7, START);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_delays_nothing_for_long() {
+    fn backward_clock_jump_does_not_delay_gc_report() {
         let mut news = GcNews::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);

@@ -277,7 +277,7 @@ fn a_tie_goes_by_id() {
 
 /// A new allocation is counted before it starts, and waits for nothing.
 #[test]
-fn a_new_allocation_beyond_the_maximum_sends_the_oldest_away() {
+fn new_alloc_over_max_collects_oldest() {
     let mut node = Node::new(limits(2));
     node.finish(0, 1, (0, 0));
     node.finish(1, 2, (0, 0));
@@ -289,7 +289,7 @@ fn a_new_allocation_beyond_the_maximum_sends_the_oldest_away() {
 }
 
 #[test]
-fn an_end_beyond_the_maximum_sends_the_oldest_away() {
+fn finished_alloc_over_max_is_collected() {
     let mut node = Node::new(limits(1));
     node.running.extend([id(0), id(1)]);
     assert_eq!(node.settle(), []);
@@ -300,7 +300,7 @@ fn an_end_beyond_the_maximum_sends_the_oldest_away() {
 }
 
 #[test]
-fn force_takes_all_that_finished_and_ends_with_them() {
+fn forced_gc_collects_all_terminal_allocs_once() {
     let mut node = Node::new(limits(50));
     node.running.insert(id(9));
     for name in 0..3 {
@@ -339,7 +339,7 @@ fn untold_ones_stay() {
 
 /// A second, then twice as long each time, five minutes at most.
 #[test]
-fn a_refused_one_is_tried_again_later_and_others_go() {
+fn refused_destroy_backs_off_without_blocking_others() {
     let mut node = Node::new(limits(0));
     for name in 0..3 {
         node.finish(name, u64::from(name), (0, 0));
@@ -386,7 +386,7 @@ fn refused_ones_stay_when_the_pressure_is_gone() {
 
 /// An allocation that the control plane removes goes beside all that, and counts as gone.
 #[test]
-fn removed_ones_take_no_place_and_are_counted_as_gone() {
+fn removed_allocs_free_slots_and_count_as_collected() {
     let mut node = Node::new(limits(2));
     for name in 0..4 {
         node.finish(name, u64::from(name), (0, 0));
@@ -433,7 +433,7 @@ fn nothing_is_chosen_while_something_is_being_deleted() {
 }
 
 #[test]
-fn space_is_not_measured_while_one_is_being_destroyed() {
+fn disk_usage_is_not_measured_during_destroy() {
     let mut node = Node::new(limits(50));
     node.others = (85, 0);
     node.finish(0, 1, (1, 0));

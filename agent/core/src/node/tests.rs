@@ -104,7 +104,7 @@ fn gone_is_news_once_and_stays() {
 }
 
 #[test]
-fn the_complete_set_ends_what_it_does_not_name() {
+fn full_alloc_set_removes_unlisted_allocs() {
     let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
     desired.begin_session();
 
@@ -192,7 +192,7 @@ fn tombstones_are_bounded() {
 
 /// The last message of a set overtakes another one.
 #[test]
-fn a_set_is_whole_when_all_of_it_is_there() {
+fn alloc_set_completes_despite_reordered_messages() {
     let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
     desired.begin_session();
 

@@ -146,7 +146,7 @@ fn decides(policies: &TaskPolicies, peer: &str) -> String {
 }
 
 #[test]
-fn task_group_node_and_cluster_are_asked_in_this_order() {
+fn policy_precedence_is_task_group_node_cluster() {
     use PolicyAction::{Allow, Deny};
     let mut group = fixture::group("g");
     let task = group.tasks[0].name.clone();

@@ -110,7 +110,7 @@ fn nodes_that_lose_a_server_come_back_spread() {
 }
 
 #[test]
-fn a_server_that_sends_away_is_left_alone_as_long_as_it_says() {
+fn server_retry_after_delay_is_respected() {
     let mut servers = Servers::new(node(1), vec!["a"], Vec::new());
 
     servers.handle_sent_away(&"a", Duration::from_secs(3), START);

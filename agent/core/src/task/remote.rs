@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_leaves_what_is_anothers_and_nothing_else() {
+    fn stop_detaches_only_handles_owned_elsewhere() {
         let handle = |number: u8| (number > 0).then(|| vec![number]);
         for (take, running, leave, forgotten, is_left, must_be_taken) in [
             (0, 0, 0, false, false, false),

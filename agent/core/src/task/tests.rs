@@ -489,7 +489,7 @@ fn an_exit_nobody_watched_is_a_failure() {
 }
 
 #[test]
-fn an_exit_from_the_ledger_ends_a_batch_task() {
+fn recorded_exit_after_restart_completes_batch_task() {
     check(
         policy(JobType::Batch, 3, RestartMode::Fail),
         "0 timer\n0 started\n5 reload\n6 exit 0",
@@ -672,7 +672,7 @@ fn notes_of_a_start_are_kept() {
 
 /// Where a driver put a task is known while that runs, through the death of the agent; another start may be elsewhere.
 #[test]
-fn a_network_of_the_drivers_lasts_as_long_as_its_task() {
+fn driver_network_is_kept_until_task_restarts() {
     let network = |address: &str| {
         let network = TaskNetwork {
             address: address.to_owned(),
@@ -752,7 +752,7 @@ fn a_delay_comes_before_the_signal() {
 }
 
 #[test]
-fn a_process_that_ends_within_the_delay_gets_no_signal() {
+fn exit_during_shutdown_delay_skips_kill_signal() {
     let mut policy = service();
     policy.shutdown_delay = Duration::from_secs(7);
 
@@ -818,7 +818,7 @@ fn one_off_task_is_never_started_twice() {
 }
 
 #[test]
-fn every_end_of_a_one_off_task_has_a_reason() {
+fn every_one_off_task_end_has_reason() {
     let cases = [
         ("0 timer\n1 started\n5 exit 0", "5s well: "),
         ("0 timer\n1 started\n5 exit 4", "5s failed: exit code 4"),

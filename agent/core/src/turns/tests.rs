@@ -90,7 +90,7 @@ fn a_replacement_waits_for_what_it_replaces() {
 
 /// One that was out of reach goes on running beside what replaced it.
 #[test]
-fn what_is_to_run_on_is_not_waited_for() {
+fn replacement_does_not_wait_for_running_previous_alloc() {
     let new = DesiredAlloc {
         previous: Some(id(5)),
         ..alloc(9, 50)
@@ -100,7 +100,7 @@ fn what_is_to_run_on_is_not_waited_for() {
 }
 
 #[test]
-fn who_is_important_enough_waits_for_whoever_makes_room() {
+fn preempting_alloc_waits_for_sufficient_evicted_alloc() {
     let evicted = [
         leaving(5, 40, DesiredStatus::Evict),
         leaving(6, 41, DesiredStatus::Evict),
@@ -149,7 +149,7 @@ fn what_is_to_stop_waits_for_nobody() {
 }
 
 #[test]
-fn a_turn_comes_when_the_last_one_has_ended() {
+fn turn_comes_after_last_predecessor_ends() {
     let mut turns = StartDependencies::default();
     turns.wait(id(9), BTreeSet::from([id(5), id(6)]));
     turns.wait(id(8), BTreeSet::from([id(6)]));

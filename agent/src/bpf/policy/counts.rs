@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read_again_if_a_rule_was_left_meanwhile() {
+    fn counters_are_reread_when_rule_slot_moves() {
         let met = |policy, rule, packets| {
             let met = MetRule {
                 policy,
@@ -385,7 +385,7 @@ mod tests {
 
     /// A rule's own counters, what two CPUs keep of it, and what was carried over to its name.
     #[test]
-    fn what_a_name_met_is_the_sum_of_all_its_places() {
+    fn rule_count_sums_all_counters_of_name() {
         let names = [name_hash("one"), name_hash("two")];
         let carried = CarriedOverCounters::from([((1, names[1]), (100, 1_000))]);
         let past = PolicyHistory {

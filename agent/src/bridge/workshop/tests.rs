@@ -221,47 +221,44 @@ fn maker_entry() {
 
 /// The parts of a network that a dead agent leaves are removed by `muster agent clean` and by the next agent.
 #[test]
-fn an_agent_that_dies_at_any_step_leaves_no_network() {
-    on_a_machine(
-        "an_agent_that_dies_at_any_step_leaves_no_network",
-        |node, bpf| {
-            let config = node.config();
-            let text = |path: &Path| path.display().to_string();
-            let told = [
-                text(&config.pin_dir),
-                text(&config.cgroup_dir),
-                config.task_level.to_string(),
-            ];
-            let mut step = 0;
-            loop {
-                step += 1;
-                let output = Command::new(std::env::current_exe().unwrap())
-                    .args([
-                        "--ignored",
-                        "--exact",
-                        "bridge::workshop::tests::maker_entry",
-                    ])
-                    .env(PROGRAMS, told.join("\n"))
-                    .env(failing::KILL, step.to_string())
-                    .output()
-                    .unwrap();
-                let has_died = output.status.signal() == Some(libc::SIGABRT);
-                assert!(
-                    has_died || output.status.success(),
-                    "step {step}: {output:?}"
-                );
-                no_door_is_left(step);
-                let workshop = workshop(bpf);
-                undo(workshop.node.node_id).unwrap();
-                assert!(
-                    !undo(workshop.node.node_id).unwrap(),
-                    "step {step}: a rule is left"
-                );
-                if !has_died {
-                    break;
-                }
+fn agent_crash_at_any_step_leaks_no_network() {
+    on_a_machine("agent_crash_at_any_step_leaks_no_network", |node, bpf| {
+        let config = node.config();
+        let text = |path: &Path| path.display().to_string();
+        let told = [
+            text(&config.pin_dir),
+            text(&config.cgroup_dir),
+            config.task_level.to_string(),
+        ];
+        let mut step = 0;
+        loop {
+            step += 1;
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args([
+                    "--ignored",
+                    "--exact",
+                    "bridge::workshop::tests::maker_entry",
+                ])
+                .env(PROGRAMS, told.join("\n"))
+                .env(failing::KILL, step.to_string())
+                .output()
+                .unwrap();
+            let has_died = output.status.signal() == Some(libc::SIGABRT);
+            assert!(
+                has_died || output.status.success(),
+                "step {step}: {output:?}"
+            );
+            no_door_is_left(step);
+            let workshop = workshop(bpf);
+            undo(workshop.node.node_id).unwrap();
+            assert!(
+                !undo(workshop.node.node_id).unwrap(),
+                "step {step}: a rule is left"
+            );
+            if !has_died {
+                break;
             }
-            assert!(step > STEPS_MIN, "{step} steps");
-        },
-    );
+        }
+        assert!(step > STEPS_MIN, "{step} steps");
+    });
 }

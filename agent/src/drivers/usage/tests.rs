@@ -47,7 +47,7 @@ fn shares_become_time_that_grows_evenly() {
 
 /// The next life of a driver counts from a time that nobody knows.
 #[test]
-fn a_stream_that_begins_anew_adds_nothing_at_first() {
+fn restarted_stats_stream_ignores_first_sample() {
     let (usage, start) = (DriverUsage::default(), Instant::now());
     let after = |seconds| start + Duration::from_secs(seconds);
     usage.take(&percent(0.0), start, true);

@@ -54,7 +54,7 @@ fn positions_follow_from_offsets() {
 }
 
 #[test]
-fn a_gap_grows_in_its_record_until_bytes_follow() {
+fn gap_record_grows_until_bytes_follow() {
     let dir = tempfile::tempdir().unwrap();
     let mut gaps = writer(dir.path(), 0);
 
@@ -97,7 +97,7 @@ fn what_was_killed_or_damaged_is_cut_off() {
 
 /// A power cut took bytes of the log and left the record: what was dropped stays counted.
 #[test]
-fn gaps_of_bytes_that_are_gone_move_to_the_end() {
+fn gaps_of_lost_bytes_move_to_end() {
     for (bytes, expected) in [
         (8, vec![gap(7, 3), gap(8, 9)]),
         (7, vec![gap(7, 9)]),

@@ -88,7 +88,7 @@ fn a_clock_set_back_is_recorded() {
 
 /// Eight records at most: the ninth finds four, and what follows comes at least 200 ms apart.
 #[test]
-fn a_full_file_is_thinned_and_grows_no_more() {
+fn full_times_file_is_thinned_and_stops_growing() {
     let dir = tempfile::tempdir().unwrap();
     let mut times = TimesWriter::default();
     for n in 0..9 {
@@ -147,7 +147,7 @@ fn held_records_are_told_before_they_are_written() {
 
 /// One that was written already, and that no bytes followed.
 #[test]
-fn a_held_record_takes_the_place_of_one_in_the_file() {
+fn held_record_replaces_last_written_record() {
     let dir = tempfile::tempdir().unwrap();
     let mut times = TimesWriter::default();
     note(&mut times, dir.path(), 7, 100);
@@ -176,9 +176,9 @@ fn only_so_many_records_are_held() {
     assert_eq!(written(dir.path()).len(), TIME_RECORDS_HELD_MAX);
 }
 
-/// The same as without: see `a_full_file_is_thinned_and_grows_no_more`.
+/// The same as without: see `full_times_file_is_thinned_and_stops_growing`.
 #[test]
-fn a_full_file_is_thinned_with_what_is_held() {
+fn full_times_file_is_thinned_with_held_records() {
     let dir = tempfile::tempdir().unwrap();
     let mut times = TimesWriter::default();
     times.hold();

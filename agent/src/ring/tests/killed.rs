@@ -169,7 +169,7 @@ async fn killed_drainer_neither_loses_nor_repeats() {
 
 /// A thousand writers, and five kills in their midst. Both engines, with splice.
 #[tokio::test]
-async fn killed_drainer_of_a_thousand_writers_neither_loses_nor_repeats() {
+async fn killed_drainer_loses_and_repeats_no_lines() {
     raise_descriptors();
     for config in [0, 1] {
         // In memory: see `many`.

@@ -46,7 +46,7 @@ async fn more_than_the_rate_waits_in_the_fifo() {
 }
 
 #[tokio::test]
-async fn more_than_the_rate_is_a_counted_gap_where_asked() {
+async fn output_over_rate_becomes_counted_gap_when_dropping() {
     for config in ALL {
         let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");

@@ -152,7 +152,7 @@ async fn written(writer: JoinHandle<Vec<File>>) -> Vec<File> {
 }
 
 #[tokio::test]
-async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
+async fn thousand_writers_block_on_full_disk_without_loss() {
     for config in [ALL[0], ALL[1]] {
         let Some((thousand, tasks)) = ManyStreams::on_a_full_disk(config, 0).await else {
             return;
@@ -176,7 +176,7 @@ async fn thousand_writers_wait_for_a_full_disk_and_lose_no_line() {
 
 /// Room comes in small parts, each only once somebody has nowhere to write.
 #[tokio::test]
-async fn thousand_writers_on_a_slow_disk_lose_no_line() {
+async fn thousand_writers_on_slow_disk_lose_no_lines() {
     for config in [ALL[0], ALL[1]] {
         let Some((mut thousand, tasks)) = ManyStreams::on_a_full_disk(config, 60).await else {
             return;

@@ -138,7 +138,7 @@ async fn stream_that_speaks_keeps_its_files() {
 
 /// The room for telling what is dropped is taken while there is some, and nothing is held open for it.
 #[tokio::test]
-async fn stream_that_may_drop_has_its_files_from_the_start() {
+async fn droppable_stream_creates_log_files_at_attach() {
     let place = TestDirs::new();
     let ring = LogRing::start(ALL[0]).unwrap();
     let spec = StreamSpec {
@@ -154,7 +154,7 @@ async fn stream_that_may_drop_has_its_files_from_the_start() {
 
 /// The directory is away when the first byte comes: said as any failed write, and tried again.
 #[tokio::test]
-async fn files_that_cannot_be_made_hold_the_bytes_back() {
+async fn log_file_creation_failure_blocks_stream() {
     for config in ALL {
         let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");
@@ -177,7 +177,7 @@ async fn files_that_cannot_be_made_hold_the_bytes_back() {
 
 /// A gap that could not be told when its bytes were dropped is told before the next byte.
 #[tokio::test]
-async fn files_that_cannot_be_made_leave_a_counted_gap_where_asked() {
+async fn log_file_creation_failure_becomes_gap_when_dropping() {
     let place = TestDirs::new();
     let mut task = place.task_side("web.stdout");
     let ring = LogRing::start(ALL[0]).unwrap();

@@ -363,7 +363,7 @@ fn mounts_are_detached_and_kept() {
 
 /// The message says where, what, and what to do; the rest of the tree is gone.
 #[test]
-fn what_cannot_be_deleted_is_named_and_the_rest_goes() {
+fn undeletable_entry_is_named_and_rest_is_deleted() {
     let place = TestTrash::new();
     let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
     let stack = [c"entry", c"new\nline"].map(|name| Frame {

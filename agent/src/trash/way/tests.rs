@@ -36,7 +36,7 @@ fn a_deletion_waits_for_what_starts() {
 }
 
 #[test]
-fn starts_without_an_end_do_not_keep_it_for_ever() {
+fn deletion_wait_for_task_starts_is_bounded() {
     let (way, stop) = (
         StartGate::new(Duration::from_millis(1)),
         AtomicBool::new(false),

@@ -47,9 +47,8 @@ async fn who(with: &PluginMachine, alloc_id: AllocId) -> (u32, u32) {
 
 /// Two tasks have the two users; the third waits, also under the next agent, until one of the two is destroyed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_without_a_user_is_given_one_that_nobody_has() {
-    let Some(with) = PluginMachine::new("a_task_without_a_user_is_given_one_that_nobody_has")
-    else {
+async fn task_without_user_gets_unused_dynamic_user() {
+    let Some(with) = PluginMachine::new("task_without_user_gets_unused_dynamic_user") else {
         return;
     };
     let first = Agent::start(config(&with)).await.unwrap();

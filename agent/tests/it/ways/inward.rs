@@ -159,8 +159,8 @@ struct IngressCall {
 }
 
 #[test]
-fn every_way_in_has_the_verdict_of_the_table() {
-    let name = "ways::inward::every_way_in_has_the_verdict_of_the_table";
+fn every_ingress_path_matches_verdict_table() {
+    let name = "ways::inward::every_ingress_path_matches_verdict_table";
     if !privileged(name) {
         return;
     }

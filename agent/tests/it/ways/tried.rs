@@ -318,7 +318,7 @@ fn raw(to: IpAddr, protocol: i32, bytes: &[u8]) -> Attempt {
 /// An IPv4 packet with a UDP header, at this offset of a larger one. Source and sum are the kernel's to fill in.
 fn packet(to: IpAddr, offset: u16) -> Vec<u8> {
     let IpAddr::V4(to) = to else {
-        panic!("{to} is no address for it");
+        panic!("{to} is not an address for it");
     };
     let mut packet = vec![0x45, 0, 0, 33, 0, 1];
     packet.extend(offset.to_be_bytes());
@@ -334,7 +334,7 @@ fn packet(to: IpAddr, offset: u16) -> Vec<u8> {
 /// An IPv6 packet with these headers before a UDP header.
 fn raw6(to: IpAddr, extensions: &[Extension]) -> Attempt {
     let IpAddr::V6(address) = to else {
-        panic!("{to} is no address for it");
+        panic!("{to} is not an address for it");
     };
     let packet = udp_behind(extensions, MACHINE6, address, PORT);
     raw(to, libc::IPPROTO_RAW, &packet)
@@ -415,7 +415,7 @@ fn solicitation(to: IpAddr, reach: &Reach) -> Attempt {
 
 fn link_local(to: IpAddr, reach: &Reach) -> Attempt {
     let IpAddr::V6(address) = to else {
-        panic!("{to} is no address for it");
+        panic!("{to} is not an address for it");
     };
     let socket = at("socket", Socket::new(Domain::IPV6, Type::DGRAM, None))?;
     let to = SocketAddrV6::new(address, PORT, 0, reach.device);
@@ -462,7 +462,7 @@ fn netlink(to: IpAddr, _: &Reach) -> Attempt {
     const NEW_ADDRESS: u16 = 20;
     const FLAGS: u16 = 0x1 | 0x4 | 0x100 | 0x400;
     let IpAddr::V4(address) = to else {
-        panic!("{to} is no address for it");
+        panic!("{to} is not an address for it");
     };
     let mut body = vec![2, 32, 0, 0, 1, 0, 0, 0];
     for attribute in [1_u16, 2] {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn tilde_and_dot_hang_up_at_the_begin_of_a_line_only() {
+    fn tilde_dot_disconnects_only_at_line_start() {
         for (parts, bytes, hangs_up) in [
             (&["~."][..], "", true),
             (&["ls\r~."], "ls\r", true),

@@ -80,7 +80,7 @@ fn a_change_is_marked_where_it_is() {
 }
 
 #[test]
-fn what_is_new_is_not_listed_line_by_line() {
+fn new_task_group_diff_omits_field_lines() {
     check(
         None,
         &job(),

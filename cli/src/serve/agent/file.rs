@@ -638,7 +638,7 @@ host_volume "certs" {
     }
 
     #[test]
-    fn what_is_kept_from_tasks_is_read_under_nomads_names() {
+    fn reserved_resources_use_nomad_field_names() {
         let file = parse(
             "client {\n reserved {\n cpu = 500\n memory = 512\n disk = 1024\n cores = \"0,2-3\"\n reserved_ports = \"22,80,8000-8002\"\n }\n}\n",
         )
@@ -763,7 +763,7 @@ host_volume "certs" {
             "agent.hcl:5:26: `gc_parallel_destroys` must be a whole number from 1 to 1000000",
             "agent.hcl:6:3: unknown field `gc_x` in client",
             "agent.hcl:7:3: unknown block `a` in client",
-            "agent.hcl:8:27: `bridge_network_subnet`: 10.0.0.0/30 is no subnet for allocations",
+            "agent.hcl:8:27: `bridge_network_subnet`: 10.0.0.0/30 is not a subnet for allocations",
             "agent.hcl:9:14: `cni_path` must be absolute directories",
             "agent.hcl:10:20: `cni_config_dir` must be an absolute directory",
         ] {

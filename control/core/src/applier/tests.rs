@@ -38,7 +38,7 @@ fn two_plans_that_fit_become_one_command() {
 }
 
 #[test]
-fn the_second_of_two_plans_for_one_room_is_looked_at_again() {
+fn second_conflicting_plan_is_reevaluated() {
     let (mut cluster, outcomes) = race(
         job("a").cpu_mhz(600).build(),
         job("b").cpu_mhz(300).count(3).build(),
@@ -71,7 +71,7 @@ fn able_node() -> NodeSpec {
 
 /// Two tasks of 300 MHz want 600 each of a node of 1 000, and both updates are planned before either is committed.
 #[test]
-fn two_updates_do_not_grow_into_the_same_room() {
+fn concurrent_updates_do_not_overcommit_node() {
     let native = |name: &str, mhz: u32| {
         let mut spec = job(name).cpu_mhz(mhz).build();
         "native".clone_into(&mut spec.groups[0].tasks[0].driver);
@@ -117,7 +117,7 @@ fn two_updates_do_not_grow_into_the_same_room() {
 
 /// The same where the entry of the first is written before the second's comes: what is applied decides.
 #[test]
-fn an_entry_that_comes_late_does_not_grow_into_what_is_taken() {
+fn late_plan_entry_does_not_overcommit_node() {
     let mut cluster = Cluster::new();
     cluster.node(able_node());
     let mut spec = job("a").cpu_mhz(300).build();
@@ -161,7 +161,7 @@ fn an_evaluation_that_still_waits_costs_no_entry() {
 }
 
 #[test]
-fn what_exceeds_an_entry_is_left_for_the_next() {
+fn plans_over_entry_limit_wait_for_next_entry() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").cpu_mhz(1_000_000).memory_mb(1_000_000).build());
     let spec = Box::new(job("a").build());

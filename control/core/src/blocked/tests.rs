@@ -53,7 +53,7 @@ fn room_that_came_free_meanwhile_is_not_missed() {
 }
 
 #[test]
-fn what_was_forgotten_is_looked_at_to_be_safe() {
+fn forgotten_capacity_change_unblocks_eval() {
     let (mut cluster, eval) = waiting();
     let mut blocked = BlockedEvals::default();
     let node_id = cluster.node(spec(100, "b"));
@@ -135,7 +135,7 @@ fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
 
 /// Tasks of three sizes on a node that has room for the smallest: it is found behind the others, however often it is asked.
 #[test]
-fn whom_the_room_is_enough_for_is_found_behind_others() {
+fn smaller_blocked_eval_is_found_behind_larger() {
     let mut cluster = Cluster::new();
     for (guid, memory_mb) in [("large", 4_000), ("larger", 5_000), ("small", 64)] {
         let tasks = vec![fsm::NewOneOff {
@@ -161,7 +161,7 @@ fn whom_the_room_is_enough_for_is_found_behind_others() {
 
 /// On a full node a task takes the place of less important work, if that is allowed.
 #[test]
-fn room_is_not_what_decides_where_others_make_way() {
+fn preemption_setting_decides_unblocking_on_full_node() {
     for allowed in [false, true] {
         let mut cluster = Cluster::new();
         cluster.run(job("low").priority(1).cpu_mhz(1_000).build());
@@ -212,7 +212,7 @@ fn queue(count: usize) -> (Cluster, Vec<Arc<Evaluation>>) {
 
 /// A node for two wakes two of five; what they leave goes to the next ones.
 #[test]
-fn room_is_offered_to_as_many_as_it_is_enough_for() {
+fn capacity_unblocks_only_as_many_as_fit() {
     let (mut cluster, evals) = queue(5);
     let mut blocked = BlockedEvals::default();
     for eval in &evals {
@@ -243,7 +243,7 @@ fn room_is_offered_to_as_many_as_it_is_enough_for() {
 
 /// While two are being looked at, the node gets more room: only what is not spoken for is offered.
 #[test]
-fn more_room_is_offered_beside_what_is_spoken_for() {
+fn added_capacity_excludes_reserved_part() {
     let (mut cluster, evals) = queue(4);
     let mut blocked = BlockedEvals::default();
     for eval in &evals {
@@ -263,7 +263,7 @@ fn more_room_is_offered_beside_what_is_spoken_for() {
 
 /// However small the steps in which room comes, all that fits is placed, the oldest first.
 #[test]
-fn a_long_queue_is_served_in_order_without_looking_at_all_of_it() {
+fn long_blocked_queue_is_served_in_order() {
     let (mut cluster, _) = queue(50);
     let placed = |cluster: &Cluster| -> Vec<usize> {
         let live = (0..50).filter(|number| !cluster.live(&format!("job-{number}")).is_empty());

@@ -176,7 +176,7 @@ mod tests {
 
     /// One that comes again whenever it was served does not keep others from their turn.
     #[test]
-    fn a_domain_that_comes_again_waits_for_its_turn() {
+    fn returning_domain_waits_for_its_turn() {
         let mut fixture = Fixture::new();
         fixture.wait("old-1", "old");
         fixture.wait("old-2", "old");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_those_that_wait_no_more() {
+    fn turn_state_is_dropped_with_last_waiter() {
         let mut fixture = Fixture::new();
         fixture.wait("a", "x");
         fixture.wait("b", "y");

@@ -55,7 +55,7 @@ fn higher_priority_goes_first_then_the_older() {
 }
 
 #[test]
-fn one_evaluation_of_a_job_is_out_at_a_time() {
+fn one_eval_per_job_is_outstanding() {
     let mut cluster = with_jobs(&[("a", 50), ("a", 50)]);
 
     let first = cluster.broker.dequeue(cluster.now).unwrap();
@@ -66,7 +66,7 @@ fn one_evaluation_of_a_job_is_out_at_a_time() {
 }
 
 #[test]
-fn of_those_that_queue_only_the_newest_is_looked_at() {
+fn only_newest_queued_eval_of_job_is_processed() {
     let mut cluster = with_jobs(&[("a", 50)]);
     let first = cluster.broker.dequeue(cluster.now).unwrap();
     let older = register(&mut cluster, job("a").count(2).build());
@@ -102,7 +102,7 @@ fn an_old_token_proves_nothing() {
 }
 
 #[test]
-fn a_silent_worker_costs_a_delivery_and_three_are_too_many() {
+fn nack_timeout_exhausts_delivery_limit() {
     let mut cluster = with_jobs(&[("a", 50)]);
     let mut deliveries = 0;
     let mut eval_id = None;
@@ -151,11 +151,14 @@ fn an_evaluation_that_failed_is_followed_up() {
 }
 
 #[test]
-fn a_plan_refused_again_and_again_fails_in_the_end() {
+fn repeatedly_refused_plan_fails_eval() {
     let mut cluster = with_jobs(&[("a", 50)]);
     for _ in 0..limits::PLAN_RETRIES_MAX {
         let delivery = cluster.broker.dequeue(cluster.now).unwrap();
-        assert_eq!(delivery.attempt, 1, "a refusal is no fault of the worker's");
+        assert_eq!(
+            delivery.attempt, 1,
+            "a refusal is not a fault of the worker's"
+        );
         cluster.broker.retry(&delivery.eval_id, false, cluster.now);
     }
     assert_eq!(cluster.broker.take_updates(), []);

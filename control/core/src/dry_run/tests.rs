@@ -61,7 +61,7 @@ fn each_kind_of_change_is_counted() {
 }
 
 #[test]
-fn what_has_no_room_is_said_with_its_reason() {
+fn failed_placements_are_listed_with_reason() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").cpu_mhz(1_000).build());
 

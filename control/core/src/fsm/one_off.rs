@@ -165,7 +165,7 @@ pub enum OneOffRefusal {
     #[error("task {0} exists already, with another definition or domain")]
     Exists(String),
     /// No task has this guid.
-    #[error("there is no task {0}")]
+    #[error("task {0} does not exist")]
     Unknown(String),
     /// It is not in a state from which that goes.
     #[error("Cannot transition from {from} to {to}")]

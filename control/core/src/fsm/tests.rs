@@ -49,7 +49,7 @@ fn open_evals(cluster: &Cluster, job_id: &str) -> Vec<(Trigger, EvalStatus)> {
 
 /// Two instances of `web` and one of `db` are lost: two jobs to look at, not three.
 #[test]
-fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
+fn down_node_creates_one_eval_per_job() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     cluster.run(job("web").count(2).build());
@@ -74,7 +74,7 @@ fn a_node_that_goes_down_asks_for_one_evaluation_per_job() {
 }
 
 #[test]
-fn a_node_told_to_be_down_twice_changes_nothing() {
+fn repeated_node_down_changes_nothing() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     cluster.node_status(node_id, NodeStatus::Down);
@@ -120,7 +120,7 @@ fn an_unusable_fingerprint_is_refused() {
 }
 
 #[test]
-fn versions_count_only_changes_and_the_newest_six_stay() {
+fn unchanged_job_keeps_version_and_six_versions_remain() {
     let mut cluster = Cluster::new();
     register(&mut cluster, job("web").build(), None);
     let response = register(&mut cluster, job("web").build(), None);
@@ -167,7 +167,7 @@ fn versions(cluster: &Cluster) -> Vec<u64> {
 }
 
 #[test]
-fn a_tagged_version_stays_beside_the_newest_six_until_its_tag_is_taken_back() {
+fn tagged_version_is_kept_until_untagged() {
     let mut cluster = Cluster::new();
     for count in 1..3 {
         register(&mut cluster, job("web").count(count).build(), None);
@@ -189,7 +189,7 @@ fn a_tagged_version_stays_beside_the_newest_six_until_its_tag_is_taken_back() {
 }
 
 #[test]
-fn a_tag_names_one_version_and_a_version_has_one_tag() {
+fn version_tags_are_unique_both_ways() {
     let mut cluster = Cluster::new();
     for count in 1..3 {
         register(&mut cluster, job("web").count(count).build(), None);
@@ -249,7 +249,7 @@ fn tags_have_a_bound() {
 }
 
 #[test]
-fn a_moved_job_is_refused_by_its_check_index() {
+fn check_index_mismatch_rejects_job_register() {
     let mut cluster = Cluster::new();
     let (zero, other) = (Some(LogIndex(0)), Some(LogIndex(77)));
     assert!(matches!(
@@ -367,7 +367,7 @@ fn a_job_says_what_became_of_it() {
 }
 
 #[test]
-fn a_purged_job_is_gone_at_once_and_its_work_stops() {
+fn purged_job_is_removed_and_its_allocs_stop() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").count(2).build());
@@ -385,7 +385,7 @@ fn a_purged_job_is_gone_at_once_and_its_work_stops() {
 
 /// Logs of earlier versions have it so.
 #[test]
-fn a_purge_in_an_old_log_does_what_one_of_today_does() {
+fn legacy_purge_command_equals_current_purge() {
     let purged = |purge: fn(JobKey, Timestamp) -> Command| {
         let mut cluster = Cluster::new();
         cluster.node(node("n1").build());
@@ -460,7 +460,7 @@ fn late_and_repeated_reports_change_nothing() {
 
 /// An agent told one server that the instance is pending and another that it runs; the first was slow.
 #[test]
-fn a_report_that_was_held_back_takes_nothing_back() {
+fn stale_client_status_does_not_regress_alloc() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());
@@ -535,7 +535,7 @@ fn reports_of_many_nodes_share_an_entry() {
 }
 
 #[test]
-fn a_failed_service_is_looked_at_after_a_growing_delay() {
+fn failed_service_reschedule_delay_grows() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());
@@ -555,7 +555,7 @@ fn a_failed_service_is_looked_at_after_a_growing_delay() {
 }
 
 #[test]
-fn a_node_that_went_down_meanwhile_takes_nothing_of_a_plan() {
+fn plan_drops_placements_on_down_node() {
     let mut cluster = Cluster::new();
     let first = cluster.node(node("n1").build());
     cluster.node(node("n2").build());
@@ -650,7 +650,7 @@ fn ids_are_found_by_their_first_digits() {
 }
 
 #[test]
-fn the_clusters_policy_is_set_and_every_node_is_told() {
+fn cluster_policy_change_notifies_every_node() {
     let mut cluster = Cluster::new();
     let policy = muster_domain::fixture::network_policy();
     let set = |cluster: &mut Cluster, check_index| {

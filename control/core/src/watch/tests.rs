@@ -171,7 +171,7 @@ fn a_service_without_another_place_stays_until_the_deadline() {
     drain(&mut cluster, only, Some(Duration::from_mins(1)));
 
     apply_due(&mut cluster);
-    assert_eq!(on(&cluster, only), 1, "there is no other node");
+    assert_eq!(on(&cluster, only), 1, "no other node exists");
     cluster.advance(Duration::from_mins(1));
     apply_due(&mut cluster);
 

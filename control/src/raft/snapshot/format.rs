@@ -386,7 +386,7 @@ impl FileReader<'_> {
     /// Reads what stands before the records; refuses what a newer server wrote.
     fn head(self, input: &mut impl Read) -> Result<SnapshotHead, ReadSnapshotError> {
         if self.bytes::<8>(input)? != *MAGIC {
-            return Err(self.damaged("it is no snapshot of ours"));
+            return Err(self.damaged("it is not a snapshot of ours"));
         }
         let found = u32::from_le_bytes(self.bytes(input)?);
         if found > FORMAT {

@@ -121,7 +121,7 @@ async fn a_tasks_life_is_told_in_order() {
 async fn a_stream_begins_with_what_comes_after_it() {
     let Fixture { test, client, .. } = fixture().await;
     done(&client, "/v1/tasks/desire.r2", desire("old", "apps")).await;
-    test.until("there is no room", |state| {
+    test.until("no room is left", |state| {
         state.one_offs().iter().all(|row| row.rejections > 0)
     })
     .await;

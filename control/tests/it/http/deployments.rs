@@ -252,7 +252,7 @@ async fn what_fits_no_deployment_is_refused() {
             format!("allocation-health/{none}"),
             json!({"HealthyAllocationIDs": ["web"]}),
             400,
-            "`web` is no allocation's id",
+            "`web` is not an allocation's id",
         ),
         (
             format!("unblock/{none}"),

@@ -42,7 +42,7 @@ async fn an_unknown_field_is_named_with_a_suggestion() {
     assert_eq!(answer.status, 400);
     assert_eq!(
         answer.text,
-        "Job.TaskGroups[0].Tasks[0].Drivr: there is no such field: did you mean `Driver`?"
+        "Job.TaskGroups[0].Tasks[0].Drivr: unknown field: did you mean `Driver`?"
     );
     assert_eq!(answer.header("content-type"), "text/plain; charset=utf-8");
     test.server.shutdown().await;
@@ -114,7 +114,7 @@ async fn what_does_not_exist_is_not_found() {
             "node not found",
         ),
         ("/v1/namespace/ops".to_owned(), "namespace not found"),
-        ("/v2/jobs".to_owned(), "there is no such path in this API"),
+        ("/v2/jobs".to_owned(), "this API does not have this path"),
     ];
 
     for (path, text) in cases {

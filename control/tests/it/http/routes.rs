@@ -24,7 +24,7 @@ async fn every_route_takes_its_methods_and_no_other() {
             if route.methods.contains(&method) {
                 assert_ne!(answer.status, 405, "{method} {path}");
                 assert_ne!(
-                    answer.text, "there is no such path in this API",
+                    answer.text, "this API does not have this path",
                     "{method} {path}"
                 );
                 assert!(

@@ -245,11 +245,11 @@ fn hostile_entries_are_refused_by_name() {
         [file("first", ""), bytes].concat()
     };
     let table = [
-        (file("../f", "x"), "\"../f\" is no name"),
-        (file("a/../../f", "x"), "\"a/../../f\" is no name"),
-        (file("/etc/f", "x"), "\"/etc/f\" is no name"),
+        (file("../f", "x"), "\"../f\" is not a name"),
+        (file("a/../../f", "x"), "\"a/../../f\" is not a name"),
+        (file("/etc/f", "x"), "\"/etc/f\" is not a name"),
         (file("./", ""), ""),
-        (link(EntryType::Symlink, "./", "a"), "\"./\" is no name"),
+        (link(EntryType::Symlink, "./", "a"), "\"./\" is not a name"),
         (
             link(EntryType::Symlink, "l", "/etc"),
             "\"l\" links to \"/etc\", which leads out",
@@ -281,7 +281,7 @@ fn hostile_entries_are_refused_by_name() {
         ),
         (
             [attributes(&[("path", "../f")]), file("f", "x")].concat(),
-            "\"../f\" is no name",
+            "\"../f\" is not a name",
         ),
         (
             huge,
@@ -312,9 +312,9 @@ fn hostile_entries_are_refused_by_name() {
 #[test]
 fn hostile_zip_files_are_refused_by_name() {
     let table = [
-        (renamed("aa/f", "../f"), "\"../f\" is no name"),
-        (renamed("a/aa/f", "a/../f"), "\"a/../f\" is no name"),
-        (renamed("aetc/f", "/etc/f"), "\"/etc/f\" is no name"),
+        (renamed("aa/f", "../f"), "\"../f\" is not a name"),
+        (renamed("a/aa/f", "a/../f"), "\"a/../f\" is not a name"),
+        (renamed("aetc/f", "/etc/f"), "\"/etc/f\" is not a name"),
         (zip(&[("l", 0o120_777, "/etc")]), "\"l\" links to \"/etc\""),
         (
             zip(&[("l", 0o120_777, &"x".repeat(5_000))]),

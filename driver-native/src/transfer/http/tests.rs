@@ -130,7 +130,7 @@ async fn endpoints_that_fail_are_told_apart() {
         ("HTTP/1.1 302 F\r\n\r\n", "leads nowhere", 1),
         (
             "HTTP/1.1 302 F\r\nlocation: ftp://x/\r\n\r\n",
-            "is no http or https URL",
+            "is not an http or https URL",
             1,
         ),
         (
@@ -140,7 +140,7 @@ async fn endpoints_that_fail_are_told_apart() {
         ),
         (
             "HTTP/1.1 307 F\r\nlocation: file:///etc/passwd\r\n\r\n",
-            "is no http",
+            "is not an http",
             1,
         ),
     ];

@@ -71,7 +71,7 @@ fn every_fault_names_its_field() {
     assert_eq!(
         decoded,
         Err(vec![
-            "`config.imgae` there is no such field; known here: image, ports".to_owned(),
+            "`config.imgae` is unknown; known here: image, ports".to_owned(),
             "`config.image` is missing; it must be string".to_owned(),
             "`config.ports[1]` must be number, not a text".to_owned(),
         ])
@@ -122,7 +122,7 @@ fn type_expressions_nest() {
     assert_eq!(
         attr("object({name=string})", json!({"nam": "a"})),
         Err(vec![
-            "`config.a.nam` there is no such field; known here: name".to_owned(),
+            "`config.a.nam` is unknown; known here: name".to_owned(),
             "`config.a.name` is missing; it must be string".to_owned(),
         ])
     );
@@ -201,7 +201,7 @@ fn block_may_be_an_object_or_a_list_of_one() {
     assert_eq!(
         decode(&spec, &json!({"b": {"y": 1}})),
         Err(vec![
-            "`config.b.y` there is no such field; known here: x".to_owned(),
+            "`config.b.y` is unknown; known here: x".to_owned(),
             "`config.b.x` is missing; it must be number".to_owned(),
         ])
     );

@@ -131,7 +131,7 @@ func (d *decoder) object(length int) (interface{}, error) {
 		}
 		key, ok := name.(string)
 		if !ok {
-			return nil, fmt.Errorf("msgpack key %v is no text", name)
+			return nil, fmt.Errorf("msgpack key %v is not a text", name)
 		}
 		if entries[key], err = d.value(); err != nil {
 			return nil, err

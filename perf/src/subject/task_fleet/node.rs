@@ -156,7 +156,7 @@ impl Drop for NodeProcess {
 fn field(text: &str, name: &str) -> anyhow::Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let word = line.and_then(|line| line.split_whitespace().next());
-    let word = word.with_context(|| format!("there is no {name}"))?;
+    let word = word.with_context(|| format!("{name} is missing"))?;
     Ok(word.parse()?)
 }
 

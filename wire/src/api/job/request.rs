@@ -188,7 +188,9 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
         Some(word) => JobType::from_name(&word).unwrap_or_else(|| {
             job.fault(
                 "Type",
-                format!("`{word}` is no job type: use `service`, `batch`, `system` or `sysbatch`"),
+                format!(
+                    "unknown job type `{word}`: use `service`, `batch`, `system` or `sysbatch`"
+                ),
             );
             JobType::Service
         }),
@@ -282,7 +284,7 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
         Some(word) => RestartMode::from_name(&word).unwrap_or_else(|| {
             policy.fault(
                 "Mode",
-                format!("`{word}` is no restart mode: use `fail` or `delay`"),
+                format!("unknown restart mode `{word}`: use `fail` or `delay`"),
             );
             default.mode
         }),
@@ -504,7 +506,7 @@ fn read_operand(block: &mut Block<'_>) -> Operand {
             .iter()
             .map(|operand| operand.as_str())
             .collect();
-        let reason = format!("`{word}` is no operand: use one of {}", known.join(", "));
+        let reason = format!("unknown operand `{word}`: use one of {}", known.join(", "));
         block.fault("Operand", reason);
         Operand::Equal
     })
@@ -590,7 +592,7 @@ fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
     let word = block.word("Hook").unwrap_or_default();
     let hook = LifecycleHook::from_name(&word);
     if hook.is_none() {
-        let reason = format!("`{word}` is no hook: use `prestart`, `poststart` or `poststop`");
+        let reason = format!("unknown hook `{word}`: use `prestart`, `poststart` or `poststop`");
         block.fault("Hook", reason);
     }
     let sidecar = block.boolean("Sidecar").unwrap_or(false);
@@ -755,7 +757,7 @@ fn read_byte_rate(block: &mut Block<'_>, name: &'static str) -> Option<ByteRate>
     let text = block.word(name)?;
     let rate = ByteRate::read(&text);
     if rate.is_none() {
-        let reason = format!("`{text}` is no rate such as 1mb: give a number and kb, mb or gb");
+        let reason = format!("`{text}` is not a rate such as 1mb: give a number and kb, mb or gb");
         block.fault(name, reason);
     }
     rate

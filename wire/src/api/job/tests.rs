@@ -260,7 +260,7 @@ fn a_log_rate_without_a_unit_is_refused() {
     let read = read_value(&body(json!({"Rate": "5kb", "OnLimit": "drop"}))).unwrap();
 
     assert!(
-        faults[0].contains("`5` is no rate such as 1mb"),
+        faults[0].contains("`5` is not a rate such as 1mb"),
         "{faults:?}"
     );
     assert!(
@@ -327,7 +327,7 @@ fn limits_of_disks_are_read_with_their_faults() {
         }
     );
     let told = faults.join("\n");
-    for part in ["`5` is no rate such as 1mb", "WriteOps", "Latency"] {
+    for part in ["`5` is not a rate such as 1mb", "WriteOps", "Latency"] {
         assert!(told.contains(part), "{told}");
     }
 }
@@ -389,7 +389,7 @@ fn every_fault_is_found_with_its_path() {
             "Job.TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number from 0 to 4294967295, got the number -1",
             "Job.TaskGroups[0].Tasks[0].Resources.MemoryMB: expected a whole number from 0 to 4294967295, got the number 1.5",
             "Job.TaskGroups[0].Services: is not supported: this version does not have it; leave it out",
-            "Job.Priorty: there is no such field: did you mean `Priority`?",
+            "Job.Priorty: unknown field: did you mean `Priority`?",
         ],
     );
 }
@@ -435,7 +435,7 @@ fn an_operand_that_is_none_is_told_which_there_are() {
     let faults = faults(&body);
 
     assert_eq!(faults.len(), 1);
-    assert!(faults[0].contains("`~` is no operand"), "{faults:?}");
+    assert!(faults[0].contains("unknown operand `~`"), "{faults:?}");
     assert!(faults[0].contains("set_contains_any"), "{faults:?}");
 }
 

@@ -66,7 +66,7 @@ fn an_asked_stop_does_not_become_a_failure() {
 }
 
 #[test]
-fn what_comes_last_is_not_run_on_a_full_disk() {
+fn poststop_is_skipped_when_disk_exceeded() {
     check(
         &batch(&["a", "last@poststop"]),
         "1 prepared\n2 a started\n3 disk\n4 a exit 0",
@@ -82,7 +82,7 @@ fn what_comes_last_is_not_run_on_a_full_disk() {
 
 /// Between two starts of its only task nothing runs that could be stopped.
 #[test]
-fn a_task_that_waits_for_its_restart_has_failed() {
+fn disk_exceeded_during_restart_delay_fails_task() {
     let mut desired = service(&["a"]);
     group(&mut desired).tasks[0].restart.attempts = 3;
 
@@ -117,7 +117,7 @@ fn the_next_agent_finishes_the_stop() {
 }
 
 #[test]
-fn an_end_that_nobody_saw_is_a_failure_too() {
+fn lost_task_after_disk_exceeded_fails_alloc() {
     check(
         &service(&["a"]),
         "1 prepared\n2 a started\n3 disk\n4 reload\n5 a lost",

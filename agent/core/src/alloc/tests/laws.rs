@@ -325,7 +325,7 @@ impl SimulatedAlloc {
 
 proptest! {
     #[test]
-    fn tasks_keep_their_order_and_come_to_an_end(
+    fn tasks_keep_lifecycle_order_and_reach_terminal_state(
         desired in an_alloc(),
         moves in prop::collection::vec(a_move(), 0..60),
     ) {

@@ -54,7 +54,7 @@ fn failed_prestart_fails_the_allocation() {
 }
 
 #[test]
-fn prestart_is_tried_as_often_as_its_own_policy_says() {
+fn prestart_restarts_follow_its_own_restart_policy() {
     let mut desired = batch(&["init@prestart", "web"]);
     group(&mut desired).tasks[0].restart.attempts = 1;
 
@@ -171,7 +171,7 @@ fn poststop_runs_after_a_stop() {
 }
 
 #[test]
-fn poststop_runs_after_a_failure_and_may_fail_itself() {
+fn poststop_runs_after_failure_and_may_fail() {
     check(
         &batch(&["a", "b", "after@poststop"]),
         "1 prepared\n2 a started\n2 b started\n3 a exit 1\n4 b exit 143\n5 after started\n6 after exit 7",

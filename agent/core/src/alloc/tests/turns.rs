@@ -29,7 +29,7 @@ fn it_begins_when_its_turn_comes() {
 }
 
 #[test]
-fn one_that_is_stopped_while_it_waits_never_begins() {
+fn alloc_stopped_while_waiting_never_starts() {
     check_waiting(
         "1 stop\n2 turn\n3 destroy\n4 destroyed",
         expect![[r"
@@ -43,7 +43,7 @@ fn one_that_is_stopped_while_it_waits_never_begins() {
 }
 
 #[test]
-fn one_that_is_forgotten_while_it_waits_is_destroyed() {
+fn alloc_destroyed_while_waiting_is_removed() {
     check_waiting(
         "1 destroy\n2 destroyed\n3 turn",
         expect![[r"
@@ -57,7 +57,7 @@ fn one_that_is_forgotten_while_it_waits_is_destroyed() {
 
 /// The next agent says anew whom it waits for: nobody any more.
 #[test]
-fn one_that_waited_when_its_agent_died_may_begin() {
+fn waiting_alloc_may_start_after_agent_restart() {
     check_waiting(
         "1 reload\n2 prepared\n3 web started",
         expect![[r"

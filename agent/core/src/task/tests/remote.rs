@@ -40,7 +40,7 @@ fn what_is_gone_is_started_anew() {
 
 /// The driver cannot read the handle: the task runs on, and whatever replaces this allocation may have better luck.
 #[test]
-fn what_cannot_be_taken_over_is_not_started_beside() {
+fn failed_take_over_starts_no_duplicate_task() {
     check(
         service(),
         "0 told 1 0\n0 timer\n1 fails fatal",
@@ -128,7 +128,7 @@ fn a_stop_without_an_heir_is_a_stop() {
 
 /// A sibling that failed is the allocation's own affair.
 #[test]
-fn a_stop_that_the_control_plane_did_not_ask_for_is_a_stop() {
+fn local_stop_stops_remote_task_without_detach() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n5 told 0 1\n5 sibling",
@@ -145,7 +145,7 @@ fn a_stop_that_the_control_plane_did_not_ask_for_is_a_stop() {
 
 /// Force would reach the task itself.
 #[test]
-fn a_driver_that_does_not_answer_is_asked_again_and_nothing_is_forced() {
+fn unanswered_detach_is_retried_without_force_kill() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n5 told 0 1\n5 stop\n125 timer\n126 stop-failed\n127 detached",
@@ -164,7 +164,7 @@ fn a_driver_that_does_not_answer_is_asked_again_and_nothing_is_forced() {
 }
 
 #[test]
-fn the_next_agent_leaves_what_the_last_one_was_leaving() {
+fn restarted_agent_continues_detach() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n5 told 0 1\n5 stop\n6 reload\n7 recovered\n8 detached",
@@ -183,7 +183,7 @@ fn the_next_agent_leaves_what_the_last_one_was_leaving() {
 }
 
 #[test]
-fn the_next_agent_takes_over_what_the_last_one_was_taking() {
+fn restarted_agent_continues_take_over() {
     check(
         service(),
         "0 told 1 0\n0 timer\n1 reload\n2 never-started\n3 reload\n4 recovered",
@@ -201,7 +201,7 @@ fn the_next_agent_takes_over_what_the_last_one_was_taking() {
 
 /// Nobody else manages it, so it is taken over only to be stopped.
 #[test]
-fn what_is_stopped_before_it_is_taken_over_is_taken_over_first() {
+fn task_stopped_before_take_over_is_adopted_first() {
     check(
         service(),
         "0 told 1 0\n0 stop\n1 elsewhere 1\n1 started\n2 signal 15",
@@ -229,7 +229,7 @@ fn what_is_stopped_before_it_is_taken_over_is_taken_over_first() {
 }
 
 #[test]
-fn what_is_stopped_and_anothers_is_not_taken_over() {
+fn stopped_task_owned_elsewhere_is_not_adopted() {
     check(
         service(),
         "0 told 1 0\n0 told 0 1\n0 stop",

@@ -31,7 +31,7 @@ fn apply_next(state: &mut State, command: Command) -> ApplyResult {
 }
 
 #[test]
-fn a_repeated_key_is_answered_alike_and_changes_nothing() {
+fn repeated_idempotency_key_returns_same_response_without_change() {
     let mut state = State::default();
     let first = apply_next(&mut state, register(job("web").build(), 1).keyed(key("a")));
     let before = state.clone();
@@ -89,7 +89,7 @@ fn what_the_server_adds_tells_no_writes_apart() {
 }
 
 #[test]
-fn a_key_used_for_another_write_is_refused_by_name() {
+fn reused_key_for_different_write_is_refused() {
     let mut state = State::default();
     apply_next(&mut state, register(job("web").build(), 1).keyed(key("a")));
 

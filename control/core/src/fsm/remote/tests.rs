@@ -207,7 +207,7 @@ fn each_reason_hands_over_or_does_not() {
 
 /// Its agent says later that nothing of it runs, and is not told any more.
 #[test]
-fn an_agent_that_has_left_has_nothing_to_leave() {
+fn terminal_alloc_has_no_handles_to_leave() {
     let mut scene = TwoNodes::new(|_| {});
     scene.drain(scene.first.node_id);
 
@@ -218,7 +218,7 @@ fn an_agent_that_has_left_has_nothing_to_leave() {
 
 /// A replacement that is itself drained before it said anything hands over what it was given.
 #[test]
-fn a_handle_goes_on_from_one_to_the_next() {
+fn remote_handle_passes_through_successive_replacements() {
     let mut scene = TwoNodes::new(|_| {});
     scene.node_status(NodeStatus::Down);
     let second = scene.replacement().unwrap();
@@ -238,7 +238,7 @@ fn a_handle_goes_on_from_one_to_the_next() {
 
 /// Without room the lost task waits with its handle, unless its node is back: then its agent stops it.
 #[test]
-fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
+fn remote_handle_waits_for_capacity_while_node_down() {
     for is_back in [false, true] {
         let mut scene = TwoNodes::new(|_| {});
         scene.take_work_elsewhere(false);
@@ -260,7 +260,7 @@ fn a_handle_waits_for_room_as_long_as_its_node_is_gone() {
 
 /// A replacement placed after an update that changes its task runs another task, and starts anew.
 #[test]
-fn a_task_that_was_changed_meanwhile_is_not_taken_over() {
+fn changed_task_is_not_taken_over() {
     for is_changed in [false, true] {
         let mut scene = TwoNodes::new(|_| {});
         scene.take_work_elsewhere(false);

@@ -233,7 +233,7 @@ fn scaling_is_recorded_newest_first() {
 }
 
 #[test]
-fn scaling_events_outlive_versions_and_go_with_their_group() {
+fn scaling_events_outlive_versions_until_group_removal() {
     let mut cluster = Cluster::new();
     let spec = many("web", 1, 1);
     register(&mut cluster, spec.clone(), None);

@@ -455,7 +455,7 @@ proptest! {
     }
 
     #[test]
-    fn a_replayed_log_gives_the_same_state_and_says_the_same(steps in steps()) {
+    fn replayed_log_yields_same_state_and_responses(steps in steps()) {
         let cluster = History::of(steps).cluster;
         let (mut one, mut other) = (State::default(), State::default());
 

@@ -25,7 +25,7 @@ fn number_changed_hands() -> (Cluster, ScheduleOutcome, NodeNumber) {
 }
 
 #[test]
-fn a_plan_for_a_number_that_changed_hands_is_refused() {
+fn plan_for_reassigned_node_number_is_refused() {
     let (mut cluster, outcome, _) = number_changed_hands();
 
     let response = cluster.apply(Command::ApplyPlans {
@@ -45,7 +45,7 @@ fn a_plan_for_a_number_that_changed_hands_is_refused() {
 }
 
 #[test]
-fn the_applier_leaves_it_out_and_has_it_planned_again() {
+fn applier_retries_plan_with_reassigned_node_number() {
     let (cluster, outcome, _) = number_changed_hands();
     let eval_id = outcome.plan.eval_id;
 
@@ -58,7 +58,7 @@ fn the_applier_leaves_it_out_and_has_it_planned_again() {
 /// As long as an allocation means a node that is gone, nobody else gets its number, and it keeps it when
 /// it comes back.
 #[test]
-fn a_number_is_held_while_an_allocation_means_it() {
+fn node_number_is_held_while_alloc_references_it() {
     let mut cluster = Cluster::new();
     let gone = node("gone").memory_mb(9_000).build();
     cluster.node(gone.clone());

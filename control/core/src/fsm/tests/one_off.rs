@@ -161,9 +161,9 @@ fn outcome(step: OneOffStep, state: Option<OneOffState>) -> Result<Option<OneOff
 }
 
 #[test]
-fn every_call_in_every_state_does_what_the_table_says() {
+fn one_off_steps_match_state_transition_table() {
     use OneOffState::{Completed, Pending, Resolving, Running};
-    let missing = || Err("there is no task task-1".to_owned());
+    let missing = || Err("task task-1 does not exist".to_owned());
     let no =
         |from: OneOffState, to: OneOffState| Err(format!("Cannot transition from {from} to {to}"));
     let failed = OneOffStep::CallbackFailed { next_at: None };
@@ -268,7 +268,7 @@ fn a_task_is_desired_once() {
 }
 
 #[test]
-fn each_task_of_an_entry_is_judged_for_itself() {
+fn each_task_of_entry_is_validated_independently() {
     let mut fixture = Fixture::new();
     let tasks = [("a", "apps"), ("b", "apps"), ("a", "apps"), ("a", "other")];
 
@@ -385,7 +385,7 @@ fn one_entry_desires_a_task_and_places_it() {
 
 /// The state is the same as after two entries, but for their numbers.
 #[test]
-fn a_place_that_is_gone_leaves_the_task_to_wait() {
+fn lost_placement_leaves_task_pending() {
     let mut fixture = Fixture::new();
     let tasks: Vec<_> = ["a", "b", GUID].map(|guid| new(guid, "apps")).into();
     let places = places(&fixture, &tasks);
@@ -413,7 +413,7 @@ fn a_place_that_is_gone_leaves_the_task_to_wait() {
 }
 
 #[test]
-fn a_place_on_a_node_that_takes_no_work_any_more_is_none() {
+fn placement_on_ineligible_node_leaves_task_pending() {
     let mut fixture = Fixture::new();
     let tasks = vec![new(GUID, "apps")];
     let places = places(&fixture, &tasks);
@@ -431,7 +431,7 @@ fn a_place_on_a_node_that_takes_no_work_any_more_is_none() {
 
 /// Under a key it is one write, even if each try finds another place.
 #[test]
-fn a_keyed_desire_is_the_same_with_another_place() {
+fn keyed_desire_is_idempotent_across_placements() {
     let mut fixture = Fixture::new();
     let tasks = vec![new(GUID, "apps")];
     let places = places(&fixture, &tasks);
@@ -467,7 +467,7 @@ fn claimed_again(next: OneOffStep) -> (LogIndex, Fixture) {
 
 /// Each of two clients does what it wants with the result while its own claim holds, and not after.
 #[test]
-fn who_comes_late_does_not_end_the_claim_of_another() {
+fn expired_claim_cannot_end_claim_of_other() {
     let until = Timestamp::from_millis(2_000_000);
     for for_callback in [false, true] {
         let next = OneOffStep::Claim {
@@ -501,7 +501,7 @@ fn who_comes_late_does_not_end_the_claim_of_another() {
 
 /// Diego's clients name no claim: they may end a client's, and none of a callback.
 #[test]
-fn a_callback_is_not_ended_by_who_names_no_claim() {
+fn callback_claim_cannot_be_ended_without_claim() {
     let mut fixture = called_back(0);
     let refused = OneOffRefusal::Claimed {
         guid: GUID.to_owned(),
@@ -520,7 +520,7 @@ fn a_callback_is_not_ended_by_who_names_no_claim() {
 }
 
 #[test]
-fn a_result_is_claimed_and_forgotten_in_one_entry() {
+fn result_is_claimed_and_deleted_in_one_entry() {
     let mut fixture = Fixture::at(Some(OneOffState::Completed));
 
     assert_eq!(fixture.step(OneOffStep::Resolve), None);
@@ -590,7 +590,7 @@ fn an_end_claims_its_callback() {
 }
 
 #[test]
-fn an_end_claims_no_more_callbacks_than_are_made_at_a_time() {
+fn task_end_claims_callbacks_up_to_concurrency_limit() {
     let fixture = called_back(limits::CALLBACKS_PER_PLACE_MAX - 1);
     assert_eq!(fixture.row().phase, Phase::Delivering);
 
@@ -616,7 +616,7 @@ fn given_up(after: Duration) -> (Fixture, Timestamp) {
 
 /// A task whose callback nobody took stays on record as long as one without a callback.
 #[test]
-fn a_callback_that_is_given_up_is_on_record_as_long_as_a_result() {
+fn abandoned_callback_is_retained_as_long_as_result() {
     let (mut fixture, at) = given_up(Duration::from_hours(1));
 
     let row = fixture.row();
@@ -636,7 +636,7 @@ fn a_callback_that_is_given_up_is_on_record_as_long_as_a_result() {
 
 /// Retention counts from the completion, not from a callback that was given up before it had passed.
 #[test]
-fn a_callback_that_is_given_up_at_once_takes_no_time_from_the_result() {
+fn immediately_abandoned_callback_does_not_shorten_retention() {
     let (fixture, at) = given_up(Duration::ZERO);
 
     let row = fixture.row();
@@ -687,7 +687,7 @@ fn domains_are_fresh_until_their_time_and_bounded() {
 
 /// The times of the log count, and for a task those from when it was desired.
 #[test]
-fn a_leader_with_other_times_has_them_kept_by_all() {
+fn one_off_times_come_from_raft_log() {
     let mut fixture = Fixture::new();
     let times = Times {
         lost_after: Duration::from_secs(100),
@@ -749,7 +749,7 @@ fn a_task_is_followed_to_its_end() {
 }
 
 #[test]
-fn a_cancelled_task_is_completed_when_nothing_of_it_runs() {
+fn cancelled_task_completes_after_alloc_stops() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     assert_eq!(fixture.step(OneOffStep::Cancel), None);
     assert_eq!(fixture.row().phase, Phase::Cancelling);
@@ -767,7 +767,7 @@ fn a_cancelled_task_is_completed_when_nothing_of_it_runs() {
 }
 
 #[test]
-fn a_task_that_was_placed_is_never_placed_again() {
+fn placed_one_off_task_is_never_rescheduled() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     fixture.cluster.node(node("n2").build());
     fixture

@@ -34,9 +34,7 @@ const OBJECTS: CaseKind = CaseKind {
 const TIME_TABLE: CaseKind = CaseKind {
     name: "gc_time_table",
     is: |row| row.get("witnessed").is_some(),
-    judge: CaseRunner::NotRun(
-        "every object has its own time: there is no table from time to index",
-    ),
+    judge: CaseRunner::NotRun("every object has its own time: no table leads from time to index"),
 };
 
 fn text<'a>(row: &'a Value, key: &str) -> &'a str {

@@ -183,7 +183,7 @@ fn canaries_are_placed_without_older_instances() {
     cluster.run(web(1, 200, 0));
     healthy(&mut cluster);
     cluster.run(web(1, 250, 1));
-    assert_eq!(canaries(&cluster), 0, "there is no room");
+    assert_eq!(canaries(&cluster), 0, "no room is left");
 
     cluster.node_status(first, NodeStatus::Down);
     cluster.settle();
@@ -206,7 +206,7 @@ fn a_lost_canary_is_placed_when_room_returns() {
 
     cluster.node_status(second, NodeStatus::Down);
     cluster.settle();
-    assert_eq!(canaries(&cluster), 0, "there is no room");
+    assert_eq!(canaries(&cluster), 0, "no room is left");
     cluster.node(node("n3").cpu_mhz(300).build());
     cluster.settle();
 

@@ -77,7 +77,7 @@ fn differences_have_values_and_reasons() {
             continue;
         };
         let ours: Value = serde_json::from_str(ours).unwrap();
-        assert_ne!(nomad, ours, "{} is no difference", row.json);
+        assert_ne!(nomad, ours, "{} is not a difference", row.json);
         assert!(!reason.is_empty(), "{}", row.json);
     }
 }

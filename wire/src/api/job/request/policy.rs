@@ -68,7 +68,7 @@ fn read_rate(block: &mut Block<'_>) -> Option<BitRate> {
     if rate.is_none() {
         block.fault(
             "Rate",
-            format!("`{text}` is no rate such as 100mbit: give a number and kbit, mbit or gbit"),
+            format!("`{text}` is not a rate such as 100mbit: give a number and kbit, mbit or gbit"),
         );
     }
     rate
@@ -109,7 +109,7 @@ fn read_rule(mut rule: Block<'_>) -> PolicyRule {
             Some(range) => ports.push(range),
             None => rule.fault(
                 "Ports",
-                format!("`{text}` is no port such as 443 and no range such as 8000-9000"),
+                format!("`{text}` is neither a port such as 443 nor a range such as 8000-9000"),
             ),
         }
     }

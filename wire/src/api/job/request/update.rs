@@ -109,7 +109,7 @@ fn read_health(block: &mut Block<'_>, default: HealthCheck) -> HealthCheck {
     };
     HealthCheck::from_name(&word).unwrap_or_else(|| {
         let reason =
-            format!("`{word}` is no health check: use `checks`, `task_states` or `manual`");
+            format!("unknown health check `{word}`: use `checks`, `task_states` or `manual`");
         block.fault("HealthCheck", reason);
         default
     })
@@ -152,7 +152,7 @@ fn read_reschedule(
         None => default.delay_function,
         Some(word) => DelayFunction::from_name(&word).unwrap_or_else(|| {
             let reason = format!(
-                "`{word}` is no delay function: use `constant`, `exponential` or `fibonacci`"
+                "unknown delay function `{word}`: use `constant`, `exponential` or `fibonacci`"
             );
             block.fault("DelayFunction", reason);
             default.delay_function
@@ -198,7 +198,7 @@ pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
                 .collect();
             block.fault(
                 "Reconcile",
-                format!("`{word}` is no strategy: use one of {}", known.join(", ")),
+                format!("unknown strategy `{word}`: use one of {}", known.join(", ")),
             );
             default.reconcile
         }),
