@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs`, `group.rs` | one stem of `ebpf/programs` each |
 //! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
-//! | `bpf/nat.rs` | doors of allocations and published ports |
+//! | `bpf/nat.rs` | host veths of allocations and published ports |
 //! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
 //! | `bpf/object.rs` | finding and checking the object |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
@@ -63,7 +63,7 @@ use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{
-    CgroupId, Lost, Plain,
+    CgroupId, LostRecord, Plain,
     net::{NetSlot, Traffic},
     sched::SchedSlot,
 };
@@ -98,7 +98,7 @@ pub use muster_ebpf_common::{
     exec::ExecCounters,
     group::GroupRow,
     histogram::{BUCKETS, Histogram, bound_ns},
-    nat::{GATEWAY, Published, PublishedKey},
+    nat::{GATEWAY, PublishedKey, PublishedPort},
     net::NetCounters,
     policy::Direction,
     sched::SchedCounters,
@@ -670,40 +670,40 @@ impl Bpf {
         self.nat.judge(inward, packet, device)
     }
 
-    /// Says that the device `door` leads to the allocation with this address, and nowhere else.
+    /// Says that the device `host_veth` leads to the allocation with this address, and nowhere else.
     ///
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
-        self.nat.set_door(door, address)
+    pub fn set_host_veth(&self, host_veth: u32, address: Ipv4Addr) -> io::Result<()> {
+        self.nat.set_host_veth(host_veth, address)
     }
 
-    /// Has a port of the machine lead through a door.
+    /// Has a port of the machine lead through a host veth.
     ///
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
+    pub fn publish(&self, key: PublishedKey, leads_to: PublishedPort) -> io::Result<()> {
         self.nat.publish(key, leads_to)
     }
 
-    /// Forgets a door, and those of `ports` that lead through it.
+    /// Forgets a host veth, and those of `ports` that lead through it.
     ///
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn remove_host_veth(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
-        self.nat.remove(door, ports)
+    pub fn remove_host_veth(&self, host_veth: u32, ports: &[PublishedKey]) -> io::Result<()> {
+        self.nat.remove(host_veth, ports)
     }
 
-    /// The doors that are known.
+    /// The host veths that are known.
     ///
     /// # Errors
     ///
     /// The error of the kernel.
-    pub fn doors(&self) -> io::Result<BTreeSet<u32>> {
-        self.nat.doors()
+    pub fn host_veths(&self) -> io::Result<BTreeSet<u32>> {
+        self.nat.host_veths()
     }
 
     /// Every published port.
@@ -712,7 +712,7 @@ impl Bpf {
         self.nat.ports()
     }
 
-    /// Forgets doors whose devices are gone, and the ports that lead through them.
+    /// Forgets host veths whose devices are gone, and the ports that lead through them.
     ///
     /// # Errors
     ///
@@ -946,7 +946,7 @@ impl Bpf {
     /// The error of the kernel on a look-up.
     pub fn lost(&self) -> io::Result<u64> {
         let mut lost = 0_u64;
-        for kind in 0..Lost::COUNT {
+        for kind in 0..LostRecord::COUNT {
             lost += self.lost.lookup(kind)?.into_iter().flatten().sum::<u64>();
         }
         Ok(lost)
@@ -959,7 +959,7 @@ impl Bpf {
 
     /// Counts a task that found no room. Only the agent writes this slot, so nothing is overwritten.
     fn count_lost_task(&self) {
-        let slot = Lost::Task as u32;
+        let slot = LostRecord::Task as u32;
         let counted = self.lost.lookup(slot).and_then(|counts| {
             let sum: u64 = counts.iter().flatten().sum();
             self.lost.set_first(slot, sum + 1)

@@ -1,6 +1,6 @@
 //! Networks of allocations: a namespace for each, a pair of devices to the machine, published ports.
 //!
-//! There is no bridge device: each allocation has a door of its own (veth), to which the kernel routes its
+//! There is no bridge device: each allocation has a host veth of its own (veth), to which the kernel routes its
 //! address, so that the number of allocations has no bound but that of addresses. Ports are published and
 //! answers turned round by eBPF programs (`bpf/nat.rs`), what leaves the machine is masqueraded by one rule of
 //! the packet filter ([`masquerade`]).
@@ -17,7 +17,7 @@
 //! the networks of allocations that run by their processes; those of others are gone, with their devices.
 //! Nothing of this is done on a node on which no job asks for it.
 //!
-//! Absent: IPv6 behind a door, later fragments of datagrams to published ports.
+//! Absent: IPv6 behind a host veth, later fragments of datagrams to published ports.
 
 mod failing;
 pub(crate) mod files;
@@ -44,7 +44,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::job::{NetworkMode, TaskGroup, is_hostname};
 use muster_driver::NetworkIsolation;
-use muster_ebpf_common::nat::{Published, PublishedKey};
+use muster_ebpf_common::nat::{PublishedKey, PublishedPort};
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,7 @@ use workshop::{AllocNetns, NetnsRequest};
 pub const DEFAULT_SUBNET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(172, 26, 64, 0), 20);
 /// Protocols of published ports.
 const PROTOCOLS: [u8; 2] = [6, 17];
-/// Hexadecimal digits of a door's name: what fits into the name of a device after the prefix.
+/// Hexadecimal digits of a host veth's name: what fits into the name of a device after the prefix.
 const NAME_DIGITS: usize = 12;
 
 /// The subnet that `text` names, if allocations can have their addresses in it.
@@ -210,12 +210,12 @@ impl NodeNetwork {
         }
     }
 
-    /// The name of an allocation's door. It has 48 bits of a hash, since a device's name has no room for the id. A new
-    /// door replaces one that has its name already.
-    fn door(&self, alloc_id: AllocId) -> String {
+    /// The name of an allocation's host veth. It has 48 bits of a hash, since a device's name has no room for the id. A new
+    /// host veth replaces one that has its name already.
+    fn host_veth(&self, alloc_id: AllocId) -> String {
         let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
         let digits = format!("{hash:016x}");
-        format!("{}{}", masquerade::DOOR_PREFIX, &digits[..NAME_DIGITS])
+        format!("{}{}", masquerade::HOST_VETH_PREFIX, &digits[..NAME_DIGITS])
     }
 }
 
@@ -397,7 +397,7 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let (done, made) = oneshot::channel();
         let order = NetnsRequest::Make {
-            name: self.node.door(alloc_id),
+            name: self.node.host_veth(alloc_id),
             alias: format!("muster {} {alloc_id}", self.node.node_id),
             namespace,
             done,
@@ -461,7 +461,7 @@ impl Bridge {
         let adopted = cell.get_or_try_init(|| async {
             let (done, found) = oneshot::channel();
             let order = NetnsRequest::Adopt {
-                name: self.node.door(alloc_id),
+                name: self.node.host_veth(alloc_id),
                 namespaces,
                 done,
             };
@@ -540,7 +540,7 @@ impl Bridge {
         }
         let (done, removed) = oneshot::channel();
         let order = NetnsRequest::Remove {
-            door: veth.index,
+            host_veth: veth.index,
             address: veth.address,
             done,
         };
@@ -556,11 +556,11 @@ impl Bridge {
         }
     }
 
-    /// Looks for devices of the machine that came since, and forgets doors whose devices are gone.
+    /// Looks for devices of the machine that came since, and forgets host veths whose devices are gone.
     async fn look(&self, facilities: &AgentContext) {
         let Some(bpf) = facilities.bpf() else { return };
-        // Before the devices, so that a door that is made meanwhile is not taken for one that is gone.
-        let doors = bpf.doors();
+        // Before the devices, so that a host veth that is made meanwhile is not taken for one that is gone.
+        let host_veths = bpf.host_veths();
         let (done, devices) = oneshot::channel();
         let devices = match self.ask(NetnsRequest::Look { done }, devices).await {
             Ok(devices) => devices,
@@ -569,9 +569,9 @@ impl Bridge {
                 return;
             }
         };
-        let swept = doors.and_then(|doors| {
+        let swept = host_veths.and_then(|host_veths| {
             let devices = devices?;
-            bpf.remove_host_veths(&doors.difference(&devices).copied().collect())
+            bpf.remove_host_veths(&host_veths.difference(&devices).copied().collect())
         });
         if let Err(error) = swept {
             tracing::warn!(%error, "the machine's network devices cannot be kept up with");
@@ -682,7 +682,7 @@ fn open(
 ) -> (AllocNetwork, Result<(), BridgeError>) {
     let address = made.address;
     let mut host_veth = HostVeth {
-        index: made.door,
+        index: made.host_veth,
         address,
         ports: Vec::new(),
     };
@@ -710,14 +710,14 @@ fn open(
 fn publish(
     ground: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
-    door: &mut HostVeth,
+    host_veth: &mut HostVeth,
 ) -> Result<(), BridgeError> {
     let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
         reason: reason.to_owned(),
     })?;
     let failed = |source| BridgeError::kernel("write the published ports", source);
     failing::step()
-        .and_then(|()| bpf.set_door(door.index, door.address))
+        .and_then(|()| bpf.set_host_veth(host_veth.index, host_veth.address))
         .map_err(failed)?;
     for port in &desired.holding.ports {
         let text = host_address(port, &ground.address);
@@ -725,12 +725,12 @@ fn publish(
             label: port.label.clone(),
             address: text.to_owned(),
         })?;
-        let leads_to = Published {
-            address: door.address.octets(),
-            door: door.index,
+        let leads_to = PublishedPort {
+            address: host_veth.address.octets(),
+            host_veth: host_veth.index,
             port: inside_port(port.value, port.to),
-            inside_mac: workshop::inside_mac(door.address),
-            door_mac: workshop::door_mac(door.address),
+            inside_mac: workshop::inside_mac(host_veth.address),
+            host_veth_mac: workshop::host_veth_mac(host_veth.address),
             pad: 0,
         };
         for protocol in PROTOCOLS {
@@ -743,7 +743,7 @@ fn publish(
             failing::step()
                 .and_then(|()| bpf.publish(key, leads_to))
                 .map_err(failed)?;
-            door.ports.push(key);
+            host_veth.ports.push(key);
         }
     }
     Ok(())

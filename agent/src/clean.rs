@@ -231,7 +231,7 @@ fn drivers_of(tree: &NodeTree) -> Vec<ProcessId> {
         .collect()
 }
 
-/// Removes the rule of the packet filter and the programs on devices; doors are gone with their tasks.
+/// Removes the rule of the packet filter and the programs on devices; host veths are gone with their tasks.
 fn remove_network(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
     let Some(node_id) = known_node_id(data.root()) else {
         return Ok(());

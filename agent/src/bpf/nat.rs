@@ -1,4 +1,4 @@
-//! Doors of allocations and ports published through them, as loaded.
+//! Host veths of allocations and ports published through them, as loaded.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_ebpf_common::nat::{Door, Published, PublishedKey};
+use muster_ebpf_common::nat::{HostVethEntry, PublishedKey, PublishedPort};
 
 use crate::bpf::{
     OpenBpfError,
@@ -25,8 +25,8 @@ pub(super) const OUTWARD: &str = "nat_out";
 /// The maps of the stem `nat`, and its programs, which the agent attaches to devices.
 #[derive(Debug)]
 pub(super) struct Nat {
-    doors: PinnedMap<u32, Door>,
-    published: PinnedMap<PublishedKey, Published>,
+    host_veths: PinnedMap<u32, HostVethEntry>,
+    published: PinnedMap<PublishedKey, PublishedPort>,
     programs: [Arc<OwnedFd>; 2],
 }
 
@@ -39,7 +39,7 @@ impl Nat {
                 .map_err(|source| OpenBpfError::Pins { path, source })
         };
         Ok(Self {
-            doors: PinnedMap::shared(open_map(maps, "DOORS")?),
+            host_veths: PinnedMap::shared(open_map(maps, "HOST_VETHS")?),
             published: PinnedMap::shared(open_map(maps, "PUBLISHED")?),
             programs: [program(INWARD)?, program(OUTWARD)?],
         })
@@ -60,23 +60,24 @@ impl Nat {
         run_on_packet(program.as_fd(), packet, device)
     }
 
-    pub(super) fn set_door(&self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+    pub(super) fn set_host_veth(&self, host_veth: u32, address: Ipv4Addr) -> io::Result<()> {
         let address = address.octets();
-        self.doors.set_all(door, Door { address })
+        self.host_veths
+            .set_all(host_veth, HostVethEntry { address })
     }
 
-    pub(super) fn publish(&self, key: PublishedKey, leads_to: Published) -> io::Result<()> {
+    pub(super) fn publish(&self, key: PublishedKey, leads_to: PublishedPort) -> io::Result<()> {
         self.published.set_all(key, leads_to)
     }
 
-    /// Takes the ports back that lead through the door.
-    pub(super) fn remove(&self, door: u32, ports: &[PublishedKey]) -> io::Result<()> {
+    /// Takes the ports back that lead through the host veth.
+    pub(super) fn remove(&self, host_veth: u32, ports: &[PublishedKey]) -> io::Result<()> {
         for key in ports {
-            if self.leads_through(*key)? == Some(door) {
+            if self.leads_through(*key)? == Some(host_veth) {
                 self.published.remove(*key)?;
             }
         }
-        self.doors.remove(door).map(drop)
+        self.host_veths.remove(host_veth).map(drop)
     }
 
     /// Every port that leads somewhere.
@@ -85,29 +86,29 @@ impl Nat {
         self.published.keys()
     }
 
-    pub(super) fn doors(&self) -> io::Result<BTreeSet<u32>> {
-        Ok(self.doors.keys()?.into_iter().collect())
+    pub(super) fn host_veths(&self) -> io::Result<BTreeSet<u32>> {
+        Ok(self.host_veths.keys()?.into_iter().collect())
     }
 
-    /// Removes doors whose devices are gone, and the ports that lead through them.
+    /// Removes host veths whose devices are gone, and the ports that lead through them.
     pub(super) fn forget(&self, gone: &BTreeSet<u32>) -> io::Result<()> {
         if gone.is_empty() {
             return Ok(());
         }
         for key in self.published.keys()? {
-            let door = self.leads_through(key)?;
-            if door.is_some_and(|door| gone.contains(&door)) {
+            let host_veth = self.leads_through(key)?;
+            if host_veth.is_some_and(|host_veth| gone.contains(&host_veth)) {
                 self.published.remove(key)?;
             }
         }
-        for door in gone {
-            self.doors.remove(*door)?;
+        for host_veth in gone {
+            self.host_veths.remove(*host_veth)?;
         }
         Ok(())
     }
 
     fn leads_through(&self, key: PublishedKey) -> io::Result<Option<u32>> {
         let found = self.published.lookup(key)?;
-        Ok(found.and_then(|found| found.first().map(|published| published.door)))
+        Ok(found.and_then(|found| found.first().map(|published| published.host_veth)))
     }
 }

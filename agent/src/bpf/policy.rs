@@ -28,9 +28,9 @@ use muster_ebpf_common::{
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
     net::Traffic,
     policy::{
-        BEHIND_DOOR, EGRESS_LIMITED, EGRESS_OPEN, Fence, INGRESS_LIMITED, INGRESS_OPEN, Interval,
-        Leaf, LeafKey4, LeafKey6, POLICY_BITS, Place4, Place6, PortKey, RuleCounters, RuleKey,
-        Verdict,
+        AddressKey4, AddressKey6, BEHIND_HOST_VETH, EGRESS_LIMITED, EGRESS_OPEN, INGRESS_LIMITED,
+        INGRESS_OPEN, Interval, Leaf, LeafKey4, LeafKey6, POLICY_BITS, PortKey, RuleCounters,
+        RuleKey, TaskPolicyRef, Verdict,
     },
     rate::{Bucket, Rates},
 };
@@ -70,7 +70,7 @@ pub enum LoadPolicyError {
 /// The maps of the stem `policy`, and what this agent wrote into them.
 #[derive(Debug)]
 pub(super) struct Policy {
-    fence: PinnedMap<CgroupId, Fence>,
+    fence: PinnedMap<CgroupId, TaskPolicyRef>,
     leaves4: PinnedMap<LeafKey4, Leaf>,
     leaves6: PinnedMap<LeafKey6, Leaf>,
     intervals: PinnedMap<u32, Interval>,
@@ -161,7 +161,7 @@ impl TaskPolicyState {
 impl Policy {
     pub(super) fn open(maps: &Path, cpus: usize) -> Result<Self, OpenBpfError> {
         Ok(Self {
-            fence: PinnedMap::shared(open_map(maps, "FENCE")?),
+            fence: PinnedMap::shared(open_map(maps, "TASK_POLICY")?),
             leaves4: PinnedMap::shared(open_map(maps, "LEAVES4")?),
             leaves6: PinnedMap::shared(open_map(maps, "LEAVES6")?),
             intervals: PinnedMap::shared(open_map(maps, "INTERVALS")?),
@@ -242,7 +242,7 @@ impl Policy {
         task: CgroupId,
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
-        behind_door: bool,
+        behind_host_veth: bool,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), LoadPolicyError> {
         let mut loaded = self.locked();
@@ -258,13 +258,17 @@ impl Policy {
         let numbers = [ingress, egress];
         let (before, _) = self.fenced(task);
         let flag = |policy: &CompiledPolicy, flag: u64| if policy.open { flag } else { 0 };
-        let fence = Fence {
+        let fence = TaskPolicyRef {
             task,
             ingress,
             egress,
             flags: flag(&policies.ingress, INGRESS_OPEN)
                 | flag(&policies.egress, EGRESS_OPEN)
-                | if behind_door { BEHIND_DOOR } else { 0 }
+                | if behind_host_veth {
+                    BEHIND_HOST_VETH
+                } else {
+                    0
+                }
                 | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
                 | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
@@ -339,7 +343,7 @@ impl Policy {
     }
 
     /// Sets the fence, and has verdicts forgotten that were made with another one.
-    fn write_policy_ref(&self, task: CgroupId, fence: Fence) -> io::Result<()> {
+    fn write_policy_ref(&self, task: CgroupId, fence: TaskPolicyRef) -> io::Result<()> {
         let before = first(self.fence.lookup(task)?);
         self.fence.set_all(task, fence)?;
         if before.is_none_or(|before| before == fence) {
@@ -381,14 +385,14 @@ impl Policy {
     pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 8]> {
         let [names, carried] = self.kept.entries()?;
         Ok([
-            ("FENCE", self.fence.keys()?.len()),
+            ("TASK_POLICY", self.fence.keys()?.len()),
             ("RATES", self.rates.keys()?.len()),
             ("PORTS", self.ports.keys()?.len()),
             ("LEAVES4", self.leaves4.keys()?.len()),
             ("LEAVES6", self.leaves6.keys()?.len()),
             ("RULES", self.rules.keys()?.len()),
             ("NAMES", names),
-            ("CARRIED", carried),
+            ("CARRIED_OVER", carried),
         ])
     }
 
@@ -642,7 +646,7 @@ fn widest_first<T>(
 fn key4(policy: u32, net: ipnet::Ipv4Net) -> LeafKey4 {
     LeafKey4 {
         prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
-        place: Place4 {
+        place: AddressKey4 {
             policy,
             address: net.addr().octets(),
         },
@@ -652,7 +656,7 @@ fn key4(policy: u32, net: ipnet::Ipv4Net) -> LeafKey4 {
 fn key6(policy: u32, net: ipnet::Ipv6Net) -> LeafKey6 {
     LeafKey6 {
         prefix_len: POLICY_BITS + u32::from(net.prefix_len()),
-        place: Place6 {
+        place: AddressKey6 {
             policy,
             address: net.addr().octets(),
         },

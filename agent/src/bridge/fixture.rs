@@ -10,13 +10,13 @@ use muster_domain::job::{
     DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange, TaskGroup,
     read_peer,
 };
-use muster_ebpf_common::nat::{GATEWAY, Published, PublishedKey};
+use muster_ebpf_common::nat::{GATEWAY, PublishedKey, PublishedPort};
 use netlink_packet_route::address::AddressScope;
 use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
 use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
-use super::workshop::{self, AllocNetns, NetnsRequest, door_mac, inside_mac};
+use super::workshop::{self, AllocNetns, NetnsRequest, host_veth_mac, inside_mac};
 use super::{DEFAULT_SUBNET, NodeNetwork};
 use crate::bpf::{Bpf, BpfConfig};
 
@@ -40,7 +40,7 @@ pub struct Networks {
 /// A network as a plain loop makes it.
 #[derive(Debug)]
 struct BaselineNetwork {
-    door: u32,
+    host_veth: u32,
     _namespace: std::fs::File,
 }
 
@@ -87,7 +87,7 @@ impl Networks {
             done,
         })?;
         let made = made.blocking_recv()??;
-        self.bpf.set_door(made.door, made.address)?;
+        self.bpf.set_host_veth(made.host_veth, made.address)?;
         for protocol in super::PROTOCOLS {
             let key = PublishedKey {
                 address: [10, 9, 0, 1],
@@ -95,12 +95,12 @@ impl Networks {
                 protocol,
                 pad: 0,
             };
-            let leads_to = Published {
+            let leads_to = PublishedPort {
                 address: made.address.octets(),
-                door: made.door,
+                host_veth: made.host_veth,
                 port: 80,
                 inside_mac: inside_mac(made.address),
-                door_mac: door_mac(made.address),
+                host_veth_mac: host_veth_mac(made.address),
                 pad: 0,
             };
             self.bpf.publish(key, leads_to)?;
@@ -125,36 +125,36 @@ impl Networks {
         setns(home.as_fd(), CloneFlags::CLONE_NEWNET)?;
         let name = format!("bare{number:x}");
         self.netlink.make_pair(&VethPair {
-            door: &name,
-            door_mac: door_mac(address),
+            host_veth: &name,
+            host_veth_mac: host_veth_mac(address),
             inside: "eth0",
             inside_mac: inside_mac(address),
             namespace: namespace.as_raw_fd(),
             mtu: 1_500,
             alias: "measurement",
         })?;
-        let door = self.netlink.device(&name)?.ok_or("no device")?.index;
+        let host_veth = self.netlink.device(&name)?.ok_or("no device")?.index;
         let device = inside.device("eth0")?.ok_or("no device")?.index;
         inside.wake(LOOPBACK)?;
         inside.wake(device)?;
         inside.add_address(device, address, AddressScope::Universe)?;
         inside.add_host_route(device, GATEWAY.into())?;
-        inside.add_neighbour(device, GATEWAY.into(), door_mac(address))?;
+        inside.add_neighbour(device, GATEWAY.into(), host_veth_mac(address))?;
         inside.add_default_route(device, GATEWAY.into())?;
-        self.netlink.add_host_route(door, address)?;
+        self.netlink.add_host_route(host_veth, address)?;
         self.netlink
-            .add_neighbour(door, address, inside_mac(address))?;
+            .add_neighbour(host_veth, address, inside_mac(address))?;
         self.netlink
-            .add_address(door, GATEWAY.into(), AddressScope::Link)?;
-        self.netlink.open_hooks(door)?;
+            .add_address(host_veth, GATEWAY.into(), AddressScope::Link)?;
+        self.netlink.open_hooks(host_veth)?;
         let [inward, outward] = self.bpf.device_programs();
         for (place, program, name) in [(INWARD, inward, "nat_in"), (OUTWARD, outward, "nat_out")] {
             let program = (program.as_raw_fd(), name);
             self.netlink
-                .attach(door, place, self.node.handle, program)?;
+                .attach(host_veth, place, self.node.handle, program)?;
         }
         self.bare.push(BaselineNetwork {
-            door,
+            host_veth,
             _namespace: namespace,
         });
         Ok(())
@@ -167,7 +167,7 @@ impl Networks {
     /// The error of the kernel.
     pub fn remove_bare(&mut self) -> Result<(), BenchmarkError> {
         for bare in self.bare.drain(..) {
-            self.netlink.remove_device(bare.door)?;
+            self.netlink.remove_device(bare.host_veth)?;
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Drop for Networks {
         for made in self.made.drain(..) {
             let (done, removed) = oneshot::channel();
             let order = NetnsRequest::Remove {
-                door: made.door,
+                host_veth: made.host_veth,
                 address: made.address,
                 done,
             };

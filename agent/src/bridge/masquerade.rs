@@ -24,8 +24,8 @@ use netlink_sys::{Socket, SocketAddr};
 
 use super::failing;
 
-/// Prefix of the names of doors.
-pub(super) const DOOR_PREFIX: &str = "mu-";
+/// Prefix of the names of host veths.
+pub(super) const HOST_VETH_PREFIX: &str = "mu-";
 /// Ports that what goes out comes from: above those that the scheduler gives away by itself (20000 to 32000),
 /// so that an answer is not taken for a call of a published port.
 const PORTS: [u16; 2] = [32_768, 65_535];
@@ -127,7 +127,7 @@ fn rule(table: &str, subnet: Ipv4Net) -> RuleMessage {
             Meta::DestinationRegister(register),
             Meta::Key(MetaKey::Oifname),
         ]),
-        compare(Operator::NotEqual, value(DOOR_PREFIX.as_bytes())),
+        compare(Operator::NotEqual, value(HOST_VETH_PREFIX.as_bytes())),
         load(register, PORTS[0]),
         load(Register::Reg2, PORTS[1]),
         Expressions::Other {

@@ -60,8 +60,8 @@ pub(super) struct Device {
 /// A pair of devices that is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VethPair<'a> {
-    pub(super) door: &'a str,
-    pub(super) door_mac: [u8; 6],
+    pub(super) host_veth: &'a str,
+    pub(super) host_veth_mac: [u8; 6],
     pub(super) inside: &'a str,
     pub(super) inside_mac: [u8; 6],
     /// The namespace of the other end.
@@ -172,7 +172,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Makes both ends of a pair, the door up: the kernel wakes no other end before both are there.
+    /// Makes both ends of a pair, the host veth up: the kernel wakes no other end before both are there.
     pub(super) fn make_pair(&mut self, pair: &VethPair<'_>) -> io::Result<()> {
         let mut inside = LinkMessage::default();
         inside.attributes = vec![
@@ -181,18 +181,18 @@ impl Netlink {
             LinkAttribute::Mtu(pair.mtu),
             LinkAttribute::NetNsFd(pair.namespace),
         ];
-        let mut door = up(0);
-        door.attributes = vec![
-            LinkAttribute::IfName(pair.door.to_owned()),
+        let mut host_veth = up(0);
+        host_veth.attributes = vec![
+            LinkAttribute::IfName(pair.host_veth.to_owned()),
             LinkAttribute::IfAlias(pair.alias.to_owned()),
-            LinkAttribute::Address(pair.door_mac.to_vec()),
+            LinkAttribute::Address(pair.host_veth_mac.to_vec()),
             LinkAttribute::Mtu(pair.mtu),
             LinkAttribute::LinkInfo(vec![
                 LinkInfo::Kind(InfoKind::Veth),
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(inside))),
             ]),
         ];
-        self.order(Route::NewLink(door), NLM_F_CREATE | NLM_F_EXCL)
+        self.order(Route::NewLink(host_veth), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Wakes a device.

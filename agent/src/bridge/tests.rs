@@ -3,11 +3,11 @@
 use super::*;
 
 #[test]
-fn doors_of_two_nodes_have_different_names() {
+fn host_veths_of_two_nodes_have_different_names() {
     let nodes = [1_u8, 2].map(|byte| NodeNetwork::new(NodeId([byte; 16]), DEFAULT_SUBNET));
     let alloc_id = AllocId::at(muster_domain::id::LogIndex(7), 0);
 
-    let [first, second] = nodes.each_ref().map(|node| node.door(alloc_id));
+    let [first, second] = nodes.each_ref().map(|node| node.host_veth(alloc_id));
 
     assert_ne!(first, second);
     assert_eq!(
@@ -25,20 +25,23 @@ fn a_port_without_another_inside_is_the_same() {
     assert_eq!(inside_port(8080, 80), 80);
 }
 
-/// Answers what the thread is asked to remove, and says through which doors that was.
+/// Answers what the thread is asked to remove, and says through which host veths that was.
 async fn removed(
     orders: &mut mpsc::Receiver<NetnsRequest>,
     answers: Vec<io::Result<()>>,
 ) -> Vec<u32> {
-    let mut doors = Vec::new();
+    let mut host_veths = Vec::new();
     for answer in answers {
-        let Some(NetnsRequest::Remove { door, done, .. }) = orders.recv().await else {
+        let Some(NetnsRequest::Remove {
+            host_veth, done, ..
+        }) = orders.recv().await
+        else {
             panic!("something else is asked for");
         };
         done.send(answer).unwrap();
-        doors.push(door);
+        host_veths.push(host_veth);
     }
-    doors
+    host_veths
 }
 
 /// Once when its tasks have ended, and again before it is destroyed; then nothing is left to ask for.

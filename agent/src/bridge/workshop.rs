@@ -19,7 +19,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
 use super::failing;
-use super::masquerade::{self, DOOR_PREFIX};
+use super::masquerade::{self, HOST_VETH_PREFIX};
 use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
 use super::settings::Settings;
 use super::{BridgeError, NodeNetwork};
@@ -35,8 +35,8 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// A network that is there.
 #[derive(Debug)]
 pub(super) struct AllocNetns {
-    /// The number of its door.
-    pub(super) door: u32,
+    /// The number of its host veth.
+    pub(super) host_veth: u32,
     pub(super) address: Ipv4Addr,
     pub(super) namespace: OwnedFd,
 }
@@ -44,7 +44,7 @@ pub(super) struct AllocNetns {
 /// A request to the thread.
 #[derive(Debug)]
 pub(super) enum NetnsRequest {
-    /// A network for the allocation whose door has this name: in the namespace that somebody else made, or else in one
+    /// A network for the allocation whose host veth has this name: in the namespace that somebody else made, or else in one
     /// of its own.
     Make {
         name: String,
@@ -52,7 +52,7 @@ pub(super) enum NetnsRequest {
         namespace: Option<OwnedFd>,
         done: oneshot::Sender<Result<AllocNetns, BridgeError>>,
     },
-    /// The network that the first of these namespaces with that door has.
+    /// The network that the first of these namespaces with that host veth has.
     Adopt {
         name: String,
         namespaces: Vec<OwnedFd>,
@@ -60,7 +60,7 @@ pub(super) enum NetnsRequest {
     },
     /// Its end.
     Remove {
-        door: u32,
+        host_veth: u32,
         address: Ipv4Addr,
         done: oneshot::Sender<io::Result<()>>,
     },
@@ -125,7 +125,7 @@ impl NetnsWorker {
                 } => {
                     let made = self.make(&name, &alias, namespace.as_ref());
                     if let Err(Ok(made)) = done.send(made) {
-                        self.unmake(made.door, made.address);
+                        self.unmake(made.host_veth, made.address);
                     }
                 }
                 NetnsRequest::Adopt {
@@ -134,10 +134,10 @@ impl NetnsWorker {
                     done,
                 } => drop(done.send(self.adopt(&name, namespaces))),
                 NetnsRequest::Remove {
-                    door,
+                    host_veth,
                     address,
                     done,
-                } => drop(done.send(self.remove(door, address))),
+                } => drop(done.send(self.remove(host_veth, address))),
                 NetnsRequest::Look { done } => drop(done.send(self.list_veths())),
             }
         }
@@ -206,8 +206,8 @@ impl NetnsWorker {
             None => machine.fresh_namespace()?,
         };
         let pair = VethPair {
-            door: name,
-            door_mac: door_mac(address),
+            host_veth: name,
+            host_veth_mac: host_veth_mac(address),
             inside: INSIDE,
             inside_mac: inside_mac(address),
             namespace: namespace.as_raw_fd(),
@@ -215,7 +215,7 @@ impl NetnsWorker {
             alias,
         };
         let kernel = BridgeError::kernel;
-        // A start that was broken off may have left a door whose namespace is not gone yet.
+        // A start that was broken off may have left a host veth whose namespace is not gone yet.
         if let Ok(Some(old)) = machine.netlink.device(name) {
             if old.alias != alias {
                 let name = name.to_owned();
@@ -226,22 +226,22 @@ impl NetnsWorker {
         }
         let made = machine.netlink.make_pair(&pair);
         made.map_err(|source| kernel("make a pair of devices (veth)", source))?;
-        let furnished = machine.create_host_veth(name).and_then(|door| {
+        let furnished = machine.create_host_veth(name).and_then(|host_veth| {
             furnish_inside(&mut inside, address)
                 .map_err(|source| kernel("set up the allocation's device", source))?;
-            machine.furnish(name, door, address)?;
-            let hooked = machine.hook(door, handle, &programs);
-            hooked.map_err(|source| kernel("attach the programs of a door", source))?;
-            Ok(door)
+            machine.furnish(name, host_veth, address)?;
+            let hooked = machine.hook(host_veth, handle, &programs);
+            hooked.map_err(|source| kernel("attach the programs of a host veth", source))?;
+            Ok(host_veth)
         });
-        let door = furnished.inspect_err(|_| {
+        let host_veth = furnished.inspect_err(|_| {
             // A namespace that a driver made stays, and so would the pair in it.
             if let Err(error) = machine.netlink.remove_named(name) {
                 tracing::warn!(%error, name, "a device is left until its namespace goes");
             }
         })?;
         Ok(AllocNetns {
-            door,
+            host_veth,
             address,
             namespace,
         })
@@ -256,18 +256,19 @@ impl NetnsWorker {
         let machine = self.machine()?;
         let kernel = BridgeError::kernel;
         let found = machine.netlink.device(name);
-        let Some(door) = found.map_err(|source| kernel("look for a door", source))? else {
+        let Some(host_veth) = found.map_err(|source| kernel("look for a host veth", source))?
+        else {
             return Ok(None);
         };
         for namespace in namespaces {
             let Some(address) = machine.address_in(&namespace)? else {
                 continue;
             };
-            let hooked = machine.hook(door.index, handle, &programs);
-            hooked.map_err(|source| kernel("attach the programs of a door", source))?;
+            let hooked = machine.hook(host_veth.index, handle, &programs);
+            hooked.map_err(|source| kernel("attach the programs of a host veth", source))?;
             self.pool.adopt(address.octets());
             return Ok(Some(AllocNetns {
-                door: door.index,
+                host_veth: host_veth.index,
                 address,
                 namespace,
             }));
@@ -275,17 +276,17 @@ impl NetnsWorker {
         Ok(None)
     }
 
-    fn unmake(&mut self, door: u32, address: Ipv4Addr) {
-        if let Err(error) = self.remove(door, address) {
-            tracing::warn!(%error, door, "a device is left until its namespace goes");
+    fn unmake(&mut self, host_veth: u32, address: Ipv4Addr) {
+        if let Err(error) = self.remove(host_veth, address) {
+            tracing::warn!(%error, host_veth, "a device is left until its namespace goes");
         }
     }
 
-    fn remove(&mut self, door: u32, address: Ipv4Addr) -> io::Result<()> {
+    fn remove(&mut self, host_veth: u32, address: Ipv4Addr) -> io::Result<()> {
         let Some(machine) = &mut self.machine else {
             return Ok(());
         };
-        machine.netlink.remove_device(door)?;
+        machine.netlink.remove_device(host_veth)?;
         self.pool.give_back(address.octets());
         Ok(())
     }
@@ -345,7 +346,7 @@ impl HostNetns {
         let leads_out = |device: &Device| {
             device.is_ethernet
                 && with_address.contains(&device.index)
-                && !device.name.starts_with(DOOR_PREFIX)
+                && !device.name.starts_with(HOST_VETH_PREFIX)
         };
         let mut mtu = MTU;
         for device in self.netlink.devices()? {
@@ -443,18 +444,23 @@ impl HostNetns {
             .expect("the thread may enter the namespace it came from");
     }
 
-    /// The number of the door that was just made.
+    /// The number of the host veth that was just made.
     fn create_host_veth(&mut self, name: &str) -> Result<u32, BridgeError> {
-        let door = self.netlink.device(name);
-        let door =
-            door.map_err(|source| BridgeError::kernel("find the device just made", source))?;
-        Ok(door.ok_or(BridgeError::Gone)?.index)
+        let host_veth = self.netlink.device(name);
+        let host_veth =
+            host_veth.map_err(|source| BridgeError::kernel("find the device just made", source))?;
+        Ok(host_veth.ok_or(BridgeError::Gone)?.index)
     }
 
     /// The machine's side of a pair.
-    fn furnish(&mut self, name: &str, door: u32, address: Ipv4Addr) -> Result<(), BridgeError> {
-        let kernel = |source| BridgeError::kernel("set up the door of an allocation", source);
-        let added = self.netlink.add_host_route(door, address);
+    fn furnish(
+        &mut self,
+        name: &str,
+        host_veth: u32,
+        address: Ipv4Addr,
+    ) -> Result<(), BridgeError> {
+        let kernel = |source| BridgeError::kernel("set up the host veth of an allocation", source);
+        let added = self.netlink.add_host_route(host_veth, address);
         added.map_err(|source| {
             if source.raw_os_error() == Some(libc::EEXIST) {
                 BridgeError::Taken { address }
@@ -464,10 +470,12 @@ impl HostNetns {
         })?;
         let mac = inside_mac(address);
         self.netlink
-            .add_neighbour(door, address, mac)
+            .add_neighbour(host_veth, address, mac)
             .map_err(kernel)?;
         let gateway = GATEWAY.into();
-        let added = self.netlink.add_address(door, gateway, AddressScope::Link);
+        let added = self
+            .netlink
+            .add_address(host_veth, gateway, AddressScope::Link);
         added.map_err(kernel)?;
         // The last three let answers to the machine's own calls of published ports in, which come from its own
         // addresses; the programs let nothing else of that kind through.
@@ -493,7 +501,7 @@ fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
     inside.wake(device)?;
     inside.add_address(device, address, AddressScope::Universe)?;
     inside.add_host_route(device, gateway)?;
-    inside.add_neighbour(device, gateway, door_mac(address))?;
+    inside.add_neighbour(device, gateway, host_veth_mac(address))?;
     inside.add_default_route(device, gateway)
 }
 
@@ -525,7 +533,7 @@ pub(super) fn inside_mac(address: Ipv4Addr) -> [u8; 6] {
     [0x02, 0x4d, a, b, c, d]
 }
 
-pub(super) fn door_mac(address: Ipv4Addr) -> [u8; 6] {
+pub(super) fn host_veth_mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
     [0x02, 0x4e, a, b, c, d]
 }

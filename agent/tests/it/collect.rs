@@ -665,7 +665,7 @@ async fn collected_alloc_leaves_no_ebpf_state_or_files() {
     assert_eq!(known(), [true, true, false]);
     let of_policies = || BTreeMap::from(bpf.policy_entries().unwrap());
     let fenced = of_policies();
-    for table in ["FENCE", "RATES", "LEAVES4", "LEAVES6", "NAMES"] {
+    for table in ["TASK_POLICY", "RATES", "LEAVES4", "LEAVES6", "NAMES"] {
         assert!(fenced[table] > 0, "{table}: {fenced:?}");
     }
     let named = alloc_id.to_string();

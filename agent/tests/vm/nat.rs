@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use crate::bpf::{Bpf, GATEWAY, Published, PublishedKey};
+use crate::bpf::{Bpf, GATEWAY, PublishedKey, PublishedPort};
 use crate::node::Node;
 
 const TCP: u8 = 6;
@@ -15,8 +15,8 @@ const PASSED: u32 = u32::MAX;
 const DROPPED: u32 = 2;
 const REDIRECTED: u32 = 7;
 
-/// Loopback, the one device that is everywhere: it stands for the door.
-const DOOR: u32 = 1;
+/// Loopback, the one device that is everywhere: it stands for the host veth.
+const HOST_VETH: u32 = 1;
 
 const MACHINE: [u8; 4] = [10, 9, 0, 1];
 const CLIENT: [u8; 4] = [10, 9, 0, 2];
@@ -94,7 +94,7 @@ fn ends(frame: &[u8]) -> (Endpoint, Endpoint) {
     ((from, port(20)), (to, port(22)))
 }
 
-fn leads_inside(bpf: &Bpf, door: u32) {
+fn leads_inside(bpf: &Bpf, host_veth: u32) {
     for protocol in [TCP, UDP] {
         let key = PublishedKey {
             address: MACHINE,
@@ -102,12 +102,12 @@ fn leads_inside(bpf: &Bpf, door: u32) {
             protocol,
             pad: 0,
         };
-        let leads_to = Published {
+        let leads_to = PublishedPort {
             address: INSIDE,
-            door,
+            host_veth,
             port: 80,
             inside_mac: [2, 0, 0, 0, 0, 1],
-            door_mac: [2, 0, 0, 0, 0, 2],
+            host_veth_mac: [2, 0, 0, 0, 0, 2],
             pad: 0,
         };
         bpf.publish(key, leads_to).unwrap();
@@ -121,7 +121,7 @@ fn wire() -> Option<u32> {
         let index = std::fs::read_to_string(device.ok()?.path().join("ifindex")).ok()?;
         index.trim().parse().ok()
     });
-    indexes.find(|index| *index != DOOR)
+    indexes.find(|index| *index != HOST_VETH)
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn published_port_traffic_is_translated_both_ways() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
+    leads_inside(&bpf, HOST_VETH);
     for protocol in [TCP, UDP] {
         let call = packet(protocol, (CLIENT, 40_000), (MACHINE, 8080));
         let (answer, inside) = bpf.judge_packet(true, &frame(&call), wire).unwrap();
@@ -163,12 +163,12 @@ fn a_datagram_without_a_sum_stays_without_one() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
+    leads_inside(&bpf, HOST_VETH);
     let mut call = frame(&packet(UDP, (CLIENT, 40_000), (MACHINE, 8080)));
     call[40..42].fill(0);
 
     // By loopback, on which only what goes out is looked at.
-    let (answer, inside) = bpf.judge_packet(false, &call, DOOR).unwrap();
+    let (answer, inside) = bpf.judge_packet(false, &call, HOST_VETH).unwrap();
 
     assert_eq!(answer, REDIRECTED);
     assert_eq!(inside[40..42], [0, 0]);
@@ -182,13 +182,13 @@ fn untranslatable_packet_is_dropped_and_counted() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
+    leads_inside(&bpf, HOST_VETH);
     let mut call = frame(&packet(TCP, (CLIENT, 40_000), (MACHINE, 8080)));
     // Ports, and no sum behind them that could be put right.
     call.truncate(14 + 20 + 8);
     let before = bpf.lost().unwrap();
 
-    let (answer, _) = bpf.judge_packet(false, &call, DOOR).unwrap();
+    let (answer, _) = bpf.judge_packet(false, &call, HOST_VETH).unwrap();
 
     assert_eq!(answer, DROPPED);
     assert_eq!(bpf.lost().unwrap(), before + 1);
@@ -201,17 +201,18 @@ fn host_reaches_published_port_by_any_own_address() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
-    bpf.set_door(DOOR, Ipv4Addr::from(INSIDE)).unwrap();
+    leads_inside(&bpf, HOST_VETH);
+    bpf.set_host_veth(HOST_VETH, Ipv4Addr::from(INSIDE))
+        .unwrap();
     let loopback = [127, 0, 0, 1];
     for (client, seen) in [(MACHINE, MACHINE), (loopback, GATEWAY)] {
         let call = frame(&packet(TCP, (client, 50_000), (MACHINE, 8080)));
-        let (answer, inside) = bpf.judge_packet(false, &call, DOOR).unwrap();
+        let (answer, inside) = bpf.judge_packet(false, &call, HOST_VETH).unwrap();
         assert_eq!(answer, REDIRECTED);
         assert_eq!(ends(&inside), ((seen, 50_000), (INSIDE, 80)));
 
         let back = frame(&packet(TCP, (INSIDE, 80), (seen, 50_000)));
-        let (answer, given) = bpf.judge_packet(true, &back, DOOR).unwrap();
+        let (answer, given) = bpf.judge_packet(true, &back, HOST_VETH).unwrap();
         assert_eq!(answer, PASSED);
         assert_eq!(ends(&given), ((MACHINE, 8080), (client, 50_000)));
     }
@@ -223,16 +224,17 @@ fn an_allocation_calls_its_own_published_port() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
-    bpf.set_door(DOOR, Ipv4Addr::from(INSIDE)).unwrap();
+    leads_inside(&bpf, HOST_VETH);
+    bpf.set_host_veth(HOST_VETH, Ipv4Addr::from(INSIDE))
+        .unwrap();
 
     let call = frame(&packet(TCP, (INSIDE, 50_000), (MACHINE, 8080)));
-    let (answer, inside) = bpf.judge_packet(true, &call, DOOR).unwrap();
+    let (answer, inside) = bpf.judge_packet(true, &call, HOST_VETH).unwrap();
     assert_eq!(answer, REDIRECTED);
     assert_eq!(ends(&inside), ((GATEWAY, 50_000), (INSIDE, 80)));
 
     let back = frame(&packet(TCP, (INSIDE, 80), (GATEWAY, 50_000)));
-    let (answer, given) = bpf.judge_packet(true, &back, DOOR).unwrap();
+    let (answer, given) = bpf.judge_packet(true, &back, HOST_VETH).unwrap();
     assert_eq!(answer, REDIRECTED);
     assert_eq!(ends(&given), ((MACHINE, 8080), (INSIDE, 50_000)));
 }
@@ -243,19 +245,24 @@ fn ports_of_removed_veth_are_forgotten() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
-    bpf.set_door(DOOR, Ipv4Addr::from(INSIDE)).unwrap();
-    bpf.set_door(77, Ipv4Addr::new(172, 26, 64, 3)).unwrap();
+    leads_inside(&bpf, HOST_VETH);
+    bpf.set_host_veth(HOST_VETH, Ipv4Addr::from(INSIDE))
+        .unwrap();
+    bpf.set_host_veth(77, Ipv4Addr::new(172, 26, 64, 3))
+        .unwrap();
     let call = frame(&packet(TCP, (MACHINE, 50_000), (MACHINE, 8080)));
 
     bpf.remove_host_veths(&BTreeSet::from([77])).unwrap();
-    assert_eq!(bpf.doors().unwrap(), BTreeSet::from([DOOR]));
-    assert_eq!(bpf.judge_packet(false, &call, DOOR).unwrap().0, REDIRECTED);
-
-    bpf.remove_host_veths(&BTreeSet::from([DOOR])).unwrap();
-    assert_eq!(bpf.doors().unwrap(), BTreeSet::new());
+    assert_eq!(bpf.host_veths().unwrap(), BTreeSet::from([HOST_VETH]));
     assert_eq!(
-        bpf.judge_packet(false, &call, DOOR).unwrap(),
+        bpf.judge_packet(false, &call, HOST_VETH).unwrap().0,
+        REDIRECTED
+    );
+
+    bpf.remove_host_veths(&BTreeSet::from([HOST_VETH])).unwrap();
+    assert_eq!(bpf.host_veths().unwrap(), BTreeSet::new());
+    assert_eq!(
+        bpf.judge_packet(false, &call, HOST_VETH).unwrap(),
         (PASSED, call)
     );
 }
@@ -266,7 +273,8 @@ fn veth_drops_packets_with_spoofed_source() {
         return;
     };
     let bpf = node.open();
-    bpf.set_door(DOOR, Ipv4Addr::from(INSIDE)).unwrap();
+    bpf.set_host_veth(HOST_VETH, Ipv4Addr::from(INSIDE))
+        .unwrap();
     let v6 = {
         let mut frame = frame(&[0x60; 40]);
         frame[12..14].copy_from_slice(&[0x86, 0xdd]);
@@ -287,7 +295,7 @@ fn veth_drops_packets_with_spoofed_source() {
         (v6, DROPPED),
     ];
     for (frame, expected) in cases {
-        let (answer, after) = bpf.judge_packet(true, &frame, DOOR).unwrap();
+        let (answer, after) = bpf.judge_packet(true, &frame, HOST_VETH).unwrap();
         assert_eq!(answer, expected, "{frame:?}");
         assert_eq!(after, frame);
     }
@@ -305,7 +313,7 @@ fn icmp_error_about_reply_reaches_its_sender() {
         return;
     };
     let bpf = node.open();
-    leads_inside(&bpf, DOOR);
+    leads_inside(&bpf, HOST_VETH);
     let quoted = packet(TCP, (MACHINE, 8080), (CLIENT, 40_000));
     let mut error = vec![3, 4, 0, 0, 0, 0, 5, 0];
     error.extend(&quoted[..28]);

@@ -433,7 +433,7 @@ fn the_next_agent_counts_on() {
     let bpf = node.open();
     let of_rules = || {
         let entries = BTreeMap::from(bpf.policy_entries().unwrap());
-        ["RULES", "NAMES", "CARRIED"].map(|table| entries[table])
+        ["RULES", "NAMES", "CARRIED_OVER"].map(|table| entries[table])
     };
     assert!(of_rules().iter().all(|entries| *entries > 0));
     bpf.sweep_policies(&BTreeSet::new()).unwrap();

@@ -249,7 +249,7 @@ fn run_job(dir: &Path, address: &str) -> Vec<Instance> {
     instances
 }
 
-fn doors() -> usize {
+fn host_veths() -> usize {
     run("ip", &["-o", "link"]).matches(": mu-").count()
 }
 
@@ -302,7 +302,7 @@ fn published_ports_lead_in_and_nothing_else_does() {
         assert!(logs.starts_with(&format!("{} g-", first.inside)), "{logs}");
         let asked = "nameserver 192.0.2.53\noptions ndots:3\nready";
         assert!(logs.contains(asked), "{logs}");
-        assert_eq!(doors(), 2);
+        assert_eq!(host_veths(), 2);
     });
 }
 
@@ -358,7 +358,7 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
 
         let stopped = ask(&address, &["job", "stop", "web"]);
         assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
-        until("the doors to go", || (doors() == 0).then_some(()));
+        until("the host veths to go", || (host_veths() == 0).then_some(()));
         assert_eq!(hello(&before[0]), None);
         // The next ones get other addresses.
         let after = run_job(dir.path(), &address);
@@ -372,7 +372,7 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
             "{}",
             process.output()
         );
-        assert_eq!(doors(), 0);
+        assert_eq!(host_veths(), 0);
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         for device in ["lo", "up0"] {
             let programs = run("tc", &["filter", "show", "dev", device, "egress"]);
@@ -424,9 +424,9 @@ fn networks_left_by_killed_agent_are_removed() {
         assert_eq!(cleaned.status.code(), Some(0), "{}", stderr(&cleaned));
         // The kernel takes namespaces down when it has time.
         let after = traces(node_id, &data);
-        let is_late = |kind: &&str| ["doors", "routes"].contains(kind);
+        let is_late = |kind: &&str| ["host veths", "routes"].contains(kind);
         assert!(after.keys().all(is_late), "{after:?}");
-        until("the doors to go", || {
+        until("the host veths to go", || {
             traces(node_id, &data).is_empty().then_some(())
         });
         assert_eq!(stdout(&clean(&[])), "nothing was left\n");
@@ -437,7 +437,7 @@ fn networks_left_by_killed_agent_are_removed() {
 /// Kinds of traces that an agent leaves on a machine where it had networks for allocations.
 const TRACES: [&str; 8] = [
     "cgroups",
-    "doors",
+    "host veths",
     "files",
     "pins",
     "processes",
@@ -447,7 +447,7 @@ const TRACES: [&str; 8] = [
 ];
 
 /// The traces of a node whose agent had its data in `data`. A namespace that anybody still had open would keep its end
-/// of a pair of devices. So the door would stay as well.
+/// of a pair of devices. So the host veth would stay as well.
 fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     let tree = format!("muster-{}", &node_id[..8]);
     let find = |dir: &Path, args: &[&str]| {
@@ -462,7 +462,7 @@ fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     let pins =
         [Path::new("/sys/fs/bpf"), &data.join("bpf")].map(|mount| find(mount, &["-name", node_id]));
     let devices = run("ip", &["-o", "link"]);
-    let doors = devices.lines().filter(|line| line.contains(": mu-"));
+    let host_veths = devices.lines().filter(|line| line.contains(": mu-"));
     let routes = run("ip", &["route"]);
     let routes = routes.lines().filter(|line| line.contains(" dev mu-"));
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
@@ -476,7 +476,7 @@ fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     let special = ["-type", "p", "-o", "-type", "s"];
     let all = [
         ("cgroups", cgroups.concat()),
-        ("doors", doors.collect::<Vec<_>>().join("\n")),
+        ("host veths", host_veths.collect::<Vec<_>>().join("\n")),
         ("files", find(data, &special)),
         ("pins", pins.concat()),
         ("processes", processes(&tree)),

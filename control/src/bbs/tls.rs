@@ -168,7 +168,7 @@ mod tests {
         dir
     }
 
-    /// Where a door stands that one connection can come through at a time.
+    /// Where a host veth stands that one connection can come through at a time.
     async fn single_connection_listener() -> (std::net::SocketAddr, CancellationToken) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

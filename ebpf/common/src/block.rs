@@ -43,7 +43,7 @@ unsafe impl Plain for BlockCounters {}
 /// A request that a device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Flight {
+pub struct InFlightRequest {
     /// Whose it is.
     pub task: CgroupId,
     /// When the device was given it, in nanoseconds of the monotonic clock.
@@ -51,11 +51,11 @@ pub struct Flight {
 }
 
 // SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
-unsafe impl Plain for Flight {}
+unsafe impl Plain for InFlightRequest {}
 
 /// The kind of a request, by its flags (`enum req_op` in the kernel's `blk_types.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Operation {
     /// It reads.
     Read,
     /// It writes.
@@ -64,7 +64,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl Operation {
     /// The kind of a request with these flags.
     #[must_use]
     #[inline]
@@ -85,15 +85,15 @@ mod tests {
     #[test]
     fn values_have_no_padding() {
         assert_eq!(size_of::<BlockCounters>(), 232);
-        assert_eq!(size_of::<Flight>(), 16);
+        assert_eq!(size_of::<InFlightRequest>(), 16);
     }
 
     /// Above the operation stand flags such as "synchronous".
     #[test]
     fn only_the_operation_decides() {
-        assert_eq!(Kind::of(1 << 11), Kind::Read);
-        assert_eq!(Kind::of(1 << 11 | 1), Kind::Write);
-        assert_eq!(Kind::of(2), Kind::Other);
-        assert_eq!(Kind::of(3), Kind::Other);
+        assert_eq!(Operation::of(1 << 11), Operation::Read);
+        assert_eq!(Operation::of(1 << 11 | 1), Operation::Write);
+        assert_eq!(Operation::of(2), Operation::Other);
+        assert_eq!(Operation::of(3), Operation::Other);
     }
 }

@@ -64,7 +64,7 @@ unsafe impl Plain for u64 {}
 /// The kinds of lost records; the index into the map `LOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Lost {
+pub enum LostRecord {
     /// A process became the main one of its task, and the map of main processes had no room.
     Main = 0,
     /// A main process ended, and the exit ledger had no room.
@@ -83,10 +83,10 @@ pub enum Lost {
     Flight = 7,
     /// A packet to or from a published port was thrown away: there was no room to remember its exchange, or it was too
     /// short to be rewritten.
-    Passage = 8,
+    NatEntry = 8,
 }
 
-impl Lost {
+impl LostRecord {
     /// How many kinds of loss there are.
     pub const COUNT: u32 = 9;
 }

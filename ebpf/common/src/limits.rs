@@ -5,7 +5,7 @@
 /// Twice the allocations that 8 192 tasks a node would need, the most we plan for, so that
 /// allocations which wait for garbage collection keep their exit records. Entries are allocated
 /// when a task is registered, so an idle map costs its buckets only (256 KiB). A task beyond it
-/// runs uncounted and is counted as [`crate::Lost::Task`].
+/// runs uncounted and is counted as [`crate::LostRecord::Task`].
 pub const TASKS_MAX: u32 = 16_384;
 
 /// Tasks whose counters of switches and packets are found by number instead of by name.
@@ -29,15 +29,15 @@ pub const ENDING_MAX: u32 = 1_024;
 /// Threads whose waiting is remembered, by the low bits of their ids.
 ///
 /// Two threads of tasks that have the same place and take turns are not counted, but as
-/// [`crate::Lost::Wait`]. Ids are given in order, so it takes 65 536 threads that were born between two which
+/// [`crate::LostRecord::Wait`]. Ids are given in order, so it takes 65 536 threads that were born between two which
 /// live. Twice of it would be 1 MiB.
 pub const WAITS: u32 = 65_536;
 
 /// Requests of tasks that block devices have at once.
 ///
 /// A device's own queues take a thousand or two; this is for eight of the largest (1 MiB). A request beyond it is not
-/// counted but as [`crate::Lost::Flight`].
-pub const FLIGHTS_MAX: u32 = 16_384;
+/// counted but as [`crate::LostRecord::Flight`].
+pub const IN_FLIGHT_MAX: u32 = 16_384;
 
 /// Processes that the kernel chose for want of memory and that have not ended yet.
 ///
@@ -62,7 +62,7 @@ pub const FLOWS_MAX: u32 = 65_536;
 /// Ports of all allocations that may be used by others.
 pub const PORTS_MAX: u32 = 65_536;
 
-/// Rules of all tasks that met a packet. What finds no room is counted as [`crate::Lost::Rule`].
+/// Rules of all tasks that met a packet. What finds no room is counted as [`crate::LostRecord::Rule`].
 pub const RULES_MAX: u32 = 65_536;
 
 /// Names of rules of all policies together, for the next agent.
@@ -77,11 +77,11 @@ pub const NAMES_MAX: u32 = LEAVES_MAX;
 pub const CARRIED_MAX: u32 = RULES_MAX;
 
 /// Bytes of verdicts that wait for the agent. What finds no room is counted as
-/// [`crate::Lost::Verdict`].
+/// [`crate::LostRecord::Verdict`].
 pub const VERDICTS_BYTES: u32 = 256 * 1_024;
 
 /// Allocations with a network of their own. One beyond does not start, and its event says so.
-pub const DOORS_MAX: u32 = 8_192;
+pub const HOST_VETHS_MAX: u32 = 8_192;
 
 /// Ports of the machine that lead to allocations, TCP and UDP counted apart.
 pub const PUBLISHED_MAX: u32 = 65_536;
@@ -89,7 +89,7 @@ pub const PUBLISHED_MAX: u32 = 65_536;
 /// Exchanges by published ports that are remembered, of 40 bytes and their node in the map each (16 MiB).
 ///
 /// The one unused longest is forgotten when it is full; its answers then do not reach the client.
-pub const PASSAGES_MAX: u32 = 131_072;
+pub const NAT_ENTRIES_MAX: u32 = 131_072;
 
 /// Groups of tasks that one walk over them tells (1.3 MiB).
 ///

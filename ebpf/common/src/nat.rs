@@ -1,19 +1,19 @@
-//! Networks of allocations: doors, and ports of the machine that lead through them.
+//! Networks of allocations: host veths, and ports of the machine that lead through them.
 //!
-//! An allocation with a network of its own is reached through a *door*, the machine's end of its pair of
-//! devices. A *published* port of the machine leads to a port behind a door. Which exchange came by a
+//! An allocation with a network of its own is reached through a *host veth*, the machine's end of its pair of
+//! devices. A *published* port of the machine leads to a port behind a host veth. Which exchange came by a
 //! published port is kept as a *passage*, so that its answers show the address that was called.
 
 use crate::Plain;
 
 /// The address by which allocations know their machine, and by which the machine's loopback addresses
-/// reach them. Every door has it; it is link-local, so that it collides with no network.
+/// reach them. Every host veth has it; it is link-local, so that it collides with no network.
 pub const GATEWAY: [u8; 4] = [169, 254, 1, 1];
 
-/// A door, by the number of its device.
+/// A host veth, by the number of its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Door {
+pub struct HostVethEntry {
     /// The allocation's address: no other may come through it.
     pub address: [u8; 4],
 }
@@ -35,17 +35,17 @@ pub struct PublishedKey {
 /// Where a published port leads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Published {
+pub struct PublishedPort {
     /// The allocation's address.
     pub address: [u8; 4],
-    /// The number of its door's device.
-    pub door: u32,
+    /// The number of its host veth's device.
+    pub host_veth: u32,
     /// Its port, in the order of the machine.
     pub port: u16,
-    /// The hardware address behind the door.
+    /// The hardware address behind the host veth.
     pub inside_mac: [u8; 6],
-    /// The door's own.
-    pub door_mac: [u8; 6],
+    /// The host veth's own.
+    pub host_veth_mac: [u8; 6],
     /// Zero.
     pub pad: u16,
 }
@@ -53,7 +53,7 @@ pub struct Published {
 /// An exchange by a published port, as packets of the allocation show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct PassageKey {
+pub struct NatKey {
     /// The allocation's address.
     pub inside: [u8; 4],
     /// The address that it answers to.
@@ -71,29 +71,29 @@ pub struct PassageKey {
 /// The client's side of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Passage {
+pub struct NatEntry {
     /// The address that was called.
     pub address: [u8; 4],
     /// The client's address.
     pub client: [u8; 4],
     /// The port that was called.
     pub port: u16,
-    /// 1 if the client is on this machine or behind the same door: its answers are turned back at the door.
+    /// 1 if the client is on this machine or behind the same host veth: its answers are turned back at the host veth.
     pub returns: u16,
-    /// The number of the door's device.
-    pub door: u32,
+    /// The number of the host veth's device.
+    pub host_veth: u32,
 }
 
 // SAFETY: four bytes.
-unsafe impl Plain for Door {}
+unsafe impl Plain for HostVethEntry {}
 // SAFETY: 4, 2, 1 and 1 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for PublishedKey {}
 // SAFETY: 4, 4, 2, 6, 6 and 2 bytes, `repr(C)`, nothing between them.
-unsafe impl Plain for Published {}
+unsafe impl Plain for PublishedPort {}
 // SAFETY: 4, 4, 2, 2, 1 and 3 bytes, `repr(C)`, nothing between them.
-unsafe impl Plain for PassageKey {}
+unsafe impl Plain for NatKey {}
 // SAFETY: 4, 4, 2, 2 and 4 bytes, `repr(C)`, nothing between them.
-unsafe impl Plain for Passage {}
+unsafe impl Plain for NatEntry {}
 
 #[cfg(test)]
 mod tests {
@@ -102,8 +102,8 @@ mod tests {
     #[test]
     fn values_have_no_padding() {
         assert_eq!(size_of::<PublishedKey>(), 8);
-        assert_eq!(size_of::<Published>(), 24);
-        assert_eq!(size_of::<PassageKey>(), 16);
-        assert_eq!(size_of::<Passage>(), 16);
+        assert_eq!(size_of::<PublishedPort>(), 24);
+        assert_eq!(size_of::<NatKey>(), 16);
+        assert_eq!(size_of::<NatEntry>(), 16);
     }
 }

@@ -77,13 +77,13 @@ pub struct Traffic {
     /// Its counters.
     pub counters: NetCounters,
     /// The rule met last, by the [`Direction`](crate::policy::Direction) of its policy.
-    pub met: [MetRule; 2],
+    pub met: [RuleHit; 2],
 }
 
 /// A rule of a task's policy and what it counted since another was met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct MetRule {
+pub struct RuleHit {
     /// The policy; 0 if nothing was met.
     pub policy: u32,
     /// The rule's number in it.
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn values_have_no_padding() {
         assert_eq!(size_of::<NetCounters>(), 88);
-        assert_eq!(size_of::<MetRule>(), 24);
+        assert_eq!(size_of::<RuleHit>(), 24);
         assert_eq!(size_of::<Traffic>(), 136);
         assert_eq!(size_of::<NetSlot>(), 144);
     }

@@ -5,7 +5,7 @@
 //! [`Interval`]s over what else a rule may ask for. That is one number, [`key`]: the class of the
 //! protocol and the port, or type and code. A verdict costs one look-up in a trie and a binary
 //! search, however many rules there are. The agent writes a new policy beside the old one and then
-//! changes the task's [`Fence`], so a packet meets one or the other, never a mixture.
+//! changes the task's [`TaskPolicyRef`], so a packet meets one or the other, never a mixture.
 
 use crate::{CgroupId, Plain};
 
@@ -109,7 +109,7 @@ impl Verdict {
 /// The policies of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Fence {
+pub struct TaskPolicyRef {
     /// The task. The kernel may give what holds this value to another task while a program copies it: it is written
     /// first and compared last.
     pub task: CgroupId,
@@ -121,7 +121,7 @@ pub struct Fence {
     pub flags: u64,
 }
 
-impl Fence {
+impl TaskPolicyRef {
     /// The policy of `direction`.
     #[must_use]
     #[inline]
@@ -144,7 +144,7 @@ impl Fence {
     }
 }
 
-impl Fence {
+impl TaskPolicyRef {
     /// Whether what goes in `direction` has a rate.
     #[must_use]
     #[inline]
@@ -159,8 +159,8 @@ impl Fence {
     /// Whether the task's allocation has a network of its own.
     #[must_use]
     #[inline]
-    pub const fn is_behind_door(&self) -> bool {
-        self.flags & BEHIND_DOOR != 0
+    pub const fn is_behind_host_veth(&self) -> bool {
+        self.flags & BEHIND_HOST_VETH != 0
     }
 }
 
@@ -169,7 +169,7 @@ pub const INGRESS_OPEN: u64 = 1;
 /// All traffic that the task sends is allowed.
 pub const EGRESS_OPEN: u64 = 2;
 /// The task's allocation has a network of its own: from outside only declared ports are reached.
-pub const BEHIND_DOOR: u64 = 4;
+pub const BEHIND_HOST_VETH: u64 = 4;
 /// The traffic that the task receives has a rate.
 pub const INGRESS_LIMITED: u64 = 8;
 /// The traffic that the task sends has a rate.
@@ -178,7 +178,7 @@ pub const EGRESS_LIMITED: u64 = 16;
 /// The part of a trie's key after the length of the prefix, IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-pub struct Place4 {
+pub struct AddressKey4 {
     /// The policy.
     pub policy: u32,
     /// The address, in the order of the network.
@@ -188,7 +188,7 @@ pub struct Place4 {
 /// The part of a trie's key after the length of the prefix, IPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
-pub struct Place6 {
+pub struct AddressKey6 {
     /// The policy.
     pub policy: u32,
     /// The address, in the order of the network.
@@ -205,7 +205,7 @@ pub struct LeafKey4 {
     /// [`POLICY_BITS`] and those of the address.
     pub prefix_len: u32,
     /// Policy and address.
-    pub place: Place4,
+    pub place: AddressKey4,
 }
 
 /// A whole key of the trie of IPv6, as user space writes it.
@@ -215,7 +215,7 @@ pub struct LeafKey6 {
     /// [`POLICY_BITS`] and those of the address.
     pub prefix_len: u32,
     /// Policy and address.
-    pub place: Place6,
+    pub place: AddressKey6,
 }
 
 /// Where the intervals of a prefix are.
@@ -444,7 +444,7 @@ pub struct SocketState {
     /// One more than the changes of policies that were counted before the verdict; 0 is none.
     pub valid: u64,
     /// Of a UDP socket, what was received and sent last, by [`Direction`].
-    pub datagrams: [KeptDatagram; 2],
+    pub datagrams: [CachedDatagram; 2],
 }
 
 /// The verdict on datagrams of IPv4 between two places.
@@ -453,7 +453,7 @@ pub struct SocketState {
 /// [`KEPT_TICKS`]; and within an allocation while the other end's socket is still the one that was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct KeptDatagram {
+pub struct CachedDatagram {
     /// Source and destination, as they stand in the header.
     pub addresses: u64,
     /// Their ports, as they stand in the header.
@@ -474,7 +474,7 @@ pub struct KeptDatagram {
     pub peer: PeerMark,
 }
 
-impl KeptDatagram {
+impl CachedDatagram {
     /// In the place of [`Self::valid`]: a CPU writes here, and others do not.
     pub const WRITING: u64 = u64::MAX;
 }
@@ -560,7 +560,7 @@ pub const fn mapped(address: [u8; 4]) -> [u8; 16] {
 }
 
 // SAFETY: 8, 4, 4 and 8 bytes, `repr(C)`, nothing between them.
-unsafe impl Plain for Fence {}
+unsafe impl Plain for TaskPolicyRef {}
 // SAFETY: 4, 4 and 4 bytes, `repr(C)`, nothing between them.
 unsafe impl Plain for LeafKey4 {}
 // SAFETY: 4, 4 and 16 bytes, `repr(C)`, nothing between them.
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn values_have_no_padding() {
-        assert_eq!(size_of::<Fence>(), 24);
+        assert_eq!(size_of::<TaskPolicyRef>(), 24);
         assert_eq!(size_of::<LeafKey4>(), 12);
         assert_eq!(size_of::<LeafKey6>(), 24);
         assert_eq!(size_of::<FlowKey>(), 32);

@@ -37,7 +37,7 @@ pub struct Rates {
 
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum RateVerdict {
     /// It passes.
     Pass,
     /// It passes, and who sends had better slow down.
@@ -74,14 +74,14 @@ impl Bucket {
     /// Returns the decision about a packet at `now_ns` if all is paid for at `paid_ns`.
     #[must_use]
     #[inline]
-    pub const fn pace(paid_ns: u64, now_ns: u64) -> Pace {
+    pub const fn pace(paid_ns: u64, now_ns: u64) -> RateVerdict {
         let ahead_ns = paid_ns.saturating_sub(now_ns);
         if ahead_ns > BURST_NS {
-            Pace::Over
+            RateVerdict::Over
         } else if ahead_ns > CONGESTED_NS {
-            Pace::Congested
+            RateVerdict::Congested
         } else {
-            Pace::Pass
+            RateVerdict::Pass
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
         let end_ns = now_ns + seconds * 1_000_000_000;
         while now_ns < end_ns {
             let paid_ns = bucket.paid_ns.max(now_ns);
-            if Bucket::pace(paid_ns, now_ns) != Pace::Over {
+            if Bucket::pace(paid_ns, now_ns) != RateVerdict::Over {
                 bucket.paid_ns = paid_ns + Bucket::cost_ns(bucket.ps_per_byte, bytes);
                 passed += u64::from(bytes);
             }
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn a_sender_hears_of_congestion_before_it_loses_packets() {
-        assert_eq!(Bucket::pace(5, 10), Pace::Pass);
-        assert_eq!(Bucket::pace(CONGESTED_NS + 1, 0), Pace::Congested);
-        assert_eq!(Bucket::pace(BURST_NS + 1, 0), Pace::Over);
+        assert_eq!(Bucket::pace(5, 10), RateVerdict::Pass);
+        assert_eq!(Bucket::pace(CONGESTED_NS + 1, 0), RateVerdict::Congested);
+        assert_eq!(Bucket::pace(BURST_NS + 1, 0), RateVerdict::Over);
     }
 
     #[test]

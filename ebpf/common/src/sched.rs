@@ -71,7 +71,7 @@ unsafe impl Plain for SchedSlot {}
 /// forgets a task. Ids of cgroups are given once in the life of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Seen {
+pub struct CachedCgroup {
     /// The cgroup; 0 before there was one.
     pub cgroup: CgroupId,
     /// How many registrations there had been.
@@ -140,7 +140,7 @@ mod tests {
     fn values_have_no_padding() {
         assert_eq!(size_of::<SchedCounters>(), 224);
         assert_eq!(size_of::<SchedSlot>(), 232);
-        assert_eq!(size_of::<Seen>(), 32);
+        assert_eq!(size_of::<CachedCgroup>(), 32);
         assert_eq!(size_of::<CpuState>(), 16);
     }
 

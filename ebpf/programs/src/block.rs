@@ -11,9 +11,9 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use muster_ebpf_common::{
-    CgroupId, Lost,
-    block::{BlockCounters, Flight, Kind},
-    limits::{FLIGHTS_MAX, TASKS_MAX},
+    CgroupId, LostRecord,
+    block::{BlockCounters, InFlightRequest, Operation},
+    limits::{IN_FLIGHT_MAX, TASKS_MAX},
 };
 
 use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
@@ -25,7 +25,7 @@ static BLOCK: PerCpuHashMap<CgroupId, BlockCounters> =
 
 /// Requests that devices have, by address.
 #[map]
-static FLIGHTS: HashMap<u64, Flight> = HashMap::pinned(FLIGHTS_MAX, 0);
+static IN_FLIGHT: HashMap<u64, InFlightRequest> = HashMap::pinned(IN_FLIGHT_MAX, 0);
 
 /// Remembers a request of a task.
 #[btf_tracepoint(function = "block_rq_issue")]
@@ -40,13 +40,13 @@ fn block_rq_issue(ctx: BtfTracePointContext) -> i32 {
 fn issue(request: KernelPtr) -> Option<()> {
     let task = owner(request)?;
     BLOCK.get_ptr(task)?;
-    let flight = Flight {
+    let flight = InFlightRequest {
         task,
         // SAFETY: the helper has no arguments.
         issued_ns: unsafe { bpf_ktime_get_ns() },
     };
-    if FLIGHTS.insert(request.address(), flight, 0).is_err() {
-        count_lost(Lost::Flight);
+    if IN_FLIGHT.insert(request.address(), flight, 0).is_err() {
+        count_lost(LostRecord::Flight);
     }
     Some(())
 }
@@ -63,27 +63,27 @@ fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
 #[inline(always)]
 fn complete(request: KernelPtr, bytes: u32) -> Option<()> {
     // SAFETY: the value is copied at once.
-    let flight = unsafe { FLIGHTS.get(request.address()) }.copied()?;
+    let flight = unsafe { IN_FLIGHT.get(request.address()) }.copied()?;
     let rest: u32 = request.read(fact!(request_data_len))?;
     let is_over = bytes >= rest;
     if is_over {
-        let _ = FLIGHTS.remove(request.address());
+        let _ = IN_FLIGHT.remove(request.address());
     }
-    let kind = Kind::of(request.read(fact!(request_cmd_flags))?);
+    let kind = Operation::of(request.read(fact!(request_cmd_flags))?);
     let counters = BLOCK.get_ptr_mut(flight.task)?;
     // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
     let counters = unsafe { &mut *counters };
     let requests = u64::from(is_over);
     match kind {
-        Kind::Read => {
+        Operation::Read => {
             counters.read_bytes += u64::from(bytes);
             counters.reads += requests;
         }
-        Kind::Write => {
+        Operation::Write => {
             counters.write_bytes += u64::from(bytes);
             counters.writes += requests;
         }
-        Kind::Other => return None,
+        Operation::Other => return None,
     }
     if is_over {
         // SAFETY: the helper has no arguments.

@@ -16,7 +16,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use muster_ebpf_common::{
-    CgroupId, Lost,
+    CgroupId, LostRecord,
     exec::{Event, EventName, ExecCounters, ExitEntry, ProcessName, wait_status},
     limits::{ENDING_MAX, TASKS_MAX},
 };
@@ -111,7 +111,7 @@ fn count_exec(thread: KernelPtr) -> Option<()> {
     if let Err(error) = MAIN.insert(task, process, u64::from(BPF_NOEXIST))
         && error != EEXIST
     {
-        count_lost(Lost::Main);
+        count_lost(LostRecord::Main);
     }
     Some(())
 }
@@ -187,7 +187,7 @@ fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
         reserved: 0,
     };
     if EXITS.insert(task, entry, 0).is_err() {
-        count_lost(Lost::Exit);
+        count_lost(LostRecord::Exit);
     }
     Some(())
 }

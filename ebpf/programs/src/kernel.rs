@@ -6,7 +6,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap, PerCpuArray},
 };
-use muster_ebpf_common::{CgroupId, Lost, NO_SLOT, kernel::Facts, limits::SLOTS_MAX};
+use muster_ebpf_common::{CgroupId, LostRecord, NO_SLOT, kernel::Facts, limits::SLOTS_MAX};
 
 /// Filled in by the agent before the object is loaded.
 #[unsafe(no_mangle)]
@@ -69,9 +69,9 @@ static ACTIVE: Array<u64> = Array::pinned(3, 0);
 #[map]
 static SLOTS: HashMap<CgroupId, u64> = HashMap::pinned(SLOTS_MAX, BPF_F_NO_PREALLOC);
 
-/// The count of records that were lost, by [`Lost`].
+/// The count of records that were lost, by [`LostRecord`].
 #[map]
-static LOST: PerCpuArray<u64> = PerCpuArray::pinned(Lost::COUNT, 0);
+static LOST: PerCpuArray<u64> = PerCpuArray::pinned(LostRecord::COUNT, 0);
 
 /// Reads one field of [`FACTS`].
 macro_rules! fact {
@@ -118,7 +118,7 @@ pub(crate) fn slot_of(task: CgroupId) -> u64 {
 
 /// Counts something that could not be recorded.
 #[inline(always)]
-pub(crate) fn count_lost(lost: Lost) {
+pub(crate) fn count_lost(lost: LostRecord) {
     if let Some(count) = LOST.get_ptr_mut(lost as u32) {
         // SAFETY: the slot is this CPU's own and lives as long as the map.
         unsafe { *count += 1 };

@@ -1,6 +1,6 @@
 //! Published ports of allocations: addresses and ports are rewritten where packets enter and leave devices.
 //!
-//! `nat_in` and `nat_out` are on every door, on the machine's Ethernet devices that have an address, and
+//! `nat_in` and `nat_out` are on every host veth, on the machine's Ethernet devices that have an address, and
 //! `nat_out` on the loopback device, by which the machine calls itself. The kernel routes in between, so
 //! that connection tracking sees an exchange with the allocation's own address. Everything that is not
 //! rewritten is passed on to whatever else is attached there (`TC_ACT_UNSPEC`).
@@ -22,26 +22,26 @@ use aya_ebpf::{
 };
 use core::ffi::c_void;
 use muster_ebpf_common::{
-    Lost,
-    limits::{DOORS_MAX, PASSAGES_MAX, PUBLISHED_MAX},
-    nat::{Door, GATEWAY, Passage, PassageKey, Published, PublishedKey},
+    LostRecord,
+    limits::{HOST_VETHS_MAX, NAT_ENTRIES_MAX, PUBLISHED_MAX},
+    nat::{GATEWAY, HostVethEntry, NatEntry, NatKey, PublishedKey, PublishedPort},
 };
 
 use crate::kernel::count_lost;
 use crate::policy::protocol::{ICMP, TCP, UDP};
 
-/// The doors of this node's allocations.
+/// The host veths of this node's allocations.
 #[map]
-static DOORS: HashMap<u32, Door> = HashMap::pinned(DOORS_MAX, BPF_F_NO_PREALLOC);
+static HOST_VETHS: HashMap<u32, HostVethEntry> = HashMap::pinned(HOST_VETHS_MAX, BPF_F_NO_PREALLOC);
 
 /// Published ports.
 #[map]
-static PUBLISHED: HashMap<PublishedKey, Published> =
+static PUBLISHED: HashMap<PublishedKey, PublishedPort> =
     HashMap::pinned(PUBLISHED_MAX, BPF_F_NO_PREALLOC);
 
 /// Exchanges by published ports.
 #[map]
-static PASSAGES: LruHashMap<PassageKey, Passage> = LruHashMap::pinned(PASSAGES_MAX, 0);
+static NAT_ENTRIES: LruHashMap<NatKey, NatEntry> = LruHashMap::pinned(NAT_ENTRIES_MAX, 0);
 
 /// The number of the loopback device.
 const LOOPBACK: u32 = 1;
@@ -129,8 +129,8 @@ impl Ends {
 
     /// The passage that the packet is an answer in.
     #[inline(always)]
-    fn answered(&self) -> PassageKey {
-        PassageKey {
+    fn answered(&self) -> NatKey {
+        NatKey {
             inside: self.source,
             client: self.destination,
             inside_port: self.source_port,
@@ -148,26 +148,26 @@ fn nat_in(ctx: TcContext) -> i32 {
     // SAFETY: the context is valid for the run of the program.
     let (device, kind) = unsafe { ((*skb).ifindex, (*skb).protocol) };
     // SAFETY: the value is copied at once.
-    let door = unsafe { DOORS.get(device) }.copied();
+    let host_veth = unsafe { HOST_VETHS.get(device) }.copied();
     if kind != IPV4 {
-        // Nothing else has an address behind a door.
-        let dropped = door.is_some() && kind != ARP;
+        // Nothing else has an address behind a host veth.
+        let dropped = host_veth.is_some() && kind != ARP;
         return if dropped { TC_ACT_SHOT } else { TC_ACT_UNSPEC };
     }
     let ends = Ends::read(skb, ETHERNET);
     let Some(ends) = ends else {
-        return if door.is_some() {
+        return if host_veth.is_some() {
             TC_ACT_SHOT
         } else {
             TC_ACT_UNSPEC
         };
     };
-    if let Some(door) = door {
-        // The machine takes loopback addresses at doors, for answers to its own. Nobody may send there.
-        if ends.source != door.address || ends.destination[0] == LOOPBACK_NET {
+    if let Some(host_veth) = host_veth {
+        // The machine takes loopback addresses at host veths, for answers to its own. Nobody may send there.
+        if ends.source != host_veth.address || ends.destination[0] == LOOPBACK_NET {
             return TC_ACT_SHOT;
         }
-        if let Some(action) = turn_back(skb, &ends, device, door) {
+        if let Some(action) = turn_back(skb, &ends, device, host_veth) {
             return action;
         }
     }
@@ -182,7 +182,7 @@ fn nat_in(ctx: TcContext) -> i32 {
     let Some(published) = unsafe { PUBLISHED.get(ends.called()) }.copied() else {
         return TC_ACT_UNSPEC;
     };
-    let hairpin = published.door == device;
+    let hairpin = published.host_veth == device;
     if enter(skb, &ends, &published, hairpin, hairpin).is_none() {
         return thrown_away();
     }
@@ -209,7 +209,7 @@ fn nat_out(ctx: TcContext) -> i32 {
     }
     if device != LOOPBACK {
         // SAFETY: the value is copied at once.
-        if let Some(passage) = unsafe { PASSAGES.get(ends.answered()) }.copied()
+        if let Some(passage) = unsafe { NAT_ENTRIES.get(ends.answered()) }.copied()
             && passage.returns == 0
         {
             show_as(skb, &ends, &passage);
@@ -227,18 +227,18 @@ fn nat_out(ctx: TcContext) -> i32 {
     hand_over(skb, &published)
 }
 
-/// Has the packet be for the port behind the door, and remembers who called what. With `as_gateway` the
+/// Has the packet be for the port behind the host veth, and remembers who called what. With `as_gateway` the
 /// allocation sees the machine's address in place of the client's, which would not lead back.
 #[inline(always)]
 fn enter(
     skb: *mut __sk_buff,
     ends: &Ends,
-    published: &Published,
+    published: &PublishedPort,
     returns: bool,
     as_gateway: bool,
 ) -> Option<()> {
     let client = if as_gateway { GATEWAY } else { ends.source };
-    let key = PassageKey {
+    let key = NatKey {
         inside: published.address,
         client,
         inside_port: published.port,
@@ -246,24 +246,24 @@ fn enter(
         protocol: ends.protocol,
         pad: [0; 3],
     };
-    let passage = Passage {
+    let passage = NatEntry {
         address: ends.destination,
         client: ends.source,
         port: ends.destination_port,
         returns: u16::from(returns),
-        door: published.door,
+        host_veth: published.host_veth,
     };
     // SAFETY: the value is copied at once.
-    let known = unsafe { PASSAGES.get(key) }.copied();
+    let known = unsafe { NAT_ENTRIES.get(key) }.copied();
     let same = known.is_some_and(|known| {
         known.address == passage.address
             && known.port == passage.port
             && known.client == passage.client
             && known.returns == passage.returns
-            && known.door == passage.door
+            && known.host_veth == passage.host_veth
     });
     if !same {
-        PASSAGES.insert(key, passage, 0).ok()?;
+        NAT_ENTRIES.insert(key, passage, 0).ok()?;
     }
     if as_gateway {
         set_address(skb, ends, at::SOURCE, ends.source, GATEWAY)?;
@@ -281,33 +281,38 @@ fn enter(
 /// Counts and drops a packet that cannot be led on.
 #[inline(always)]
 fn thrown_away() -> i32 {
-    count_lost(Lost::Passage);
+    count_lost(LostRecord::NatEntry);
     TC_ACT_SHOT
 }
 
 /// Gives the packet to the allocation without routing it.
 #[inline(always)]
-fn hand_over(skb: *mut __sk_buff, published: &Published) -> i32 {
+fn hand_over(skb: *mut __sk_buff, published: &PublishedPort) -> i32 {
     let [a, b, c, d, e, f] = published.inside_mac;
-    let [g, h, i, j, k, l] = published.door_mac;
+    let [g, h, i, j, k, l] = published.host_veth_mac;
     let macs = [a, b, c, d, e, f, g, h, i, j, k, l];
     if store(skb, 0, &macs).is_none() {
         return thrown_away();
     }
     // SAFETY: the helper takes any number.
-    unsafe { bpf_redirect(published.door, 0) as i32 }
+    unsafe { bpf_redirect(published.host_veth, 0) as i32 }
 }
 
-/// An answer to a client on this machine or behind the same door: what came in by neither a wire nor a route
+/// An answer to a client on this machine or behind the same host veth: what came in by neither a wire nor a route
 /// is given back here.
 #[inline(always)]
-fn turn_back(skb: *mut __sk_buff, ends: &Ends, device: u32, door: Door) -> Option<i32> {
+fn turn_back(
+    skb: *mut __sk_buff,
+    ends: &Ends,
+    device: u32,
+    host_veth: HostVethEntry,
+) -> Option<i32> {
     if !ends.has_ports() {
         return None;
     }
     // SAFETY: the value is copied at once.
-    let passage = unsafe { PASSAGES.get(ends.answered()) }.copied()?;
-    if passage.returns == 0 || passage.door != device {
+    let passage = unsafe { NAT_ENTRIES.get(ends.answered()) }.copied()?;
+    if passage.returns == 0 || passage.host_veth != device {
         return None;
     }
     if show_as(skb, ends, &passage).is_none() {
@@ -318,7 +323,7 @@ fn turn_back(skb: *mut __sk_buff, ends: &Ends, device: u32, door: Door) -> Optio
     {
         return Some(thrown_away());
     }
-    if passage.client != door.address {
+    if passage.client != host_veth.address {
         return Some(TC_ACT_UNSPEC);
     }
     // Out by the device it came in: the hardware addresses change places.
@@ -335,7 +340,7 @@ fn turn_back(skb: *mut __sk_buff, ends: &Ends, device: u32, door: Door) -> Optio
 
 /// Has an answer come from the address that was called.
 #[inline(always)]
-fn show_as(skb: *mut __sk_buff, ends: &Ends, passage: &Passage) -> Option<()> {
+fn show_as(skb: *mut __sk_buff, ends: &Ends, passage: &NatEntry) -> Option<()> {
     set_address(skb, ends, at::SOURCE, ends.source, passage.address)?;
     set_port(skb, ends, 0, ends.source_port, passage.port)
 }

@@ -13,12 +13,12 @@ use muster_ebpf_common::{
     limits::{SLOTS_MAX, TASKS_MAX},
     net::{NetCounters, NetSlot, PROTOCOL_TCP, Traffic, tcp_state},
     policy::Direction,
-    rate::Pace,
+    rate::RateVerdict,
 };
 
 use crate::{
     kernel::{KernelPtr, fact, is_active, slot_of},
-    policy::{self, Judged, rate},
+    policy::{self, PacketOutcome, rate},
 };
 
 /// Counters of tasks that have no slot. The agent makes and removes the entries.
@@ -57,7 +57,12 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
         // SAFETY: the entry is this CPU's own part of a map value, which RCU keeps alive.
         let traffic = unsafe { &mut *traffic };
         if policy::count_settled(settled, &mut traffic.met, size(skb).0) {
-            let end = end(Judged::settled(settled), settled.state.task, direction, skb);
+            let end = end(
+                PacketOutcome::settled(settled),
+                settled.state.task,
+                direction,
+                skb,
+            );
             count(&mut traffic.counters, direction, skb, end);
             return end as i32;
         }
@@ -111,17 +116,17 @@ fn traffic_at(slot: u64, task: CgroupId) -> Option<*mut Traffic> {
 
 /// Returns the verdict on a packet that was judged.
 #[inline(always)]
-fn end(judged: Judged, task: CgroupId, direction: Direction, skb: *mut __sk_buff) -> End {
+fn end(judged: PacketOutcome, task: CgroupId, direction: Direction, skb: *mut __sk_buff) -> End {
     match judged {
-        Judged::Refused => End::Refused,
-        Judged::Passes | Judged::Exempt => End::Pass,
-        Judged::Limited => {
+        PacketOutcome::Refused => End::Refused,
+        PacketOutcome::Passes | PacketOutcome::Exempt => End::Pass,
+        PacketOutcome::Limited => {
             // SAFETY: the context is valid for the run of the program.
             let bytes = unsafe { (*skb).len };
             match rate::pace(task, direction, bytes) {
-                Pace::Pass => End::Pass,
-                Pace::Congested => End::Congested,
-                Pace::Over => End::Over,
+                RateVerdict::Pass => End::Pass,
+                RateVerdict::Congested => End::Congested,
+                RateVerdict::Over => End::Over,
             }
         }
     }

@@ -13,7 +13,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use muster_ebpf_common::{
-    CgroupId, Lost,
+    CgroupId, LostRecord,
     limits::{TASKS_MAX, VICTIMS_MAX},
     oom::OomEntry,
 };
@@ -73,7 +73,7 @@ pub(crate) fn record(task: CgroupId, thread: KernelPtr) -> Option<()> {
         return Some(());
     }
     let Some(known) = OOM.get_ptr_mut(task) else {
-        count_lost(Lost::Oom);
+        count_lost(LostRecord::Oom);
         return None;
     };
     // SAFETY: entries are removed by the agent only, after the task has ended. Two processes that end

@@ -27,17 +27,17 @@ use aya_ebpf::{
 };
 use core::{arch::asm, ffi::c_void};
 use muster_ebpf_common::{
-    CgroupId, Lost,
+    CgroupId, LostRecord,
     limits::{
         CARRIED_MAX, FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, NAMES_MAX, PORTS_MAX, RULES_MAX,
         TASKS_MAX, VERDICTS_BYTES,
     },
-    net::{MetRule, tcp_state},
+    net::{RuleHit, tcp_state},
     policy::{
-        CarriedCounters, CarriedKey, Class, Direction, FLOW_NS, FLOW_RENEW_NS, Fence, FlowKey,
-        Interval, KEPT_TICKS, KeptDatagram, Leaf, NO_RULE, NameKey, POLICY_BITS, PeerMark, Place4,
-        Place6, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS, Verdict, VerdictEvent,
-        mapped, search, socket,
+        AddressKey4, AddressKey6, CachedDatagram, CarriedCounters, CarriedKey, Class, Direction,
+        FLOW_NS, FLOW_RENEW_NS, FlowKey, Interval, KEPT_TICKS, Leaf, NO_RULE, NameKey, POLICY_BITS,
+        PeerMark, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS, TaskPolicyRef,
+        Verdict, VerdictEvent, mapped, search, socket,
     },
 };
 
@@ -48,15 +48,16 @@ use crate::net::traffic_of;
 
 /// The policies of each task. The agent makes the entry before the task starts.
 #[map]
-static FENCE: HashMap<CgroupId, Fence> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
+static TASK_POLICY: HashMap<CgroupId, TaskPolicyRef> =
+    HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
 /// Where the intervals of a policy's IPv4 prefix are.
 #[map]
-static LEAVES4: LpmTrie<Place4, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
+static LEAVES4: LpmTrie<AddressKey4, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
 
 /// Where the intervals of a policy's IPv6 prefix are.
 #[map]
-static LEAVES6: LpmTrie<Place6, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
+static LEAVES6: LpmTrie<AddressKey6, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
 
 /// The intervals.
 #[map]
@@ -81,7 +82,7 @@ static NAMES: HashMap<NameKey, u64> = HashMap::pinned(NAMES_MAX, BPF_F_NO_PREALL
 
 /// The counters of rules under earlier policies: for the next agent, too.
 #[map]
-static CARRIED: HashMap<CarriedKey, CarriedCounters> =
+static CARRIED_OVER: HashMap<CarriedKey, CarriedCounters> =
     HashMap::pinned(CARRIED_MAX, BPF_F_NO_PREALLOC);
 
 /// The verdicts for the agent.
@@ -125,7 +126,7 @@ impl Peer {
 
 /// Facts about a packet before it is looked at: it is like those before.
 #[derive(Clone, Copy)]
-pub(crate) struct Settled<'a> {
+pub(crate) struct CachedVerdict<'a> {
     /// The state of its socket.
     pub(crate) state: &'a SocketState,
     /// The direction of the policy that lets it pass.
@@ -139,7 +140,7 @@ pub(crate) struct Settled<'a> {
 /// Returns the state that earlier packets left with the packet's socket, if they passed since policies last changed.
 /// It is of a connection that came about, or of datagrams to and from the same place.
 #[inline(always)]
-pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<Settled<'a>> {
+pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<CachedVerdict<'a>> {
     // SAFETY: the context is valid for the run of the program.
     let socket = unsafe { (*skb).__bindgen_anon_2.sk };
     if socket.is_null() {
@@ -160,7 +161,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<S
             Direction::Ingress => socket::INGRESS_LIMITED,
             Direction::Egress => socket::EGRESS_LIMITED,
         };
-        return Some(Settled {
+        return Some(CachedVerdict {
             state,
             begun: state.begun,
             policy: state.policy,
@@ -175,7 +176,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<S
     if datagram.valid != valid || !is_like(skb, datagram) {
         return None;
     }
-    Some(Settled {
+    Some(CachedVerdict {
         state,
         begun: direction as u32,
         policy: datagram.policy,
@@ -186,7 +187,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<S
 
 /// Whether the packet is a datagram like the one whose verdict was kept, and the verdict still holds.
 #[inline(always)]
-fn is_like(skb: *mut __sk_buff, kept: &KeptDatagram) -> bool {
+fn is_like(skb: *mut __sk_buff, kept: &CachedDatagram) -> bool {
     let Some((addresses, ports)) = ends(skb) else {
         return false;
     };
@@ -242,7 +243,11 @@ fn is_still(peer: &PeerMark) -> u32 {
 
 /// Counts a settled packet; `false` if another rule was met last.
 #[inline(always)]
-pub(crate) fn count_settled(settled: Settled<'_>, met: &mut [MetRule; 2], bytes: u64) -> bool {
+pub(crate) fn count_settled(
+    settled: CachedVerdict<'_>,
+    met: &mut [RuleHit; 2],
+    bytes: u64,
+) -> bool {
     if settled.rule == NO_RULE {
         return true;
     }
@@ -262,7 +267,7 @@ pub(crate) fn count_settled(settled: Settled<'_>, met: &mut [MetRule; 2], bytes:
 
 /// The decision about a packet.
 #[derive(Clone, Copy)]
-pub(crate) enum Judged {
+pub(crate) enum PacketOutcome {
     /// It is refused.
     Refused,
     /// It passes.
@@ -273,9 +278,9 @@ pub(crate) enum Judged {
     Exempt,
 }
 
-impl Judged {
+impl PacketOutcome {
     #[inline(always)]
-    fn new(allowed: bool, fence: Fence, direction: Direction) -> Self {
+    fn new(allowed: bool, fence: TaskPolicyRef, direction: Direction) -> Self {
         if !allowed {
             Self::Refused
         } else if fence.is_limited(direction) {
@@ -287,7 +292,7 @@ impl Judged {
 
     /// Returns the decision about a settled packet.
     #[inline(always)]
-    pub(crate) fn settled(settled: Settled<'_>) -> Self {
+    pub(crate) fn settled(settled: CachedVerdict<'_>) -> Self {
         if settled.rule == NO_RULE {
             Self::Exempt
         } else if settled.limited {
@@ -300,14 +305,14 @@ impl Judged {
 
 /// The policies of a task; of none, by which nothing passes, if the entry was given to another task twice meanwhile.
 #[inline(always)]
-fn fence_of(task: CgroupId) -> Option<Fence> {
-    let mut fence = Fence::default();
+fn fence_of(task: CgroupId) -> Option<TaskPolicyRef> {
+    let mut fence = TaskPolicyRef::default();
     for _ in 0..2 {
-        let entry = FENCE.get_ptr(task)?;
+        let entry = TASK_POLICY.get_ptr(task)?;
         // SAFETY: the entry is a map value, which stays readable until the program ends. What another task writes
         // to it meanwhile begins with that task, which is read last.
         let now = unsafe {
-            fence = Fence {
+            fence = TaskPolicyRef {
                 task,
                 ingress: (&raw const (*entry).ingress).read_volatile(),
                 egress: (&raw const (*entry).egress).read_volatile(),
@@ -327,11 +332,15 @@ fn fence_of(task: CgroupId) -> Option<Fence> {
 
 /// Whether the task that the packet belongs to may send or receive it.
 #[inline(always)]
-pub(crate) fn judge_packet(ctx: &SkBuffContext, task: CgroupId, direction: Direction) -> Judged {
+pub(crate) fn judge_packet(
+    ctx: &SkBuffContext,
+    task: CgroupId,
+    direction: Direction,
+) -> PacketOutcome {
     // Before the fence is looked at: a verdict is kept under the number of changes that it knows of.
     let changes = policy_changes();
     let Some(fence) = fence_of(task) else {
-        return Judged::Exempt;
+        return PacketOutcome::Exempt;
     };
     let skb = ctx.skb.skb;
     let mut packet = Packet::new(task, direction);
@@ -345,24 +354,24 @@ pub(crate) fn judge_packet(ctx: &SkBuffContext, task: CgroupId, direction: Direc
         return datagram(skb, fence, &mut packet, direction, changes);
     }
     if packet.finds_neighbours() {
-        return Judged::Exempt;
+        return PacketOutcome::Exempt;
     }
     packet.event.policy = fence.policy(direction);
     let verdict = decide(&packet, packet.key(direction));
     packet.event.verdict = verdict.0;
     count_and_tell(&mut packet, direction);
-    Judged::new(verdict.allows(), fence, direction)
+    PacketOutcome::new(verdict.allows(), fence, direction)
 }
 
 /// A packet of a connection. What began it is known from its first packet, kept with the socket.
 #[inline(always)]
 fn tcp(
     skb: *mut __sk_buff,
-    fence: Fence,
+    fence: TaskPolicyRef,
     packet: &mut Packet,
     direction: Direction,
     changes: u64,
-) -> Judged {
+) -> PacketOutcome {
     let begins_here = packet.begins && matches!(direction, Direction::Egress);
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
@@ -394,7 +403,7 @@ fn tcp(
             known |= socket::CHECKED | if own { socket::OWN } else { 0 };
         }
     }
-    if !local && fence.is_behind_door() && packet.begins && !begins_here {
+    if !local && fence.is_behind_host_veth() && packet.begins && !begins_here {
         private = is_private(packet.event.task, packet.event.local_port);
     }
     let begun = if own || packet.begins {
@@ -424,11 +433,11 @@ fn tcp(
         state.valid = if settles { changes + 1 } else { 0 };
     }
     if own {
-        return Judged::Exempt;
+        return PacketOutcome::Exempt;
     }
     packet.event.verdict = verdict.0;
     count_and_tell(packet, begun);
-    Judged::new(verdict.allows(), fence, direction)
+    PacketOutcome::new(verdict.allows(), fence, direction)
 }
 
 /// Which directions have a rate, as bits of a socket's state.
@@ -436,7 +445,7 @@ const RATES: u32 = socket::INGRESS_LIMITED | socket::EGRESS_LIMITED;
 
 /// See [`RATES`].
 #[inline(always)]
-fn rates(fence: Fence) -> u32 {
+fn rates(fence: TaskPolicyRef) -> u32 {
     let flag = |direction, flag| if fence.is_limited(direction) { flag } else { 0 };
     flag(Direction::Ingress, socket::INGRESS_LIMITED)
         | flag(Direction::Egress, socket::EGRESS_LIMITED)
@@ -446,11 +455,11 @@ fn rates(fence: Fence) -> u32 {
 #[inline(always)]
 fn datagram(
     skb: *mut __sk_buff,
-    fence: Fence,
+    fence: TaskPolicyRef,
     packet: &mut Packet,
     direction: Direction,
     changes: u64,
-) -> Judged {
+) -> PacketOutcome {
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
     let (other_way, sends) = match direction {
@@ -462,14 +471,14 @@ fn datagram(
         match Peer::of(peer(skb, packet)) {
             Peer::Own => {
                 keep(skb, fence, packet, direction, NO_RULE, changes);
-                return Judged::Exempt;
+                return PacketOutcome::Exempt;
             }
             Peer::Task(other) => private = sends && is_private(other, packet.event.remote_port),
             Peer::Host => {}
         }
     }
-    let behind_door = !local && fence.is_behind_door();
-    if behind_door && !sends && matches!(packet.class, Class::Udp) {
+    let behind_host_veth = !local && fence.is_behind_host_veth();
+    if behind_host_veth && !sends && matches!(packet.class, Class::Udp) {
         private = is_private(packet.event.task, packet.event.local_port);
     }
     packet.event.policy = fence.policy(direction);
@@ -481,11 +490,11 @@ fn datagram(
     packet.event.verdict = verdict.0;
     let mut judged_by = direction;
     if verdict.allows() {
-        if local || behind_door || !fence.is_open(other_way) {
+        if local || behind_host_veth || !fence.is_open(other_way) {
             record(packet, direction as u8);
         }
         // Who is at the other end of loopback, and which ports are declared, may change from one to the next.
-        if !local && !(behind_door && !sends) && !verdict.is_told() {
+        if !local && !(behind_host_veth && !sends) && !verdict.is_told() {
             keep(skb, fence, packet, direction, verdict.rule(), changes);
         }
     } else if was_recorded(packet, other_way as u8) != 0 {
@@ -499,7 +508,7 @@ fn datagram(
         }
     }
     count_and_tell(packet, judged_by);
-    Judged::new(Verdict(packet.event.verdict).allows(), fence, direction)
+    PacketOutcome::new(Verdict(packet.event.verdict).allows(), fence, direction)
 }
 
 /// Keeps the verdict on a datagram that passes with the socket that sends or receives it, if there is one that does
@@ -507,7 +516,7 @@ fn datagram(
 #[inline(always)]
 fn keep(
     skb: *mut __sk_buff,
-    fence: Fence,
+    fence: TaskPolicyRef,
     packet: &Packet,
     direction: Direction,
     rule: u32,
@@ -542,7 +551,7 @@ fn keep(
     // SAFETY: the place lives as long as the socket; whoever finds the mark of another writer leaves it alone, so that
     // no two verdicts are mixed.
     unsafe {
-        if exchange(&raw mut kept.valid, KeptDatagram::WRITING) == KeptDatagram::WRITING {
+        if exchange(&raw mut kept.valid, CachedDatagram::WRITING) == CachedDatagram::WRITING {
             return;
         }
         kept.addresses = addresses;
@@ -593,14 +602,14 @@ unsafe extern "C" fn look_up_verdict(
     is_v4: u32,
 ) -> u32 {
     let leaf = if is_v4 != 0 {
-        let place = Place4 {
+        let place = AddressKey4 {
             policy,
             address: (low as u32).to_be_bytes(),
         };
         LEAVES4.get(Key::new(POLICY_BITS + 32, place)).copied()
     } else {
         let address = (u128::from(high) << 64 | u128::from(low)).to_be_bytes();
-        let place = Place6 { policy, address };
+        let place = AddressKey6 { policy, address };
         LEAVES6.get(Key::new(POLICY_BITS + 128, place)).copied()
     };
     let Some(leaf) = leaf else {
@@ -648,7 +657,7 @@ unsafe extern "C" fn note_verdict(event: *const VerdictEvent, begun: u32) -> u32
     }
     // What a policy counted that the task has no more is forgotten.
     if met.policy != event.policy || met.rule != rule {
-        *met = MetRule {
+        *met = RuleHit {
             policy: event.policy,
             rule,
             packets: 0,
@@ -677,7 +686,7 @@ fn counters_of<'a>(key: RuleKey) -> Option<&'a mut RuleCounters> {
         Some(counters) => Some(counters),
         None => {
             if RULES.insert(key, RuleCounters::default(), 0).is_err() {
-                count_lost(Lost::Rule);
+                count_lost(LostRecord::Rule);
             }
             RULES.get_ptr_mut(key)
         }
@@ -712,7 +721,7 @@ unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
     counters.told_ns = now_ns;
     event.at_ns = now_ns;
     if VERDICTS.output::<VerdictEvent>(&*event, 0).is_err() {
-        count_lost(Lost::Verdict);
+        count_lost(LostRecord::Verdict);
     }
     0
 }
@@ -836,7 +845,7 @@ unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 
         return Peer::OWN;
     }
     // SAFETY: nothing is read of the value.
-    if task != 0 && unsafe { FENCE.get(task) }.is_some() {
+    if task != 0 && unsafe { TASK_POLICY.get(task) }.is_some() {
         return task;
     }
     Peer::HOST

@@ -12,9 +12,9 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, RawTracePointContext},
 };
 use muster_ebpf_common::{
-    CgroupId, Lost, NO_SLOT,
+    CgroupId, LostRecord, NO_SLOT,
     limits::{SEEN_MAX, SLOTS_MAX, TASKS_MAX, WAITS},
-    sched::{CpuState, SchedCounters, SchedSlot, Seen, is_voluntary, last_wait, wait_mark},
+    sched::{CachedCgroup, CpuState, SchedCounters, SchedSlot, is_voluntary, last_wait, wait_mark},
 };
 
 use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active, registrations, slot_of};
@@ -30,7 +30,7 @@ static SCHED_SLOTS: PerCpuArray<SchedSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 
 /// The cgroups that were seen here, by the low bits of their ids.
 #[map]
-static SEEN: PerCpuArray<Seen> = PerCpuArray::pinned(SEEN_MAX, 0);
+static CGROUP_CACHE: PerCpuArray<CachedCgroup> = PerCpuArray::pinned(SEEN_MAX, 0);
 
 /// The time from which the running thread is charged.
 #[map]
@@ -99,7 +99,7 @@ fn charge_wait(thread: KernelPtr, pid: u32, counters: &mut SchedCounters) {
     match last_wait(before, pid, waited_ns, runs) {
         Some(wait_ns) => counters.waits.record(wait_ns),
         // A place that was empty is that of a thread which came from elsewhere.
-        None if before != 0 => count_lost(Lost::Wait),
+        None if before != 0 => count_lost(LostRecord::Wait),
         None => {}
     }
 }
@@ -148,7 +148,7 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
         .structure(fact!(css_set_dfl_cgrp))
         .structure(fact!(cgroup_kn))
         .field(fact!(kernfs_node_id));
-    let seen = SEEN.get_ptr_mut(cgroup as u32 % SEEN_MAX)?;
+    let seen = CGROUP_CACHE.get_ptr_mut(cgroup as u32 % SEEN_MAX)?;
     // SAFETY: the place is this CPU's own and lives as long as the map.
     let seen = unsafe { &mut *seen };
     let registrations = registrations();
@@ -170,11 +170,11 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
 
 /// Returns the facts about the current thread's cgroup.
 #[inline(always)]
-fn look(cgroup: CgroupId, registrations: u64) -> Seen {
+fn look(cgroup: CgroupId, registrations: u64) -> CachedCgroup {
     let task = current_task().unwrap_or(0);
     let slot = slot_of(task);
     let is_registered = slot != NO_SLOT || SCHED.get_ptr(task).is_some();
-    Seen {
+    CachedCgroup {
         cgroup,
         registrations,
         task: if is_registered { task } else { 0 },

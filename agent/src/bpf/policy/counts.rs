@@ -13,7 +13,7 @@ use std::{
 use muster_agent_core::policy::{CompiledPolicy, NO_POLICY_RULE, PRIVATE_PORT_RULE};
 use muster_ebpf_common::{
     CgroupId,
-    net::{MetRule, Traffic},
+    net::{RuleHit, Traffic},
     policy::{Direction, RuleCounters, RuleKey, Verdict},
 };
 
@@ -271,7 +271,7 @@ impl Policy {
 }
 
 /// Adds to rules' own counters what CPUs keep of those that they met last, of the policies with these numbers.
-fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[MetRule; 2]]) -> RuleTotals {
+fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[RuleHit; 2]]) -> RuleTotals {
     let mut counted = RuleTotals::new();
     for (place, direction) in DIRECTIONS.into_iter().enumerate() {
         let policy = numbers[place];
@@ -303,7 +303,7 @@ fn by_name(past: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounter
 /// The rules that each CPU met last, ingress and egress.
 fn current_hits(
     traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
-) -> io::Result<Vec<[MetRule; 2]>> {
+) -> io::Result<Vec<[RuleHit; 2]>> {
     let traffic = traffic()?.unwrap_or_default();
     Ok(traffic.iter().map(|each| each.met).collect())
 }
@@ -344,7 +344,7 @@ fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, boo
 }
 
 /// Whether counts of a rule were added to its own between these two looks.
-fn was_moved(before: &[[MetRule; 2]], now: &[[MetRule; 2]]) -> bool {
+fn was_moved(before: &[[RuleHit; 2]], now: &[[RuleHit; 2]]) -> bool {
     let pairs = before.iter().flatten().zip(now.iter().flatten());
     pairs
         .filter(|(before, _)| before.packets != 0)
@@ -369,13 +369,13 @@ mod tests {
     #[test]
     fn counters_are_reread_when_rule_slot_moves() {
         let met = |policy, rule, packets| {
-            let met = MetRule {
+            let met = RuleHit {
                 policy,
                 rule,
                 packets,
                 bytes: 0,
             };
-            vec![[MetRule::default(), met]]
+            vec![[RuleHit::default(), met]]
         };
         assert!(!was_moved(&met(1, 2, 3), &met(1, 2, 4)));
         assert!(!was_moved(&met(0, 0, 0), &met(1, 2, 4)));
@@ -394,7 +394,7 @@ mod tests {
             carried: &carried,
         };
         let own = RuleTotalsByPolicy::from([((8, 1), (10, 50)), ((7, Verdict::NO_POLICY), (1, 2))]);
-        let met = |policy, rule| MetRule {
+        let met = |policy, rule| RuleHit {
             policy,
             rule,
             packets: 1,

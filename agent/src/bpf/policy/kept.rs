@@ -60,7 +60,7 @@ impl PersistedCounters {
     pub(super) fn open(maps: &Path) -> Result<Self, OpenBpfError> {
         Ok(Self {
             names: PinnedMap::shared(open_map(maps, "NAMES")?),
-            carried: PinnedMap::shared(open_map(maps, "CARRIED")?),
+            carried: PinnedMap::shared(open_map(maps, "CARRIED_OVER")?),
         })
     }
 

@@ -18,8 +18,8 @@ use crate::bpf::tests::node::{Node, poll};
 use crate::bpf::{Bpf, BpfConfig};
 use crate::bridge::{Bridge, NodeNetworkContext, files, undo};
 
-/// The door that is made.
-const DOOR: &str = "mu-0123456789ab";
+/// The host veth that is made.
+const HOST_VETH: &str = "mu-0123456789ab";
 const ALIAS: &str = "muster test";
 /// Fewer steps than this are not all that a network takes.
 const STEPS_MIN: u32 = 20;
@@ -46,8 +46,8 @@ fn on_a_machine(test: &'static str, body: impl FnOnce(&Node, &Bpf) + Send) {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         Netlink::open().unwrap().wake(LOOPBACK).unwrap();
         let mut workshop = workshop(&bpf);
-        match workshop.make(DOOR, ALIAS, None) {
-            Ok(made) => workshop.remove(made.door, made.address).unwrap(),
+        match workshop.make(HOST_VETH, ALIAS, None) {
+            Ok(made) => workshop.remove(made.host_veth, made.address).unwrap(),
             Err(error) => {
                 let reason = format!("this kernel makes no such networks: {error:?}");
                 skipped(test, &reason);
@@ -77,12 +77,14 @@ fn driver_namespace() -> OwnedFd {
     made.join().unwrap().into()
 }
 
-/// Waits until no door is there: that of a namespace which nobody has any more goes by itself.
-fn no_door_is_left(step: u32) {
-    poll(&format!("the end of the door of step {step}"), || {
+/// Waits until no host veth is there: that of a namespace which nobody has any more goes by itself.
+fn no_host_veth_is_left(step: u32) {
+    poll(&format!("the end of the host veth of step {step}"), || {
         let devices = Netlink::open().unwrap().devices().unwrap();
-        let mut doors = devices.iter().filter(|it| it.name.starts_with(DOOR_PREFIX));
-        doors.next().is_none().then_some(())
+        let mut host_veths = devices
+            .iter()
+            .filter(|it| it.name.starts_with(HOST_VETH_PREFIX));
+        host_veths.next().is_none().then_some(())
     });
 }
 
@@ -98,13 +100,13 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
                 step += 1;
                 let mut workshop = workshop(bpf);
                 failing::arm(step);
-                let made = workshop.make(DOOR, ALIAS, given.as_ref());
+                let made = workshop.make(HOST_VETH, ALIAS, given.as_ref());
                 let has_failed = failing::disarm();
                 match made {
-                    Ok(made) => workshop.remove(made.door, made.address).unwrap(),
+                    Ok(made) => workshop.remove(made.host_veth, made.address).unwrap(),
                     Err(error) => assert!(has_failed, "step {step}: {error:?}"),
                 }
-                no_door_is_left(step);
+                no_host_veth_is_left(step);
                 assert_eq!(inode(OWN_NAMESPACE), machine, "step {step}");
                 let free = std::iter::from_fn(|| workshop.pool.take()).count();
                 assert_eq!(free, 13, "step {step}: an address is not given back");
@@ -148,7 +150,7 @@ fn desired() -> DesiredAlloc {
     }
 }
 
-/// Each step after the kernel's part fails once: the door and the published ports, the files of names. All of it runs
+/// Each step after the kernel's part fails once: the host veth and the published ports, the files of names. All of it runs
 /// twice, so that addresses run out if any is kept.
 #[test]
 fn a_network_that_cannot_be_opened_leaves_nothing() {
@@ -187,15 +189,15 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
                         Err(error) => assert!(has_failed, "step {step}: {error:?}"),
                     }
                     assert_eq!(bridge.left().len(), 0, "step {step}");
-                    no_door_is_left(step);
-                    assert_eq!(bpf.doors().unwrap(), BTreeSet::new(), "step {step}");
+                    no_host_veth_is_left(step);
+                    assert_eq!(bpf.host_veths().unwrap(), BTreeSet::new(), "step {step}");
                     assert_eq!(bpf.published().unwrap(), Vec::new(), "step {step}");
                     assert!(!ground.names.exists(), "step {step}: files are left");
                     if !has_failed {
                         break;
                     }
                 }
-                // The door, three ports of two protocols, the files' directory and at least one of them.
+                // The host veth, three ports of two protocols, the files' directory and at least one of them.
                 assert!(step > 9, "{step} steps");
             }
             undo(bridge.node.node_id).unwrap();
@@ -216,7 +218,9 @@ fn maker_entry() {
         cgroup_dir: cgroup_dir.into(),
         task_level: level.parse().unwrap(),
     });
-    workshop(&bpf.unwrap()).make(DOOR, ALIAS, None).unwrap();
+    workshop(&bpf.unwrap())
+        .make(HOST_VETH, ALIAS, None)
+        .unwrap();
 }
 
 /// The parts of a network that a dead agent leaves are removed by `muster agent clean` and by the next agent.
@@ -248,7 +252,7 @@ fn agent_crash_at_any_step_leaks_no_network() {
                 has_died || output.status.success(),
                 "step {step}: {output:?}"
             );
-            no_door_is_left(step);
+            no_host_veth_is_left(step);
             let workshop = workshop(bpf);
             undo(workshop.node.node_id).unwrap();
             assert!(

@@ -8,7 +8,7 @@ use muster_ebpf_common::{
     CgroupId,
     limits::TASKS_MAX,
     policy::Direction,
-    rate::{Bucket, Pace, Rates},
+    rate::{Bucket, RateVerdict, Rates},
 };
 
 /// The buckets of tasks that have a rate. The agent makes and removes the entries.
@@ -17,9 +17,9 @@ static RATES: HashMap<CgroupId, Rates> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PRE
 
 /// Returns the decision about a packet of `bytes` bytes, for which the task pays if it passes.
 #[inline(always)]
-pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> Pace {
+pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> RateVerdict {
     let Some(rates) = RATES.get_ptr_mut(task) else {
-        return Pace::Pass;
+        return RateVerdict::Pass;
     };
     // SAFETY: the entry is a map value, which RCU keeps alive; its words are read and written whole.
     unsafe {
@@ -35,7 +35,7 @@ pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> Pace {
             paid.write_volatile(now_ns);
         }
         let pace = Bucket::pace(paid_ns, now_ns);
-        if !matches!(pace, Pace::Over) {
+        if !matches!(pace, RateVerdict::Over) {
             add(paid, Bucket::cost_ns((*bucket).ps_per_byte, bytes));
         }
         pace
