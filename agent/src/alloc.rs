@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DirError, owner_of};
+use crate::context::{AgentContext, now};
 use crate::disk::DiskLimit;
-use crate::facilities::{AgentContext, now};
 use crate::gc;
 use crate::logs::Owner;
 use crate::migrate;
@@ -57,8 +57,8 @@ impl From<Event> for Input {
 /// An allocation to run.
 #[derive(Debug)]
 pub(crate) struct AllocTask {
-    /// The facilities that all allocations share.
-    pub(crate) facilities: Arc<AgentContext>,
+    /// The context that all allocations share.
+    pub(crate) context: Arc<AgentContext>,
     /// The desired state of the allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
     /// Decides.
@@ -93,10 +93,10 @@ impl AllocTask {
             self.submit(vec![desired]).await;
             if self.unrecorded != MissingRecordMeaning::NeverStarted {
                 // The store was lost: what runs of it keeps its network.
-                self.facilities.adopt_network(&self.desired, true).await;
+                self.context.adopt_network(&self.desired, true).await;
             }
         } else if self.runner.finished_at().is_none() {
-            self.facilities.adopt_network(&self.desired, false).await;
+            self.context.adopt_network(&self.desired, false).await;
             self.watch_disk(&inbox).await;
         }
         loop {
@@ -165,7 +165,7 @@ impl AllocTask {
             Ok(()) => {
                 self.submit(vec![Write::Desired(desired.clone())]).await;
                 if desired.deployment != self.desired.deployment {
-                    self.facilities.outbox.ask_anew(desired.alloc_id);
+                    self.context.outbox.ask_anew(desired.alloc_id);
                 }
                 let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
                 self.reattach_policy();
@@ -183,10 +183,9 @@ impl AllocTask {
     /// Has the allocation's disk looked at with the size that its group names now. Of one whose directories are not
     /// there yet that comes later.
     async fn watch_disk(&self, inbox: &mpsc::Sender<Input>) {
-        let (facilities, desired) = (Arc::clone(&self.facilities), Arc::clone(&self.desired));
+        let (context, desired) = (Arc::clone(&self.context), Arc::clone(&self.desired));
         let inbox = inbox.clone();
-        let watched =
-            tokio::task::spawn_blocking(move || watch_disk(&facilities, &desired, &inbox));
+        let watched = tokio::task::spawn_blocking(move || watch_disk(&context, &desired, &inbox));
         if let Err(error) = watched.await {
             tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "an ephemeral disk is not watched");
         }
@@ -194,8 +193,8 @@ impl AllocTask {
 
     /// Puts tasks that run behind the policies of the job as it is now.
     fn reattach_policy(&mut self) {
-        let facilities = Arc::clone(&self.facilities);
-        for (alloc_id, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
+        let context = Arc::clone(&self.context);
+        for (alloc_id, name, live) in context.live.of(Some(self.runner.alloc_id())) {
             let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
             let Some(at) = tasks.iter().position(|task| task.name == name) else {
                 tracing::error!(%alloc_id, task = name, "a running task is not in its job any more");
@@ -203,13 +202,13 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskRef { desired, at };
-            let told = task::fence_live(&facilities, &task, &live);
-            self.tell(at, told);
+            let told = task::attach_live_policy(&context, &task, &live);
+            self.send_event(at, told);
         }
     }
 
     /// Has what an operator should know of a task in its history.
-    fn tell(&mut self, task_at: usize, told: Option<String>) {
+    fn send_event(&mut self, task_at: usize, told: Option<String>) {
         if let Some(message) = told {
             let input = TaskInput::Told { message };
             self.runner
@@ -219,8 +218,8 @@ impl AllocTask {
 
     /// Gives tasks that run the limits of the job as it is now: those that had others `before`.
     fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
-        let facilities = Arc::clone(&self.facilities);
-        for (_, name, live) in facilities.live.of(Some(self.runner.alloc_id())) {
+        let context = Arc::clone(&self.context);
+        for (_, name, live) in context.live.of(Some(self.runner.alloc_id())) {
             let resources = |desired: &DesiredAlloc| {
                 let task = desired.group().and_then(|group| group.task(&name));
                 task.map(|task| task.resources.clone())
@@ -232,8 +231,8 @@ impl AllocTask {
                 continue;
             };
             let desired = Arc::clone(&self.desired);
-            let told = task::limit_again(&facilities, &TaskRef { desired, at }, &live);
-            self.tell(at, told);
+            let told = task::limit_again(&context, &TaskRef { desired, at }, &live);
+            self.send_event(at, told);
         }
     }
 
@@ -257,7 +256,7 @@ impl AllocTask {
             }
             Effect::PrepareAlloc => {
                 let preparation = Preparation {
-                    facilities: Arc::clone(&self.facilities),
+                    context: Arc::clone(&self.context),
                     desired: Arc::clone(&self.desired),
                     inbox: inbox.clone(),
                     // Of one that was found here something may run already.
@@ -277,13 +276,13 @@ impl AllocTask {
                     // The control plane relies on a reported end: no crash may start the allocation after all.
                     self.stored().await;
                 }
-                self.facilities.outbox.put(self.runner.report(), urgent);
+                self.context.outbox.put(self.runner.report(), urgent);
             }
             Effect::DestroyAlloc => {
-                let facilities = Arc::clone(&self.facilities);
+                let context = Arc::clone(&self.context);
                 let inbox = inbox.clone();
                 jobs.spawn(async move {
-                    gc::destroy(&facilities, alloc_id).await;
+                    gc::destroy(&context, alloc_id).await;
                     drop(inbox.send(Event::Destroyed.into()).await);
                 });
             }
@@ -297,7 +296,7 @@ impl AllocTask {
         inbox: &mpsc::Sender<Input>,
         jobs: &mut JoinSet<()>,
     ) {
-        let facilities = Arc::clone(&self.facilities);
+        let context = Arc::clone(&self.context);
         let task = TaskRef {
             desired: Arc::clone(&self.desired),
             at: task_at,
@@ -306,7 +305,7 @@ impl AllocTask {
             task_at,
             inbox: inbox.clone(),
         };
-        let live = facilities.live.get(task.alloc_id(), task.name());
+        let live = context.live.get(task.alloc_id(), task.name());
         match &effect {
             TaskEffect::Start { .. } | TaskEffect::TakeOver { .. } | TaskEffect::Recover { .. } => {
                 self.starts.begin(task_at, Arc::clone(&self.desired));
@@ -316,16 +315,16 @@ impl AllocTask {
         match effect {
             TaskEffect::Start { attempt } => {
                 let stopped = self.stopped.clone();
-                jobs.spawn(task::run(facilities, task, attempt, None, stopped, inputs));
+                jobs.spawn(task::run(context, task, attempt, None, stopped, inputs));
             }
             TaskEffect::TakeOver { attempt, handle } => {
                 let (take, stopped) = (Some(handle), self.stopped.clone());
-                jobs.spawn(task::run(facilities, task, attempt, take, stopped, inputs));
+                jobs.spawn(task::run(context, task, attempt, take, stopped, inputs));
             }
             TaskEffect::Recover { attempt } => {
                 let record = self.records.remove(task.name());
                 let known = (self.unrecorded, self.runner.runs_elsewhere(task_at));
-                jobs.spawn(task::find(facilities, task, attempt, record, known, inputs));
+                jobs.spawn(task::find(context, task, attempt, record, known, inputs));
             }
             TaskEffect::Stop { signal, timeout } => {
                 let Some(live) = live else { return };
@@ -364,26 +363,26 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
-            self.facilities.disks.forget(alloc_id);
-            if let Err(reason) = self.facilities.give_network_back(alloc_id).await {
+            self.context.disks.forget(alloc_id);
+            if let Err(reason) = self.context.give_network_back(alloc_id).await {
                 crate::bridge::tell_left(alloc_id, &reason);
             }
             let finished = node::Event::Finished { alloc_id, at };
-            drop(self.facilities.node.send(finished).await);
+            drop(self.context.node.send(finished).await);
         }
         if self.runner.is_destroyed() {
             // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
             // The next owner of the users stores them behind this write.
-            self.facilities.users.release(alloc_id);
+            self.context.users.release(alloc_id);
             let destroyed = node::Event::Destroyed { alloc_id };
-            drop(self.facilities.node.send(destroyed).await);
+            drop(self.context.node.send(destroyed).await);
         }
     }
 
     async fn submit(&mut self, writes: Vec<Write>) {
         // The store's thread tells the operator; the node goes on as well as it can.
-        self.unstored = self.facilities.store.submit(writes).await.ok();
+        self.unstored = self.context.store.submit(writes).await.ok();
     }
 
     /// Waits until everything handed over is on disk.
@@ -408,7 +407,7 @@ fn begun(event: &Event) -> Option<usize> {
 /// Makes what an allocation needs before its tasks begin.
 #[derive(Clone)]
 struct Preparation {
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     desired: Arc<DesiredAlloc>,
     inbox: mpsc::Sender<Input>,
     has_begun: bool,
@@ -420,19 +419,14 @@ impl Preparation {
     async fn run(self) {
         let made = self.make().await;
         let Self {
-            facilities,
+            context,
             desired,
             inbox,
             has_begun: _,
             stopped: _,
         } = self;
         let alloc_id = desired.alloc_id;
-        drop(
-            facilities
-                .node
-                .send(node::Event::Prepared { alloc_id })
-                .await,
-        );
+        drop(context.node.send(node::Event::Prepared { alloc_id }).await);
         let event = match made {
             Ok(()) => Event::Prepared,
             Err(reason) => Event::PrepareFailed { reason },
@@ -442,8 +436,8 @@ impl Preparation {
 
     async fn make(&self) -> Result<(), String> {
         let prepared = self.on_a_thread(|it| {
-            let _start = it.facilities.trash.start_of();
-            prepare(&it.facilities, &it.desired)
+            let _start = it.context.trash.start_of();
+            prepare(&it.context, &it.desired)
         });
         if let PreviousData::Not = prepared.await?
             && !self.has_begun
@@ -453,7 +447,7 @@ impl Preparation {
             stopped.await.unwrap_or(Ok(()))?;
         }
         let watched = self.on_a_thread(|it| {
-            watch_disk(&it.facilities, &it.desired, &it.inbox);
+            watch_disk(&it.context, &it.desired, &it.inbox);
             Ok(())
         });
         watched.await
@@ -462,20 +456,19 @@ impl Preparation {
     /// Gets the data of `previous` from another node, if they can be had.
     async fn fetch(&self, previous: AllocId) -> Result<(), String> {
         let Self {
-            facilities,
-            desired,
-            ..
+            context, desired, ..
         } = self;
-        self.tell(format!("waiting for the data of allocation {previous}"))
+        self.send_event(format!("waiting for the data of allocation {previous}"))
             .await;
-        let fetched = migrate::fetch(facilities, desired, previous).await;
-        let settled = self.on_a_thread(|it| settle(&it.facilities, &it.desired));
+        let fetched = migrate::fetch(context, desired, previous).await;
+        let settled = self.on_a_thread(|it| settle(&it.context, &it.desired));
         settled.await?;
-        self.tell(fetched.unwrap_or_else(|reason| reason)).await;
+        self.send_event(fetched.unwrap_or_else(|reason| reason))
+            .await;
         Ok(())
     }
 
-    async fn tell(&self, message: String) {
+    async fn send_event(&self, message: String) {
         drop(self.inbox.send(Event::Told { message }.into()).await);
     }
 
@@ -499,12 +492,12 @@ enum PreviousData {
 
 /// The group's tasks and who they run as.
 fn owners(
-    facilities: &AgentContext,
+    context: &AgentContext,
     desired: &DesiredAlloc,
 ) -> Result<Vec<(String, Option<Owner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
     let owner = |task: &Task| {
-        let owner = owner_of(facilities, desired.alloc_id, task);
+        let owner = owner_of(context, desired.alloc_id, task);
         let owner = owner.map_err(|error| error.to_string())?;
         Ok((task.name.clone(), owner))
     };
@@ -516,17 +509,17 @@ fn dir_failed(error: DirError) -> String {
 }
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.
-fn prepare(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
+fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
     let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
-    let tasks = owners(facilities, desired)?;
-    let AgentContext { data, disks, .. } = facilities;
+    let tasks = owners(context, desired)?;
+    let AgentContext { data, disks, .. } = context;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
         .limit(&root, limit)
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
     data.make_alloc(desired.alloc_id, &tasks)
         .map_err(dir_failed)?;
-    if settle(facilities, desired)? {
+    if settle(context, desired)? {
         return Ok(PreviousData::Here);
     }
     let Some(previous) = desired.inherits_from() else {
@@ -551,9 +544,9 @@ fn prepare(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<Previous
 }
 
 /// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
-fn settle(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
-    let tasks = owners(facilities, desired)?;
-    let AgentContext { data, .. } = facilities;
+fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
+    let tasks = owners(context, desired)?;
+    let AgentContext { data, .. } = context;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
@@ -567,8 +560,8 @@ fn settle(facilities: &AgentContext, desired: &DesiredAlloc) -> Result<bool, Str
 }
 
 /// Has an allocation's disk looked at, if it has directories.
-fn watch_disk(facilities: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
-    let AgentContext { data, disks, .. } = facilities;
+fn watch_disk(context: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
+    let AgentContext { data, disks, .. } = context;
     let dir = data.alloc(desired.alloc_id).alloc;
     if let Some(limit) = DiskLimit::of_alloc(desired)
         && dir.is_dir()

@@ -32,7 +32,7 @@ use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::logs::Owner;
 use crate::roots;
 use crate::trash::Trash;
@@ -94,11 +94,11 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
 
 /// The owner of a task's files: the user that the task names, or the one that it was given.
 pub(crate) fn owner_of(
-    facilities: &AgentContext,
+    context: &AgentContext,
     alloc_id: AllocId,
     task: &Task,
 ) -> Result<Option<Owner>, UnknownUserError> {
-    if let Some(number) = facilities.users.of(alloc_id, &task.name) {
+    if let Some(number) = context.users.of(alloc_id, &task.name) {
         return Ok(Some(users::owner(number)));
     }
     owner_named(&task.user)

@@ -375,10 +375,10 @@ impl Bpf {
     /// Counters and the exit ledger are kept. Programs of another version, of another level or of
     /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
     /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
-    /// that a packet which it leaves to the newer one is judged by that: the fence has no hole.
+    /// that a packet which it leaves to the newer one is judged by that: the network policy has no hole.
     ///
     /// Maps of another layout are of no use. The programs with those go on until [`LoadedPrograms::activate`], so that
-    /// tasks that run can be put into the fresh ones before ([`Self::watch_running`], [`Self::fence`]).
+    /// tasks that run can be put into the fresh ones before ([`Self::watch_running`], [`Self::attach_policy`]).
     ///
     /// # Errors
     ///
@@ -624,14 +624,14 @@ impl Bpf {
     /// # Errors
     ///
     /// [`LoadPolicyError`]. What the task had before, it still has.
-    pub fn fence(
+    pub fn attach_policy(
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
     ) -> Result<(), LoadPolicyError> {
         self.policy
-            .fence(task, policies, ports, false, || self.traffic_of(task))
+            .attach_policy(task, policies, ports, false, || self.traffic_of(task))
     }
 
     /// The same for a task whose allocation has a network of its own: nobody outside of it reaches another port
@@ -647,7 +647,7 @@ impl Bpf {
         ports: &BTreeSet<u16>,
     ) -> Result<(), LoadPolicyError> {
         self.policy
-            .fence(task, policies, ports, true, || self.traffic_of(task))
+            .attach_policy(task, policies, ports, true, || self.traffic_of(task))
     }
 
     /// The programs for packets that come in by a device and that go out, in this order.

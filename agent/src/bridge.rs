@@ -25,8 +25,8 @@ pub(crate) mod files;
 pub(crate) mod fixture;
 mod masquerade;
 pub(crate) mod netlink;
+mod netns_worker;
 pub(crate) mod settings;
-mod workshop;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -50,12 +50,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, hash};
 use crate::cgroup::TaskCgroup;
+use crate::context::AgentContext;
 use crate::drivers::networks::DriverNetworkError;
-use crate::facilities::AgentContext;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::{TaskEnv, host_address};
-pub(crate) use files::{told, write as write_names};
-use workshop::{AllocNetns, NetnsRequest};
+pub(crate) use files::{dns_config, write as write_names};
+use netns_worker::{AllocNetns, NetnsRequest};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
 /// them stay true.
@@ -240,7 +240,7 @@ pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
 /// Removes a node's programs from devices and its rule. Says whether there was a rule.
 pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
     let (table, handle) = marks(node_id);
-    workshop::undo(&table, handle)
+    netns_worker::undo(&table, handle)
 }
 
 /// The network of one allocation.
@@ -337,7 +337,7 @@ pub(crate) fn wanted(group: &TaskGroup) -> bool {
 impl Bridge {
     pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
         let orders = match bpf {
-            Ok(bpf) => workshop::start(node.clone(), bpf.device_programs())
+            Ok(bpf) => netns_worker::start(node.clone(), bpf.device_programs())
                 .map_err(|error| crate::task::chain(&error)),
             Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
         };
@@ -364,7 +364,7 @@ impl Bridge {
     /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
@@ -373,10 +373,10 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
-            let ground = NodeNetworkContext::of(facilities, desired);
+            let ground = NodeNetworkContext::of(context, desired);
             let host = host_name(desired, group, &ground.env);
-            let networks = &facilities.driver_networks;
-            let by_driver = networks.ensure(facilities, desired, group, &host).await?;
+            let networks = &context.driver_networks;
+            let by_driver = networks.ensure(context, desired, group, &host).await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let made = self.make(&ground, desired, group, namespace.transpose()?);
             let mut network = made.await?;
@@ -421,7 +421,7 @@ impl Bridge {
     /// that the store of that agent is lost as well.
     pub(crate) async fn adopt(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
         is_lost: bool,
     ) {
@@ -429,19 +429,19 @@ impl Bridge {
             return;
         };
         let alloc_id = desired.alloc_id;
-        let mut namespaces = namespaces_of(facilities, alloc_id, group);
+        let mut namespaces = namespaces_of(context, alloc_id, group);
         let by_driver = if is_lost {
-            let env = TaskEnv::of_alloc(desired, &facilities.spec());
+            let env = TaskEnv::of_alloc(desired, &context.spec());
             let host = host_name(desired, group, &env);
-            let networks = &facilities.driver_networks;
-            let found = networks.ensure(facilities, desired, group, &host).await;
+            let networks = &context.driver_networks;
+            let found = networks.ensure(context, desired, group, &host).await;
             found.unwrap_or_else(|error| {
                 tracing::error!(%alloc_id, error = crate::task::chain(&error),
                     "it is not known whether a driver made the network of an allocation");
                 None
             })
         } else {
-            facilities.driver_networks.of(alloc_id)
+            context.driver_networks.of(alloc_id)
         };
         if let Some(made) = &by_driver {
             match namespace_at(&made.path) {
@@ -467,7 +467,7 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let ground = NodeNetworkContext::of(facilities, desired);
+            let ground = NodeNetworkContext::of(context, desired);
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
@@ -487,14 +487,11 @@ impl Bridge {
     /// back. Whatever is left of either stays to be removed by the next call.
     pub(crate) async fn give_back(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         alloc_id: AllocId,
     ) -> Result<(), BridgeError> {
-        let removed = self.remove(facilities.bpf(), alloc_id).await;
-        let released = facilities
-            .driver_networks
-            .release(facilities, alloc_id)
-            .await;
+        let removed = self.remove(context.bpf(), alloc_id).await;
+        let released = context.driver_networks.release(context, alloc_id).await;
         removed.and(released.map_err(BridgeError::from))
     }
 
@@ -557,8 +554,8 @@ impl Bridge {
     }
 
     /// Looks for devices of the machine that came since, and forgets host veths whose devices are gone.
-    async fn look(&self, facilities: &AgentContext) {
-        let Some(bpf) = facilities.bpf() else { return };
+    async fn reconcile(&self, context: &AgentContext) {
+        let Some(bpf) = context.bpf() else { return };
         // Before the devices, so that a host veth that is made meanwhile is not taken for one that is gone.
         let host_veths = bpf.host_veths();
         let (done, devices) = oneshot::channel();
@@ -629,8 +626,8 @@ pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
 }
 
 /// Keeps up with the machine's devices until the agent stops.
-pub(crate) async fn follow_devices(facilities: Arc<AgentContext>, stop: CancellationToken) {
-    let bridge = &facilities.bridge;
+pub(crate) async fn follow_devices(context: Arc<AgentContext>, stop: CancellationToken) {
+    let bridge = &context.bridge;
     if bridge.unsupported().is_some() {
         return;
     }
@@ -644,7 +641,7 @@ pub(crate) async fn follow_devices(facilities: Arc<AgentContext>, stop: Cancella
         // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
         let used = !bridge.locked().is_empty();
         if first || used {
-            bridge.look(&facilities).await;
+            bridge.reconcile(&context).await;
         }
         first = false;
     }
@@ -663,12 +660,12 @@ struct NodeNetworkContext<'a> {
 }
 
 impl<'a> NodeNetworkContext<'a> {
-    fn of(facilities: &'a AgentContext, desired: &DesiredAlloc) -> Self {
+    fn of(context: &'a AgentContext, desired: &DesiredAlloc) -> Self {
         Self {
-            bpf: facilities.bpf.as_ref().map_err(String::as_str),
-            address: facilities.spec().address.clone(),
-            names: facilities.data.alloc(desired.alloc_id).names(),
-            env: TaskEnv::of_alloc(desired, &facilities.spec()),
+            bpf: context.bpf.as_ref().map_err(String::as_str),
+            address: context.spec().address.clone(),
+            names: context.data.alloc(desired.alloc_id).names(),
+            env: TaskEnv::of_alloc(desired, &context.spec()),
         }
     }
 }
@@ -729,8 +726,8 @@ fn publish(
             address: host_veth.address.octets(),
             host_veth: host_veth.index,
             port: inside_port(port.value, port.to),
-            inside_mac: workshop::inside_mac(host_veth.address),
-            host_veth_mac: workshop::host_veth_mac(host_veth.address),
+            inside_mac: netns_worker::inside_mac(host_veth.address),
+            host_veth_mac: netns_worker::host_veth_mac(host_veth.address),
             pad: 0,
         };
         for protocol in PROTOCOLS {
@@ -813,14 +810,14 @@ pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 /// Network namespaces of an allocation's processes that are not this agent's own.
-fn namespaces_of(facilities: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
+fn namespaces_of(context: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
     let own = std::fs::metadata("/proc/self/ns/net")
         .map(|own| own.ino())
         .ok();
     let mut found = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
     for task in &group.tasks {
-        let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), &task.name);
+        let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), &task.name);
         let Ok(cgroup) = cgroup else { continue };
         let processes = std::fs::read_to_string(cgroup.dir().join("cgroup.procs"));
         for pid in processes

@@ -36,8 +36,8 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::{AllocNetwork, clean_name, host_name, namespace_at, write_names};
+use crate::context::AgentContext;
 use crate::drivers::networks::DriverNetworkError;
-use crate::facilities::AgentContext;
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};
 use crate::task::chain;
 use crate::task_env::TaskEnv;
@@ -153,7 +153,7 @@ impl CniNetworks {
     /// The network of an allocation whose group wants one: set up if it is not. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, CniError> {
         let Some((group, cni)) = desired.group().and_then(|it| Some((it, wanted(it)?))) else {
@@ -161,14 +161,14 @@ impl CniNetworks {
         };
         let cell = self.cell(desired.alloc_id);
         let network = cell
-            .get_or_try_init(|| self.set_up(facilities, desired, group, cni))
+            .get_or_try_init(|| self.set_up(context, desired, group, cni))
             .await?;
         Ok(Some(Arc::clone(network)))
     }
 
     async fn set_up(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         cni: &CniNetwork,
@@ -177,21 +177,21 @@ impl CniNetworks {
         // What an earlier start, or an earlier agent, left half made.
         self.tear_down(alloc_id).await?;
         let (list, text) = self.find(&cni.name)?;
-        let env = TaskEnv::of_alloc(desired, &facilities.spec());
+        let env = TaskEnv::of_alloc(desired, &context.spec());
         let host = host_name(desired, group, &env);
-        let networks = &facilities.driver_networks;
-        let by_driver = networks.ensure(facilities, desired, group, &host).await?;
+        let networks = &context.driver_networks;
+        let by_driver = networks.ensure(context, desired, group, &host).await?;
 
         let args = request::args(desired, group, cni, &env);
-        let runtime = request::runtime(desired, group, &facilities.spec().address, &env);
+        let runtime = request::runtime(desired, group, &context.spec().address, &env);
         let mut record = CniRecord::new(text, args, runtime);
         record.path.clone_from(&self.settings.path);
         record.driver_namespace = by_driver.as_ref().map(|made| made.path.clone());
         self.dir.prepare().map_err(CniError::Record)?;
         let (namespace, result) = self.plug(alloc_id, &list, &mut record).await?;
         // The plugins may have given the machine addresses, at which servers listen too.
-        facilities.cover_new_addresses().await;
-        let opened = Self::opened(facilities, desired, group, namespace, &result);
+        context.cover_new_addresses().await;
+        let opened = Self::opened(context, desired, group, namespace, &result);
         match opened {
             Ok(mut network) => {
                 network.made_by_driver(by_driver);
@@ -278,7 +278,7 @@ impl CniNetworks {
 
     /// The network of an allocation as its tasks see it.
     fn opened(
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         namespace: OwnedFd,
@@ -293,11 +293,11 @@ impl CniNetworks {
             .as_ref()
             .and_then(|network| network.dns.as_ref())
             .or(of_plugins.as_ref());
-        let env = TaskEnv::of_alloc(desired, &facilities.spec());
+        let env = TaskEnv::of_alloc(desired, &context.spec());
         let host = host_name(desired, group, &env);
         let group_name = clean_name(&group.name);
         let names = [&*host, &group_name];
-        let dir = facilities.data.alloc(desired.alloc_id).names();
+        let dir = context.data.alloc(desired.alloc_id).names();
         let files = write_names(&dir, address, &names, dns, &env).map_err(CniError::Names)?;
         Ok(AllocNetwork::behind_plugins(
             address, files, host, namespace,
@@ -305,7 +305,7 @@ impl CniNetworks {
     }
 
     /// Takes up the network that an earlier agent set up for an allocation, and has its plugins check it.
-    pub(crate) async fn adopt(&self, facilities: &AgentContext, desired: &DesiredAlloc) {
+    pub(crate) async fn adopt(&self, context: &AgentContext, desired: &DesiredAlloc) {
         let Some(group) = desired.group().filter(|group| wanted(group).is_some()) else {
             return;
         };
@@ -324,8 +324,8 @@ impl CniNetworks {
             let Some(namespace) = namespace else {
                 return Ok(None);
             };
-            let mut network = Self::opened(facilities, desired, group, namespace, &result)?;
-            network.made_by_driver(facilities.driver_networks.of(alloc_id));
+            let mut network = Self::opened(context, desired, group, namespace, &result)?;
+            network.made_by_driver(context.driver_networks.of(alloc_id));
             Ok::<_, CniError>(Some(network))
         };
         match adopted.await {
@@ -595,13 +595,13 @@ fn tell_left(alloc_id: AllocId, error: &CniError) {
 
 /// Cleans up after earlier agents, which left networks of these allocations.
 pub(crate) async fn recover(
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     orphans: Vec<AllocId>,
     stop: CancellationToken,
 ) {
     let recovered = async {
-        facilities.cni.recover(orphans).await;
-        facilities.cni.collect().await;
+        context.cni.recover(orphans).await;
+        context.cni.collect().await;
     };
     stop.run_until_cancelled(recovered).await;
 }

@@ -19,7 +19,7 @@ use crate::limits::CONTACT_WRITE_INTERVAL;
 
 const FILE: &str = "contact";
 
-/// The clock of [`muster_agent_core::contact`]: time since the boot, as it was when the agent began and has passed for
+/// The clock of [`muster_agent_core::heartbeat_lease`]: time since the boot, as it was when the agent began and has passed for
 /// timers since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContactClock {

@@ -9,7 +9,7 @@ mod exec;
 mod logs;
 mod requests;
 mod session;
-mod standing;
+mod status;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use quinn::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::AgentContext;
 use crate::drivers::wait;
-use crate::facilities::AgentContext;
 use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
 use crate::node;
 use crate::store::Write;
 use crate::task::chain;
 
 pub(crate) use requests::fail;
-pub(crate) use standing::ControlPlaneStatus;
+pub(crate) use status::ControlPlaneStatus;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -149,8 +149,8 @@ impl SessionError {
 /// The parts of the agent that the link needs.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The facilities that answer questions.
-    pub(crate) facilities: Arc<AgentContext>,
+    /// The context that answer questions.
+    pub(crate) context: Arc<AgentContext>,
     /// The agent's socket.
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
@@ -203,7 +203,7 @@ impl Link {
     async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
         let connection = self.connect(addr).await?;
         let result = session::Session::open(self, addr, &connection, served).await;
-        self.facilities.standing.set_connection(None);
+        self.context.standing.set_connection(None);
         connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
         result
     }
@@ -235,12 +235,12 @@ impl Link {
         if self.servers.learn(servers) {
             let servers = self.servers.learned().to_vec();
             tracing::info!(?servers, "the servers of the cluster");
-            if self.facilities.network.set_servers(&servers) {
+            if self.context.network.set_servers(&servers) {
                 // Without the node's loop the agent is stopping.
                 drop(self.node.send(node::Event::RulesChanged).await);
             }
             if let Err(error) = self
-                .facilities
+                .context
                 .store
                 .submit(vec![Write::Servers(servers)])
                 .await
@@ -258,28 +258,28 @@ impl Link {
             }
         }
         apis.truncate(APIS_MAX);
-        if !self.facilities.network.set_apis(&apis) {
+        if !self.context.network.set_apis(&apis) {
             return;
         }
         tracing::info!(?apis, "tasks are kept from these");
         // Without the node's loop the agent is stopping.
         drop(self.node.send(node::Event::RulesChanged).await);
         let write = Write::Apis(apis);
-        if let Err(error) = self.facilities.store.submit(vec![write]).await {
+        if let Err(error) = self.context.store.submit(vec![write]).await {
             tracing::warn!(%error, "where servers listen for clients was not stored");
         }
     }
 
     /// Takes what the cluster wants of the network policies of all nodes, and keeps it for the next start.
     async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
-        if !self.facilities.network.set_cluster(index, &policy) {
+        if !self.context.network.set_cluster(index, &policy) {
             return;
         }
         tracing::info!(index = index.0, "the cluster's network policy");
         // Without the node's loop the agent is stopping.
         drop(self.node.send(node::Event::RulesChanged).await);
         let write = Write::ClusterPolicy(Box::new((index, policy)));
-        if let Err(error) = self.facilities.store.submit(vec![write]).await {
+        if let Err(error) = self.context.store.submit(vec![write]).await {
             tracing::warn!(%error, "the cluster's network policy was not stored");
         }
     }

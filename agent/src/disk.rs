@@ -39,7 +39,7 @@ use self::limits::{
 pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
 use crate::alloc::Input;
-use crate::facilities::now;
+use crate::context::now;
 use crate::sys::IoPriority;
 
 /// The operator's choice for ephemeral disks.
@@ -438,7 +438,7 @@ impl DiskState {
         while let Some(due) = self.next(&mut space) {
             for (alloc_id, watched) in due {
                 let begun = Instant::now();
-                let look = self.look(&watched);
+                let look = self.measure(&watched);
                 let took = begun.elapsed();
                 self.settle(alloc_id, &watched, look, took);
                 if let Some(rest) = owed.after(begun.elapsed()) {
@@ -455,7 +455,7 @@ impl DiskState {
             if self.stop.load(Ordering::Relaxed) {
                 return None;
             }
-            let growth = space.look(Instant::now(), || in_use(&self.allocs));
+            let growth = space.measure(Instant::now(), || in_use(&self.allocs));
             stir(&mut watched, growth);
             let now = Instant::now();
             let due = due(&mut watched, now, space.grown);
@@ -484,7 +484,7 @@ impl DiskState {
         }
     }
 
-    fn look(&self, watched: &MeasuredAlloc) -> io::Result<Measurement> {
+    fn measure(&self, watched: &MeasuredAlloc) -> io::Result<Measurement> {
         if watched.quota
             && let Some((used, limit)) = project::usage(&watched.dir)?
         {
@@ -603,7 +603,7 @@ enum UsageGrowth {
 
 impl Space {
     /// Asks, if the last time is long ago.
-    fn look(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> UsageGrowth {
+    fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> UsageGrowth {
         let before = self.asked;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
             return UsageGrowth::None;

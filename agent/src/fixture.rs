@@ -75,7 +75,7 @@ pub async fn finished(
 /// # Errors
 ///
 /// If there is no room.
-pub fn fence_plain(
+pub fn attach_plain_policy(
     bpf: &Bpf,
     task: u64,
     egress_rate: Option<BitRate>,
@@ -85,5 +85,5 @@ pub fn fence_plain(
     policy.egress.rate = egress_rate;
     group.tasks[0].policy = Some(policy);
     let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default())?;
-    Ok(bpf.fence(task, &policies, &BTreeSet::new())?)
+    Ok(bpf.attach_policy(task, &policies, &BTreeSet::new())?)
 }

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::cgroup::{RemoveCgroupError, TaskCgroup};
+use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
-use crate::facilities::AgentContext;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::Event;
 use crate::store::Write;
@@ -149,7 +149,7 @@ pub(crate) async fn destroy_task(
 /// Remembers what could not be released when a task ended: it is tried again before the allocation is
 /// destroyed.
 pub(crate) async fn keep(
-    facilities: &AgentContext,
+    context: &AgentContext,
     alloc_id: AllocId,
     leftover: Leftover,
     error: &(dyn std::error::Error + Send + Sync),
@@ -158,24 +158,21 @@ pub(crate) async fn keep(
         %alloc_id, task = leftover.task, error = chain(error),
         "something of a task that ended is left; it is released when the allocation is destroyed"
     );
-    facilities.leftovers.insert(alloc_id, leftover.clone());
+    context.leftovers.insert(alloc_id, leftover.clone());
     let write = Write::Leftover(alloc_id, Box::new(leftover));
     // The store's thread tells the operator.
-    drop(facilities.store.write(vec![write]).await);
+    drop(context.store.write(vec![write]).await);
 }
 
 /// Releases what is left of the allocation's tasks. All are tried; the first error is told.
-pub(crate) async fn release(
-    facilities: &AgentContext,
-    alloc_id: AllocId,
-) -> Result<(), ReleaseError> {
+pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result<(), ReleaseError> {
     let mut first = Ok(());
-    for leftover in facilities.leftovers.of(alloc_id) {
-        match release_one(facilities, alloc_id, &leftover).await {
+    for leftover in context.leftovers.of(alloc_id) {
+        match release_one(context, alloc_id, &leftover).await {
             Ok(()) => {
-                facilities.leftovers.remove(alloc_id, &leftover.task_id);
+                context.leftovers.remove(alloc_id, &leftover.task_id);
                 let write = Write::LeftoverGone(alloc_id, leftover.task_id);
-                drop(facilities.store.submit(vec![write]).await);
+                drop(context.store.submit(vec![write]).await);
             }
             Err(error) => {
                 tracing::warn!(
@@ -190,7 +187,7 @@ pub(crate) async fn release(
 }
 
 async fn release_one(
-    facilities: &AgentContext,
+    context: &AgentContext,
     alloc_id: AllocId,
     leftover: &Leftover,
 ) -> Result<(), ReleaseError> {
@@ -201,29 +198,28 @@ async fn release_one(
         cgroup_id,
         boot_id,
     } = leftover;
-    match facilities.drivers.named(driver) {
+    match context.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,
         None => {
             tracing::warn!(
                 %alloc_id, driver, task_id,
                 "the node has no such driver any more: what it left of the task stays where it is"
             );
-            drop(facilities.node.send(Event::Abandoned).await);
+            drop(context.node.send(Event::Abandoned).await);
         }
     }
-    let cgroup = TaskCgroup::open(&facilities.tree, &alloc_id.to_string(), task).ok();
-    let cgroup =
-        cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == facilities.boot_id);
+    let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), task).ok();
+    let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == context.boot_id);
     if let Some(cgroup) = &cgroup {
         crate::task::kill(cgroup).await;
     }
-    release_kernel(facilities, leftover, cgroup.as_ref()).await
+    release_kernel(context, leftover, cgroup.as_ref()).await
 }
 
 /// Has the kernel let go of what it has of a start: counters, and its cgroup if that is there. Both are
 /// tried; the first error is told. A kernel that was started since has nothing of it.
 pub(crate) async fn release_kernel(
-    facilities: &AgentContext,
+    context: &AgentContext,
     leftover: &Leftover,
     cgroup: Option<&TaskCgroup>,
 ) -> Result<(), ReleaseError> {
@@ -233,12 +229,10 @@ pub(crate) async fn release_kernel(
         boot_id,
         ..
     } = leftover;
-    if *boot_id != facilities.boot_id {
+    if *boot_id != context.boot_id {
         return Ok(());
     }
-    let forgotten = facilities
-        .bpf()
-        .map_or(Ok(()), |bpf| bpf.forget(*cgroup_id));
+    let forgotten = context.bpf().map_or(Ok(()), |bpf| bpf.forget(*cgroup_id));
     let removed = match cgroup {
         Some(cgroup) => cgroup.remove().await,
         None => Ok(()),
@@ -255,35 +249,35 @@ pub(crate) async fn release_kernel(
 }
 
 /// Destroys an allocation of which nothing runs. Tries until it succeeds, and reports each failure to the node.
-pub(crate) async fn destroy(facilities: &AgentContext, alloc_id: AllocId) {
+pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
-    while !(let_go(facilities, alloc_id).await && discard(facilities, alloc_id).await) {
-        drop(facilities.node.send(Event::Refused { alloc_id }).await);
+    while !(let_go(context, alloc_id).await && discard(context, alloc_id).await) {
+        drop(context.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
     }
 }
 
 /// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
-async fn let_go(facilities: &AgentContext, alloc_id: AllocId) -> bool {
-    let closed = facilities.give_network_back(alloc_id).await;
+async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
+    let closed = context.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(
             %alloc_id, error,
             "the network of an allocation cannot be removed yet; it is tried again"
         );
     }
-    let released = release(facilities, alloc_id).await;
+    let released = release(context, alloc_id).await;
     closed.is_ok() && released.is_ok()
 }
 
 /// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
 /// waits for a thread.
-async fn discard(facilities: &AgentContext, alloc_id: AllocId) -> bool {
+async fn discard(context: &AgentContext, alloc_id: AllocId) -> bool {
     // Not in its turn: the way to another node may be long.
-    facilities.loans.leave(alloc_id).await;
-    let turn = facilities.destroys.acquire().await;
-    let discarded = facilities.discard(alloc_id).await;
+    context.dir_leases.leave(alloc_id).await;
+    let turn = context.destroys.acquire().await;
+    let discarded = context.discard(alloc_id).await;
     drop(turn);
     discarded
         .inspect_err(|error| {
@@ -310,11 +304,11 @@ pub struct GcOutcome {
 
 /// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be
 /// deleted; with `dry_run` nothing is done and the answer says what would be. `None` if the agent stops meanwhile.
-pub(crate) async fn collect_now(facilities: &AgentContext, dry_run: bool) -> Option<GcOutcome> {
-    let trash = &facilities.trash;
+pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option<GcOutcome> {
+    let trash = &context.trash;
     let before = trash.state().deleted;
     let (done, collected) = oneshot::channel();
-    let asked = facilities.node.send(Event::Collect { dry_run, done }).await;
+    let asked = context.node.send(Event::Collect { dry_run, done }).await;
     asked.ok()?;
     let collected = collected.await.ok()?;
     if dry_run {

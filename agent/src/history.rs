@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, Totals};
 use crate::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
+use crate::context::{AgentContext, now};
 use crate::drivers::usage::is_hidden;
-use crate::facilities::{AgentContext, now};
 use crate::history::series::{AvailablePrograms, Counts, Reasons, SampleTime, Series};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
 use crate::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
@@ -77,17 +77,17 @@ impl Default for Histories {
 }
 
 /// Looks at all tasks until the agent stops.
-pub(crate) async fn run(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
     // The first look is at once: what begins after it is told from its begin.
     let mut steps = tokio::time::interval(HISTORY_STEP);
     // After a standstill one look tells of all of it.
     steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(steps.tick()).await.is_some() {
-        let facilities = Arc::clone(&facilities);
+        let context = Arc::clone(&context);
         // Thousands of tasks take milliseconds.
         let looked = tokio::task::spawn_blocking(move || {
-            facilities.histories.step(&facilities);
-            if let Some(bpf) = facilities.bpf() {
+            context.histories.step(&context);
+            if let Some(bpf) = context.bpf() {
                 bpf.forget_retired_policies();
             }
         });
@@ -99,13 +99,13 @@ pub(crate) async fn run(facilities: Arc<AgentContext>, stop: CancellationToken) 
 
 impl Histories {
     /// Looks at all tasks.
-    fn step(&self, facilities: &AgentContext) {
-        let live = facilities.live.of(None);
+    fn step(&self, context: &AgentContext) {
+        let live = context.live.of(None);
         let moment = SampleTime {
             at: now(),
             since_boot: since_boot(),
         };
-        let counted = match facilities.bpf().map(|bpf| bpf.collect_totals(live.len())) {
+        let counted = match context.bpf().map(|bpf| bpf.collect_totals(live.len())) {
             Some(Ok(counted)) => counted,
             Some(Err(error)) => {
                 // The next look tells of this span, too.
@@ -114,9 +114,9 @@ impl Histories {
             }
             None => Totals::default(),
         };
-        let walked = facilities.walked();
+        let walked = context.walked();
         let has = |part| {
-            let bpf = facilities.bpf();
+            let bpf = context.bpf();
             bpf.is_some_and(|bpf| !bpf.absent().contains_key(part))
         };
         let has = AvailablePrograms {
@@ -128,12 +128,12 @@ impl Histories {
             let key = (alloc_id, name);
             let cgroup_id = live.record.cgroup_id;
             let look = if is_hidden(&live) {
-                told(&live)
+                sample(&live)
             } else {
                 let totals = counted.get(&cgroup_id);
                 let counts = totals.map_or(Counts::NONE, |totals| Counts::new(totals, has));
                 let mut absent = Reasons {
-                    counts: totals.is_none().then(|| match &facilities.bpf {
+                    counts: totals.is_none().then(|| match &context.bpf {
                         Ok(_) => NOT_REGISTERED.into(),
                         Err(reason) => reason.as_str().into(),
                     }),
@@ -145,12 +145,12 @@ impl Histories {
                 Sample {
                     cgroup_id,
                     counts: counts.with_waits(waits),
-                    began: (!is_known).then(|| began(facilities, cgroup_id)).flatten(),
+                    began: (!is_known).then(|| began(context, cgroup_id)).flatten(),
                     memory_bytes,
                     absent,
                 }
             };
-            self.locked().look(key, look, moment);
+            self.locked().add_sample(key, look, moment);
         }
         self.locked().end_step(moment);
     }
@@ -172,7 +172,7 @@ struct Sample {
 }
 
 /// Samples a task that only its driver sees. Its use before the driver was asked is not known.
-fn told(live: &LiveTask) -> Sample {
+fn sample(live: &LiveTask) -> Sample {
     let driver = &live.record.driver;
     let known = live.usage.known(driver, Instant::now());
     let reason = known.as_ref().err().cloned();
@@ -247,8 +247,8 @@ fn waits_or(
 }
 
 /// When the first process of a start began, since boot.
-fn began(facilities: &AgentContext, cgroup_id: u64) -> Option<Duration> {
-    let main = facilities.bpf()?.main_of(cgroup_id).ok()??;
+fn began(context: &AgentContext, cgroup_id: u64) -> Option<Duration> {
+    let main = context.bpf()?.main_of(cgroup_id).ok()??;
     Some(Duration::from_nanos(main.start_boottime_ns))
 }
 
@@ -271,7 +271,7 @@ impl HistoryState {
         series.is_some_and(|series| series.is_of(cgroup_id))
     }
 
-    fn look(&mut self, key: Key, look: Sample, moment: SampleTime) {
+    fn add_sample(&mut self, key: Key, look: Sample, moment: SampleTime) {
         let Sample {
             cgroup_id,
             counts,
@@ -304,7 +304,7 @@ impl HistoryState {
             std::collections::btree_map::Entry::Vacant(_) => return,
         };
         if series.looked() < moment.since_boot {
-            series.look(counts, memory_bytes, moment);
+            series.add_sample(counts, memory_bytes, moment);
         }
         series.absent = absent;
     }
@@ -339,15 +339,15 @@ impl HistoryState {
 }
 
 /// Returns the usage of one allocation. Returns `None` if nothing of it runs, and nothing did in the last minutes.
-pub(crate) fn alloc(facilities: &AgentContext, alloc_id: AllocId) -> Option<AllocHistory> {
-    let histories = &facilities.histories;
+pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHistory> {
+    let histories = &context.histories;
     let mut tasks: BTreeMap<String, TaskHistory> = BTreeMap::new();
     let oldest = Timestamp(now().0.saturating_sub(nanos(HISTORY_KEPT)));
     let kept = histories.locked();
     for (name, series) in kept.of(alloc_id) {
         let mut told = TaskHistory {
             points: series.points(oldest),
-            absent: absent(facilities, series),
+            absent: absent(context, series),
         };
         if told.points.is_empty() {
             told.absent.insert("history".to_owned(), no_history(false));
@@ -356,7 +356,7 @@ pub(crate) fn alloc(facilities: &AgentContext, alloc_id: AllocId) -> Option<Allo
     }
     let is_full = kept.tasks.len() >= HISTORY_TASKS_MAX;
     drop(kept);
-    for (_, name, _) in facilities.live.of(Some(alloc_id)) {
+    for (_, name, _) in context.live.of(Some(alloc_id)) {
         tasks.entry(name).or_insert_with(|| TaskHistory {
             absent: BTreeMap::from([("history".to_owned(), no_history(is_full))]),
             ..TaskHistory::default()
@@ -383,14 +383,14 @@ fn no_history(is_full: bool) -> String {
 }
 
 /// Why values of a task are absent.
-fn absent(facilities: &AgentContext, series: &Series) -> BTreeMap<String, String> {
+fn absent(context: &AgentContext, series: &Series) -> BTreeMap<String, String> {
     let Reasons {
         memory,
         counts,
         throttled,
         pressure,
     } = &series.absent;
-    let parts = facilities.bpf().map(Bpf::absent);
+    let parts = context.bpf().map(Bpf::absent);
     let values = EBPF_VALUES.into_iter().filter_map(|(value, part)| {
         let of_part = || Some(parts?.get(part?)?.as_str());
         let reason = counts.as_deref().or_else(of_part)?;

@@ -31,12 +31,12 @@ pub mod clean;
 mod cni;
 mod conditions;
 mod contact;
+mod context;
 mod control;
 mod cores;
 pub mod disk;
 pub mod doctor;
 mod drivers;
-mod facilities;
 mod fingerprint;
 #[cfg(feature = "fixture")]
 pub mod fixture;

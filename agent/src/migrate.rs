@@ -7,21 +7,21 @@
 //!
 //! Tasks wrote the content of those directories, so it is not trusted. [`pack`] reads it and [`unpack`] writes it by
 //! directory descriptors, one name at a time and no link followed. It is unpacked beside the directories that it is for
-//! ([`arrival`]) and moved there once it is whole. Tasks thus find all of it or nothing.
+//! ([`import`]) and moved there once it is whole. Tasks thus find all of it or nothing.
 //!
 //! The data are brought if they can be: an allocation that does not get them begins without, and its tasks' events say
 //! why.
 
-mod arrival;
+mod dir_leases;
 mod fetch;
-mod lend;
-mod loans;
+mod import;
 mod pack;
+mod serve;
 #[cfg(test)]
 mod tests;
 mod unpack;
 
-pub(crate) use arrival::{discard, settle};
+pub(crate) use dir_leases::DirLeases;
 pub(crate) use fetch::fetch;
-pub(crate) use lend::lend;
-pub(crate) use loans::DirLeases;
+pub(crate) use import::{discard, settle};
+pub(crate) use serve::send_alloc_dir;

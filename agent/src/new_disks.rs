@@ -12,7 +12,7 @@ use muster_domain::id::AllocId;
 use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::disks;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::task::chain;
 
@@ -20,22 +20,22 @@ use crate::task::chain;
 type Failures = BTreeMap<(AllocId, String), String>;
 
 /// Looks until the agent stops.
-pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut looks = tokio::time::interval(DISKS_LOOK_INTERVAL);
     let mut failures = Failures::new();
     loop {
         tokio::select! {
-            _ = looks.tick() => failures = reconcile(&facilities, &failures).await,
+            _ = looks.tick() => failures = reconcile(&context, &failures).await,
             () = stop.cancelled() => return,
         }
     }
 }
 
 /// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
-async fn reconcile(facilities: &AgentContext, before: &Failures) -> Failures {
+async fn reconcile(context: &AgentContext, before: &Failures) -> Failures {
     let disks = disks();
     let mut failures = Failures::new();
-    for (alloc_id, task, live) in facilities.live.of(None) {
+    for (alloc_id, task, live) in context.live.of(None) {
         let Some(cgroup) = &live.cgroup else {
             continue;
         };
@@ -58,10 +58,7 @@ async fn reconcile(facilities: &AgentContext, before: &Failures) -> Failures {
             }
         };
         tracing::info!(%alloc_id, task, message, "disks came");
-        if let Some(inputs) = facilities
-            .live
-            .runner(alloc_id, &task, &live.record.task_id)
-        {
+        if let Some(inputs) = context.live.runner(alloc_id, &task, &live.record.task_id) {
             inputs.send(TaskInput::Told { message }).await;
         }
     }

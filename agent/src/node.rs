@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::ensure_bpffs;
+use crate::context::AgentContext;
 use crate::control;
 use crate::drivers::native::DriverConfigError;
 use crate::drivers::plugin::PluginError;
-use crate::facilities::AgentContext;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
 use crate::oom_score;
 use crate::ring::StartRingError;
@@ -101,7 +101,7 @@ impl From<DirError> for StartAgentError {
 pub struct Agent {
     node_id: NodeId,
     events: mpsc::Sender<Event>,
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     drivers: Vec<muster_driver::plugin::Client>,
     certificates: Certificates,
     stop: CancellationToken,
@@ -136,38 +136,38 @@ impl Agent {
         let (events, inbox) = mpsc::channel(crate::limits::NODE_INBOX_MAX);
         let opened = open::open(&config, &stop, &mut tasks, events.clone()).await?;
         let open::AgentParts {
-            facilities,
+            context,
             loaded,
             publisher,
             clients,
             found,
             contact,
         } = opened;
-        let node_id = facilities.spec().id;
+        let node_id = context.spec().id;
 
         tasks.spawn(publisher.run(stop.clone()));
         let certificates = config.certificates;
         let session = control::Link {
-            facilities: Arc::clone(&facilities),
+            context: Arc::clone(&context),
             endpoint,
             servers: Servers::new(node_id, config.servers, loaded.servers.clone()),
             certificates: certificates.clone(),
             node: events.clone(),
         };
         let node = events::Node::new(
-            Arc::clone(&facilities),
+            Arc::clone(&context),
             events.clone(),
             config.gc,
             found,
             contact.known(),
         );
-        tasks.spawn(contact.follow(facilities.standing.heard(), stop.clone()));
+        tasks.spawn(contact.follow(context.standing.heard(), stop.clone()));
         tasks.spawn(node.run(loaded, inbox, stop.clone()));
         tasks.spawn(session.run(stop.clone()));
         Ok(Self {
             node_id,
             events,
-            facilities,
+            context,
             drivers: clients,
             certificates,
             stop,
@@ -183,7 +183,7 @@ impl Agent {
 
     /// Returns the description of the node that is registered; it changes with its fingerprint.
     pub fn spec(&self) -> watch::Receiver<Arc<NodeSpec>> {
-        self.facilities.spec.clone()
+        self.context.spec.clone()
     }
 
     /// The agent's certificates; [`Certificates::ask`] looks for replaced files at once.
@@ -194,19 +194,19 @@ impl Agent {
     /// Until when the control plane surely takes the node for alive, whatever happens; `None` before a
     /// leader has counted a heartbeat.
     pub fn lease(&self) -> watch::Receiver<Option<Instant>> {
-        self.facilities.standing.lease()
+        self.context.standing.lease()
     }
 
     /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
     /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
     /// be. Returns `None` if the agent stops meanwhile.
     pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::GcOutcome> {
-        crate::gc::collect_now(&self.facilities, dry_run).await
+        crate::gc::collect_now(&self.context, dry_run).await
     }
 
     /// Returns the state of collection: what it did and has before it.
     pub fn collection(&self) -> watch::Receiver<GcState> {
-        self.facilities.collection.subscribe()
+        self.context.collection.subscribe()
     }
 
     /// Stops the agent. With [`ShutdownPolicy::KeepTasks`] tasks and their driver run on, and the next agent
@@ -214,7 +214,7 @@ impl Agent {
     pub async fn shutdown(self, leave: ShutdownPolicy) {
         let Self {
             events,
-            facilities,
+            context,
             drivers,
             stop,
             mut tasks,
@@ -224,8 +224,8 @@ impl Agent {
         } = self;
         if leave == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
-            tell_server(&facilities).await;
-            facilities.bridge.undo().await;
+            tell_server(&context).await;
+            context.bridge.undo().await;
         }
         stop.cancel();
         drop(events);
@@ -241,18 +241,18 @@ impl Agent {
                 }
             }
         }
-        close(facilities).await;
+        close(context).await;
     }
 }
 
 /// Closes log loop and store, so that nothing of the agent is left when `shutdown` returns.
-async fn close(facilities: Arc<AgentContext>) {
+async fn close(context: Arc<AgentContext>) {
     let deadline = Instant::now() + SHUTDOWN_GRACE;
     // A holder that is left is a task that was dropped, and lets go at its next step.
-    while Arc::strong_count(&facilities) > 1 && Instant::now() < deadline {
+    while Arc::strong_count(&context) > 1 && Instant::now() < deadline {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }
-    match Arc::into_inner(facilities) {
+    match Arc::into_inner(context) {
         Some(AgentContext {
             ring, store, trash, ..
         }) => {
@@ -267,9 +267,9 @@ async fn close(facilities: Arc<AgentContext>) {
 }
 
 /// Gives the last reports a moment to be committed.
-async fn tell_server(facilities: &AgentContext) {
+async fn tell_server(context: &AgentContext) {
     let told = async {
-        while !facilities.outbox.is_empty() {
+        while !context.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;
         }
     };

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::PressureResource;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
 
 /// A task, whatever start of it.
@@ -35,12 +35,12 @@ const WANTS: [(PressureResource, u32); 3] = [
 ];
 
 /// Tells of each want of the node's tasks until the agent stops.
-pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let followed = WANTS.map(|(want, percent)| {
-        let (facilities, stop) = (Arc::clone(&facilities), stop.clone());
+        let (context, stop) = (Arc::clone(&context), stop.clone());
         async move {
             tokio::select! {
-                ended = follow_want(&facilities, want, percent) => if let Err(error) = ended {
+                ended = follow_want(&context, want, percent) => if let Err(error) = ended {
                     tracing::info!(%error, want = want.name(), "nobody is told of tasks that wait");
                 },
                 () = stop.cancelled() => {}
@@ -52,12 +52,12 @@ pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToke
 }
 
 async fn follow_want(
-    facilities: &AgentContext,
+    context: &AgentContext,
     want: PressureResource,
     percent: u32,
 ) -> io::Result<()> {
     let trigger =
-        facilities
+        context
             .tree
             .pressure_trigger(want, part(PRESSURE_WINDOW, percent), PRESSURE_WINDOW)?;
     #[expect(
@@ -69,15 +69,15 @@ async fn follow_want(
     loop {
         wait(&trigger).await?;
         told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
-        let (before, begun) = (stalls(facilities, want), Instant::now());
+        let (before, begun) = (stalls(context, want), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
-        let (after, window) = (stalls(facilities, want), begun.elapsed());
+        let (after, window) = (stalls(context, want), begun.elapsed());
         for (key, stood) in stuck(&before, &after, part(window, percent)) {
             if told.contains_key(&key) {
                 continue;
             }
             told.insert(key.clone(), Instant::now());
-            send_event(facilities, &key, want, stood, window).await;
+            send_event(context, &key, want, stood, window).await;
         }
         tokio::time::sleep(PRESSURE_PAUSE).await;
     }
@@ -96,8 +96,8 @@ fn part(window: Duration, percent: u32) -> Duration {
 }
 
 /// How long each task has stood still since it began.
-fn stalls(facilities: &AgentContext, want: PressureResource) -> BTreeMap<Key, Duration> {
-    let live = facilities.live.of(None).into_iter();
+fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<Key, Duration> {
+    let live = context.live.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
         let stood = live.cgroup.as_ref()?.stalled(want)?;
         Some(((alloc_id, task), stood))
@@ -119,18 +119,18 @@ fn stuck(
 }
 
 async fn send_event(
-    facilities: &AgentContext,
+    context: &AgentContext,
     key: &Key,
     want: PressureResource,
     stood: Duration,
     window: Duration,
 ) {
     let (alloc_id, task) = key;
-    let Some(live) = facilities.live.get(*alloc_id, task) else {
+    let Some(live) = context.live.get(*alloc_id, task) else {
         return;
     };
     let id = &live.record.task_id;
-    let Some(inputs) = facilities.live.runner(*alloc_id, task, id) else {
+    let Some(inputs) = context.live.runner(*alloc_id, task, id) else {
         return;
     };
     let message = format!(

@@ -19,7 +19,7 @@ use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::report_bytes;
 use tokio::sync::Notify;
 
-use crate::facilities::now;
+use crate::context::now;
 use crate::limits::REPORT_BYTES_MAX;
 
 /// Reports that are not committed yet, and which are.
@@ -99,7 +99,7 @@ impl Outbox {
 
     /// The control plane says what it knows of allocations. Who has ended says nothing more, so the same end is
     /// the same report.
-    pub(crate) fn hear(&self, known: impl Iterator<Item = (AllocId, ClientStatus)>) {
+    pub(crate) fn acknowledge_known(&self, known: impl Iterator<Item = (AllocId, ClientStatus)>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for (alloc_id, status) in known {
             if let Some(entry) = entries.get_mut(&alloc_id)
@@ -235,7 +235,7 @@ impl Outbox {
 
     /// Messages up to `sequence` are committed.
     pub(crate) fn ack(&self, sequence: u64) {
-        self.collections().handle_told(sequence);
+        self.collections().acknowledge(sequence);
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.values_mut() {
             if let Some((number, message)) = entry.sent
@@ -415,7 +415,7 @@ mod tests {
         let waiting = outbox.batch(1);
 
         let heard = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
-        outbox.hear(heard.into_iter());
+        outbox.acknowledge_known(heard.into_iter());
         let is_told = [known, other, unheard].map(|alloc_id| outbox.is_told(alloc_id));
         outbox.heard_all();
 
@@ -435,7 +435,7 @@ mod tests {
         ended.client_description = "ended otherwise".to_owned();
         outbox.put(ended.clone(), false);
 
-        outbox.hear([(ended.alloc_id, ClientStatus::Complete)].into_iter());
+        outbox.acknowledge_known([(ended.alloc_id, ClientStatus::Complete)].into_iter());
 
         assert_eq!(words(&outbox.batch(1)), ["ended otherwise"]);
     }

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
 use crate::conditions::Conditions;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{
     OPEN_FILES_PER_TASK, OPEN_FILES_SPARED_MAX, START_FAILURES_MAX, START_HEALTH_INTERVAL,
     START_JOBS_FAILED_MAX, START_PAUSE_MAX, START_PAUSE_MIN,
@@ -143,10 +143,10 @@ impl StartHealth {
 }
 
 /// Looks at the node now and then until the agent stops.
-pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
-        facilities.start_health.handle_timeout(Instant::now());
+        context.start_health.handle_timeout(Instant::now());
     }
 }
 

@@ -16,8 +16,8 @@ use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressur
 
 use crate::bpf::{self, TaskCounters};
 use crate::cgroup::{self, CgroupRows, Controller, MemoryStats};
+use crate::context::{AgentContext, now};
 use crate::drivers::usage::{ReportedUsage, is_hidden};
-use crate::facilities::{AgentContext, now};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;
 use crate::ring::StreamStats;
@@ -38,10 +38,10 @@ pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBP
 /// # Errors
 ///
 /// The reason why the usage is not known.
-pub(crate) async fn node(facilities: &Arc<AgentContext>) -> Result<NodeStats, String> {
-    inspect_running(facilities, None, |facilities, running| {
+pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, String> {
+    inspect_running(context, None, |context, running| {
         let memory = meminfo();
-        let disk = disk_usage(facilities.data.root());
+        let disk = disk_usage(context.data.root());
         let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
         let own = read("/proc/self/stat");
         NodeStats {
@@ -54,14 +54,14 @@ pub(crate) async fn node(facilities: &Arc<AgentContext>) -> Result<NodeStats, St
             cpu_idle,
             disk_total_bytes: disk.total_bytes,
             disk_available_bytes: disk.available_bytes,
-            allocs: allocs(facilities, running, facilities.walked().as_ref()),
-            ebpf_lost: facilities.bpf().and_then(|bpf| bpf.lost().ok()),
+            allocs: allocs(context, running, context.walked().as_ref()),
+            ebpf_lost: context.bpf().and_then(|bpf| bpf.lost().ok()),
             agent_cpu: own_cpu(&own),
             agent_resident_bytes: own_resident_bytes(&own),
-            collection: collection(facilities),
-            limits_repaired: facilities.limits_repaired.load(Ordering::Relaxed),
-            conditions: facilities.conditions.all(),
-            ebpf_stale_removed: facilities.ebpf_stale_removed.load(Ordering::Relaxed),
+            collection: collection(context),
+            limits_repaired: context.limits_repaired.load(Ordering::Relaxed),
+            conditions: context.conditions.all(),
+            ebpf_stale_removed: context.ebpf_stale_removed.load(Ordering::Relaxed),
         }
     })
     .await
@@ -72,23 +72,23 @@ type RunningTask = (AllocId, String, Arc<LiveTask>, StreamStats);
 
 /// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time.
 async fn inspect_running<T: Send + 'static>(
-    facilities: &Arc<AgentContext>,
+    context: &Arc<AgentContext>,
     alloc_id: Option<AllocId>,
     look: impl FnOnce(&AgentContext, Vec<RunningTask>) -> T + Send + 'static,
 ) -> Result<T, String> {
     let mut running = Vec::new();
-    for (alloc_id, name, live) in facilities.live.of(alloc_id) {
-        let logs = live.streams.stats(&facilities.ring).await;
+    for (alloc_id, name, live) in context.live.of(alloc_id) {
+        let logs = live.streams.stats(&context.ring).await;
         running.push((alloc_id, name, live, logs));
     }
-    let facilities = Arc::clone(facilities);
-    let looked = tokio::task::spawn_blocking(move || look(&facilities, running)).await;
+    let context = Arc::clone(context);
+    let looked = tokio::task::spawn_blocking(move || look(&context, running)).await;
     looked.map_err(|error| format!("what tasks use could not be read: {error}"))
 }
 
-fn collection(facilities: &AgentContext) -> NodeCollection {
-    let state = facilities.collection.borrow().clone();
-    let trash = facilities.trash.state();
+fn collection(context: &AgentContext) -> NodeCollection {
+    let state = context.collection.borrow().clone();
+    let trash = context.trash.state();
     let destroyed = state.destroyed.into_iter();
     NodeCollection {
         finished: state.finished as u64,
@@ -116,30 +116,30 @@ fn collection(facilities: &AgentContext) -> NodeCollection {
 ///
 /// The reason why the usage is not known.
 pub(crate) async fn alloc(
-    facilities: &Arc<AgentContext>,
+    context: &Arc<AgentContext>,
     alloc_id: AllocId,
 ) -> Result<Option<AllocStats>, String> {
     // The files of few tasks tell what is so at this moment.
-    let look = |facilities: &AgentContext, running| allocs(facilities, running, None);
-    let all = inspect_running(facilities, Some(alloc_id), look).await;
+    let look = |context: &AgentContext, running| allocs(context, running, None);
+    let all = inspect_running(context, Some(alloc_id), look).await;
     all.map(|mut all| all.pop())
 }
 
 /// Returns the usage of tasks, from `walked` as far as it has them, or else from their files.
 fn allocs(
-    facilities: &AgentContext,
+    context: &AgentContext,
     running: Vec<RunningTask>,
     walked: Option<&CgroupRows>,
 ) -> Vec<AllocStats> {
     let nothing = BTreeMap::new();
-    let absent = facilities.bpf().map_or(&nothing, |bpf| bpf.absent());
-    let counters = match &facilities.bpf {
+    let absent = context.bpf().map_or(&nothing, |bpf| bpf.absent());
+    let counters = match &context.bpf {
         Ok(bpf) => bpf.collect().map_err(|error| error.to_string()),
         Err(reason) => Err(reason.clone()),
     };
     let mut allocs: BTreeMap<AllocId, AllocStats> = BTreeMap::new();
     for (alloc_id, name, live, logs) in running {
-        let bpf = facilities.bpf();
+        let bpf = context.bpf();
         let main = bpf.and_then(|bpf| bpf.main_of(live.record.cgroup_id).ok().flatten());
         let mut stats = task(&live, &counters, absent, main.map(|main| main.pid), walked);
         stats.log_bytes = logs.bytes;
@@ -152,7 +152,7 @@ fn allocs(
                 alloc_id,
                 at: now(),
                 tasks: BTreeMap::new(),
-                disk: facilities.disks.stats(alloc_id),
+                disk: context.disks.stats(alloc_id),
             })
             .tasks
             .insert(name, stats);

@@ -8,7 +8,7 @@
 
 mod begin;
 mod end;
-mod fence;
+mod network_policy;
 mod one_off;
 mod recover;
 mod remote;
@@ -32,15 +32,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alloc::Input;
 use crate::cgroup::{TaskCgroup, TaskName};
+use crate::context::AgentContext;
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverSlot, native, usage};
-use crate::facilities::AgentContext;
 use crate::store::{TaskRecord, Write};
 use streams::Streams;
 
 pub(crate) use begin::{chain, kill};
 pub(crate) use end::clean_up_stray;
-pub(crate) use fence::{fence_live, fence_recorded};
+pub(crate) use network_policy::{attach_live_policy, attach_recorded_policy};
 pub(crate) use recover::{MissingRecordMeaning, limit_again};
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
@@ -84,17 +84,17 @@ impl TaskRef {
     }
 
     /// Takes its cores, if it has any.
-    pub(crate) fn hold_cores(&self, facilities: &AgentContext) {
+    pub(crate) fn hold_cores(&self, context: &AgentContext) {
         if let Some(held) = self.cores() {
-            let AgentContext { cores, tree, .. } = facilities;
+            let AgentContext { cores, tree, .. } = context;
             cores.hold(tree, &self.cgroup_name(), &held.ids);
         }
     }
 
     /// Gives its cores to everybody.
-    pub(crate) fn release_cores(&self, facilities: &AgentContext) {
+    pub(crate) fn release_cores(&self, context: &AgentContext) {
         if self.cores().is_some() {
-            let AgentContext { cores, tree, .. } = facilities;
+            let AgentContext { cores, tree, .. } = context;
             cores.release(tree, &self.cgroup_name());
         }
     }
@@ -226,7 +226,7 @@ const FORCE_SIGNAL: &str = "SIGKILL";
 
 /// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
 pub(crate) async fn run(
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     task: TaskRef,
     attempt: u32,
     take: Option<Vec<u8>>,
@@ -235,19 +235,19 @@ pub(crate) async fn run(
 ) {
     let begun = {
         // The start itself reports a driver that is not there.
-        let slot = facilities.drivers.named(&task.task().driver);
+        let slot = context.drivers.named(&task.task().driver);
         let _room = match slot {
             Some(slot) => slot.room().await,
             None => None,
         };
         // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
-        Box::pin(begin::begin(&facilities, &task, attempt, take, &stopped)).await
+        Box::pin(begin::begin(&context, &task, attempt, take, &stopped)).await
     };
     match begun {
         Ok((live, note)) => {
-            facilities.start_health.handle_started();
+            context.start_health.handle_started();
             let live = Arc::new(live);
-            facilities.live.insert(
+            context.live.insert(
                 task.alloc_id(),
                 task.name(),
                 Arc::clone(&live),
@@ -261,20 +261,13 @@ pub(crate) async fn run(
                 inputs.send(TaskInput::Reached { network }).await;
             }
             inputs.send(TaskInput::Started { note }).await;
-            attend(
-                &facilities,
-                &task,
-                &live,
-                end::StartKnowledge::Told,
-                &inputs,
-            )
-            .await;
+            attend(&context, &task, &live, end::StartKnowledge::Told, &inputs).await;
         }
         Err(failure) => {
             let begin::StartFailure { reason, next } = failure;
             if next == begin::StartRetry::Retry {
                 let job = &task.desired.job.spec.id;
-                let health = &facilities.start_health;
+                let health = &context.start_health;
                 health.handle_failed(job, &reason, Instant::now());
             }
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
@@ -295,13 +288,13 @@ pub(crate) async fn run(
 
 /// Waits for the end of a task and cleans up after it; meanwhile its driver tells what it uses, if nobody else can.
 async fn attend(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
     known: end::StartKnowledge,
     inputs: &Inputs,
 ) {
-    let mut ending = pin!(end::end(facilities, task, live, known, inputs));
+    let mut ending = pin!(end::end(context, task, live, known, inputs));
     if live.record.driver == native::NAME {
         return ending.await;
     }
@@ -316,22 +309,22 @@ async fn attend(
 
 /// Finds a task that an earlier agent started, perhaps on another system, waits for its end and cleans up after it.
 pub(crate) async fn find(
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     task: TaskRef,
     attempt: u32,
     record: Option<TaskRecord>,
     (unrecorded, elsewhere): (MissingRecordMeaning, bool),
     inputs: Inputs,
 ) {
-    let found = recover::recover(&facilities, &task, attempt, record, unrecorded, elsewhere);
+    let found = recover::recover(&context, &task, attempt, record, unrecorded, elsewhere);
     match Box::pin(found).await {
         recover::RecoveredTask::Nothing(input) => {
-            task.release_cores(&facilities);
+            task.release_cores(&context);
             inputs.send(input).await;
         }
         recover::RecoveredTask::Live(live, told) => {
             let live = Arc::new(*live);
-            facilities.live.insert(
+            context.live.insert(
                 task.alloc_id(),
                 task.name(),
                 Arc::clone(&live),
@@ -344,7 +337,7 @@ pub(crate) async fn find(
             let known = if runs {
                 // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
-                let repaired = recover::repair_limits(&facilities, &task, &live);
+                let repaired = recover::repair_limits(&context, &task, &live);
                 for message in told.into_iter().chain(repaired) {
                     inputs.send(TaskInput::Told { message }).await;
                 }
@@ -352,17 +345,17 @@ pub(crate) async fn find(
             } else {
                 end::StartKnowledge::No(told)
             };
-            attend(&facilities, &task, &live, known, &inputs).await;
+            attend(&context, &task, &live, known, &inputs).await;
         }
     }
 }
 
-async fn store_record(facilities: &AgentContext, task: &TaskRef, record: &TaskRecord) {
+async fn store_record(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
     let write = Write::Task(
         task.alloc_id(),
         task.name().to_owned(),
         Box::new(record.clone()),
     );
     // The store's thread tells the operator. The task goes on: it is found by its cgroup.
-    drop(facilities.store.write(vec![write]).await);
+    drop(context.store.write(vec![write]).await);
 }

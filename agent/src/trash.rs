@@ -9,7 +9,7 @@
 
 mod delete;
 mod limits;
-mod way;
+mod start_gate;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -38,7 +38,7 @@ use self::limits::{
 };
 
 pub use self::delete::{DeleteCounts, DeleteError};
-use self::way::StartGate;
+use self::start_gate::StartGate;
 
 /// Name of the trash of a directory that is on another file system than the first trash.
 const BESIDE: &str = ".trash";

@@ -9,7 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Direction, PacketVerdict};
-use crate::facilities::{AgentContext, now};
+use crate::context::{AgentContext, now};
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 
 /// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
@@ -71,8 +71,8 @@ impl VerdictLog {
 }
 
 /// Takes verdicts from the programs until the agent stops.
-pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToken) {
-    let Some(bpf) = facilities.bpf() else { return };
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
+    let Some(bpf) = context.bpf() else { return };
     let mut verdicts = match bpf.verdicts() {
         Ok(verdicts) => verdicts,
         Err(error) => {
@@ -99,7 +99,7 @@ pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToke
             .iter()
             .any(|verdict| !tasks.contains_key(&verdict.task))
         {
-            let live = facilities.live.of(None).into_iter();
+            let live = context.live.of(None).into_iter();
             tasks = live
                 .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
                 .collect();
@@ -107,7 +107,7 @@ pub(crate) async fn follow(facilities: Arc<AgentContext>, stop: CancellationToke
         for verdict in told {
             if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
                 let verdict = as_told(task, verdict);
-                facilities.verdicts.push(*alloc_id, verdict);
+                context.verdicts.push(*alloc_id, verdict);
             }
         }
     }
@@ -151,15 +151,15 @@ fn wall_time(at_ns: u64) -> Timestamp {
 
 /// The counts of the rules of an allocation's tasks, and its verdicts after number `after`.
 pub(crate) fn alloc(
-    facilities: &AgentContext,
+    context: &AgentContext,
     alloc_id: AllocId,
     after: u64,
 ) -> Result<AllocNetwork, String> {
-    let bpf = facilities.bpf.as_ref().map_err(|reason| {
+    let bpf = context.bpf.as_ref().map_err(|reason| {
         format!("this node enforces no network policies: it has no eBPF programs: {reason}")
     })?;
     let mut rules = Vec::new();
-    for (_, task, live) in facilities.live.of(Some(alloc_id)) {
+    for (_, task, live) in context.live.of(Some(alloc_id)) {
         let counts = bpf
             .rule_counts(live.record.cgroup_id)
             .map_err(|error| format!("the counts of {task}'s rules cannot be read: {error}"))?;
@@ -172,8 +172,8 @@ pub(crate) fn alloc(
             bytes: count.bytes,
         }));
     }
-    let (verdicts, last) = facilities.verdicts.of(alloc_id, after);
-    let network = facilities.network_of(alloc_id);
+    let (verdicts, last) = context.verdicts.of(alloc_id, after);
+    let network = context.network_of(alloc_id);
     Ok(AllocNetwork {
         address: network.map(|network| network.address.to_string()),
         rules,

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
-use crate::logs::{self, Found, LogsArgs, Source};
+use crate::logs::{self, LogSources, LogsArgs, Source};
 use crate::{names, output, usage};
 
 pub(crate) use show::health;
@@ -171,10 +171,10 @@ fn status(client: &Client, json: bool, name: &str, history: bool) -> CliResult {
     };
     let history = history.then(|| history::ask(client, &alloc.id));
     if json {
-        let (stats, reason) = told(stats.as_ref());
+        let (stats, reason) = split_answer(stats.as_ref());
         let mut shown = json!({ "Allocation": alloc, "Stats": stats, "NoStats": reason });
         if let Some(history) = &history {
-            let (history, reason) = told(history.as_ref());
+            let (history, reason) = split_answer(history.as_ref());
             shown["History"] = json!(history);
             shown["NoHistory"] = json!(reason);
         }
@@ -197,7 +197,7 @@ fn status(client: &Client, json: bool, name: &str, history: bool) -> CliResult {
 }
 
 /// The value of `answer`, or the reason why there is none.
-fn told<'a, T>(answer: Result<&'a T, &'a String>) -> (Option<&'a T>, Option<&'a str>) {
+fn split_answer<'a, T>(answer: Result<&'a T, &'a String>) -> (Option<&'a T>, Option<&'a str>) {
     match answer {
         Ok(value) => (Some(value), None),
         Err(reason) => (None, Some(reason)),
@@ -266,7 +266,7 @@ fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {
     let ends = logs::print_kept(client, sources, &args.logs)?;
     match ends {
         Some(ends) if args.logs.follow => logs::follow(client, ends, &args.logs, |_| {
-            Ok(Found {
+            Ok(LogSources {
                 sources: Vec::new(),
                 complete: true,
             })

@@ -137,7 +137,7 @@ fn list(client: &Client, json: bool) -> CliResult {
         ]);
     }
     if deployments.is_empty() {
-        output::say("no deployments; services have one for each version that is run");
+        output::eprint("no deployments; services have one for each version that is run");
     } else {
         output::print_table(&table)?;
     }

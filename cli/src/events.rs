@@ -79,7 +79,7 @@ pub fn run(client: &Client, json: bool, args: &EventsArgs) -> CliResult {
             lost_since = None;
         }
         let since = *lost_since.get_or_insert_with(|| {
-            output::say(&format!("the stream was lost ({reason}); looking for it"));
+            output::eprint(&format!("the stream was lost ({reason}); looking for it"));
             Instant::now()
         });
         if since.elapsed() > SEARCH_WAIT {

@@ -214,7 +214,7 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
 fn read(file: &std::path::Path, values: &ValueArgs) -> Result<Value, CliError> {
     muster_jobspec::read(file, &values.inputs()).map_err(|error| {
         for report in error.reports() {
-            output::say(&format!("{report:?}"));
+            output::eprint(&format!("{report:?}"));
         }
         CliError::new(Exit::Usage, error.to_string())
     })
@@ -291,6 +291,6 @@ fn inspect(client: &Client, name: &str) -> CliResult {
 
 fn warn(warnings: &str) {
     for line in warnings.lines() {
-        output::say(&format!("warning: {}", output::clean(line)));
+        output::eprint(&format!("warning: {}", output::clean(line)));
     }
 }

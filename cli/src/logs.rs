@@ -19,7 +19,7 @@ use crate::output;
 
 use feed::{Item, LogFeed};
 use follow::STREAMS_MAX;
-pub(crate) use follow::{Found, follow};
+pub(crate) use follow::{LogSources, follow};
 use lines::{Lines, Style};
 
 /// Which part of a log is wanted.
@@ -127,11 +127,11 @@ pub(crate) fn print_one(
             }
             Some(Item::Missing(note)) => {
                 lines.finish(&mut text);
-                output::say(&note);
+                output::eprint(&note);
                 false
             }
             Some(Item::Note(note)) => {
-                output::say(&note);
+                output::eprint(&note);
                 false
             }
             None => {
@@ -160,7 +160,7 @@ pub(crate) fn print_kept(
     let mut out = std::io::stdout().lock();
     // More than are read at a time come one after the other.
     let at_once = if sources.len() > STREAMS_MAX {
-        output::say(&format!(
+        output::eprint(&format!(
             "{} outputs are more than the {STREAMS_MAX} that can be put in order of time: they come one after the other",
             sources.len()
         ));
@@ -184,9 +184,9 @@ pub(crate) fn print_kept(
                 Some(Item::Bytes { at, data }) => lines[number].push(at, &data, &mut text),
                 Some(Item::Missing(note)) => {
                     lines[number].finish(&mut text);
-                    output::say(&note);
+                    output::eprint(&note);
                 }
-                Some(Item::Note(note)) => output::say(&note),
+                Some(Item::Note(note)) => output::eprint(&note),
                 // A follower prints the last line whole.
                 None if args.follow && sources[number].runs => {}
                 None => lines[number].finish(&mut text),

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
-            output::say(&error.to_string());
+            output::eprint(&error.to_string());
             error.exit.into()
         }
     }

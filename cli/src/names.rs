@@ -66,7 +66,7 @@ pub(crate) fn confirm(question: &str, unasked: impl FnOnce() -> CliError) -> Res
     if !std::io::stdin().is_terminal() {
         return Err(unasked());
     }
-    output::say(&format!("{question} [y/N]"));
+    output::eprint(&format!("{question} [y/N]"));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     if matches!(line.trim(), "y" | "Y" | "yes") {

@@ -130,7 +130,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
                 if json {
                     output::print_json(&json!({ "AllocID": alloc.id, "Missed": network.missed }))?;
                 } else {
-                    output::say(&note);
+                    output::eprint(&note);
                 }
             }
             for verdict in &network.verdicts {

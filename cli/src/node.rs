@@ -93,7 +93,7 @@ fn list(client: &Client, json: bool) -> CliResult {
         ]);
     }
     if nodes.is_empty() {
-        output::say("no nodes; start an agent with `muster agent`");
+        output::eprint("no nodes; start an agent with `muster agent`");
     } else {
         output::print_table(&table)?;
     }

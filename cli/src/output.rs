@@ -61,7 +61,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
 }
 
 /// Prints a message on standard error, for humans rather than programs.
-pub fn say(text: &str) {
+pub fn eprint(text: &str) {
     // Nobody may be listening; the command goes on.
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }

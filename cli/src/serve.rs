@@ -114,7 +114,7 @@ fn raise_open_files() -> Option<u64> {
 /// Says in one line that this build has no eBPF programs, and which command makes them. The agent's own messages are many.
 fn say_missing_object() {
     if let Err(error) = muster_agent::bpf::Bpf::object() {
-        output::say(&missing_object(error));
+        output::eprint(&missing_object(error));
     }
 }
 

@@ -13,7 +13,7 @@ mod beats;
 mod desired;
 mod disk;
 mod exec;
-mod pace;
+mod push_limiter;
 mod reports;
 mod request;
 mod route;
@@ -36,7 +36,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::beats::{PendingHeartbeat, Service};
-use self::pace::PushLimiter;
+use self::push_limiter::PushLimiter;
 use self::reports::Reports;
 use self::wake::Wake;
 use crate::handle::Control;

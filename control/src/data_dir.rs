@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_server_is_told_who_holds_the_directory() {
+    fn locked_data_dir_names_holding_process() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
 

@@ -608,7 +608,7 @@ mod tests {
 
     /// The state goes on; the event stays as it was.
     #[test]
-    fn a_row_is_told_as_its_entry_left_it() {
+    fn event_shows_row_as_of_its_entry() {
         let mut state = State::default();
         let first = registered(&mut state, 7, "web");
         let key = JobKey::in_default("web");
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_finds_a_job_and_what_belongs_to_it() {
+    fn name_filter_matches_job_and_related_objects() {
         let mut state = State::default();
         let web = registered(&mut state, 7, "web");
         let other = registered(&mut state, 8, "db");
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_full_forgets_the_oldest_and_says_so() {
+    fn full_event_ring_drops_oldest_and_reports_gap() {
         let mut state = State::default();
         // Each registration is two events.
         let ring = EventRing::new(4, usize::MAX);
@@ -712,7 +712,7 @@ mod tests {
 
     /// The ring counts what it tells, so what is not told must not be kept.
     #[test]
-    fn an_entry_has_no_room_for_rows_that_it_does_not_tell_of() {
+    fn event_batch_allocates_only_for_published_rows() {
         let mut state = State::default();
         drop(registered(&mut state, 7, "web"));
         let mut changed = vec![ChangedRow::Node(NodeId([1; 16]))];

@@ -19,11 +19,11 @@ use crate::agents::Nodes;
 use crate::callback::{TasksConfig, Totals as CallbackTotals};
 use crate::clock::Clock;
 use crate::garbage::{FreedCounts, Totals};
-use crate::leader::{Beats, Lease};
+use crate::leader::{Lease, ServerHeartbeats};
 use crate::limits;
-use crate::one_off::gather::Requests;
+use crate::one_off::batch::Requests;
 use crate::peers::Peers;
-use crate::peers::founding::Bootstrap;
+use crate::peers::bootstrap::Bootstrap;
 use crate::peers::message::{
     Hello, PeerReply, PeerRequest, PlacementAnswer, PlacementQuery, Troubles,
 };
@@ -277,7 +277,7 @@ struct HandleState {
     info: ServerInfo,
     clock: Clock,
     places: Semaphore,
-    beats: mpsc::Sender<Beats>,
+    beats: mpsc::Sender<ServerHeartbeats>,
     duties: mpsc::Sender<DutyRequest>,
     gc: GcConfig,
     tasks: TasksConfig,
@@ -298,7 +298,7 @@ pub(crate) struct ControlParts {
     pub(crate) founder: Bootstrap,
     pub(crate) info: ServerInfo,
     pub(crate) clock: Clock,
-    pub(crate) beats: mpsc::Sender<Beats>,
+    pub(crate) beats: mpsc::Sender<ServerHeartbeats>,
     pub(crate) duties: mpsc::Sender<DutyRequest>,
     pub(crate) gc: GcConfig,
     pub(crate) tasks: TasksConfig,
@@ -756,7 +756,7 @@ impl Control {
         left: Vec<NodeId>,
     ) -> Option<Lease> {
         let (reply, lease) = oneshot::channel();
-        let beats = Beats {
+        let beats = ServerHeartbeats {
             server_id,
             nodes,
             left,

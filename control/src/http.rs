@@ -30,7 +30,6 @@ mod network;
 mod node;
 mod operator;
 mod path;
-mod patience;
 mod query;
 mod raft;
 mod scheduler;
@@ -39,6 +38,7 @@ mod snapshot;
 pub(crate) mod status;
 mod task;
 mod usage;
+mod write_timeout;
 
 use std::io;
 use std::sync::Arc;

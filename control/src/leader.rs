@@ -5,7 +5,7 @@
 //! While another server leads, the task only passes on which nodes' allocations have changed, because
 //! their agents may be connected here.
 
-pub(crate) mod comparison;
+pub(crate) mod consistency_check;
 mod garbage;
 mod heartbeats;
 mod one_offs;
@@ -20,10 +20,10 @@ use muster_domain::id::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::comparison::ComparisonDuty;
+use self::consistency_check::ComparisonDuty;
 use self::garbage::GcDuty;
 use self::heartbeats::NodeHeartbeats;
-pub(crate) use self::heartbeats::{Beats, Lease};
+pub(crate) use self::heartbeats::{Lease, ServerHeartbeats};
 use self::one_offs::OneOffs;
 use self::periodic::Periodic;
 use self::scheduling::SchedulingPipeline;
@@ -40,7 +40,7 @@ pub(crate) struct Inputs {
     /// Effects of applied entries.
     pub(crate) effects: mpsc::Receiver<Vec<TermEffect>>,
     /// Heartbeats that servers gathered from their nodes.
-    pub(crate) beats: mpsc::Receiver<Beats>,
+    pub(crate) beats: mpsc::Receiver<ServerHeartbeats>,
     /// Requests.
     pub(crate) requests: mpsc::Receiver<DutyRequest>,
 }

@@ -30,7 +30,7 @@ mod backoff;
 mod bbs;
 mod callback;
 mod clock;
-mod comparison;
+mod consistency_check;
 mod data_dir;
 mod events;
 #[cfg(any(test, feature = "fuzz"))]
@@ -50,7 +50,7 @@ mod restore;
 pub mod server;
 pub mod snapshot;
 
-pub use comparison::DivergedError;
+pub use consistency_check::DivergedError;
 pub use data_dir::OpenDataDirError;
 pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};
 

@@ -1,9 +1,9 @@
 //! Common parts of all ways to one-off tasks, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`). They
-//! are the way of a request into the log ([`gather`]) and the fresh domains.
+//! are the way of a request into the log ([`batch`]) and the fresh domains.
 //!
 //! Deliberately absent: words for refusals. Each way has its clients' own.
 
-pub(crate) mod gather;
+pub(crate) mod batch;
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use muster_domain::id::{LogIndex, WriteKey};
 use muster_domain::one_off::{self, Definition};
 
 use crate::handle::Control;
-use gather::Answer;
+use batch::Answer;
 
 /// The task that a request means, with the cluster's times where `definition` names none.
 ///

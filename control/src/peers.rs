@@ -13,7 +13,7 @@
 
 mod admin;
 pub(crate) mod autopilot;
-pub(crate) mod founding;
+pub(crate) mod bootstrap;
 pub(crate) mod join;
 mod lane;
 pub mod message;

@@ -11,8 +11,8 @@ mod lost_end;
 mod machine;
 pub(crate) mod membership;
 mod network;
-mod outdated;
 mod read;
+mod reclaim;
 mod restore;
 mod snapshot;
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::bbs::Bbs;
 pub use crate::bbs::{BbsConfig, BbsTlsError, OpenBbsError};
 pub use crate::callback::{TasksConfig, TasksConfigError};
 use crate::clock::Clock;
-use crate::comparison::{self, DivergedError};
+use crate::consistency_check::{self, DivergedError};
 use crate::data_dir::{DataDir, OpenDataDirError};
 use crate::handle::{Control, ControlParts, ServerInfo};
 use crate::http;
@@ -38,10 +38,10 @@ use crate::leader::{self, Inputs};
 use crate::limits;
 use crate::listen;
 use crate::niceness::yield_to_others;
-use crate::one_off::gather;
+use crate::one_off::batch;
 use crate::peers::Peers;
 use crate::peers::autopilot::{self, ServersConfig};
-use crate::peers::founding::Bootstrap;
+use crate::peers::bootstrap::Bootstrap;
 use crate::peers::join::{self, Search};
 use crate::peers::message::{PeerInfo, ServerNode};
 use crate::published::Published;
@@ -371,7 +371,7 @@ impl Server {
         config.tasks.check()?;
         let clock = Clock::start();
         let data_dir = Arc::new(DataDir::open(&config.data_dir)?);
-        comparison::check_data_dir(data_dir.path())?;
+        consistency_check::check_data_dir(data_dir.path())?;
         let (identity, tls_dir) = identity(&config, &data_dir)?;
         let certificates = Certificates::load(&tls_dir, Role::Server)?;
         let (sessions, on_sessions) = SessionThreads::start()?;
@@ -398,7 +398,7 @@ impl Server {
         };
         let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
-        let (one_offs, gathered) = gather::channel();
+        let (one_offs, gathered) = batch::channel();
         let nodes = Nodes::new(peers.clone());
         let control = Control::new(ControlParts {
             raft,
@@ -431,7 +431,7 @@ impl Server {
                 listen::serve(quic, control.clone(), on_sessions, stop)
             }),
             ServerTask::start("one-off requests", |stop| {
-                gather::write(control.clone(), gathered, stop)
+                batch::write(control.clone(), gathered, stop)
             }),
             ServerTask::start("http", |stop| serve_http(api, control.clone(), stop)),
         ];

@@ -9,8 +9,8 @@
 //! dies, the next one goes on with the tree where that can be (`resume`), and else ends it and says so. No action is
 //! begun twice.
 
+mod executor;
 mod failure;
-mod hands;
 mod result;
 mod resume;
 mod transfer;
@@ -35,8 +35,8 @@ use crate::exec::KillOnDrop;
 use crate::limits;
 use crate::process::Process;
 use crate::task::NativeTask;
+use executor::{ActionNote, NativeActionExecutor};
 use failure::Failure;
-use hands::{ActionNote, NativeActionExecutor};
 use resume::ResumedProcess;
 
 /// The failure reason of actions whose processes something else killed.
@@ -297,7 +297,7 @@ impl Tree {
     fn enter(
         self: &Arc<Self>,
         process: Process,
-        fence: Option<ActionCgroup>,
+        action_cgroup: Option<ActionCgroup>,
     ) -> Option<ActionProcess> {
         let guard = KillOnDrop::new(process.clone());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -307,7 +307,7 @@ impl Tree {
             number,
             process,
             guard: Some(guard),
-            fence,
+            action_cgroup,
         };
         // Checked after the entry: code that sets the flag later kills every entered process.
         (!self.is_gone()).then_some(entered)
@@ -335,7 +335,7 @@ struct ActionProcess {
     process: Process,
     guard: Option<KillOnDrop>,
     /// The cgroup of the process and all it started, if they may have to be killed alone.
-    fence: Option<ActionCgroup>,
+    action_cgroup: Option<ActionCgroup>,
 }
 
 impl ActionProcess {
@@ -351,23 +351,23 @@ impl ActionProcess {
         if let Some(guard) = self.guard.take() {
             guard.done();
         }
-        if let Some(fence) = self.fence.take() {
-            fence.keep();
+        if let Some(action_cgroup) = self.action_cgroup.take() {
+            action_cgroup.keep();
         }
     }
 
-    /// Kills the process with its group and, if it has a fence, all it started.
+    /// Kills the process with its group and, if it has a action cgroup, all it started.
     fn kill(&self) -> std::io::Result<()> {
-        if let Some(fence) = &self.fence {
-            fence.kill();
+        if let Some(action_cgroup) = &self.action_cgroup {
+            action_cgroup.kill();
         }
         self.process.kill_group()
     }
 
     /// The process was stopped and ended: nothing that it left running goes on.
     async fn clear(&mut self) {
-        if let Some(fence) = self.fence.take() {
-            fence.end().await;
+        if let Some(action_cgroup) = self.action_cgroup.take() {
+            action_cgroup.end().await;
         }
     }
 }

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_the_name_that_another_below_the_same_mount_tells() {
+    fn cgroup_name_is_derived_from_sibling() {
         let path = |path: &str| PathBuf::from(path);
         let learned = common(
             Path::new("/v2/unified/muster/one/task"),

@@ -27,7 +27,7 @@ use crate::spawn::{
     MountFlags, Program, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess, held, spawn,
     user_namespace,
 };
-use crate::{init, limits, names, starters};
+use crate::{init, limits, names, spawn_pool};
 
 /// The reason why a process was not started.
 #[derive(Debug, Error)]
@@ -201,7 +201,7 @@ pub(crate) fn start_task(
     let policy = node.policy();
     let confinement = Confinement::decide(config, native, &policy, node.open_files)?;
     // The thread gave up what such a task keeps, when the node did not allow it yet.
-    let missing = confinement.capabilities.without(starters::bounding());
+    let missing = confinement.capabilities.without(spawn_pool::bounding());
     if !missing.is_empty() {
         return Err(IsolationError::Changed.into());
     }

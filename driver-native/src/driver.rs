@@ -18,15 +18,15 @@ use nix::unistd::geteuid;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 
-use crate::absence::{self, HostWatchdog};
 use crate::command::StartProcessError;
 use crate::config::NativeConfig;
 use crate::isolation::{self, Confinement};
 use crate::node::{IsolationSupport, Node, chain};
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
-use crate::starters::SpawnPool;
+use crate::spawn_pool::SpawnPool;
 use crate::task::{NativeTask, failed};
+use crate::watchdog::{self, HostWatchdog};
 use crate::{exec, limits, signal, stats};
 
 /// The name that jobs write as `driver = "native"`.
@@ -390,7 +390,7 @@ impl DriverState {
         if task.life.end().is_some() {
             return;
         }
-        let why = absence::reason(without_host.max);
+        let why = watchdog::reason(without_host.max);
         tracing::warn!(task = %task.id, "{why}");
         task.life.stop_for(why);
         if let Err(error) = self.stop(task, without_host.kill_timeout, "").await {

@@ -24,7 +24,6 @@
 
 pub mod limits;
 
-mod absence;
 mod actions;
 mod cgroup;
 mod command;
@@ -37,16 +36,17 @@ mod names;
 mod node;
 mod paths;
 mod policy;
-mod porter;
 mod process;
 mod serve;
 mod signal;
 mod spawn;
-mod starters;
+mod spawn_pool;
 mod stats;
 mod task;
 mod transfer;
+mod transfer_helper;
 mod user;
+mod watchdog;
 
 pub use crate::driver::{NAME, NativeDriver};
 pub use crate::serve::{ServeError, serve, serve_plugin};

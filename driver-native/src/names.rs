@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_would_be_lines_are_refused_by_field() {
+    fn invalid_dns_entries_are_rejected_by_field() {
         let refused = [
             (dns(&["ns.lab"], &[], &[]), "dns.servers"),
             (dns(&["10.0.0.2\noptions x"], &[], &[]), "dns.servers"),
@@ -119,7 +119,7 @@ mod tests {
 
     /// An existing file may be another owner's, so that nothing is written through it.
     #[test]
-    fn the_file_is_made_anew_whatever_lies_in_its_place() {
+    fn resolv_conf_is_recreated_over_existing_file() {
         let temp = tempfile::tempdir().unwrap();
         let other = temp.path().join("other");
         std::fs::write(&other, "kept").unwrap();

@@ -19,7 +19,7 @@ use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
 use crate::policy::Policy;
 use crate::spawn::{OpenFiles, abstract_scope, user_namespace};
-use crate::{init, limits, porter, process};
+use crate::{init, limits, process, transfer_helper};
 
 /// A driver's node.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl Node {
         if let Some(file) = self.porter.get() {
             return Ok(file.as_fd());
         }
-        let file = porter::sealed_file().map_err(IsolationError::Porter)?;
+        let file = transfer_helper::sealed_file().map_err(IsolationError::Porter)?;
         Ok(self.porter.get_or_init(|| file).as_fd())
     }
 

@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn name_is_found_in_the_task_before_the_path() {
+    fn command_is_searched_in_task_before_path() {
         let dir = tempfile::tempdir().unwrap();
         let local = dir.path().join("local");
         std::fs::create_dir(&local).unwrap();

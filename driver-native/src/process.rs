@@ -337,7 +337,7 @@ mod tests {
 
     /// A process whose parent is a shell: its status is told where the kernel can, and never a wrong one.
     #[tokio::test]
-    async fn exit_of_a_process_of_another_parent_is_told() {
+    async fn non_child_exit_status_is_reported() {
         use std::io::{BufRead as _, BufReader};
 
         let mut shell = std::process::Command::new("/bin/sh")

@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use crate::limits;
 use crate::paths::{self, PathError};
 use crate::policy::Policy;
-use crate::porter::Name;
+use crate::transfer_helper::Name;
 
 pub(crate) use archive::{Bounds, UnpackError, unpack};
 use digest::{ExpectedDigest, SumError};

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_user_does_not_join_a_group_by_number() {
+    fn unknown_numeric_user_cannot_join_matching_group() {
         let ids = |file: &str| -> Vec<String> {
             let text = std::fs::read_to_string(file).unwrap();
             let third = |line: &str| line.split(':').nth(2).map(str::to_owned);

@@ -202,7 +202,7 @@ mod tests {
 
     /// A rename elsewhere must not fail an open, and a storm of them must not hang one.
     #[test]
-    fn a_race_is_tried_again_for_a_bounded_time() {
+    fn open_race_is_retried_limited_times() {
         for (races, opened) in [
             (0, Ok(())),
             (TRIES_MAX - 1, Ok(())),

@@ -69,7 +69,7 @@ job "web" {
 }
 
 #[test]
-fn an_unknown_field_is_placed_and_the_nearest_named() {
+fn unknown_field_error_shows_position_and_suggestion() {
     refused(
         "job \"web\" {\n  group \"g\" {\n    coutn = 2\n  }\n}\n",
         expect!["job.hcl:3:5: unknown field `coutn` in `group` (did you mean `count`?)"],
@@ -131,7 +131,7 @@ fn a_file_without_a_job_says_so() {
 }
 
 #[test]
-fn json_in_the_form_of_the_api_is_taken() {
+fn api_json_job_is_accepted() {
     let job = parse("job.json", r#"{"Job": {"ID": "web"}}"#).unwrap();
 
     assert_eq!(job["ID"], "web");
@@ -228,7 +228,7 @@ fn variables_and_locals_are_filled_in() {
 }
 
 #[test]
-fn a_file_of_values_is_stronger_than_the_environment() {
+fn variable_file_overrides_environment() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("values.hcl");
     std::fs::write(&file, "count = 4\nimage = \"api:${1 + 1}\"\n").unwrap();

@@ -128,7 +128,7 @@ fn unchanged_files_are_not_read_again() {
 }
 
 #[test]
-fn a_broken_file_keeps_the_certificate_and_is_told_once() {
+fn invalid_certificate_file_keeps_current_and_reports_once() {
     let dir = cluster();
     let server = Certificates::load(dir.path(), Role::Server).unwrap();
     let before = server.current().chain.clone();
@@ -180,7 +180,7 @@ fn a_certificate_that_has_ended_is_refused() {
 }
 
 #[tokio::test]
-async fn a_peer_whose_certificate_has_ended_is_told_what_to_do() {
+async fn expired_peer_certificate_error_suggests_fix() {
     let dir = cluster();
     let server = Certificates::load(dir.path(), Role::Server).unwrap();
     issue_ended(dir.path(), Role::Agent);

@@ -102,7 +102,7 @@ async fn an_agent_cannot_speak_another_protocol() {
 }
 
 #[test]
-fn a_cluster_name_that_is_no_label_is_refused() {
+fn invalid_cluster_name_label_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
 
     assert!(ensure_cluster(dir.path(), "a.b", "server").is_err());

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_well_formed_and_names_known_subjects() {
+    fn budget_file_names_only_known_subjects() {
         let known = crate::subject::names();
 
         for budget in load().unwrap() {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_to_a_rival_that_was_not_there_is_unmeasured() {
+    fn ratio_without_rival_is_unmeasured() {
         let budget = budget(
             "promise = \"p\"\nsubject = \"s\"\nmetric = \"m\"\nrival = \"other\"\nratio_at_most = 2.0\n",
         );

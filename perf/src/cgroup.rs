@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_cgroup_is_found_on_a_hybrid_host() {
+    fn own_cgroup_is_found_on_hybrid_host() {
         let own = "3:cpu:/v1\n0::/a/b\n";
         let mounts = "cgroup /v1/cpu cgroup rw,cpu 0 0\ncgroup2 /v2 cgroup2 rw 0 0\n";
 

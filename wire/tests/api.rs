@@ -357,7 +357,7 @@ fn bodies_read_back() {
 
 /// A plan that places many keeps the best nodes' scores only; the reader of one allocation asks for its own.
 #[test]
-fn an_allocation_always_shows_the_score_of_its_node() {
+fn alloc_always_shows_score_of_its_node() {
     let mut alloc = alloc();
     alloc.metrics = Arc::new(PlacementMetrics::default());
 
@@ -369,7 +369,7 @@ fn an_allocation_always_shows_the_score_of_its_node() {
 }
 
 #[test]
-fn an_oom_kill_is_told_in_words_and_details() {
+fn oom_kill_appears_in_message_and_details() {
     let events = &whole().task_states["main"].events;
 
     assert_eq!(

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn compilers_too_old_or_too_new_are_left_out() {
+    fn incompatible_compiler_versions_are_skipped() {
         let version = |release: &str, llvm: &str| {
             is_usable(&format!(
                 "rustc x\nrelease: {release}\nLLVM version: {llvm}\n"
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn object_that_is_the_same_is_not_written_again() {
+    fn unchanged_ebpf_object_is_not_rewritten() {
         let dir = std::env::temp_dir().join(format!("muster-xtask-ebpf-{}", std::process::id()));
         let (built, object) = (dir.join("built"), dir.join("ebpf/object.o"));
         fs::create_dir_all(&dir).unwrap();

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the commands a developer and the CI run.
 //!
 //! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
-//! - [`judges`] makes the tools of others that look at a task from inside
+//! - [`isolation_audits`] makes the tools of others that look at a task from inside
 //! - [`demo`] shows the system on this machine; [`perf`] measures it; [`dist`] builds what is shipped
 //! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
 //!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
@@ -26,7 +26,7 @@ mod dist;
 mod ebpf;
 mod fix;
 mod fuzz;
-mod judges;
+mod isolation_audits;
 mod perf;
 mod setup;
 mod shell;

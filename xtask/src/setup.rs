@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{ebpf, judges, shell, steps};
+use crate::{ebpf, isolation_audits, shell, steps};
 
 /// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
 const BPF_LINKER_VERSION: &str = "0.13.0";
@@ -168,14 +168,14 @@ const NEEDS: [Requirement; 16] = [
     Requirement {
         name: "what the judges of isolation are made with",
         purpose: PackageUse::Tests,
-        packages: &judges::PACKAGES,
-        present: || judges::present() || judges::can_be_made(),
+        packages: &isolation_audits::PACKAGES,
+        present: || isolation_audits::present() || isolation_audits::can_be_made(),
     },
     Requirement {
         name: JUDGES,
         purpose: PackageUse::Tests,
         packages: &[],
-        present: judges::present,
+        present: isolation_audits::present,
     },
     Requirement {
         name: "qemu-system-x86_64",
@@ -272,8 +272,14 @@ fn install(scope: Scope, missing: &[&Requirement]) -> anyhow::Result<()> {
             ))
         });
     }
-    if scope.includes(PackageUse::Tests) && !judges::present() && judges::can_be_made() {
-        note(steps::run("make the judges of isolation", judges::make));
+    if scope.includes(PackageUse::Tests)
+        && !isolation_audits::present()
+        && isolation_audits::can_be_made()
+    {
+        note(steps::run(
+            "make the judges of isolation",
+            isolation_audits::make,
+        ));
     }
     report(&self::missing(scope), &problems)
 }
@@ -531,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_missing_is_said_with_the_way_out() {
+    fn missing_prerequisite_error_names_fix() {
         let need = NEEDS
             .iter()
             .find(|need| need.purpose == PackageUse::Ebpf)

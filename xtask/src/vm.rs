@@ -49,7 +49,7 @@ const GUEST_FILTERS: [Filter; 2] = [
     (
         "isolation",
         "boundary:: host::a_group_that_is_not host::a_group_that_the_host host::limits_without \
-         judges::escape::script judges::introspection judges::oci \
+         isolation_audits::escape::script isolation_audits::introspection isolation_audits::oci \
          --skip introspection::contained_root --skip oci::contained_root --skip contained_roots_task",
     ),
 ];
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_the_programs_alone_are_named_by_their_modules() {
+    fn program_only_tests_are_filtered_by_module() {
         let script = script(&[], &[test_binary()], filters(true, false));
 
         assert!(

@@ -229,7 +229,7 @@ impl AllocRunner {
     }
 
     /// The same, with remote tasks that run already, and with allocations that have to end before it begins
-    /// ([`turns::before`](crate::turns::before)).
+    /// ([`start_order::before`](crate::start_order::before)).
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl AllocRunner {
         if !before.is_empty() {
             let message = waiting_for(before);
             for task in &mut tasks {
-                task.handle_told(TaskEventKind::Setup, &message, now);
+                task.record_event(TaskEventKind::Setup, &message, now);
             }
         }
         let health = Health::new(desired, now);
@@ -624,7 +624,7 @@ impl AllocRunner {
     fn record_event(&mut self, message: &str, now: Timestamp) {
         for task in &mut self.tasks {
             if task.state().phase != TaskPhase::Dead {
-                task.handle_told(TaskEventKind::Setup, message, now);
+                task.record_event(TaskEventKind::Setup, message, now);
             }
         }
     }
@@ -677,7 +677,7 @@ impl AllocRunner {
         if waits {
             let message = format!("waiting for the group's shutdown delay of {delay:?}");
             for task in self.tasks.iter_mut().filter(|task| !task.is_idle()) {
-                task.handle_told(TaskEventKind::Killing, &message, now);
+                task.record_event(TaskEventKind::Killing, &message, now);
             }
         }
         self.stopping = Some(AllocStop {
@@ -696,7 +696,7 @@ impl AllocRunner {
         self.unsaved = true;
         for task in &mut self.tasks {
             if task.state().phase != TaskPhase::Dead {
-                task.handle_told(TaskEventKind::DiskExceeded, message, now);
+                task.record_event(TaskEventKind::DiskExceeded, message, now);
             }
         }
         let wanted = self.stopping.map(|stopping| stopping.cause);

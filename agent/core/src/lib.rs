@@ -11,9 +11,9 @@
 //! | [`health`] | whether an allocation is healthy, as deployments count it |
 //! | [`alloc`] | the same for all tasks of an allocation, and what is reported of it |
 //! | [`node`] | which messages of the control plane are news |
-//! | [`contact`] | what stops because no server was in reach for too long |
+//! | [`heartbeat_lease`] | what stops because no server was in reach for too long |
 //! | [`servers`] | which server the agent tries next, and when |
-//! | [`turns`] | which allocation waits for others to end |
+//! | [`start_order`] | which allocation waits for others to end |
 //! | [`gc`] | which finished allocation is destroyed next |
 //! | [`policy`] | what a task may send and receive, compiled for the packet path |
 //! | [`limits`] | bounds of all of it |
@@ -23,13 +23,13 @@
 
 pub mod addresses;
 pub mod alloc;
-pub mod contact;
 pub mod gc;
 pub mod health;
+pub mod heartbeat_lease;
 pub mod lifecycle;
 pub mod limits;
 pub mod node;
 pub mod policy;
 pub mod servers;
+pub mod start_order;
 pub mod task;
-pub mod turns;

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc};
 use muster_domain::id::{AllocId, LogIndex};
 
-use crate::contact;
+use crate::heartbeat_lease;
 use crate::limits::TOMBSTONES_MAX;
 
 /// News for the node.
@@ -90,7 +90,7 @@ impl Desired {
     }
 
     fn note_dependence(&mut self, alloc: &DesiredAlloc) {
-        if contact::patience(alloc).is_some() {
+        if heartbeat_lease::patience(alloc).is_some() {
             self.dependent.insert(alloc.alloc_id);
         } else {
             self.dependent.remove(&alloc.alloc_id);

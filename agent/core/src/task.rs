@@ -213,7 +213,7 @@ pub enum StopCause {
 
 impl StopCause {
     /// The event and message that are reported besides the stop itself.
-    fn told(self) -> Option<(TaskEventKind, &'static str)> {
+    fn event(self) -> Option<(TaskEventKind, &'static str)> {
         match self {
             // Told with what is on the disk, by the allocation.
             Self::Asked | Self::DiskExceeded => None,
@@ -401,7 +401,7 @@ impl TaskRunner {
     }
 
     /// Something that an operator should know happened to its allocation.
-    pub fn handle_told(&mut self, kind: TaskEventKind, message: &str, now: Timestamp) {
+    pub fn record_event(&mut self, kind: TaskEventKind, message: &str, now: Timestamp) {
         self.event(kind, message, now);
     }
 
@@ -452,7 +452,7 @@ impl TaskRunner {
         }
         self.stop = Some(cause);
         self.changes += 1;
-        if let Some((kind, message)) = cause.told() {
+        if let Some((kind, message)) = cause.event() {
             self.event(kind, message, now);
         }
         match self.life {

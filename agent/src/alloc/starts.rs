@@ -1,6 +1,6 @@
 //! Starts that are under way, and the job that each is made for.
 //!
-//! Fences and limits of a start are those of the job, and of the node's rules, as they were when it began. What changes
+//! Network policies and limits of a start are those of the job, and of the node's rules, as they were when it began. What changes
 //! meanwhile is seen here when the task runs; what changes while it runs is its allocation's affair, at once.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Policies as loaded: what each task may send and receive, what its rules counted, what was refused.
 //!
-//! A policy is written once under a number of its own, whichever tasks have it, and the task's fence is
+//! A policy is written once under a number of its own, whichever tasks have it, and the task's network policy is
 //! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
-//! can still be reading it: one that read the fence before it was changed may look addresses up after.
+//! can still be reading it: one that read the network policy before it was changed may look addresses up after.
 //!
 //! Counts of rules go on under the task's next policies, and under the next agent (`kept.rs`).
 //!
@@ -10,7 +10,7 @@
 //! (`counts.rs`).
 
 mod counts;
-mod kept;
+mod persisted;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -44,7 +44,7 @@ use crate::bpf::{
 };
 
 use counts::{CarriedOverCounters, PolicyHistory, name_hash};
-use kept::{PersistedCounters, PreviousGeneration};
+use persisted::{PersistedCounters, PreviousGeneration};
 
 pub use counts::RuleCount;
 
@@ -70,7 +70,7 @@ pub enum LoadPolicyError {
 /// The maps of the stem `policy`, and what this agent wrote into them.
 #[derive(Debug)]
 pub(super) struct Policy {
-    fence: PinnedMap<CgroupId, TaskPolicyRef>,
+    policy_refs: PinnedMap<CgroupId, TaskPolicyRef>,
     leaves4: PinnedMap<LeafKey4, Leaf>,
     leaves6: PinnedMap<LeafKey6, Leaf>,
     intervals: PinnedMap<u32, Interval>,
@@ -138,7 +138,7 @@ impl Rules {
     }
 }
 
-/// The policies of a task, ingress and egress, and the rest of its fence.
+/// The policies of a task, ingress and egress, and the rest of its network policy.
 #[derive(Debug)]
 struct TaskPolicyState {
     numbers: [u32; 2],
@@ -161,7 +161,7 @@ impl TaskPolicyState {
 impl Policy {
     pub(super) fn open(maps: &Path, cpus: usize) -> Result<Self, OpenBpfError> {
         Ok(Self {
-            fence: PinnedMap::shared(open_map(maps, "TASK_POLICY")?),
+            policy_refs: PinnedMap::shared(open_map(maps, "TASK_POLICY")?),
             leaves4: PinnedMap::shared(open_map(maps, "LEAVES4")?),
             leaves6: PinnedMap::shared(open_map(maps, "LEAVES6")?),
             intervals: PinnedMap::shared(open_map(maps, "INTERVALS")?),
@@ -199,15 +199,15 @@ impl Policy {
         let retired = loaded.retired.iter().map(|(_, number, _)| number);
         let mut known: BTreeSet<u32> = loaded.policies.keys().chain(retired).copied().collect();
         let has_policies = |task: &CgroupId| self.known().tasks.contains_key(task);
-        for task in self.fence.keys()? {
+        for task in self.policy_refs.keys()? {
             if has_policies(&task) {
                 continue;
             }
             if !alive.contains(&task) {
-                self.fence.remove(task)?;
+                self.policy_refs.remove(task)?;
                 self.rates.remove(task)?;
-            } else if let Some(fence) = first(self.fence.lookup(task)?) {
-                known.extend([fence.ingress, fence.egress]);
+            } else if let Some(policy_ref) = first(self.policy_refs.lookup(task)?) {
+                known.extend([policy_ref.ingress, policy_ref.egress]);
             }
         }
         let is_stale = |policy: u32| !known.contains(&policy);
@@ -237,7 +237,7 @@ impl Policy {
     }
 
     /// Puts `task` behind `policies`, at once and for every packet from now on.
-    pub(super) fn fence(
+    pub(super) fn attach_policy(
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
@@ -246,7 +246,8 @@ impl Policy {
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), LoadPolicyError> {
         let mut loaded = self.locked();
-        let left = first(self.fence.lookup(task)?).map(|fence| [fence.ingress, fence.egress]);
+        let left = first(self.policy_refs.lookup(task)?)
+            .map(|policy_ref| [policy_ref.ingress, policy_ref.egress]);
         let (ingress, ingress_rules) = self.load(&mut loaded, &policies.ingress)?;
         let (egress, egress_rules) = match self.load(&mut loaded, &policies.egress) {
             Ok(egress) => egress,
@@ -256,9 +257,9 @@ impl Policy {
             }
         };
         let numbers = [ingress, egress];
-        let (before, _) = self.fenced(task);
+        let (before, _) = self.task_policy(task);
         let flag = |policy: &CompiledPolicy, flag: u64| if policy.open { flag } else { 0 };
-        let fence = TaskPolicyRef {
+        let policy_ref = TaskPolicyRef {
             task,
             ingress,
             egress,
@@ -272,7 +273,7 @@ impl Policy {
                 | policies.ingress_rate.map_or(0, |_| INGRESS_LIMITED)
                 | policies.egress_rate.map_or(0, |_| EGRESS_LIMITED),
         };
-        let mut fenced = TaskPolicyState {
+        let mut task_policy = TaskPolicyState {
             numbers,
             rules: [ingress_rules, egress_rules],
             ports: ports.clone(),
@@ -292,10 +293,10 @@ impl Policy {
             .set_ports(task, ports_before, ports)
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| {
-                // Counts from here until the fence is changed may be lost.
+                // Counts from here until the network policy is changed may be lost.
                 let changed = changed.as_ref();
                 floor = changed.map(|past| self.floor(task, past, &traffic));
-                self.write_policy_ref(task, fence)
+                self.write_policy_ref(task, policy_ref)
             });
         if let Err(error) = made {
             release(&mut loaded, ingress);
@@ -303,13 +304,13 @@ impl Policy {
             return Err(no_room(error));
         }
         if let (Some(past), Some(floor)) = (changed, floor) {
-            fenced.carried = self.carry(task, &past, &fenced.past(), &floor, &traffic);
-            self.kept.carry(task, past.carried, &fenced.carried);
+            task_policy.carried = self.carry(task, &past, &task_policy.past(), &floor, &traffic);
+            self.kept.carry(task, past.carried, &task_policy.carried);
             loaded.earlier.forget(task);
         } else if let Some(before) = &before {
-            fenced.carried.clone_from(&before.carried);
+            task_policy.carried.clone_from(&before.carried);
         }
-        self.known().tasks.insert(task, Arc::new(fenced));
+        self.known().tasks.insert(task, Arc::new(task_policy));
         let Some(before) = before else { return Ok(()) };
         for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
             if !numbers.contains(&policy) {
@@ -342,12 +343,12 @@ impl Policy {
         self.rates.set_all(task, rates)
     }
 
-    /// Sets the fence, and has verdicts forgotten that were made with another one.
-    fn write_policy_ref(&self, task: CgroupId, fence: TaskPolicyRef) -> io::Result<()> {
-        let before = first(self.fence.lookup(task)?);
-        self.fence.set_all(task, fence)?;
-        if before.is_none_or(|before| before == fence) {
-            // No packet of a task without a fence has a verdict.
+    /// Sets the network policy, and has verdicts forgotten that were made with another one.
+    fn write_policy_ref(&self, task: CgroupId, policy_ref: TaskPolicyRef) -> io::Result<()> {
+        let before = first(self.policy_refs.lookup(task)?);
+        self.policy_refs.set_all(task, policy_ref)?;
+        if before.is_none_or(|before| before == policy_ref) {
+            // No packet of a task without a network policy has a verdict.
             return Ok(());
         }
         let changes = first(self.active.lookup(CHANGES)?).unwrap_or(0);
@@ -357,15 +358,15 @@ impl Policy {
     /// Gives the entry of `task` to another one, as the kernel may while a program reads it.
     #[cfg(test)]
     pub(super) fn give_away(&self, task: CgroupId) -> io::Result<()> {
-        let mut fence = first(self.fence.lookup(task)?).unwrap_or_default();
-        fence.task += 1;
-        self.fence.set_all(task, fence)
+        let mut policy_ref = first(self.policy_refs.lookup(task)?).unwrap_or_default();
+        policy_ref.task += 1;
+        self.policy_refs.set_all(task, policy_ref)
     }
 
-    /// Takes the fence of a task away whose processes are gone.
+    /// Takes the network policy of a task away whose processes are gone.
     pub(super) fn forget(&self, task: CgroupId) -> io::Result<()> {
         let mut loaded = self.locked();
-        self.fence.remove(task)?;
+        self.policy_refs.remove(task)?;
         self.rates.remove(task)?;
         let earlier = loaded.earlier.forget(task);
         self.kept.forget(task, &earlier);
@@ -385,7 +386,7 @@ impl Policy {
     pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 8]> {
         let [names, carried] = self.kept.entries()?;
         Ok([
-            ("TASK_POLICY", self.fence.keys()?.len()),
+            ("TASK_POLICY", self.policy_refs.keys()?.len()),
             ("RATES", self.rates.keys()?.len()),
             ("PORTS", self.ports.keys()?.len()),
             ("LEAVES4", self.leaves4.keys()?.len()),
@@ -455,7 +456,7 @@ impl Policy {
         let number = loaded.last.wrapping_add(1).max(1);
         loaded.last = number;
         if let Err(error) = self.write(number, compiled, &ranges) {
-            // No fence has ever named it.
+            // No network policy has ever named it.
             self.unwrite(number, compiled);
             loaded.room.put_all(&ranges);
             return Err(no_room(error));
@@ -556,11 +557,11 @@ impl Policy {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fence of the task, and whether that is being changed.
-    fn fenced(&self, task: CgroupId) -> (Option<Arc<TaskPolicyState>>, bool) {
+    /// The network policy of the task, and whether that is being changed.
+    fn task_policy(&self, task: CgroupId) -> (Option<Arc<TaskPolicyState>>, bool) {
         let known = self.known();
-        let fenced = known.tasks.get(&task).map(Arc::clone);
-        (fenced, known.changing == Some(task))
+        let task_policy = known.tasks.get(&task).map(Arc::clone);
+        (task_policy, known.changing == Some(task))
     }
 
     /// Tells readers that the task's policies are being changed, until it is dropped.

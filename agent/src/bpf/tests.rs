@@ -94,7 +94,8 @@ fn who_reads_counts_holds_up_no_change() {
     let group = fixture::group("g");
     let mut policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
     let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
-    bpf.fence(node.task(), &policies, &BTreeSet::new()).unwrap();
+    bpf.attach_policy(node.task(), &policies, &BTreeSet::new())
+        .unwrap();
     node.start(&format!("send-to {}", heard.local_addr().unwrap()));
     assert_eq!(node.wait().code(), Some(0));
     let before = bpf.rule_counts(node.task()).unwrap();
@@ -112,7 +113,7 @@ fn who_reads_counts_holds_up_no_change() {
                 let (done, changed) = mpsc::sync_channel(1);
                 let (bpf, task, policies) = (&bpf, node.task(), &policies);
                 scope.spawn(move || {
-                    bpf.fence(task, policies, &BTreeSet::new()).unwrap();
+                    bpf.attach_policy(task, policies, &BTreeSet::new()).unwrap();
                     done.send(())
                 });
                 let changed = changed.recv_timeout(Duration::from_secs(30));
@@ -125,10 +126,10 @@ fn who_reads_counts_holds_up_no_change() {
     assert_eq!(after.unwrap(), before);
 }
 
-/// The kernel may give the memory of a task's fence to another task while a program reads it.
+/// The kernel may give the memory of a task's network policy to another task while a program reads it.
 #[test]
-fn a_fence_that_became_anothers_lets_nothing_pass() {
-    let Some(mut node) = Node::set_up("a_fence_that_became_anothers_lets_nothing_pass") else {
+fn reused_policy_ref_lets_nothing_pass() {
+    let Some(mut node) = Node::set_up("reused_policy_ref_lets_nothing_pass") else {
         return;
     };
     let bpf = node.open();
@@ -136,7 +137,8 @@ fn a_fence_that_became_anothers_lets_nothing_pass() {
     let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
     let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = format!("send-to {}", heard.local_addr().unwrap());
-    bpf.fence(node.task(), &policies, &BTreeSet::new()).unwrap();
+    bpf.attach_policy(node.task(), &policies, &BTreeSet::new())
+        .unwrap();
     node.start(&send);
     assert_eq!(node.wait().code(), Some(0));
 

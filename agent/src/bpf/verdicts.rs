@@ -87,7 +87,7 @@ impl Verdicts {
         let mut ready = self.ring.readable_mut().await?;
         while let Some(item) = ready.get_inner_mut().0.next() {
             if let Some(event) = read(&item) {
-                each(bpf.told(&event));
+                each(bpf.packet_verdict(&event));
             }
         }
         ready.clear_ready();
@@ -117,7 +117,7 @@ fn read(bytes: &[u8]) -> Option<VerdictEvent> {
 }
 
 impl Bpf {
-    fn told(&self, event: &VerdictEvent) -> PacketVerdict {
+    fn packet_verdict(&self, event: &VerdictEvent) -> PacketVerdict {
         let verdict = Verdict(event.verdict);
         PacketVerdict {
             at_ns: event.at_ns,

@@ -31,7 +31,7 @@ pub(crate) fn write(
     let mut files = vec![(dir.join("hosts"), "/etc/hosts", hosts(address, names))];
     let own = resolv_conf();
     let resolv = match dns {
-        Some(dns) => Some(told(dns, env).over(own.as_deref().unwrap_or(""))),
+        Some(dns) => Some(dns_config(dns, env).over(own.as_deref().unwrap_or(""))),
         None => own,
     };
     if let Some(resolv) = resolv {
@@ -73,7 +73,7 @@ fn resolv_conf() -> Option<String> {
 }
 
 /// The group's DNS settings as drivers take them, with references filled in from `env`.
-pub(crate) fn told(dns: &DnsConfig, env: &TaskEnv) -> Dns {
+pub(crate) fn dns_config(dns: &DnsConfig, env: &TaskEnv) -> Dns {
     let DnsConfig {
         servers,
         searches,
@@ -144,11 +144,11 @@ mod tests {
         };
 
         let env = TaskEnv::default();
-        let written = told(&dns, &env).over(own);
+        let written = dns_config(&dns, &env).over(own);
 
         let expected = "# of the lab\nsearch lab\nnameserver 10.9.0.53\noptions ndots:2 rotate\n";
         assert_eq!(written, expected);
-        assert_eq!(told(&DnsConfig::default(), &env).over(own), own);
+        assert_eq!(dns_config(&DnsConfig::default(), &env).over(own), own);
     }
 
     #[test]

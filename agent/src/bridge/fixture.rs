@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
 use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
-use super::workshop::{self, AllocNetns, NetnsRequest, host_veth_mac, inside_mac};
+use super::netns_worker::{self, AllocNetns, NetnsRequest, host_veth_mac, inside_mac};
 use super::{DEFAULT_SUBNET, NodeNetwork};
 use crate::bpf::{Bpf, BpfConfig};
 
@@ -54,7 +54,7 @@ impl Networks {
         let bpf = Bpf::open(config)?;
         let node_id = muster_domain::id::NodeId(*uuid::Uuid::new_v4().as_bytes());
         let node = NodeNetwork::new(node_id, DEFAULT_SUBNET);
-        let orders = workshop::start(node.clone(), bpf.device_programs())?;
+        let orders = netns_worker::start(node.clone(), bpf.device_programs())?;
         Ok(Self {
             bpf,
             orders,
@@ -177,7 +177,12 @@ impl Networks {
     /// # Errors
     ///
     /// If there is no room.
-    pub fn fence(&self, group: &TaskGroup, task: u64, rules: u32) -> Result<(), BenchmarkError> {
+    pub fn attach_policy(
+        &self,
+        group: &TaskGroup,
+        task: u64,
+        rules: u32,
+    ) -> Result<(), BenchmarkError> {
         let rule = |number: u32| {
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number * 256);
             let port = u16::try_from(1 + (task + u64::from(number)) % 60_000).unwrap_or(1);
@@ -206,7 +211,7 @@ impl Networks {
             ingress: DirectionPolicy::default(),
         });
         let policies = compile(&group, &name, &NodePolicy::default())?;
-        self.bpf.fence(task, &policies, &BTreeSet::new())?;
+        self.bpf.attach_policy(task, &policies, &BTreeSet::new())?;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use cgroups_rs::fs::cpu::CpuController;
 
 use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{GroupHierarchy, Reader};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::CpuStats;
 

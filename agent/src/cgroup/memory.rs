@@ -6,8 +6,8 @@ use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{GroupHierarchy, Reader};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
+use crate::cgroup::open_files::{GroupHierarchy, Reader};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
 use crate::cgroup::{Controller, Unenforced, oom};

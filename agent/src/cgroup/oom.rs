@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{GroupHierarchy, Reader};
 use crate::cgroup::{memory, tree};
 
 /// Where v1 counts them.

@@ -7,7 +7,7 @@ use cgroups_rs::fs::pid::PidController;
 
 use crate::cgroup::Controller;
 use crate::cgroup::file::CgroupFileError;
-use crate::cgroup::held::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{GroupHierarchy, Reader};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 
 /// Sets the limit of the group `dir`. Both versions have the same file.

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::held::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{GroupHierarchy, Reader};
 use crate::cgroup::stats::{Pressure, PressureStats};
 use crate::cgroup::{NodeTree, TaskCgroup, file};
 

@@ -13,9 +13,9 @@ use muster_domain::resources::IoLimits;
 use muster_ebpf_common::group::GroupRow;
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::held::{CgroupFileCache, GroupHierarchy, Reader};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::cgroup::oom::{self, OomCount};
+use crate::cgroup::open_files::{CgroupFileCache, GroupHierarchy, Reader};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{

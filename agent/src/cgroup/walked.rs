@@ -13,8 +13,8 @@ use muster_ebpf_common::group::{
 
 use crate::bpf::GroupRows;
 use crate::cgroup::NodeTree;
-use crate::cgroup::held::GroupHierarchy;
 use crate::cgroup::memory;
+use crate::cgroup::open_files::GroupHierarchy;
 use crate::cgroup::stats::{CpuStats, MemoryStats, Pressure, PressureStats};
 
 /// The rows of all tasks.

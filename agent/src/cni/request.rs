@@ -186,7 +186,7 @@ pub(super) fn runtime(
             servers,
             searches,
             options,
-        } = bridge::told(dns, env);
+        } = bridge::dns_config(dns, env);
         let dns = json!({ "servers": servers, "searches": searches, "options": options });
         runtime.insert(DNS.to_owned(), dns);
     }

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::requests::fail;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };
@@ -33,20 +33,20 @@ const UNKNOWN_EXIT_CODE: i32 = -1;
 /// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
 /// not wait for it.
 pub(super) async fn run(
-    facilities: &AgentContext,
+    context: &AgentContext,
     session: ExecSession,
     mut sender: FrameSender,
     receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let Ok(_session) = facilities.sessions.try_acquire() else {
+    let Ok(_session) = context.sessions.try_acquire() else {
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
         return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
-    let Some(live) = facilities.live.get(session.alloc_id, &session.task) else {
+    let Some(live) = context.live.get(session.alloc_id, &session.task) else {
         let reason = format!(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id

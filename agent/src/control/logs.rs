@@ -8,7 +8,7 @@ use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
 use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, NodeReply};
 
 use super::requests::fail;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
 use crate::task::{chain, stream_name, why_untaken};
@@ -17,18 +17,18 @@ use crate::task::{chain, stream_name, why_untaken};
 /// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the
 /// node allows; without, what is on its way is bounded by the stream alone.
 pub(super) async fn stream(
-    facilities: &AgentContext,
+    context: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
     taken: Option<FrameReceiver>,
 ) -> Result<(), SendFrameError> {
     let name = stream_name(&request.task, request.stream);
-    let dir = facilities.data.alloc(request.alloc_id).logs;
+    let dir = context.data.alloc(request.alloc_id).logs;
     let mut reader = match open(&dir, &name, request.from) {
-        Ok(reader) if let Some(why) = why_absent(&reader, facilities, request) => {
+        Ok(reader) if let Some(why) = why_absent(&reader, context, request) => {
             return fail(sender, why, FailureKind::NotFound).await;
         }
-        Ok(reader) if !dir.is_dir() || !has_task(&reader, facilities, request) => {
+        Ok(reader) if !dir.is_dir() || !has_task(&reader, context, request) => {
             let reason = format!(
                 "allocation {} has no task `{}` here",
                 request.alloc_id, request.task
@@ -46,14 +46,14 @@ pub(super) async fn stream(
         Err(error) => return fail(sender, chain(&error), FailureKind::Other).await,
     };
     let sent = match taken {
-        None => send(&mut reader, &name, facilities, request, sender).await?,
+        None => send(&mut reader, &name, context, request, sender).await?,
         Some(taken) => {
             let window = Window {
                 taken,
                 owed: 0,
-                all_owed: &facilities.log_owed,
+                all_owed: &context.log_owed,
             };
-            send_pieces(&mut reader, &name, facilities, request, sender, window).await?
+            send_pieces(&mut reader, &name, context, request, sender, window).await?
         }
     };
     match sent {
@@ -88,33 +88,25 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 }
 
 /// Why a task without files has none, if nothing of its output is taken.
-fn why_absent(
-    reader: &LogReader,
-    facilities: &AgentContext,
-    request: &LogsRequest,
-) -> Option<String> {
+fn why_absent(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
-    let why =
-        is_empty.then(|| why_untaken(&facilities.data.alloc(request.alloc_id), &request.task));
+    let why = is_empty.then(|| why_untaken(&context.data.alloc(request.alloc_id), &request.task));
     why.flatten()
 }
 
 /// A task has files once it wrote something; of one that did not it is known whether it ever ran.
-fn has_task(reader: &LogReader, facilities: &AgentContext, request: &LogsRequest) -> bool {
+fn has_task(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
     written
-        || facilities
-            .live
-            .get(request.alloc_id, &request.task)
-            .is_some()
-        || facilities.outbox.was_begun(request.alloc_id, &request.task)
+        || context.live.get(request.alloc_id, &request.task).is_some()
+        || context.outbox.was_begun(request.alloc_id, &request.task)
 }
 
 /// Sends until the end, or as long as the task lives and one more time if it is followed.
 async fn send(
     reader: &mut LogReader,
     name: &str,
-    facilities: &AgentContext,
+    context: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
 ) -> Result<Result<(), ReadLogError>, SendFrameError> {
@@ -130,7 +122,7 @@ async fn send(
             Ok(None) if ending => return Ok(Ok(())),
             Ok(None) => {
                 // What the task wrote at last is in the files before it ceases to live.
-                ending = !lives(facilities, request);
+                ending = !lives(context, request);
                 sender.send(&NodeReply::Idle).await?;
             }
             Err(error) => return Ok(Err(error)),
@@ -199,7 +191,7 @@ fn room(owed: u64, all_owed: u64) -> usize {
 async fn send_pieces(
     reader: &mut LogReader,
     name: &str,
-    facilities: &AgentContext,
+    context: &AgentContext,
     request: &LogsRequest,
     sender: &mut FrameSender,
     mut window: Window<'_>,
@@ -223,7 +215,7 @@ async fn send_pieces(
             }
             Ok(None) => {
                 // What the task wrote at last is in the files before it ceases to live.
-                ending = !lives(facilities, request);
+                ending = !lives(context, request);
                 NodeReply::Idle
             }
             Err(error) => return Ok(Err(error)),
@@ -257,12 +249,9 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
 }
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
-fn lives(facilities: &AgentContext, request: &LogsRequest) -> bool {
-    facilities
-        .live
-        .get(request.alloc_id, &request.task)
-        .is_some()
-        || facilities.outbox.is_unfinished(request.alloc_id)
+fn lives(context: &AgentContext, request: &LogsRequest) -> bool {
+    context.live.get(request.alloc_id, &request.task).is_some()
+        || context.outbox.is_unfinished(request.alloc_id)
 }
 
 fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {

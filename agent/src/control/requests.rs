@@ -13,14 +13,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::{exec, logs};
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::gc::{self, GcOutcome};
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::task::chain;
 use crate::{history, migrate, stats, verdicts};
 
 /// Answers questions until the connection ends.
-pub(super) async fn serve(facilities: Arc<AgentContext>, connection: Connection) {
+pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(STREAMS_MAX));
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     let mut answers = JoinSet::new();
@@ -28,10 +28,10 @@ pub(super) async fn serve(facilities: Arc<AgentContext>, connection: Connection)
         && let Ok((send, receive)) = connection.accept_bi().await
     {
         while answers.try_join_next().is_some() {}
-        let facilities = Arc::clone(&facilities);
+        let context = Arc::clone(&context);
         let (sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
         answers.spawn(async move {
-            if let Err(error) = answer(&facilities, sender, receiver, place).await {
+            if let Err(error) = answer(&context, sender, receiver, place).await {
                 tracing::debug!(%error, "whoever asked has gone");
             }
         });
@@ -41,20 +41,20 @@ pub(super) async fn serve(facilities: Arc<AgentContext>, connection: Connection)
 /// Sends a log for as long as its reader wants it. That may be long: it has a place of its own, and questions
 /// that are answered at once do not wait for it.
 async fn read_log(
-    facilities: &AgentContext,
+    context: &AgentContext,
     request: &LogsRequest,
     mut sender: FrameSender,
     taken: Option<FrameReceiver>,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let Ok(_reader) = facilities.log_readers.try_acquire() else {
+    let Ok(_reader) = context.log_readers.try_acquire() else {
         let reason = format!(
             "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
         );
         return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
-    logs::stream(facilities, request, &mut sender, taken).await
+    logs::stream(context, request, &mut sender, taken).await
 }
 
 /// Says why a question is not answered, and nothing more.
@@ -76,7 +76,7 @@ fn failed(reason: String) -> NodeReply {
 }
 
 async fn answer(
-    facilities: &Arc<AgentContext>,
+    context: &Arc<AgentContext>,
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
@@ -84,28 +84,28 @@ async fn answer(
     let request = tokio::time::timeout(SESSION_DEADLINE, receiver.recv::<NodeRequest>()).await;
     let reply = match request {
         Ok(Ok(Some(NodeRequest::Logs(request)))) => {
-            return read_log(facilities, &request, sender, None, place).await;
+            return read_log(context, &request, sender, None, place).await;
         }
         Ok(Ok(Some(NodeRequest::ReadLogs(request)))) => {
-            return read_log(facilities, &request, sender, Some(receiver), place).await;
+            return read_log(context, &request, sender, Some(receiver), place).await;
         }
         Ok(Ok(Some(NodeRequest::Exec(session)))) => {
-            return exec::run(facilities, session, sender, receiver, place).await;
+            return exec::run(context, session, sender, receiver, place).await;
         }
         Ok(Ok(Some(NodeRequest::ReadDisk(request)))) => {
-            return migrate::lend(facilities, request, sender, receiver, place).await;
+            return migrate::send_alloc_dir(context, request, sender, receiver, place).await;
         }
         Ok(Ok(Some(NodeRequest::Signal {
             alloc_id,
             task,
             signal,
-        }))) => signal_tasks(facilities, alloc_id, task.as_deref(), &signal).await,
-        Ok(Ok(Some(NodeRequest::NodeStats))) => match stats::node(facilities).await {
+        }))) => signal_tasks(context, alloc_id, task.as_deref(), &signal).await,
+        Ok(Ok(Some(NodeRequest::NodeStats))) => match stats::node(context).await {
             Ok(stats) => NodeReply::NodeStats(Box::new(stats)),
             Err(reason) => failed(reason),
         },
         Ok(Ok(Some(NodeRequest::AllocStats { alloc_id }))) => {
-            match stats::alloc(facilities, alloc_id).await {
+            match stats::alloc(context, alloc_id).await {
                 Ok(Some(stats)) => NodeReply::AllocStats(Box::new(stats)),
                 Ok(None) => NodeReply::Failed {
                     reason: format!("no task of allocation {alloc_id} runs on this node"),
@@ -114,8 +114,8 @@ async fn answer(
                 Err(reason) => failed(reason),
             }
         }
-        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => {
-            history::alloc(facilities, alloc_id).map_or_else(
+        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => history::alloc(context, alloc_id)
+            .map_or_else(
                 || NodeReply::Failed {
                     reason: format!(
                         "no task of allocation {alloc_id} ran on this node in the last minutes"
@@ -123,10 +123,9 @@ async fn answer(
                     kind: FailureKind::NotFound,
                 },
                 |history| NodeReply::AllocHistory(Box::new(history)),
-            )
-        }
+            ),
         Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
-            verdicts::alloc(facilities, alloc_id, after).map_or_else(
+            verdicts::alloc(context, alloc_id, after).map_or_else(
                 |reason| NodeReply::Failed {
                     reason,
                     kind: FailureKind::Other,
@@ -135,7 +134,7 @@ async fn answer(
             )
         }
         Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => {
-            collect(facilities, dry_run, &mut sender).await?
+            collect(context, dry_run, &mut sender).await?
         }
         Ok(Err(error)) => NodeReply::Failed {
             reason: error.to_string(),
@@ -150,19 +149,19 @@ async fn answer(
 
 /// Sends a signal to a task, or to every one of an allocation that runs.
 async fn signal_tasks(
-    facilities: &AgentContext,
+    context: &AgentContext,
     alloc_id: AllocId,
     task: Option<&str>,
     signal: &str,
 ) -> NodeReply {
     let mut signaled = Vec::new();
-    for (_, name, live) in facilities.live.of(Some(alloc_id)) {
+    for (_, name, live) in context.live.of(Some(alloc_id)) {
         if task.is_some_and(|task| task != name) {
             continue;
         }
         let task_id = &live.record.task_id;
         // It may end by the signal, and its history is to say why.
-        let runner = facilities.live.runner(alloc_id, &name, task_id);
+        let runner = context.live.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             return NodeReply::Failed {
                 reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
@@ -189,11 +188,11 @@ async fn signal_tasks(
 
 /// Collects everything that is over and returns the result. The caller hears meanwhile that the node is alive.
 async fn collect(
-    facilities: &AgentContext,
+    context: &AgentContext,
     dry_run: bool,
     sender: &mut FrameSender,
 ) -> Result<NodeReply, SendFrameError> {
-    let mut collecting = pin!(gc::collect_now(facilities, dry_run));
+    let mut collecting = pin!(gc::collect_now(context, dry_run));
     let collected = loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut collecting).await {
             Ok(collected) => break collected,

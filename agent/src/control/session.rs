@@ -103,25 +103,25 @@ impl<'a> Session<'a> {
         let (read, mut inbox) = mpsc::channel(SESSION_INBOX_MAX);
         jobs.spawn(read_all(FrameReceiver::new(receive), read));
         jobs.spawn(requests::serve(
-            Arc::clone(&link.facilities),
+            Arc::clone(&link.context),
             connection.clone(),
         ));
 
         // Before the node's loop hears of the server's first set.
-        tell(link, Event::SessionBegan).await?;
-        let node = Box::new((*link.facilities.spec()).clone());
-        let known = *link.facilities.standing.known().borrow();
+        send_event(link, Event::SessionBegan).await?;
+        let node = Box::new((*link.context.spec()).clone());
+        let known = *link.context.standing.known().borrow();
         let register = FromAgent::Register {
             node,
-            secret: link.facilities.node_secret,
+            secret: link.context.node_secret,
             known,
         };
         sender.send(&register).await?;
         let (ttl, servers) = welcome(addr, &mut inbox).await?;
         link.servers.set_ttl(ttl);
         link.learn(servers).await;
-        link.facilities.outbox.begin_session();
-        link.facilities
+        link.context.outbox.begin_session();
+        link.context
             .standing
             .set_connection(Some(connection.clone()));
         let session = Session {
@@ -142,9 +142,9 @@ impl<'a> Session<'a> {
         mut inbox: mpsc::Receiver<ReceiveResult>,
         ttl: Duration,
     ) -> Result<(), SessionError> {
-        let facilities = Arc::clone(&self.link.facilities);
-        let mut spec = facilities.spec.clone();
-        let mut known = facilities.standing.known();
+        let context = Arc::clone(&self.link.context);
+        let mut spec = context.spec.clone();
+        let mut known = context.standing.known();
         known.mark_unchanged();
         let mut heartbeat = tokio::time::interval(ttl / 3);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -164,11 +164,11 @@ impl<'a> Session<'a> {
                     addr: self.addr,
                     waited: self.heartbeats.silence_max,
                 }),
-                () = facilities.outbox.due(REPORT_DELAY) => self.report().await?,
-                () = facilities.outbox.collected_due() => self.tell_collected().await?,
+                () = context.outbox.due(REPORT_DELAY) => self.report().await?,
+                () = context.outbox.collected_due() => self.tell_collected().await?,
                 () = &mut repeat, if !repeated => {
                     repeated = true;
-                    facilities.outbox.repeat_doubtful();
+                    context.outbox.repeat_doubtful();
                     self.report().await?;
                 }
                 changed = spec.changed() => {
@@ -183,8 +183,8 @@ impl<'a> Session<'a> {
                     // Something is missing that the server takes for known.
                     let index = *known.borrow_and_update();
                     if index == LogIndex(0) {
-                        tell(self.link, Event::SessionBegan).await?;
-                        let node = (*facilities.spec()).clone();
+                        send_event(self.link, Event::SessionBegan).await?;
+                        let node = (*context.spec()).clone();
                         self.register_again(node, LogIndex(0)).await?;
                     }
                 }
@@ -203,7 +203,7 @@ impl<'a> Session<'a> {
         let node = Box::new(node);
         let register = FromAgent::Register {
             node,
-            secret: self.link.facilities.node_secret,
+            secret: self.link.context.node_secret,
             known,
         };
         self.sender.send(&register).await?;
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
     async fn report(&mut self) -> Result<(), SessionError> {
         loop {
             let sequence = self.sequence + 1;
-            let reports = self.link.facilities.outbox.batch(sequence);
+            let reports = self.link.context.outbox.batch(sequence);
             if reports.is_empty() {
                 return Ok(());
             }
@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
     /// Tells of a collection of allocations, if one is to be told.
     async fn tell_collected(&mut self) -> Result<(), SessionError> {
         let sequence = self.sequence + 1;
-        if let Some(report) = self.link.facilities.outbox.collected(sequence) {
+        if let Some(report) = self.link.context.outbox.collected(sequence) {
             self.sequence = sequence;
             let report = Box::new(report);
             self.sender
@@ -253,7 +253,7 @@ impl<'a> Session<'a> {
                 self.link.servers.handle_served(&self.addr);
                 *self.served = true;
                 if let Some(sent) = self.heartbeats.answered(number) {
-                    self.link.facilities.standing.grant(sent, lease);
+                    self.link.context.standing.grant(sent, lease);
                 }
                 Ok(())
             }
@@ -264,8 +264,8 @@ impl<'a> Session<'a> {
                 after,
             }),
             ToAgent::ReportAck { sequence } => {
-                self.link.facilities.outbox.ack(sequence);
-                tell(self.link, Event::Told).await
+                self.link.context.outbox.ack(sequence);
+                send_event(self.link, Event::Told).await
             }
             ToAgent::Desired {
                 index,
@@ -277,7 +277,7 @@ impl<'a> Session<'a> {
             } => {
                 self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
-                let drivers = &self.link.facilities.nomad_drivers;
+                let drivers = &self.link.context.nomad_drivers;
                 let news = DesiredUpdate {
                     index,
                     allocs: drivers.rewritten(allocs),
@@ -285,9 +285,9 @@ impl<'a> Session<'a> {
                     gone,
                     complete,
                 };
-                tell(self.link, Event::Desired { news, remote }).await
+                send_event(self.link, Event::Desired { news, remote }).await
             }
-            ToAgent::CollectGarbage => tell(self.link, Event::CollectGarbage).await,
+            ToAgent::CollectGarbage => send_event(self.link, Event::CollectGarbage).await,
             ToAgent::ClusterPolicy { index, policy } => {
                 self.heard_policy = true;
                 self.link.obey(index, *policy).await;
@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
     /// A server that says what is to run, and knows more entries than the one that wrote the cluster's policy which is
     /// known here, but has none itself: its state was restored from before there was one.
     async fn miss_policy(&mut self, index: LogIndex) {
-        let known = self.link.facilities.network.cluster_index();
+        let known = self.link.context.network.cluster_index();
         if !std::mem::replace(&mut self.heard_policy, true) && known > LogIndex(0) && index > known
         {
             self.link.obey(index, NetworkPolicy::default()).await;
@@ -359,7 +359,7 @@ fn message(received: Option<ReceiveResult>) -> Result<ToAgent, SessionError> {
         .ok_or(SessionError::Ended)
 }
 
-async fn tell(link: &Link, event: Event) -> Result<(), SessionError> {
+async fn send_event(link: &Link, event: Event) -> Result<(), SessionError> {
     // Without the node's loop the agent is stopping.
     link.node
         .send(event)

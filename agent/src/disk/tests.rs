@@ -78,22 +78,22 @@ fn filesystem_growth_is_accumulated() {
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
     // Nobody knows what was there before.
-    assert_eq!(space.look(at(0), full(500, 9)), UsageGrowth::None);
+    assert_eq!(space.measure(at(0), full(500, 9)), UsageGrowth::None);
 
-    let asked = space.look(at(0), || panic!("it is not asked all the time"));
+    let asked = space.measure(at(0), || panic!("it is not asked all the time"));
     assert_eq!(asked, UsageGrowth::None);
     assert_eq!(
-        space.look(at(1), full(600, 9)),
+        space.measure(at(1), full(600, 9)),
         UsageGrowth::To(used(100, 0))
     );
     assert_eq!(
-        space.look(at(2), full(100, 12)),
+        space.measure(at(2), full(100, 12)),
         UsageGrowth::To(used(100, 3))
     );
-    assert_eq!(space.look(at(3), full(100, 12)), UsageGrowth::None);
-    assert_eq!(space.look(at(4), || None), UsageGrowth::Unknown);
+    assert_eq!(space.measure(at(3), full(100, 12)), UsageGrowth::None);
+    assert_eq!(space.measure(at(4), || None), UsageGrowth::Unknown);
     assert_eq!(
-        space.look(at(5), full(150, 11)),
+        space.measure(at(5), full(150, 11)),
         UsageGrowth::To(used(150, 3))
     );
 }

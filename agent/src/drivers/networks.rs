@@ -16,7 +16,7 @@ use muster_driver::{DriverError, NetworkIsolation, NetworkMode};
 use serde::{Deserialize, Serialize};
 
 use super::{DriverSlot, TaskConfigError};
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE};
 use crate::store::Write;
 
@@ -135,7 +135,7 @@ impl DriverNetworks {
     /// however often it is asked for.
     pub(crate) async fn ensure(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         hostname: &str,
@@ -148,7 +148,7 @@ impl DriverNetworks {
         {
             return Ok(Some(made));
         }
-        let Some((driver, slot)) = maker(facilities, group).await? else {
+        let Some((driver, slot)) = maker(context, group).await? else {
             return Ok(None);
         };
         let mut network = DriverNetwork {
@@ -156,17 +156,17 @@ impl DriverNetworks {
             hostname: hostname.to_owned(),
             made: None,
         };
-        self.save_record(facilities, alloc_id, &network).await;
+        self.save_record(context, alloc_id, &network).await;
         let made = create(slot, driver, alloc_id, hostname).await?;
         network.made = Some(made.clone());
-        self.save_record(facilities, alloc_id, &network).await;
+        self.save_record(context, alloc_id, &network).await;
         Ok(Some(made.isolation()))
     }
 
     /// Has the driver take back what it made for an allocation of which nothing runs. May be repeated.
     pub(crate) async fn release(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         alloc_id: AllocId,
     ) -> Result<(), DriverNetworkError> {
         let known = self.locked().get(&alloc_id).cloned();
@@ -178,7 +178,7 @@ impl DriverNetworks {
         else {
             return Ok(());
         };
-        match facilities.drivers.named(&driver) {
+        match context.drivers.named(&driver) {
             Some(slot) => {
                 // The agent died while the driver was asked: what there is, it names when it is asked again.
                 let made = match made {
@@ -200,20 +200,20 @@ impl DriverNetworks {
         self.locked().remove(&alloc_id);
         let gone = vec![Write::DriverNetwork(alloc_id, None)];
         // The store's thread tells the operator. A network that is given back twice is gone all the same.
-        drop(facilities.store.submit(gone).await);
+        drop(context.store.submit(gone).await);
         Ok(())
     }
 
     async fn save_record(
         &self,
-        facilities: &AgentContext,
+        context: &AgentContext,
         alloc_id: AllocId,
         network: &DriverNetwork,
     ) {
         self.locked().insert(alloc_id, network.clone());
         let write = Write::DriverNetwork(alloc_id, Some(Box::new(network.clone())));
         // The store's thread tells the operator; this agent knows it.
-        drop(facilities.store.write(vec![write]).await);
+        drop(context.store.write(vec![write]).await);
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, DriverNetwork>> {
@@ -242,14 +242,14 @@ impl NetworkDescription {
 
 /// The driver among those of the group's tasks that must make their network.
 async fn maker<'a>(
-    facilities: &'a AgentContext,
+    context: &'a AgentContext,
     group: &'a TaskGroup,
 ) -> Result<Option<(&'a str, &'a DriverSlot)>, DriverNetworkError> {
     let mut maker: Option<(&str, &DriverSlot)> = None;
     for task in &group.tasks {
         let driver = task.driver.as_str();
         // The start of its task reports a driver that is not there.
-        let Some(slot) = facilities.drivers.named(driver) else {
+        let Some(slot) = context.drivers.named(driver) else {
             continue;
         };
         if maker.is_some_and(|(known, _)| known == driver) || !must_make(slot, driver).await? {

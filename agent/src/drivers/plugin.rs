@@ -166,13 +166,13 @@ pub(crate) async fn start_all(
     for (mut plugin, mut log, life) in join_all(first).await {
         let words = plugin.first_words(life, settings, around).await;
         if words.is_err() {
-            log.tell(&plugin.block);
+            log.forward_lines(&plugin.block);
         }
         let (name, life) = words?;
         if drivers.named(&name).is_some() {
             tracing::error!(driver = name, program = %plugin.launch.program.display(), "a plugin is not used: there is another driver of its name");
             plugin.end(life).await;
-            log.tell(&name);
+            log.forward_lines(&name);
             continue;
         }
         let (lives, lived) = watch::channel(0);

@@ -8,14 +8,14 @@ use muster_driver::TaskEvent;
 use tokio_util::sync::CancellationToken;
 
 use super::{DriverSlot, wait};
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
 
 /// Follows the events of one driver until the agent stops.
 pub(crate) async fn follow_events(
     name: String,
     slot: DriverSlot,
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     stop: CancellationToken,
 ) {
     let mut pause = DRIVER_PAUSE_MIN;
@@ -28,7 +28,7 @@ pub(crate) async fn follow_events(
             Some(Ok(mut events)) => {
                 while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
                     pause = DRIVER_PAUSE_MIN;
-                    deliver(&name, event, &facilities).await;
+                    deliver(&name, event, &context).await;
                 }
             }
             Some(Err(error)) => {
@@ -42,7 +42,7 @@ pub(crate) async fn follow_events(
 }
 
 /// An event of a start that is over, or of a task of somebody else, is nobody's.
-async fn deliver(driver: &str, event: TaskEvent, facilities: &AgentContext) {
+async fn deliver(driver: &str, event: TaskEvent, context: &AgentContext) {
     let TaskEvent {
         task_id,
         alloc_id,
@@ -54,7 +54,7 @@ async fn deliver(driver: &str, event: TaskEvent, facilities: &AgentContext) {
     let runner = alloc_id
         .parse()
         .ok()
-        .and_then(|alloc_id| facilities.live.runner(alloc_id, &task_name, &task_id));
+        .and_then(|alloc_id| context.live.runner(alloc_id, &task_name, &task_id));
     let Some(runner) = runner else {
         tracing::debug!(
             driver,

@@ -15,7 +15,7 @@ const NUMA: &str = "/sys/devices/system/node";
 pub(crate) fn topology(usable: &[u16], withheld_mhz: u64) -> Topology {
     let info = read("/proc/cpuinfo");
     let mhz = cpu::core_mhz(&info);
-    let numa = Numa::look(Path::new(NUMA));
+    let numa = Numa::read(Path::new(NUMA));
     let core = |id: u32| Core {
         id,
         numa_node: numa.node_of(id),
@@ -60,7 +60,7 @@ struct Node {
 }
 
 impl Numa {
-    fn look(dir: &Path) -> Self {
+    fn read(dir: &Path) -> Self {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let number = |name: &str| name.strip_prefix("node")?.parse().ok();
         let mut nodes: BTreeMap<u32, Node> = entries
@@ -128,7 +128,7 @@ mod tests {
         }
         fs::write(dir.path().join("online"), "0,2\n").unwrap();
 
-        let numa = Numa::look(dir.path());
+        let numa = Numa::read(dir.path());
 
         let nodes: Vec<u32> = (0..5).map(|core| numa.node_of(core)).collect();
         assert_eq!(nodes, [0, 0, 2, 2, 0]);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_numa_has_one_node() {
-        let numa = Numa::look(Path::new("/nowhere"));
+        let numa = Numa::read(Path::new("/nowhere"));
 
         assert_eq!(numa.node_of(7), 0);
         assert_eq!(numa.nodes.len(), 1);

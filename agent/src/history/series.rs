@@ -193,7 +193,12 @@ impl Series {
     }
 
     /// Another look at the same start.
-    pub(super) fn look(&mut self, counts: Counts, memory_bytes: Option<u64>, now: SampleTime) {
+    pub(super) fn add_sample(
+        &mut self,
+        counts: Counts,
+        memory_bytes: Option<u64>,
+        now: SampleTime,
+    ) {
         let span = now.since_boot.saturating_sub(self.looked.since_boot);
         let (used, used_narrow) = counts.since(self.counts).packed();
         let point = Point {
@@ -223,12 +228,12 @@ impl Series {
     /// From old to new, those that end after `oldest`.
     pub(super) fn points(&self, oldest: Timestamp) -> Vec<HistoryPoint> {
         let young = self.points.iter().filter(|point| point.at > oldest);
-        young.map(Point::told).collect()
+        young.map(Point::point).collect()
     }
 }
 
 impl Point {
-    fn told(&self) -> HistoryPoint {
+    fn point(&self) -> HistoryPoint {
         let known = |value: u64| (value != ABSENT).then_some(value);
         let known_narrow = |value: u32| (value != ABSENT_NARROW).then_some(value);
         let micros = |value: u32| {

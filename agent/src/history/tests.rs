@@ -25,7 +25,7 @@ fn key(task: &str) -> Key {
 }
 
 /// So much CPU time, and as many bytes sent.
-fn look(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
+fn sample(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
     let totals = TaskTotals {
         cpu_ns: used,
         net_tx_bytes: used,
@@ -45,7 +45,7 @@ fn kept(steps: impl IntoIterator<Item = (u64, Option<Sample>)>) -> HistoryState 
     let mut kept = HistoryState::default();
     for (s, found) in steps {
         if let Some(look) = found {
-            kept.look(key("main"), look, moment(s));
+            kept.add_sample(key("main"), look, moment(s));
         }
         kept.end_step(moment(s));
     }
@@ -68,8 +68,8 @@ fn points(kept: &HistoryState) -> Vec<(u64, u64, Option<u64>)> {
 fn task_started_between_samples_counts_from_zero() {
     let kept = kept([
         (10, None),
-        (20, Some(look(1, 16, 400))),
-        (30, Some(look(1, 16, 1_000))),
+        (20, Some(sample(1, 16, 400))),
+        (30, Some(sample(1, 16, 1_000))),
     ]);
 
     assert_eq!(points(&kept), [(20, 4, Some(400)), (30, 10, Some(600))]);
@@ -78,7 +78,10 @@ fn task_started_between_samples_counts_from_zero() {
 /// The use of a task before the first look is not attributed to any point.
 #[test]
 fn preexisting_task_has_no_point_at_first_sample() {
-    let kept = kept([(10, Some(look(1, 2, 5_000))), (20, Some(look(1, 2, 5_100)))]);
+    let kept = kept([
+        (10, Some(sample(1, 2, 5_000))),
+        (20, Some(sample(1, 2, 5_100))),
+    ]);
 
     assert_eq!(points(&kept), [(20, 10, Some(100))]);
 }
@@ -88,8 +91,8 @@ fn preexisting_task_has_no_point_at_first_sample() {
 fn late_adopted_task_has_no_point_at_first() {
     let kept = kept([
         (10, None),
-        (20, Some(look(1, 2, 5_000))),
-        (30, Some(look(1, 2, 5_100))),
+        (20, Some(sample(1, 2, 5_000))),
+        (30, Some(sample(1, 2, 5_100))),
     ]);
 
     assert_eq!(points(&kept), [(30, 10, Some(100))]);
@@ -99,9 +102,9 @@ fn late_adopted_task_has_no_point_at_first() {
 fn restart_counts_from_zero_and_leaves_gap() {
     let kept = kept([
         (10, None),
-        (20, Some(look(1, 12, 800))),
+        (20, Some(sample(1, 12, 800))),
         (30, None),
-        (40, Some(look(2, 35, 50))),
+        (40, Some(sample(2, 35, 50))),
     ]);
 
     assert_eq!(points(&kept), [(20, 8, Some(800)), (40, 5, Some(50))]);
@@ -112,8 +115,8 @@ fn restart_counts_from_zero_and_leaves_gap() {
 fn a_look_that_failed_loses_nothing() {
     let kept = kept([
         (10, None),
-        (20, Some(look(1, 20, 0))),
-        (40, Some(look(1, 20, 70))),
+        (20, Some(sample(1, 20, 0))),
+        (40, Some(sample(1, 20, 70))),
     ]);
 
     assert_eq!(points(&kept).last(), Some(&(40, 20, Some(70))));
@@ -121,11 +124,15 @@ fn a_look_that_failed_loses_nothing() {
 
 #[test]
 fn missing_counters_are_absent_not_zero() {
-    let mut without = look(1, 12, 0);
+    let mut without = sample(1, 12, 0);
     without.counts = Counts::NONE;
     without.memory_bytes = None;
     without.absent.memory = Some("no controller".into());
-    let kept = kept([(10, None), (20, Some(look(1, 12, 9))), (30, Some(without))]);
+    let kept = kept([
+        (10, None),
+        (20, Some(sample(1, 12, 9))),
+        (30, Some(without)),
+    ]);
 
     let series = &kept.tasks[&key("main")];
     let [first, second] = series.points(Timestamp(0))[..] else {
@@ -175,7 +182,7 @@ fn waits_and_switches_are_those_of_the_span() {
             tcp_retransmits: us / 500_000,
             ..TaskTotals::default()
         };
-        let mut look = look(1, 10, 0);
+        let mut look = sample(1, 10, 0);
         look.counts = Counts::new(&totals, HAS).with_waits(waits(us));
         Some(look)
     };
@@ -211,7 +218,7 @@ fn some(some_us: u64) -> Pressure {
 
 #[test]
 fn points_are_kept_for_ten_minutes_at_most() {
-    let steps = (1..=100).map(|step| (step * STEP_S, Some(look(1, 0, step))));
+    let steps = (1..=100).map(|step| (step * STEP_S, Some(sample(1, 0, step))));
 
     let kept = kept(steps);
 
@@ -226,7 +233,7 @@ fn points_are_kept_for_ten_minutes_at_most() {
 
 #[test]
 fn finished_task_history_expires_after_ten_minutes() {
-    let mut kept = kept([(10, None), (20, Some(look(1, 12, 8)))]);
+    let mut kept = kept([(10, None), (20, Some(sample(1, 12, 8)))]);
 
     kept.end_step(moment(619));
     assert_eq!(points(&kept), [(20, 8, Some(8))]);
@@ -240,19 +247,19 @@ fn there_are_only_so_many() {
     let mut kept = HistoryState::default();
     kept.end_step(moment(10));
     for (name, at) in [("ended first", 20), ("ended later", 30)] {
-        kept.look(key(name), look(1, at - 1, 1), moment(at));
+        kept.add_sample(key(name), sample(1, at - 1, 1), moment(at));
         kept.end_step(moment(at));
     }
     let live = HISTORY_TASKS_MAX - HISTORY_TASKS_SPARE - 1;
     for number in 0..live {
-        kept.look(key(&format!("t{number}")), look(2, 32, 1), moment(40));
+        kept.add_sample(key(&format!("t{number}")), sample(2, 32, 1), moment(40));
     }
     kept.end_step(moment(40));
     assert!(kept.tasks.contains_key(&key("ended later")));
     assert!(!kept.tasks.contains_key(&key("ended first")));
 
     for number in live..=HISTORY_TASKS_MAX {
-        kept.look(key(&format!("t{number}")), look(3, 42, 1), moment(50));
+        kept.add_sample(key(&format!("t{number}")), sample(3, 42, 1), moment(50));
     }
 
     assert_eq!(kept.tasks.len(), HISTORY_TASKS_MAX);

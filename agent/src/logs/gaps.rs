@@ -238,13 +238,13 @@ impl Gaps {
     /// Of log file `index`.
     pub(crate) fn open(dir: &LogDir, name: &str, index: u64) -> io::Result<Self> {
         let mut this = Self { index, file: None };
-        this.look(dir, name)?;
+        this.reopen(dir, name)?;
         Ok(this)
     }
 
     /// Looks again whether there are any. A log file is removed before its gaps: if there were none and the log
     /// file is still there, there are none in the bytes read before.
-    pub(crate) fn look(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
+    pub(crate) fn reopen(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
         if self.file.is_some() {
             return Ok(());
         }

@@ -355,7 +355,7 @@ impl LogReader {
     pub fn read(&mut self, limit: usize) -> Result<Option<Chunk>, ReadLogError> {
         let limit = limit.clamp(1, READ_BYTES_MAX);
         for _round in 0..RELIST_MAX {
-            match self.look(limit).map_err(|source| self.failed(source))? {
+            match self.try_read(limit).map_err(|source| self.failed(source))? {
                 ReadAttempt::Found(chunk) => {
                     self.offset = chunk.end();
                     return Ok(Some(chunk));
@@ -458,7 +458,7 @@ impl LogReader {
         }
     }
 
-    fn look(&mut self, limit: usize) -> io::Result<ReadAttempt> {
+    fn try_read(&mut self, limit: usize) -> io::Result<ReadAttempt> {
         if let Some(chunk) = self.read_open(limit)? {
             return Ok(ReadAttempt::Found(chunk));
         }
@@ -509,7 +509,7 @@ impl LogReader {
         };
         // In this order: all gaps in front of those bytes are recorded by now.
         let mut length = open.data.metadata()?.len();
-        open.gaps.look(&self.dir, &self.name)?;
+        open.gaps.reopen(&self.dir, &self.name)?;
         if !open.gaps.are_there() {
             let is_whole = open.data.metadata()?.nlink() > 0
                 || offsets::load(&self.dir, &self.name)?

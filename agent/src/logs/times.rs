@@ -5,13 +5,13 @@
 //! written *before* the bytes it is about, so that no reader meets new bytes under an old time, and
 //! one that no bytes followed is written over.
 //!
-//! A writer that is told to may hold records back for a second or so ([`held`]), which readers of its process see.
+//! A writer that is told to may hold records back for a second or so ([`pending`]), which readers of its process see.
 //!
 //! Nothing depends on these files: one that is lost, torn or damaged makes times absent, never bytes
 //! wrong. They are bounded by thinning: a full one keeps every second record and goes on with a
 //! resolution half as fine.
 
-mod held;
+mod pending;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -26,7 +26,7 @@ use crate::logs::LogDir;
 use crate::logs::limits::{
     TIME_BYTES_OF_LOG, TIME_INTERVAL, TIME_RECORDS_HELD_MAX, TIME_RECORDS_MAX, TIME_RECORDS_MIN,
 };
-use crate::logs::times::held::FileId;
+use crate::logs::times::pending::FileId;
 
 /// Bytes of a record.
 const RECORD_BYTES: u64 = 16;
@@ -197,7 +197,7 @@ impl OpenTimesFile {
         // One that no bytes followed is written over.
         self.written = self.written.min(self.records);
         if holds {
-            let held = held::put(self.file_id, self.records, self.written, record);
+            let held = pending::put(self.file_id, self.records, self.written, record);
             self.records += 1;
             self.last = Some(record);
             if held >= TIME_RECORDS_HELD_MAX {
@@ -215,13 +215,13 @@ impl OpenTimesFile {
 
     /// Writes what is held. If it cannot be written, it is lost.
     fn flush(&mut self) -> io::Result<()> {
-        let Some(held) = held::of(self.file_id) else {
+        let Some(held) = pending::of(self.file_id) else {
             return Ok(());
         };
         let bytes: Vec<u8> = held.records.iter().flat_map(|held| held.encode()).collect();
         let wrote = self.file.write_all_at(&bytes, held.after * RECORD_BYTES);
         // Readers find them here until they are there.
-        held::forget(self.file_id);
+        pending::forget(self.file_id);
         self.written = self.records;
         wrote
     }
@@ -273,7 +273,7 @@ pub(crate) struct TakenTime {
 pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> TakenTime {
     let look = || -> io::Result<TakenTime> {
         let file = dir.open_file(&file_name(name, index), OFlags::RDONLY)?;
-        let Some(held) = held::of(FileId::of(&file)?) else {
+        let Some(held) = pending::of(FileId::of(&file)?) else {
             let count = file.metadata()?.len() / RECORD_BYTES;
             return find(count, begin, offset, |at| record_at(&file, at));
         };
@@ -353,7 +353,7 @@ pub(crate) fn since(
 
 /// All records of a file, with those that are not in it yet.
 fn with_held(file: &File) -> io::Result<Vec<Record>> {
-    let Some(held) = held::of(FileId::of(file)?) else {
+    let Some(held) = pending::of(FileId::of(file)?) else {
         return all(file, TIME_RECORDS_MAX);
     };
     let mut records = all(file, held.after)?;

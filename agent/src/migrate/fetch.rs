@@ -13,10 +13,10 @@ use muster_wire::rpc::{AgentReply, AgentRequest, DiskAck, DiskPiece, DiskSum};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
-use super::arrival;
+use super::import;
 use super::unpack::{UnpackError, Unpacker};
+use crate::context::AgentContext;
 use crate::disk::DiskLimit;
-use crate::facilities::AgentContext;
 use crate::limits::{
     FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
     FETCH_TRIES_MAX,
@@ -88,19 +88,19 @@ impl FetchError {
 ///
 /// The reason why the allocation begins without them.
 pub(crate) async fn fetch(
-    facilities: &AgentContext,
+    context: &AgentContext,
     desired: &DesiredAlloc,
     previous: AllocId,
 ) -> Result<String, String> {
-    let most_for = |group| facilities.disks.most_for(group);
+    let most_for = |group| context.disks.most_for(group);
     let limit = desired.group().map(most_for).unwrap_or_default();
-    let alloc = facilities.data.alloc(desired.alloc_id).alloc;
+    let alloc = context.data.alloc(desired.alloc_id).alloc;
     // The places are never closed.
-    let _place = facilities.fetches.acquire().await;
+    let _place = context.fetches.acquire().await;
     let mut pause = FETCH_PAUSE_MIN;
     let mut tries = 1;
     loop {
-        let tried = try_once(facilities, (desired.alloc_id, previous), &alloc, limit).await;
+        let tried = try_once(context, (desired.alloc_id, previous), &alloc, limit).await;
         let error = match tried {
             Ok(sum) => return Ok(describe_transfer(previous, sum)),
             Err(error) if error.is_passing() && tries < FETCH_TRIES_MAX => error,
@@ -144,12 +144,12 @@ fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
 }
 
 async fn try_once(
-    facilities: &AgentContext,
+    context: &AgentContext,
     (alloc_id, previous): (AllocId, AllocId),
     alloc: &Path,
     limit: DiskLimit,
 ) -> Result<DiskSum, FetchError> {
-    let connection = connection(facilities).await?;
+    let connection = connection(context).await?;
     let (send, receive) = connection.open_bi().await?;
     let mut sender = FrameSender::new(send);
     sender
@@ -159,8 +159,8 @@ async fn try_once(
 }
 
 /// The connection of the session with a server, once there is one.
-async fn connection(facilities: &AgentContext) -> Result<Connection, FetchError> {
-    let mut server = facilities.standing.server();
+async fn connection(context: &AgentContext) -> Result<Connection, FetchError> {
+    let mut server = context.standing.server();
     let connected = server.wait_for(Option::is_some);
     match tokio::time::timeout(FETCH_ALONE_MAX, connected).await {
         Ok(Ok(connection)) => connection.clone().ok_or(FetchError::Alone),
@@ -245,7 +245,7 @@ fn unpack(
     mut steps: mpsc::Receiver<FetchItem>,
     unpacked: &mpsc::Sender<u64>,
 ) -> Result<DiskSum, FetchError> {
-    let incoming = arrival::make_incoming(alloc).map_err(FetchError::Directory)?;
+    let incoming = import::make_incoming(alloc).map_err(FetchError::Directory)?;
     let mut unpacker = Unpacker::new(&incoming, limit).map_err(FetchError::Directory)?;
     while let Some(step) = steps.blocking_recv() {
         match step {
@@ -257,7 +257,7 @@ fn unpack(
             }
             FetchItem::End(sum) => {
                 let sum = unpacker.finish(sum)?;
-                arrival::complete(alloc).map_err(FetchError::Directory)?;
+                import::complete(alloc).map_err(FetchError::Directory)?;
                 return Ok(sum);
             }
         }

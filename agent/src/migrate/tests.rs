@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::pack::{PackError, pack};
 use super::unpack::{UnpackError, Unpacker};
-use super::{arrival, settle};
+use super::{import, settle};
 use crate::allocdir::DataDir;
 use crate::disk::{DEPTH_MAX, DiskLimit};
 
@@ -71,13 +71,13 @@ impl Replacement {
         limit: DiskLimit,
     ) -> Result<DiskSum, UnpackError> {
         let alloc = self.heir("");
-        let incoming = arrival::make_incoming(&alloc).unwrap();
+        let incoming = import::make_incoming(&alloc).unwrap();
         let mut unpacker = Unpacker::new(&incoming, limit).unwrap();
         for piece in pieces {
             unpacker.take(piece)?;
         }
         let sum = unpacker.finish(sum)?;
-        arrival::complete(&alloc).unwrap();
+        import::complete(&alloc).unwrap();
         Ok(sum)
     }
 
@@ -525,11 +525,11 @@ fn what_has_arrived_is_moved_once() {
 fn a_new_try_begins_empty() {
     let scene = scene();
     let alloc = scene.heir("");
-    let incoming = arrival::make_incoming(&alloc).unwrap();
+    let incoming = import::make_incoming(&alloc).unwrap();
     fs::create_dir(incoming.join("half")).unwrap();
     fs::write(incoming.join("half/file"), "").unwrap();
 
-    let again = arrival::make_incoming(&alloc).unwrap();
+    let again = import::make_incoming(&alloc).unwrap();
 
     assert_eq!(fs::read_dir(again).unwrap().count(), 0);
     assert_eq!(mode(&incoming), 0o700);

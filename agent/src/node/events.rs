@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
-use muster_agent_core::contact::HeartbeatLease;
 use muster_agent_core::gc::{
     Collector, GcConfig, GcReading, GcReason, GcSpace, KeptReason, Rounds,
 };
+use muster_agent_core::heartbeat_lease::HeartbeatLease;
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired, DesiredUpdate};
-use muster_agent_core::turns::{self, StartDependencies};
+use muster_agent_core::start_order::{self, StartDependencies};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::alloc::{self, AllocTask, Input, PendingStarts};
 use crate::cgroup::{TaskCgroup, TaskName};
 use crate::contact::ContactClock;
-use crate::facilities::{AgentContext, now};
+use crate::context::{AgentContext, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, GcOutcome, GcRequests};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
@@ -121,7 +121,7 @@ enum Runner {
 /// The node's allocations.
 #[derive(Debug)]
 pub(super) struct Node {
-    facilities: Arc<AgentContext>,
+    context: Arc<AgentContext>,
     events: mpsc::Sender<Event>,
     desired: Desired,
     contact: HeartbeatLease,
@@ -148,14 +148,14 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(
-        facilities: Arc<AgentContext>,
+        context: Arc<AgentContext>,
         events: mpsc::Sender<Event>,
         gc: GcConfig,
         found: BTreeSet<AllocId>,
         (clock, earlier): (ContactClock, Option<Timestamp>),
     ) -> Self {
         Self {
-            facilities,
+            context,
             events,
             desired: Desired::default(),
             contact: HeartbeatLease::new(clock.began(), earlier),
@@ -185,8 +185,8 @@ impl Node {
     ) {
         self.restore(loaded);
         let mut look = tokio::time::interval(gc::interval(&self.collector));
-        let mut heard = self.facilities.standing.heard();
-        let mut emptied = self.facilities.trash.times_emptied();
+        let mut heard = self.context.standing.heard();
+        let mut emptied = self.context.trash.times_emptied();
         loop {
             let alone = self.contact.poll_timeout(&self.desired);
             let refused = self.collector.poll_timeout(now());
@@ -239,7 +239,7 @@ impl Node {
         self.store_lost = fresh && !self.found.is_empty();
         self.store_is_new = lost;
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
-        let AgentContext { cores, tree, .. } = &*self.facilities;
+        let AgentContext { cores, tree, .. } = &*self.context;
         for (desired, _) in allocs.values() {
             cores.adopt(tree, desired);
         }
@@ -289,7 +289,7 @@ impl Node {
     /// Returns the allocations that an allocation has to wait for.
     fn before(&self, alloc: &DesiredAlloc) -> BTreeSet<AllocId> {
         let live = self.allocs.iter().filter(|(_, known)| !known.finished);
-        turns::before(
+        start_order::before(
             alloc,
             live.filter_map(|(alloc_id, _)| self.desired.get(*alloc_id)),
         )
@@ -322,12 +322,12 @@ impl Node {
             Event::Desired { news, remote } => {
                 let known = news.allocs.iter();
                 let known = known.map(|alloc| (alloc.alloc_id, alloc.client_status));
-                self.facilities.outbox.hear(known);
+                self.context.outbox.acknowledge_known(known);
                 let merged = self.desired.apply(news);
                 let now = self.clock.at(Instant::now());
                 for change in merged.changes {
                     if let Change::Start(alloc) = &change {
-                        self.contact.handle_told(alloc, now);
+                        self.contact.handle_alloc_update(alloc, now);
                     }
                     self.change(change, &remote);
                 }
@@ -336,9 +336,9 @@ impl Node {
                         "a server took something for known that is not; it is asked for everything"
                     );
                 }
-                self.facilities.standing.knows(self.desired.index());
+                self.context.standing.knows(self.desired.index());
                 if merged.whole {
-                    self.facilities.outbox.heard_all();
+                    self.context.outbox.heard_all();
                 }
                 if merged.whole && !self.swept {
                     self.swept = true;
@@ -370,7 +370,7 @@ impl Node {
                 self.ended(alloc_id);
                 self.collector.handle_destroyed(alloc_id, now());
                 self.asks.settled(alloc_id, true);
-                self.facilities.outbox.forget(alloc_id);
+                self.context.outbox.forget(alloc_id);
                 self.tell_stopped();
             }
             Event::StopAll { done, longest } => {
@@ -433,12 +433,12 @@ impl Node {
     /// Whether a one-off task of which nothing is recorded was here: its directories are, and the store that
     /// would know more was lost. It runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
-        desired.job.spec.is_one_off() && self.facilities.data.alloc(desired.alloc_id).alloc.exists()
+        desired.job.spec.is_one_off() && self.context.data.alloc(desired.alloc_id).alloc.exists()
     }
 
     /// Why nothing is known of an allocation that may have run and of which no process was found.
     fn without_trace(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
-        let AgentContext { data, .. } = &*self.facilities;
+        let AgentContext { data, .. } = &*self.context;
         if self.store_is_new {
             MissingRecordMeaning::StoreLost
         } else if data.alloc(desired.alloc_id).alloc.exists() {
@@ -494,9 +494,7 @@ impl Node {
             Ok(runner) => runner,
             Err(error) => {
                 tracing::error!(%error, "an allocation cannot be run");
-                self.facilities
-                    .outbox
-                    .put(malformed(alloc_id, &error), true);
+                self.context.outbox.put(malformed(alloc_id, &error), true);
                 return;
             }
         };
@@ -504,23 +502,23 @@ impl Node {
             // Nobody here knows whether the last report of the earlier agent arrived.
             let report = runner.report();
             if report.client_status.is_terminal() {
-                self.facilities.outbox.put_ended(report);
+                self.context.outbox.put_ended(report);
             } else {
-                self.facilities.outbox.put(report, false);
+                self.context.outbox.put(report, false);
             }
         } else {
-            let AgentContext { cores, tree, .. } = &*self.facilities;
+            let AgentContext { cores, tree, .. } = &*self.context;
             cores.adopt(tree, &desired);
         }
         // One whose network was not given back has something to do.
         let sleeps = restored
             && !runner.is_destroy_asked()
             && runner.poll_timeout().is_none()
-            && !self.facilities.driver_networks.has(alloc_id)
-            && !self.facilities.cni.has(alloc_id);
+            && !self.context.driver_networks.has(alloc_id)
+            && !self.context.cni.has(alloc_id);
         let finished = runner.finished_at().filter(|_| sleeps);
         let task = Box::new(AllocTask {
-            facilities: Arc::clone(&self.facilities),
+            context: Arc::clone(&self.context),
             desired: Arc::new(desired),
             runner,
             records,
@@ -560,43 +558,43 @@ impl Node {
     }
 
     fn collect(&mut self) {
-        let facilities = Arc::clone(&self.facilities);
+        let context = Arc::clone(&self.context);
         let allocs = self.allocs.len();
         let limits = self.collector.limits();
         let space = || {
-            let space = space(&facilities);
+            let space = space(&context);
             if limits.exceeded(&space).is_some() {
-                facilities.trash.raise_priority();
+                context.trash.raise_priority();
             }
             space
         };
         loop {
             let heirs = &self.heirs;
-            let may_go = |alloc_id| kept(&facilities, heirs, alloc_id).is_none();
+            let may_go = |alloc_id| kept(&context, heirs, alloc_id).is_none();
             let chosen = self.collector.poll_destroy(allocs, may_go, space, now());
             let Some((alloc_id, reason)) = chosen else {
                 break;
             };
             if reason == GcReason::Forced {
-                facilities.trash.raise_priority();
+                context.trash.raise_priority();
             }
             tracing::info!(%alloc_id, reason = reason.as_str(), "a finished allocation is destroyed");
-            if facilities.leftovers.has(alloc_id) {
+            if context.leftovers.has(alloc_id) {
                 self.release(alloc_id);
             } else {
                 self.send_input(alloc_id, Input::Destroy);
             }
         }
-        let kept = |alloc_id| kept(&facilities, &self.heirs, alloc_id);
+        let kept = |alloc_id| kept(&context, &self.heirs, alloc_id);
         self.asks
             .answer(|| gc::outlook(&self.collector, allocs, kept));
         let state = self.collector.state();
-        self.facilities.collection.send_if_modified(|known| {
+        self.context.collection.send_if_modified(|known| {
             let changed = *known != state;
             known.clone_from(&state);
             changed
         });
-        self.tell_collected(gc::seen(state, &facilities.trash));
+        self.tell_collected(gc::seen(state, &context.trash));
     }
 
     /// Tells the servers of the collection that is over, if one is.
@@ -604,10 +602,10 @@ impl Node {
         let Some(report) = self.rounds.handle_seen(seen, now()) else {
             return;
         };
-        let facilities = &self.facilities;
-        let kept = |alloc_id| kept(facilities, &self.heirs, alloc_id);
-        let space = space(facilities);
-        facilities.outbox.put_collected(NodeCollected {
+        let context = &self.context;
+        let kept = |alloc_id| kept(context, &self.heirs, alloc_id);
+        let space = space(context);
+        context.outbox.put_collected(NodeCollected {
             kept: self.collector.kept(self.allocs.len(), kept),
             thresholds: self.collector.limits().into(),
             disk_percent: space.disk_percent,
@@ -618,9 +616,9 @@ impl Node {
 
     /// Asks the drivers of an allocation that is to be destroyed, beside everything else.
     fn release(&mut self, alloc_id: AllocId) {
-        let (facilities, events) = (Arc::clone(&self.facilities), self.events.clone());
+        let (context, events) = (Arc::clone(&self.context), self.events.clone());
         self.runners.spawn(async move {
-            let event = match gc::release(&facilities, alloc_id).await {
+            let event = match gc::release(&context, alloc_id).await {
                 Ok(()) => Event::Released { alloc_id },
                 Err(_told) => Event::Refused { alloc_id },
             };
@@ -634,7 +632,7 @@ impl Node {
         } else {
             self.force()
         };
-        let kept = |alloc_id| kept(&self.facilities, &self.heirs, alloc_id);
+        let kept = |alloc_id| kept(&self.context, &self.heirs, alloc_id);
         if dry_run {
             let outlook = gc::outlook(&self.collector, self.allocs.len(), kept);
             // The caller may have stopped waiting.
@@ -648,7 +646,7 @@ impl Node {
 
     /// Everything that has finished is to go; says what that is. What was refused is tried at once.
     fn force(&mut self) -> BTreeSet<AllocId> {
-        self.facilities.trash.retry();
+        self.context.trash.retry();
         self.collector.handle_forced()
     }
 
@@ -675,10 +673,10 @@ impl Node {
             Duration::ZERO
         };
         let events = self.events.clone();
-        let facilities = Arc::clone(&self.facilities);
+        let context = Arc::clone(&self.context);
         self.runners.spawn(async move {
             tokio::time::sleep(delay).await;
-            let looked = tokio::task::spawn_blocking(move || NodeInventory::look(&facilities));
+            let looked = tokio::task::spawn_blocking(move || NodeInventory::scan(&context));
             if let Ok(found) = looked.await {
                 drop(events.send(Event::SweepDue { found }).await);
             }
@@ -689,9 +687,9 @@ impl Node {
     /// them is removed.
     fn sweep(&mut self, mut found: NodeInventory) {
         found.retain(|alloc_id| !self.allocs.contains_key(&alloc_id));
-        let facilities = Arc::clone(&self.facilities);
+        let context = Arc::clone(&self.context);
         self.runners
-            .spawn(async move { found.remove(&facilities).await });
+            .spawn(async move { found.remove(&context).await });
     }
 }
 
@@ -704,10 +702,10 @@ pub(crate) struct NodeInventory {
 }
 
 impl NodeInventory {
-    fn look(facilities: &AgentContext) -> Self {
+    fn scan(context: &AgentContext) -> Self {
         Self {
-            tasks: facilities.tree.tasks().unwrap_or_default(),
-            allocs: facilities.data.found_allocs(),
+            tasks: context.tree.tasks().unwrap_or_default(),
+            allocs: context.data.found_allocs(),
         }
     }
 
@@ -719,23 +717,23 @@ impl NodeInventory {
     }
 
     /// Ends the tasks and removes them and the directories.
-    async fn remove(self, facilities: &AgentContext) {
+    async fn remove(self, context: &AgentContext) {
         for name in self.tasks {
             tracing::warn!(
                 alloc_id = name.alloc,
                 task = name.task,
                 "a task that nobody wants is ended"
             );
-            end_stray(facilities, &name.alloc, &name.task).await;
+            end_stray(context, &name.alloc, &name.task).await;
         }
         for alloc_id in self.allocs {
-            if let Err(error) = facilities.discard(alloc_id).await {
+            if let Err(error) = context.discard(alloc_id).await {
                 tracing::warn!(
                     error = chain(&error),
                     "directories that nobody wants are left"
                 );
             }
-            drop(facilities.store.write(vec![Write::Remove(alloc_id)]).await);
+            drop(context.store.write(vec![Write::Remove(alloc_id)]).await);
         }
     }
 }
@@ -753,18 +751,18 @@ fn longest_stop(group: &TaskGroup) -> Duration {
         .saturating_add(longest(false))
 }
 
-async fn end_stray(facilities: &AgentContext, alloc: &str, task: &str) {
-    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, alloc, task) else {
+async fn end_stray(context: &AgentContext, alloc: &str, task: &str) {
+    let Ok(cgroup) = TaskCgroup::open(&context.tree, alloc, task) else {
         return;
     };
-    for (_, slot) in facilities.drivers.iter() {
+    for (_, slot) in context.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {
             if handle.config.alloc_id == alloc && handle.config.task_name == task {
                 crate::task::end_unknown(slot, &handle.config.id).await;
             }
         }
     }
-    crate::task::clean_up_stray(facilities, &cgroup).await;
+    crate::task::clean_up_stray(context, &cgroup).await;
 }
 
 fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {
@@ -789,13 +787,13 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
 
 /// The reason why an allocation that has finished may not go, even on request.
 fn kept(
-    facilities: &AgentContext,
+    context: &AgentContext,
     heirs: &BTreeMap<AllocId, AllocId>,
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
-    if !facilities.outbox.is_told(alloc_id) {
+    if !context.outbox.is_told(alloc_id) {
         Some(KeptReason::Untold)
-    } else if heirs.contains_key(&alloc_id) || facilities.loans.has(alloc_id) {
+    } else if heirs.contains_key(&alloc_id) || context.dir_leases.has(alloc_id) {
         Some(KeptReason::Inherited)
     } else {
         None
@@ -803,12 +801,12 @@ fn kept(
 }
 
 /// How full the file system of the allocations is.
-fn space(facilities: &AgentContext) -> GcSpace {
-    let usage = disk_usage(&facilities.data.allocs());
+fn space(context: &AgentContext) -> GcSpace {
+    let usage = disk_usage(&context.data.allocs());
     GcSpace {
         disk_percent: usage.percent,
         inode_percent: usage.inode_percent,
-        deleting: !facilities.trash.is_idle(),
+        deleting: !context.trash.is_idle(),
     }
 }
 

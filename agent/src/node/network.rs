@@ -18,7 +18,7 @@ use super::listeners::{self, Listener};
 use crate::bpf::{Bpf, GATEWAY};
 use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::store::StoreContents;
 
@@ -236,19 +236,19 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
 }
 
 /// Removes what eBPF maps have of cgroups that are gone, now and then until the agent stops.
-pub(super) async fn reconcile(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut before = BTreeSet::new();
     let mut look = tokio::time::interval(RECONCILE_INTERVAL);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
-        let of = Arc::clone(&facilities);
+        let of = Arc::clone(&context);
         let looked = tokio::task::spawn_blocking(move || stale(&of)).await;
         let stale = looked.unwrap_or_default();
         // A task that has just ended is cleaned up by its runner, which still reads what was counted.
         for cgroup in stale.intersection(&before) {
-            let Some(Ok(())) = facilities.bpf().map(|bpf| bpf.forget(*cgroup)) else {
+            let Some(Ok(())) = context.bpf().map(|bpf| bpf.forget(*cgroup)) else {
                 continue;
             };
-            let removed = &facilities.ebpf_stale_removed;
+            let removed = &context.ebpf_stale_removed;
             removed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(cgroup, "entries of eBPF maps had no cgroup and are removed");
         }
@@ -257,21 +257,21 @@ pub(super) async fn reconcile(facilities: Arc<AgentContext>, stop: CancellationT
 }
 
 /// Cgroups that the maps know and that are gone.
-fn stale(facilities: &AgentContext) -> BTreeSet<u64> {
-    let known = facilities.bpf().and_then(|bpf| bpf.collect().ok());
+fn stale(context: &AgentContext) -> BTreeSet<u64> {
+    let known = context.bpf().and_then(|bpf| bpf.collect().ok());
     let Some(known) = known else {
         return BTreeSet::new();
     };
     // Looked for after the maps were read: the cgroup of a task is made before its entries. A tree that cannot be read
     // says nothing.
-    let Ok(tasks) = facilities.tree.tasks() else {
+    let Ok(tasks) = context.tree.tasks() else {
         return BTreeSet::new();
     };
-    if tasks.is_empty() && !facilities.tree.v2_dir().is_dir() {
+    if tasks.is_empty() && !context.tree.v2_dir().is_dir() {
         return BTreeSet::new();
     }
-    let alive = alive(&facilities.tree);
-    let running = facilities.live.of(None);
+    let alive = alive(&context.tree);
+    let running = context.live.of(None);
     let running: BTreeSet<u64> = running
         .iter()
         .map(|(_, _, live)| live.record.cgroup_id)
@@ -282,13 +282,13 @@ fn stale(facilities: &AgentContext) -> BTreeSet<u64> {
 }
 
 /// Removes network policies that tasks had before this agent found them and gave them theirs.
-pub(super) async fn sweep_later(facilities: Arc<AgentContext>, stop: CancellationToken) {
+pub(super) async fn sweep_later(context: Arc<AgentContext>, stop: CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(SWEEP_AFTER) => {}
         () = stop.cancelled() => return,
     }
-    if let Some(bpf) = facilities.bpf() {
-        sweep(bpf, &facilities.tree);
+    if let Some(bpf) = context.bpf() {
+        sweep(bpf, &context.tree);
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
 
     /// A server that advertises one address may listen at all of them.
     #[test]
-    fn a_local_server_is_fenced_at_every_address() {
+    fn local_server_is_denied_at_every_address() {
         let advertised = SocketAddr::from(([127, 0, 0, 1], 4646));
         let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[advertised]);
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_server_is_fenced_at_its_address() {
+    fn remote_server_is_denied_at_its_address() {
         let remote = SocketAddr::from(([192, 0, 2, 7], 4646));
         let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[remote]);
         assert_eq!(places.len(), 1, "{places:?}");

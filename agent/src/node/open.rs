@@ -23,6 +23,7 @@ use crate::cgroup::{Hierarchies, NodeTree};
 use crate::cni::{self, CniNetworks};
 use crate::conditions::Conditions;
 use crate::contact::ContactFile;
+use crate::context::{AgentContext, LiveTasks};
 use crate::control::ControlPlaneStatus;
 use crate::cores::Cores;
 use crate::disk::{DiskEnforcementMode, Disks};
@@ -31,7 +32,6 @@ use crate::drivers::networks::DriverNetworks;
 use crate::drivers::nomad::NomadDrivers;
 use crate::drivers::plugin::{self, SupervisorContext};
 use crate::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
-use crate::facilities::{AgentContext, LiveTasks};
 use crate::fingerprint::{boot_id, meminfo, topology};
 use crate::gc::Leftovers;
 use crate::history::{self, Histories};
@@ -50,7 +50,7 @@ use crate::verdicts::{self, VerdictLog};
 
 /// The opened parts of the agent.
 pub(super) struct AgentParts {
-    pub(super) facilities: Arc<AgentContext>,
+    pub(super) context: Arc<AgentContext>,
     pub(super) loaded: StoreContents,
     pub(super) publisher: Publisher,
     /// Drivers in processes of their own.
@@ -122,7 +122,7 @@ pub(super) async fn open(
         watched_health,
         conditions.clone(),
     );
-    let facilities = Arc::new(AgentContext {
+    let context = Arc::new(AgentContext {
         data,
         store,
         start_health: StartHealth::new(conditions.clone()),
@@ -153,7 +153,7 @@ pub(super) async fn open(
         log_owed: AtomicU64::new(0),
         limits_repaired: AtomicU64::new(0),
         ebpf_stale_removed: AtomicU64::new(0),
-        loans: Arc::default(),
+        dir_leases: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
         strict_limits: config.strict_limits,
         allow_tasks_without_network_policy: config.allow_tasks_without_network_policy,
@@ -163,15 +163,15 @@ pub(super) async fn open(
         collection: watch::Sender::default(),
         node,
     });
-    follow_all(&facilities, stop, tasks);
-    let found = populated(&facilities.tree);
+    follow_all(&context, stop, tasks);
+    let found = populated(&context.tree);
     if !loaded.lost {
         let known = loaded.allocs.keys().chain(&found).copied().collect();
-        let orphans = facilities.cni.orphans(&known);
-        tasks.spawn(cni::recover(Arc::clone(&facilities), orphans, stop.clone()));
+        let orphans = context.cni.orphans(&known);
+        tasks.spawn(cni::recover(Arc::clone(&context), orphans, stop.clone()));
     }
     Ok(AgentParts {
-        facilities,
+        context,
         loaded,
         publisher,
         clients,
@@ -181,7 +181,7 @@ pub(super) async fn open(
 }
 
 /// Opens the rules of what tasks may send and receive, the programs that enforce them, and the networks of allocations.
-/// Tasks that run are fenced before fresh maps count.
+/// Tasks that run get their network policies before fresh maps count.
 fn open_network(
     config: &AgentConfig,
     data: &DataDir,
@@ -191,7 +191,7 @@ fn open_network(
 ) -> (NodeRules, Result<Bpf, String>, Bridge) {
     let rules = NodeRules::new(config, loaded);
     let bpf = open_bpf(data, node_id, tree, &|bpf| {
-        task::fence_recorded(bpf, loaded, &rules.current(), &network::alive(tree));
+        task::attach_recorded_policy(bpf, loaded, &rules.current(), &network::alive(tree));
     });
     let network = NodeNetwork::new(node_id, config.bridge_subnet);
     let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));
@@ -257,18 +257,18 @@ fn in_process(config: &AgentConfig) -> Drivers {
 }
 
 /// Takes what drivers and programs tell, until the agent stops.
-fn follow_all(facilities: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
-    tasks.spawn(verdicts::follow(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(new_disks::follow(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(start_health::follow(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(pressure::follow(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(history::run(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(network::reconcile(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(network::sweep_later(Arc::clone(facilities), stop.clone()));
-    tasks.spawn(bridge::follow_devices(Arc::clone(facilities), stop.clone()));
-    for (name, slot) in facilities.drivers.iter() {
-        let facilities = Arc::clone(facilities);
-        let follow = follow_events(name.to_owned(), slot.clone(), facilities, stop.clone());
+fn follow_all(context: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
+    tasks.spawn(verdicts::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(new_disks::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(start_health::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(pressure::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(history::run(Arc::clone(context), stop.clone()));
+    tasks.spawn(network::reconcile(Arc::clone(context), stop.clone()));
+    tasks.spawn(network::sweep_later(Arc::clone(context), stop.clone()));
+    tasks.spawn(bridge::follow_devices(Arc::clone(context), stop.clone()));
+    for (name, slot) in context.drivers.iter() {
+        let context = Arc::clone(context);
+        let follow = follow_events(name.to_owned(), slot.clone(), context, stop.clone());
         tasks.spawn(follow);
     }
 }

@@ -14,14 +14,14 @@ use muster_driver::{
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskRef, fence, remote, resources, root, store_record, user};
+use super::{LiveTask, TaskRef, network_policy, remote, resources, root, store_record, user};
 use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
 use crate::cni;
+use crate::context::AgentContext;
 use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
-use crate::facilities::AgentContext;
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
 use crate::logs::Owner;
@@ -76,72 +76,72 @@ impl StartFailure {
 /// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
 /// know of it.
 pub(crate) async fn begin(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     attempt: u32,
     take: Option<Vec<u8>>,
     stopped: &CancellationToken,
 ) -> Result<(LiveTask, String), StartFailure> {
-    let _start = facilities.trash.start_of();
-    if let Some(reason) = facilities.conditions.reason(store::CONDITION) {
+    let _start = context.trash.start_of();
+    if let Some(reason) = context.conditions.reason(store::CONDITION) {
         // The next agent would not know of this start.
         return Err(StartFailure::retryable(reason));
     }
-    let room = facilities.start_health.take();
+    let room = context.start_health.take();
     room.map_err(StartFailure::retryable)?;
-    let slot = driver(facilities, task)?;
+    let slot = driver(context, task)?;
     let isolation = fs_isolation(&slot, task).await?;
-    let begun = begin_isolated(facilities, task, slot, isolation, attempt, (take, stopped)).await;
+    let begun = begin_isolated(context, task, slot, isolation, attempt, (take, stopped)).await;
     if begun.is_err() && isolation == FsIsolation::Chroot {
-        root::remove(facilities, task).await;
+        root::remove(context, task).await;
     }
     begun
 }
 
 async fn begin_isolated(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: DriverSlot,
     isolation: FsIsolation,
     attempt: u32,
     (take, stopped): (Option<Vec<u8>>, &CancellationToken),
 ) -> Result<(LiveTask, String), StartFailure> {
-    let network = facilities.ensure_network(&task.desired).await;
+    let network = context.ensure_network(&task.desired).await;
     let network = network.map_err(StartFailure::retryable)?;
-    let mut config = task_config(facilities, task, attempt, network.as_deref(), isolation)?;
+    let mut config = task_config(context, task, attempt, network.as_deref(), isolation)?;
     if sees_host(task, isolation, &config.config) {
-        let_users_pass(facilities, task).await?;
+        let_users_pass(context, task).await?;
     }
-    user::give(facilities, task, &slot, &mut config).await?;
+    user::give(context, task, &slot, &mut config).await?;
     let mut notes = Vec::new();
     if isolation == FsIsolation::Chroot {
-        notes.extend(root::make(facilities, task, &slot, &mut config).await?);
+        notes.extend(root::make(context, task, &slot, &mut config).await?);
     }
-    let cgroup = make_cgroup(facilities, task, &slot).await?;
+    let cgroup = make_cgroup(context, task, &slot).await?;
     notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
     notes.extend(in_part.map(str::to_owned));
 
     // Its runner has stored that this start is under way. An agent that dies before the handle is
     // stored finds the process by its id, which follows from allocation, task and attempt.
-    if let Some(bpf) = facilities.bpf()
+    if let Some(bpf) = context.bpf()
         && let Err(error) = bpf.watch(cgroup.id())
     {
         notes.push(format!("the task is not counted by eBPF: {error}"));
     }
-    let reach = match attach_task_policy(facilities, task, &slot, &config, cgroup.id()).await {
+    let reach = match attach_task_policy(context, task, &slot, &config, cgroup.id()).await {
         Ok((reach, note)) => {
             notes.extend(note);
             reach
         }
         Err(failure) => {
-            undo(facilities, task, &cgroup).await;
+            undo(context, task, &cgroup).await;
             return Err(failure);
         }
     };
     let begins = attempt == 0 && take.is_none();
     let taken = (take, stopped);
-    match start(facilities, task, &slot, config, taken, &cgroup, begins).await {
+    match start(context, task, &slot, config, taken, &cgroup, begins).await {
         Ok((started, streams)) => {
             let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
             notes.extend(note);
@@ -158,12 +158,12 @@ async fn begin_isolated(
                 driver: task.task().driver.clone(),
                 task_id: task_id(task, attempt),
                 cgroup_id: cgroup.id(),
-                boot_id: facilities.boot_id.clone(),
+                boot_id: context.boot_id.clone(),
                 handle: encoded(&started.handle),
                 ended: None,
             };
             note_record(&cgroup, &record);
-            store_record(facilities, task, &record).await;
+            store_record(context, task, &record).await;
             let live = LiveTask {
                 slot,
                 record,
@@ -177,7 +177,7 @@ async fn begin_isolated(
             Ok((live, notes.join("; ")))
         }
         Err(failure) => {
-            undo(facilities, task, &cgroup).await;
+            undo(context, task, &cgroup).await;
             Err(failure)
         }
     }
@@ -185,15 +185,15 @@ async fn begin_isolated(
 
 /// Puts the task behind its policy. Answers with how far it gets without one, and what an operator should know.
 async fn attach_task_policy(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     config: &TaskConfig,
     cgroup_id: u64,
 ) -> Result<(TaskReach, Option<String>), StartFailure> {
-    fence::check_holds(facilities, task, slot).await?;
-    let reach = fence::reach(facilities, slot, config).await?;
-    let note = fence::fence(facilities, task, cgroup_id, reach);
+    network_policy::check_holds(context, task, slot).await?;
+    let reach = network_policy::reach(context, slot, config).await?;
+    let note = network_policy::attach_policy(context, task, cgroup_id, reach);
     Ok((reach, note.map_err(StartFailure::fatal)?))
 }
 
@@ -232,16 +232,16 @@ pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
     }
 }
 
-fn driver(facilities: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
+fn driver(context: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
     let name = &task.task().driver;
-    facilities.drivers.named(name).cloned().ok_or_else(|| {
-        let known = facilities.drivers.names();
+    context.drivers.named(name).cloned().ok_or_else(|| {
+        let known = context.drivers.names();
         StartFailure::fatal(format!("this node has no driver `{name}`; it has {known}"))
     })
 }
 
 async fn make_cgroup(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<TaskCgroup, StartFailure> {
@@ -251,17 +251,17 @@ async fn make_cgroup(
         let driver = &task.task().driver;
         return Err(StartFailure::fatal(resources::unkept(field, driver)));
     }
-    task.hold_cores(facilities);
-    let made = match create_cgroup(facilities, task) {
+    task.hold_cores(context);
+    let made = match create_cgroup(context, task) {
         // A process that an earlier start could not account for: nothing of ours may live there.
         Err(CreateTaskCgroupError::Occupied { .. }) => {
-            empty(facilities, task).await;
-            create_cgroup(facilities, task)
+            empty(context, task).await;
+            create_cgroup(context, task)
         }
         other => other,
     };
     if made.is_err() {
-        task.release_cores(facilities);
+        task.release_cores(context);
     }
     let cgroup = made.map_err(|error| match error {
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
@@ -270,14 +270,14 @@ async fn make_cgroup(
     let resources = &task.task().resources;
     // What a job asks for by name is kept, or the task does not run.
     let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
-        Controller::Memory | Controller::Pids => facilities.strict_limits,
+        Controller::Memory | Controller::Pids => context.strict_limits,
         Controller::Cpu => resources.cpu_hard_limit,
         Controller::Io => !resources.io.is_none(),
         Controller::Cpuacct | Controller::Cpuset => false,
     });
     if let Some(limit) = unlimited {
         let reason = limit.reason.clone();
-        task.release_cores(facilities);
+        task.release_cores(context);
         remove(&cgroup).await;
         return Err(StartFailure::fatal(reason));
     }
@@ -285,19 +285,19 @@ async fn make_cgroup(
 }
 
 fn create_cgroup(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
     let alloc = task.alloc_id().to_string();
-    resources::with_limits(facilities, task, |limits| {
-        TaskCgroup::create(&facilities.tree, &alloc, task.name(), limits)
+    resources::with_limits(context, task, |limits| {
+        TaskCgroup::create(&context.tree, &alloc, task.name(), limits)
     })
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
-async fn empty(facilities: &AgentContext, task: &TaskRef) {
+async fn empty(context: &AgentContext, task: &TaskRef) {
     let alloc = task.alloc_id().to_string();
-    if let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
+    if let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) {
         kill(&cgroup).await;
     }
 }
@@ -323,7 +323,7 @@ async fn remove(cgroup: &TaskCgroup) {
 }
 
 async fn start(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     mut config: TaskConfig,
@@ -331,8 +331,8 @@ async fn start(
     cgroup: &TaskCgroup,
     begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
-    let dirs = facilities.data.alloc(task.alloc_id());
-    let owner = owner_of(facilities, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
+    let dirs = context.data.alloc(task.alloc_id());
+    let owner = owner_of(context, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
     let streams = match untaken(slot, task).await? {
         Some(why) => {
@@ -342,7 +342,7 @@ async fn start(
                 .map_err(|error| StartFailure::retryable(chain(&error)))?
         }
         None => Streams::open(
-            &facilities.ring,
+            &context.ring,
             &dirs,
             task.name(),
             owner,
@@ -361,7 +361,7 @@ async fn start(
     let asking = async {
         match take {
             Some(handle) => remote::take_over(slot, config, &handle).await,
-            None => with_driver(facilities, task, slot, config, cgroup.id()).await,
+            None => with_driver(context, task, slot, config, cgroup.id()).await,
         }
     };
     let given_up = async {
@@ -380,11 +380,11 @@ async fn start(
                 task_id,
                 task: task.name().to_owned(),
                 cgroup_id: cgroup.id(),
-                boot_id: facilities.boot_id.clone(),
+                boot_id: context.boot_id.clone(),
             };
             // The driver may make the task yet: it is asked to destroy it with the allocation.
             let error = std::io::Error::other(reason.clone());
-            gc::keep(facilities, task.alloc_id(), leftover, &error).await;
+            gc::keep(context, task.alloc_id(), leftover, &error).await;
             Err(StartFailure::retryable(reason))
         }
     };
@@ -393,7 +393,7 @@ async fn start(
         Err(failure) => {
             // Nobody writes any more once the cgroup is empty.
             kill(cgroup).await;
-            streams.close(&facilities.ring).await;
+            streams.close(&context.ring).await;
             Err(failure)
         }
     }
@@ -468,7 +468,7 @@ pub(super) async fn decoded(
 }
 
 async fn with_driver(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     mut config: TaskConfig,
@@ -507,9 +507,9 @@ async fn with_driver(
             task_id,
             task: task.name().to_owned(),
             cgroup_id,
-            boot_id: facilities.boot_id.clone(),
+            boot_id: context.boot_id.clone(),
         };
-        gc::keep(facilities, task.alloc_id(), leftover, &error).await;
+        gc::keep(context, task.alloc_id(), leftover, &error).await;
     }
     match error {
         StartTaskError::Fatal { message } => Err(StartFailure::fatal(message)),
@@ -531,26 +531,26 @@ fn no_such_network(mode: NetworkMode) -> String {
     format!("the task's driver cannot {what}: use network mode `host`, or take another driver")
 }
 
-async fn undo(facilities: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
-    if let Some(bpf) = facilities.bpf()
+async fn undo(context: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
+    if let Some(bpf) = context.bpf()
         && let Err(error) = bpf.forget(cgroup.id())
     {
         tracing::warn!(%error, "counters of a task that did not start are left");
     }
-    task.release_cores(facilities);
+    task.release_cores(context);
     remove(cgroup).await;
-    remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
+    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
 }
 
 fn task_config(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     attempt: u32,
     own_network: Option<&AllocNetwork>,
     isolation: FsIsolation,
 ) -> Result<TaskConfig, StartFailure> {
-    let spec = facilities.spec();
-    let dirs = facilities.data.alloc(task.alloc_id());
+    let spec = context.spec();
+    let dirs = context.data.alloc(task.alloc_id());
     let TaskRef { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);
@@ -631,10 +631,10 @@ pub(super) fn sees_host(
 
 /// Opens the way to the task's directories.
 pub(super) async fn let_users_pass(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
 ) -> Result<(), StartFailure> {
-    let (data, alloc_id) = (facilities.data.clone(), task.alloc_id());
+    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
     let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
     let opened = opened.map_err(StartFailure::retryable)?;
     opened.map_err(|error| StartFailure::retryable(chain(&error)))
@@ -646,7 +646,10 @@ fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
     if task.driver == native::NAME {
         return None;
     }
-    Some(bridge::told(group.network.as_ref()?.dns.as_ref()?, env))
+    Some(bridge::dns_config(
+        group.network.as_ref()?.dns.as_ref()?,
+        env,
+    ))
 }
 
 /// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for

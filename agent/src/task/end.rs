@@ -17,8 +17,8 @@ use super::streams::remove_fifos;
 use super::{Inputs, LiveTask, TaskRef, remote, root, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
+use crate::context::{AgentContext, now};
 use crate::drivers::{DriverSlot, native};
-use crate::facilities::{AgentContext, now};
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::store::{Ended, TaskRecord};
@@ -36,7 +36,7 @@ pub(super) enum StartKnowledge {
 
 /// Waits for the end of a task, cleans up, and tells its runner.
 pub(super) async fn end(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
     known: StartKnowledge,
@@ -45,18 +45,18 @@ pub(super) async fn end(
     let seen = tokio::select! {
         biased;
         () = live.leaving.cancelled() => {
-            let note = remote::leave(facilities, task, live).await;
-            facilities.live.remove(task.alloc_id(), task.name());
+            let note = remote::leave(context, task, live).await;
+            context.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Detached { note }).await;
             return;
         }
-        seen = wait(facilities, live, known, inputs) => seen,
+        seen = wait(context, live, known, inputs) => seen,
     };
     let seen = match seen {
         Ok(seen) => seen,
         Err(UnreachableTask { reason }) => {
-            remote::let_go(facilities, task, live).await;
-            facilities.live.remove(task.alloc_id(), task.name());
+            remote::let_go(context, task, live).await;
+            context.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Lost { reason }).await;
             return;
         }
@@ -66,17 +66,17 @@ pub(super) async fn end(
         mut detail,
         oom,
         peak_bytes,
-    } = with_memory(facilities, task, live, seen.exit);
+    } = with_memory(context, task, live, seen.exit);
     if let Some(why) = &seen.stopped {
         push_detail(&mut detail, why);
     }
     if !exit.success()
-        && let Some(full) = facilities.disks.full(task.alloc_id())
+        && let Some(full) = context.disks.full(task.alloc_id())
     {
         push_detail(&mut detail, &full);
     }
     let end = task.is_one_off().then(|| {
-        let usage = one_off::usage(facilities.bpf(), live.cgroup.as_ref(), peak_bytes);
+        let usage = one_off::usage(context.bpf(), live.cgroup.as_ref(), peak_bytes);
         Box::new(one_off::end(seen, exit, oom, usage, now()))
     });
     let mut record = live.record.clone();
@@ -85,49 +85,49 @@ pub(super) async fn end(
         detail: detail.clone(),
         end: end.clone(),
     });
-    store_record(facilities, task, &record).await;
+    store_record(context, task, &record).await;
 
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
     }
-    let left = live.streams.close(&facilities.ring).await;
+    let left = live.streams.close(&context.ring).await;
     if left > 0 {
         push_detail(
             &mut detail,
             &format!("{left} bytes of output could not be saved"),
         );
     }
-    clean_up(facilities, task, &live.slot, &record, live.cgroup.as_ref()).await;
-    facilities.live.remove(task.alloc_id(), task.name());
+    clean_up(context, task, &live.slot, &record, live.cgroup.as_ref()).await;
+    context.live.remove(task.alloc_id(), task.name());
     inputs.send(TaskInput::Exited { exit, detail, end }).await;
 }
 
 /// Removes what may be left of a start that is known to have ended.
 pub(super) async fn clean_up_ended(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
 ) {
     let alloc = task.alloc_id().to_string();
-    let cgroup = TaskCgroup::open(&facilities.tree, &alloc, task.name())
+    let cgroup = TaskCgroup::open(&context.tree, &alloc, task.name())
         .ok()
         .filter(|cgroup| cgroup.id() == record.cgroup_id);
     if let Some(cgroup) = &cgroup {
         kill(cgroup).await;
     }
-    clean_up(facilities, task, slot, record, cgroup.as_ref()).await;
+    clean_up(context, task, slot, record, cgroup.as_ref()).await;
 }
 
 /// Removes a cgroup of which nothing else is known.
-pub(crate) async fn clean_up_stray(facilities: &AgentContext, cgroup: &TaskCgroup) {
+pub(crate) async fn clean_up_stray(context: &AgentContext, cgroup: &TaskCgroup) {
     kill(cgroup).await;
-    forget_counters(facilities, cgroup.id());
+    forget_counters(context, cgroup.id());
     remove_cgroup(cgroup).await;
 }
 
-pub(super) fn forget_counters(facilities: &AgentContext, cgroup_id: u64) {
-    if let Some(bpf) = facilities.bpf()
+pub(super) fn forget_counters(context: &AgentContext, cgroup_id: u64) {
+    if let Some(bpf) = context.bpf()
         && let Err(error) = bpf.forget(cgroup_id)
     {
         tracing::warn!(%error, "counters of a task that ended are left");
@@ -144,7 +144,7 @@ pub(super) async fn remove_cgroup(cgroup: &TaskCgroup) {
 }
 
 async fn clean_up(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
@@ -159,13 +159,13 @@ async fn clean_up(
     };
     let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
     if destroyed.is_ok() && record.driver != native::NAME {
-        root::remove(facilities, task).await;
+        root::remove(context, task).await;
     }
-    task.release_cores(facilities);
-    remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
-    let released = gc::release_kernel(facilities, &leftover, cgroup).await;
+    task.release_cores(context);
+    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    let released = gc::release_kernel(context, &leftover, cgroup).await;
     if let Err(error) = destroyed.and(released) {
-        gc::keep(facilities, task.alloc_id(), leftover, &error).await;
+        gc::keep(context, task.alloc_id(), leftover, &error).await;
     }
 }
 
@@ -177,7 +177,7 @@ struct UnreachableTask {
 
 /// Waits until the task has ended, through any number of deaths of its driver.
 async fn wait(
-    facilities: &AgentContext,
+    context: &AgentContext,
     live: &LiveTask,
     mut known: StartKnowledge,
     inputs: &Inputs,
@@ -204,7 +204,7 @@ async fn wait(
                     }
                 }
                 Err(RecoverTaskError::Gone { .. }) => {
-                    return Ok(from_ledger(facilities, live).await);
+                    return Ok(from_ledger(context, live).await);
                 }
                 Err(
                     error @ (RecoverTaskError::HandleVersion { .. }
@@ -220,7 +220,7 @@ async fn wait(
                         error = chain(&error),
                         "the driver cannot take the task back, so it is ended"
                     );
-                    return Ok(from_ledger(facilities, live).await);
+                    return Ok(from_ledger(context, live).await);
                 }
                 Err(RecoverTaskError::Driver(_)) => {
                     tokio::time::sleep(pause).await;
@@ -235,7 +235,7 @@ async fn wait(
             Ok(unknown) => {
                 return Ok(ObservedExit {
                     stopped: unknown.stopped,
-                    ..from_ledger(facilities, live).await
+                    ..from_ledger(context, live).await
                 });
             }
             Err(error) => {
@@ -267,16 +267,16 @@ fn seen_by_driver(result: ExitResult) -> ObservedExit {
 }
 
 /// Returns the kernel's record of a task whose end its driver did not see.
-async fn from_ledger(facilities: &AgentContext, live: &LiveTask) -> ObservedExit {
+async fn from_ledger(context: &AgentContext, live: &LiveTask) -> ObservedExit {
     ObservedExit {
-        exit: exit_in_ledger(facilities, live).await,
+        exit: exit_in_ledger(context, live).await,
         actions: None,
         by_driver: false,
         stopped: None,
     }
 }
 
-async fn exit_in_ledger(facilities: &AgentContext, live: &LiveTask) -> Exit {
+async fn exit_in_ledger(context: &AgentContext, live: &LiveTask) -> Exit {
     if let Some(cgroup) = &live.cgroup {
         // Children that outlived the main process; with it the driver would have ended them.
         kill(cgroup).await;
@@ -285,7 +285,7 @@ async fn exit_in_ledger(facilities: &AgentContext, live: &LiveTask) -> Exit {
         unknown: true,
         ..Exit::default()
     };
-    let Some(bpf) = facilities.bpf() else {
+    let Some(bpf) = context.bpf() else {
         return unknown;
     };
     let deadline = Instant::now() + LEDGER_DEADLINE;
@@ -329,12 +329,12 @@ struct Memory {
 
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(facilities: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Exit) -> Memory {
+fn with_memory(context: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Exit) -> Memory {
     let count = live
         .cgroup
         .as_ref()
         .and_then(|cgroup| cgroup.oom().ok().flatten());
-    let record = facilities.bpf().and_then(|bpf| {
+    let record = context.bpf().and_then(|bpf| {
         bpf.oom_of(live.record.cgroup_id)
             .inspect_err(|error| tracing::error!(%error, "the record of victims cannot be read"))
             .ok()

@@ -8,15 +8,15 @@ use muster_driver::{DriverError, TaskHandle, TaskReach};
 use muster_wire::codec;
 use tokio_util::sync::CancellationToken;
 
-use super::fence::{self, fence_again};
+use super::network_policy::{self, reattach_policy};
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
 use super::{LiveTask, TaskRef, end, user};
 use crate::allocdir::owner_of;
 use crate::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
+use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::DriverUsage;
-use crate::facilities::AgentContext;
 use crate::store::{Ended, TaskRecord};
 use crate::task::begin::{
     RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
@@ -48,36 +48,36 @@ pub(super) enum RecoveredTask {
 
 /// Looks for the start `attempt` of the task, which may run on another system.
 pub(super) async fn recover(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     attempt: u32,
     record: Option<TaskRecord>,
     unrecorded: MissingRecordMeaning,
     elsewhere: bool,
 ) -> RecoveredTask {
-    let Some(slot) = facilities.drivers.named(&task.task().driver).cloned() else {
+    let Some(slot) = context.drivers.named(&task.task().driver).cloned() else {
         let reason = format!("this node has no driver `{}` any more", task.task().driver);
         return RecoveredTask::Nothing(TaskInput::Lost { reason });
     };
     let Some(record) = record.filter(|record| record.attempt == attempt) else {
-        return unrecorded_task(facilities, task, slot, attempt, unrecorded).await;
+        return unrecorded_task(context, task, slot, attempt, unrecorded).await;
     };
     if let Some(Ended { exit, detail, end }) = record.ended.clone() {
         // It was known to have ended, but perhaps not everything of it was removed.
-        end::clean_up_ended(facilities, task, &slot, &record).await;
+        end::clean_up_ended(context, task, &slot, &record).await;
         return RecoveredTask::Nothing(TaskInput::Exited { exit, detail, end });
     }
-    let is_rebooted = record.boot_id != facilities.boot_id;
+    let is_rebooted = record.boot_id != context.boot_id;
     if is_rebooted && !elsewhere {
-        remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
+        remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
         let reason = "the machine was rebooted while the task ran".to_owned();
         return RecoveredTask::Nothing(TaskInput::Lost { reason });
     }
     match TaskHandle::decode(&record.handle) {
-        Ok(_readable) => live(facilities, task, slot, record).await,
+        Ok(_readable) => live(context, task, slot, record).await,
         Err(error) => {
             tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
-            unrecorded_task(facilities, task, slot, attempt, MissingRecordMeaning::Ended).await
+            unrecorded_task(context, task, slot, attempt, MissingRecordMeaning::Ended).await
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) async fn recover(
 /// Looks for a task of which nothing is recorded: the agent died between the start and the record,
 /// or the store was lost.
 async fn unrecorded_task(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: DriverSlot,
     attempt: u32,
@@ -103,7 +103,7 @@ async fn unrecorded_task(
             handle.config.alloc_id == alloc && handle.config.task_name == task.name()
         }
     };
-    let Ok(cgroup) = TaskCgroup::open(&facilities.tree, &alloc, task.name()) else {
+    let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) else {
         return RecoveredTask::Nothing(missing(unrecorded));
     };
     // One that was adopted is noted as this start, whatever it was when it began.
@@ -116,7 +116,7 @@ async fn unrecorded_task(
     };
     let Some(handle) = found else {
         // A process without a handle cannot be waited for: it is ended.
-        end::clean_up_stray(facilities, &cgroup).await;
+        end::clean_up_stray(context, &cgroup).await;
         return RecoveredTask::Nothing(missing(unrecorded));
     };
     let record = TaskRecord {
@@ -124,13 +124,13 @@ async fn unrecorded_task(
         driver: task.task().driver.clone(),
         task_id: handle.config.id.clone(),
         cgroup_id: cgroup.id(),
-        boot_id: facilities.boot_id.clone(),
+        boot_id: context.boot_id.clone(),
         handle: encoded(&handle),
         ended: None,
     };
     note_record(&cgroup, &record);
-    super::store_record(facilities, task, &record).await;
-    live(facilities, task, slot, record).await
+    super::store_record(context, task, &record).await;
+    live(context, task, slot, record).await
 }
 
 /// The handle that is written on the group itself, and the start that it is noted as.
@@ -194,13 +194,13 @@ async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
 
 /// The task with its cgroups and its output taken up again.
 async fn live(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: DriverSlot,
     record: TaskRecord,
 ) -> RecoveredTask {
     let alloc = task.alloc_id().to_string();
-    let cgroup = match TaskCgroup::open(&facilities.tree, &alloc, task.name()) {
+    let cgroup = match TaskCgroup::open(&context.tree, &alloc, task.name()) {
         // Another group of the same name would be another start of the task.
         Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
         Err(CreateTaskCgroupError::Gone { .. }) => None,
@@ -213,16 +213,16 @@ async fn live(
             None
         }
     };
-    task.hold_cores(facilities);
-    user::claim(facilities, task, &record).await;
-    let_pass_again(facilities, task, &slot, &record).await;
-    let streams = reopen_streams(facilities, task).await;
-    let reach = reach(facilities, &slot, &record).await;
+    task.hold_cores(context);
+    user::claim(context, task, &record).await;
+    let_pass_again(context, task, &slot, &record).await;
+    let streams = reopen_streams(context, task).await;
+    let reach = reach(context, &slot, &record).await;
     // After a reboot the number may be another group's.
     let mut told = Vec::new();
-    if record.boot_id == facilities.boot_id {
-        told.extend(fence_again(facilities, task, record.cgroup_id, reach));
-        told.extend(watch_again(facilities, cgroup.as_ref()));
+    if record.boot_id == context.boot_id {
+        told.extend(reattach_policy(context, task, record.cgroup_id, reach));
+        told.extend(watch_again(context, cgroup.as_ref()));
     }
     let live = LiveTask {
         slot,
@@ -239,7 +239,7 @@ async fn live(
 
 /// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
 async fn let_pass_again(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     record: &TaskRecord,
@@ -249,7 +249,7 @@ async fn let_pass_again(
     };
     let passes = TaskHandle::decode(&record.handle)
         .is_ok_and(|handle| sees_host(task, isolation, &handle.config.config));
-    if passes && let Err(failure) = let_users_pass(facilities, task).await {
+    if passes && let Err(failure) = let_users_pass(context, task).await {
         tracing::warn!(
             task_id = record.task_id,
             reason = failure.reason,
@@ -259,10 +259,15 @@ async fn let_pass_again(
 }
 
 /// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
-async fn reach(facilities: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
+async fn reach(context: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
     // On the heap: hardly any node has to ask.
     let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
-    let asked = Box::pin(fence::reach_of_running(facilities, slot, handle.config)).await;
+    let asked = Box::pin(network_policy::reach_of_running(
+        context,
+        slot,
+        handle.config,
+    ))
+    .await;
     asked.unwrap_or_else(|failure| {
         tracing::warn!(
             task_id = record.task_id,
@@ -274,8 +279,8 @@ async fn reach(facilities: &AgentContext, slot: &DriverSlot, record: &TaskRecord
 }
 
 /// Has eBPF count a task that it does not know, and says what an operator should know of that.
-fn watch_again(facilities: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<String> {
-    match facilities.bpf()?.watch_running(cgroup?.id()) {
+fn watch_again(context: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<String> {
+    match context.bpf()?.watch_running(cgroup?.id()) {
         Ok(false) => None,
         Ok(true) => Some(
             "the task is counted by eBPF from here on: the programs did not know it".to_owned(),
@@ -290,18 +295,16 @@ fn watch_again(facilities: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option
 /// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
 /// of that.
 pub(super) fn repair_limits(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
-    let told = match with_limits(facilities, task, |limits| cgroup.repair(limits)) {
+    let told = match with_limits(context, task, |limits| cgroup.repair(limits)) {
         Ok(drift) if drift.is_empty() => return None,
         Ok(drift) => {
             let count = drift.len() as u64;
-            facilities
-                .limits_repaired
-                .fetch_add(count, Ordering::Relaxed);
+            context.limits_repaired.fetch_add(count, Ordering::Relaxed);
             let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
             format!("limits were not the task's: {}", drift.join(", "))
         }
@@ -313,12 +316,12 @@ pub(super) fn repair_limits(
 
 /// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
 pub(crate) fn limit_again(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
-    let set = with_limits(facilities, task, |limits| {
+    let set = with_limits(context, task, |limits| {
         (cgroup.repair(limits), cgroup.missing(limits))
     });
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
@@ -344,15 +347,15 @@ pub(crate) fn limit_again(
 }
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.
-async fn reopen_streams(facilities: &AgentContext, task: &TaskRef) -> Streams {
-    let dirs = facilities.data.alloc(task.alloc_id());
+async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
+    let dirs = context.data.alloc(task.alloc_id());
     if why_untaken(&dirs, task.name()).is_some() {
         return Streams::default();
     }
-    let owner = owner_of(facilities, task.alloc_id(), task.task());
+    let owner = owner_of(context, task.alloc_id(), task.task());
     let owner = owner.ok().flatten();
     let opened = Streams::open(
-        &facilities.ring,
+        &context.ring,
         &dirs,
         task.name(),
         owner,

@@ -14,8 +14,8 @@ use super::begin::{StartFailure, StartRetry, chain, decoded, kill, ready};
 use super::end::{forget_counters, remove_cgroup};
 use super::streams::remove_fifos;
 use super::{LiveTask, TaskRef};
+use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
-use crate::facilities::AgentContext;
 
 /// Of a task of a driver of remote tasks the handle that may be given away, if it is small enough; and what an
 /// operator should know.
@@ -103,7 +103,7 @@ pub(super) fn not_taken(reason: &str) -> String {
 
 /// Has the driver manage a task no longer, and removes what is of it here. Never ends it: what the driver does not do
 /// is left, because a driver that does not answer manages nothing. Says what an operator should know.
-pub(super) async fn leave(facilities: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
+pub(super) async fn leave(context: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
     let (driver, id) = (&live.slot.driver, &live.record.task_id);
     let asked = driver.stop_task(id, Duration::ZERO, DETACH_SIGNAL).await;
     let note = match asked {
@@ -118,23 +118,23 @@ pub(super) async fn leave(facilities: &AgentContext, task: &TaskRef, live: &Live
             tracing::warn!(task_id = id, %error, "a driver remembers a task that it left");
         }
     }
-    let_go(facilities, task, live).await;
+    let_go(context, task, live).await;
     note
 }
 
 /// Removes what is of a task here, which runs on.
-pub(super) async fn let_go(facilities: &AgentContext, task: &TaskRef, live: &LiveTask) {
+pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTask) {
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
     }
-    let left = live.streams.close(&facilities.ring).await;
+    let left = live.streams.close(&context.ring).await;
     if left > 0 {
         let task_id = &live.record.task_id;
         tracing::warn!(task_id, left, "output of a task that was left is lost");
     }
-    task.release_cores(facilities);
-    remove_fifos(&facilities.data.alloc(task.alloc_id()), task.name());
-    forget_counters(facilities, live.record.cgroup_id);
+    task.release_cores(context);
+    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    forget_counters(context, live.record.cgroup_id);
     if let Some(cgroup) = &live.cgroup {
         remove_cgroup(cgroup).await;
     }

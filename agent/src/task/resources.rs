@@ -6,12 +6,12 @@ use muster_domain::resources::{Mb, TaskResources};
 
 use super::TaskRef;
 use crate::cgroup::Limits;
-use crate::facilities::AgentContext;
+use crate::context::AgentContext;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
 
 /// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
 pub(super) fn with_limits<T>(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     set: impl FnOnce(&Limits) -> T,
 ) -> T {
@@ -27,7 +27,7 @@ pub(super) fn with_limits<T>(
         ports: _,
     } = *resources;
     let limit = resources.memory_limit();
-    let cores_max = || cores_of(task.cpu_mhz(), &facilities.spec().resources);
+    let cores_max = || cores_of(task.cpu_mhz(), &context.spec().resources);
     let limits = Limits {
         cpu_mhz: task.cpu_mhz(),
         cpu_cores_max: cpu_hard_limit.then(cores_max),
@@ -42,7 +42,7 @@ pub(super) fn with_limits<T>(
     let set = |cores| set(&Limits { cores, ..limits });
     match task.cores() {
         Some(own) => set(own.ids.clone()),
-        None => facilities.cores.shared(&facilities.tree, set),
+        None => context.cores.shared(&context.tree, set),
     }
 }
 

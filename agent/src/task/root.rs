@@ -6,20 +6,20 @@ use muster_driver::TaskConfig;
 
 use super::TaskRef;
 use super::begin::{StartFailure, chain};
+use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
-use crate::facilities::AgentContext;
 use crate::roots::{self, RootSources};
 
 /// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
 /// know.
 pub(super) async fn make(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
 ) -> Result<Option<String>, StartFailure> {
-    let env = Arc::clone(&facilities.chroot_env);
-    let (data, alloc_id) = (facilities.data.clone(), task.alloc_id());
+    let env = Arc::clone(&context.chroot_env);
+    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
     let (name, is_configured) = (task.name().to_owned(), env.is_configured());
     let driver = slot.process();
     let made = tokio::task::spawn_blocking(move || {
@@ -55,8 +55,8 @@ pub(super) async fn make(
 }
 
 /// Takes the root away, if the task has one.
-pub(super) async fn remove(facilities: &AgentContext, task: &TaskRef) {
-    let root = facilities.data.roots_of(task.alloc_id()).join(task.name());
+pub(super) async fn remove(context: &AgentContext, task: &TaskRef) {
+    let root = context.data.roots_of(task.alloc_id()).join(task.name());
     let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;
     let failed = match removed {
         Ok(Ok(())) => return,

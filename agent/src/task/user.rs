@@ -4,14 +4,14 @@ use muster_driver::{TaskConfig, TaskHandle};
 
 use super::TaskRef;
 use super::begin::{StartFailure, chain, learned};
+use crate::context::AgentContext;
 use crate::drivers::{DriverSlot, native};
-use crate::facilities::AgentContext;
 use crate::store::{TaskRecord, Write};
 use crate::users;
 
 /// Gives the task a user and the directories that are its own, and tells its driver.
 pub(super) async fn give(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
@@ -24,13 +24,13 @@ pub(super) async fn give(
         return Ok(());
     }
     let alloc_id = task.alloc_id();
-    let number = facilities.users.take(alloc_id, task.name());
+    let number = context.users.take(alloc_id, task.name());
     let number = number.map_err(StartFailure::retryable)?;
-    let write = Write::Users(alloc_id, facilities.users.of_alloc(alloc_id));
+    let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
     // The store's thread tells the operator. A task that runs is found with its user all the same.
-    drop(facilities.store.write(vec![write]).await);
+    drop(context.store.write(vec![write]).await);
 
-    let data = facilities.data.clone();
+    let data = context.data.clone();
     let owned = [(task.name().to_owned(), Some(users::owner(number)))];
     let made = tokio::task::spawn_blocking(move || data.make_alloc(alloc_id, &owned)).await;
     let made = made.map_err(StartFailure::retryable)?;
@@ -40,7 +40,7 @@ pub(super) async fn give(
 }
 
 /// Takes the user of a running task for given, whatever the store says.
-pub(super) async fn claim(facilities: &AgentContext, task: &TaskRef, record: &TaskRecord) {
+pub(super) async fn claim(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
     if !task.task().user.is_empty() || record.driver == native::NAME {
         return;
     }
@@ -50,9 +50,9 @@ pub(super) async fn claim(facilities: &AgentContext, task: &TaskRef, record: &Ta
     };
     if let Some(number) = users::number_in(&handle.config.user) {
         let alloc_id = task.alloc_id();
-        if facilities.users.claim(alloc_id, task.name(), number) {
-            let write = Write::Users(alloc_id, facilities.users.of_alloc(alloc_id));
-            drop(facilities.store.write(vec![write]).await);
+        if context.users.claim(alloc_id, task.name(), number) {
+            let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
+            drop(context.store.write(vec![write]).await);
         }
     }
 }

@@ -22,7 +22,7 @@ use rustix::mount::UnmountFlags;
 use super::limits::{
     DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, STUCK_MAX, SUBDIRS_MAX,
 };
-use super::way::{Deletion, StartGate};
+use super::start_gate::{Deletion, StartGate};
 
 /// Counts of one deletion or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -190,17 +190,17 @@ async fn policies_and_counts_hold_in_cni_networks() {
             stats.net_tx_packets > Some(0) && stats.tcp_opened == Some(1)
         })
         .await;
-    let fenced = server.place(task(2, Some(closed))).await;
+    let with_policy = server.place(task(2, Some(closed))).await;
     let refused = eventually("a word of the task", async || {
-        let printed = server.log(fenced, LogStream::Stdout).await;
+        let printed = server.log(with_policy, LogStream::Stdout).await;
         printed.ends_with('\n').then_some(printed)
     })
     .await;
     eventually("the refusal is counted", async || {
-        (refused_by(&server, fenced, "default").await > 0).then_some(())
+        (refused_by(&server, with_policy, "default").await > 0).then_some(())
     })
     .await;
-    for alloc_id in [open, fenced] {
+    for alloc_id in [open, with_policy] {
         server.stop(alloc_id).await;
         server.status(alloc_id, ClientStatus::Complete).await;
     }

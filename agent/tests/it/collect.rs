@@ -33,7 +33,7 @@ async fn agent_with(
 }
 
 /// Returns when the server has committed every report: what it does not know of is not collected.
-async fn told(agent: &Agent) {
+async fn reports_committed(agent: &Agent) {
     eventually("reports are committed", async || {
         let outlook = agent.collect_now(true).await.unwrap();
         let untold = outlook
@@ -64,7 +64,7 @@ async fn forced_gc_returns_after_space_is_freed() {
     let alloc = batch(1, "").driver("mock", &config).build();
     let alloc_id = server.place(alloc).await;
     server.status(alloc_id, ClientStatus::Complete).await;
-    told(&agent).await;
+    reports_committed(&agent).await;
     let data = machine.alloc_dir(alloc_id).join("alloc/data");
     for name in 0..FILES {
         std::fs::File::create(data.join(name.to_string())).unwrap();
@@ -96,7 +96,7 @@ async fn gc_waiter_receives_node_keepalives() {
     let alloc = batch(1, "").driver("mock", &config).build();
     let alloc_id = server.place(alloc).await;
     server.status(alloc_id, ClientStatus::Complete).await;
-    told(&agent).await;
+    reports_committed(&agent).await;
     host.refuse_destroys(false);
     host.hold_destroys(true);
 
@@ -145,7 +145,7 @@ async fn exactly_the_maximum_stays() {
     for (at, alloc_id) in allocs.iter().enumerate() {
         assert_eq!(machine.alloc_dir(*alloc_id).exists(), at >= 15, "{at}");
     }
-    told(&agent).await;
+    reports_committed(&agent).await;
     let outlook = agent.collect_now(true).await.unwrap();
     assert_eq!((outlook.freed, outlook.kept), (5, Vec::new()));
     let running = MockTask::forever().to_config();
@@ -184,7 +184,7 @@ async fn refused_driver_destroy_is_retried_without_blocking_others() {
     let other = server.place(other).await;
     server.status(other, ClientStatus::Failed).await;
     host.refuse_destroys(true);
-    told(&agent).await;
+    reports_committed(&agent).await;
 
     let collected = agent.collect_now(false).await.unwrap();
 
@@ -220,7 +220,7 @@ async fn server_receives_gc_result() {
         server.status(alloc, ClientStatus::Complete).await;
     }
     host.refuse_destroys(true);
-    told(&agent).await;
+    reports_committed(&agent).await;
     assert_eq!(server.collected(), []);
 
     agent.collect_now(false).await.unwrap();
@@ -295,7 +295,7 @@ async fn ends_known_to_servers_are_not_resent() {
     let before = server.messages().len();
 
     let agent = agent_with(&machine, &server, &host, 50).await;
-    told(&agent).await;
+    reports_committed(&agent).await;
     let collected = agent.collect_now(false).await.unwrap();
 
     let said = server.messages().split_off(before);
@@ -341,7 +341,7 @@ async fn crash_after_any_gc_step_is_recovered() {
     std::fs::create_dir_all(stray.join("alloc/data")).unwrap();
 
     let agent = agent_with(&machine, &server, &host, 50).await;
-    told(&agent).await;
+    reports_committed(&agent).await;
     let collected = agent.collect_now(false).await.unwrap();
     eventually("nothing is left", async || {
         let left = [
@@ -379,7 +379,7 @@ async fn a_new_allocation_waits_for_no_collection() {
         let alloc_id = server.place(alloc).await;
         server.status(alloc_id, ClientStatus::Complete).await;
     }
-    told(&agent).await;
+    reports_committed(&agent).await;
 
     let running = MockTask::forever().to_config();
     let new = service(99, "").driver("mock", &running).build();
@@ -469,7 +469,7 @@ async fn pre_reboot_alloc_gc_keeps_reused_cgroup_id() {
             (!stray.exists()).then_some(())
         })
         .await;
-        told(&agent).await;
+        reports_committed(&agent).await;
 
         let collected = agent.collect_now(false).await.unwrap();
 
@@ -630,7 +630,7 @@ async fn collected_alloc_leaves_no_ebpf_state_or_files() {
         skipped(name, "no eBPF programs; run: cargo xtask build-ebpf");
         return;
     }
-    let fenced = service(1, "echo up; sleep 600").with(|spec, _| {
+    let with_policy = service(1, "echo up; sleep 600").with(|spec, _| {
         let mut policy = NetworkPolicy::default();
         policy.egress.default = Some(PolicyAction::Deny);
         policy.egress.rate = Some(BitRate(1_000_000));
@@ -642,7 +642,7 @@ async fn collected_alloc_leaves_no_ebpf_state_or_files() {
             hostname: String::new(),
         });
     });
-    let alloc_id = server.place(fenced.build()).await;
+    let alloc_id = server.place(with_policy.build()).await;
     let pid = server.pid(alloc_id).await;
     let cgroup = machine.tree().join(alloc_id.to_string()).join("main");
     let task = std::fs::metadata(&cgroup).unwrap().ino();
@@ -664,9 +664,9 @@ async fn collected_alloc_leaves_no_ebpf_state_or_files() {
     };
     assert_eq!(known(), [true, true, false]);
     let of_policies = || BTreeMap::from(bpf.policy_entries().unwrap());
-    let fenced = of_policies();
+    let with_policy = of_policies();
     for table in ["TASK_POLICY", "RATES", "LEAVES4", "LEAVES6", "NAMES"] {
-        assert!(fenced[table] > 0, "{table}: {fenced:?}");
+        assert!(with_policy[table] > 0, "{table}: {with_policy:?}");
     }
     let named = alloc_id.to_string();
     assert!(is_named_below(&machine.data(), &named));

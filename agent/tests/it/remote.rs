@@ -68,8 +68,8 @@ async fn remote_task_moves_between_agents() {
         let first = place(&old_server, 1).await;
         let given = handle(&old_server, first).await;
         let second = service(2, "").build().alloc_id;
-        new_server.say(taking(second, &given));
-        old_server.say(leaving(first, &given));
+        new_server.set_remote(taking(second, &given));
+        old_server.set_remote(leaving(first, &given));
 
         if leaves_first {
             old_server.stop(first).await;
@@ -118,7 +118,7 @@ async fn returning_agent_detaches_tasks_owned_elsewhere() {
         if is_forgotten {
             server.forget(alloc_id).await;
         } else {
-            server.say(leaving(alloc_id, &given));
+            server.set_remote(leaving(alloc_id, &given));
             server.stop(alloc_id).await;
         }
 
@@ -177,7 +177,7 @@ async fn missing_remote_task_is_started_anew() {
     let given = handle(&server, first).await;
     host.power_off();
     let second = service(2, "").build().alloc_id;
-    server.say(taking(second, &given));
+    server.set_remote(taking(second, &given));
 
     place(&server, 2).await;
     let task = server.status(second, ClientStatus::Running).await;
@@ -208,7 +208,7 @@ async fn unreadable_remote_handle_fails_alloc() {
         ..given
     };
     let second = service(2, "").build().alloc_id;
-    server.say(taking(second, &newer));
+    server.set_remote(taking(second, &newer));
 
     place(&server, 2).await;
     let task = server.status(second, ClientStatus::Failed).await;

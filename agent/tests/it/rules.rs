@@ -123,11 +123,11 @@ async fn new_server_address_is_blocked_immediately() {
     agent.end().await;
 }
 
-/// An agent that finds none of its predecessor's pins, as after an upgrade that changes the maps, fences and counts a
+/// An agent that finds none of its predecessor's pins, as after an upgrade that changes the maps, network policies and counts a
 /// running task as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn task_is_fenced_and_counted_without_previous_pins() {
-    let name = "task_is_fenced_and_counted_without_previous_pins";
+async fn task_has_policy_and_counts_without_pins() {
+    let name = "task_has_policy_and_counts_without_pins";
     if !privileged(name) {
         return;
     }

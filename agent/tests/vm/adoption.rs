@@ -11,7 +11,7 @@ use muster_domain::job::{PolicyAction, PolicyProtocol};
 use crate::{
     bpf::{Adoption, Bpf, ExecCounters, LAYOUT, OpenBpfError, WatchTaskError},
     node::{Node, assert_close, poll},
-    policy::{closed, direction, fence, policies, rule},
+    policy::{attach_policy, closed, direction, policies, rule},
 };
 
 /// As many as `TASKS_MAX` of `muster-ebpf-common`.
@@ -138,9 +138,9 @@ fn replacing_misses_no_process_and_counts_none_twice() {
 /// The task sends all the while, to a place that its policy allows and to one that it does not. The load that is replaced is
 /// attached further in, so that it runs first, as the older of two at one place does.
 #[test]
-fn replacing_leaves_no_hole_in_the_fence() {
+fn replacing_leaves_no_hole_in_policy() {
     const TIMES: usize = 3;
-    let Some(mut node) = Node::set_up("replacing_leaves_no_hole_in_the_fence") else {
+    let Some(mut node) = Node::set_up("replacing_leaves_no_hole_in_policy") else {
         return;
     };
     let mut below = node.config();
@@ -151,7 +151,7 @@ fn replacing_leaves_no_hole_in_the_fence() {
     let port = allowed.local_addr().unwrap().port();
     let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let egress = direction(PolicyAction::Deny, vec![there]);
-    fence(&node, &bpf, &policies(egress, closed()));
+    attach_policy(&node, &bpf, &policies(egress, closed()));
 
     let mut last = (0, 0);
     for _ in 0..TIMES {
@@ -198,7 +198,7 @@ fn task_is_registered_in_new_maps_before_switchover() {
     let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let policies = policies(direction(PolicyAction::Deny, vec![there]), closed());
     let bpf = node.open();
-    fence(&node, &bpf, &policies);
+    attach_policy(&node, &bpf, &policies);
     for socket in [&allowed, &refused] {
         node.start(&format!("flood {}", socket.local_addr().unwrap()));
     }
@@ -206,7 +206,7 @@ fn task_is_registered_in_new_maps_before_switchover() {
 
     let prepared = Bpf::prepare(&node.config(), LAYOUT + 1).unwrap();
     assert_eq!(prepared.bpf().adoption(), Adoption::Fresh);
-    fence(&node, prepared.bpf(), &policies);
+    attach_policy(&node, prepared.bpf(), &policies);
     assert!(prepared.bpf().watch_running(node.task()).unwrap());
     let bpf = prepared.activate().unwrap();
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 
 use crate::bpf::NetCounters;
 use crate::node::{Node, TestGroup, poll};
-use crate::policy::{closed, fence, open, outcome, policies};
+use crate::policy::{attach_policy, closed, open, outcome, policies};
 
 /// Ten times 100 bytes, each with 20 of IP and 8 of UDP. The receiver is in another cgroup.
 #[test]
@@ -66,10 +66,10 @@ fn retransmits_are_those_of_who_sends() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     let stranger = node.id_of(TestGroup::Stranger);
     let (server, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Stranger);
-    bpf.fence(
+    bpf.attach_policy(
         stranger,
         &policies(open(), closed()),
         &BTreeSet::from([port]),

@@ -394,7 +394,7 @@ fn contend_for_cpu(time: Duration) {
 
 /// Ends with 11 if the kernel refuses it at once, with 12 if nobody answers.
 #[expect(clippy::disallowed_methods, reason = "the exit code is what is told")]
-pub(crate) fn told(outcome: std::io::Result<()>) {
+pub(crate) fn exit_with(outcome: std::io::Result<()>) {
     let Err(error) = outcome else { return };
     std::process::exit(match error.kind() {
         std::io::ErrorKind::PermissionDenied => 11,
@@ -405,7 +405,7 @@ pub(crate) fn told(outcome: std::io::Result<()>) {
 
 fn connect(to: &str, wait: Duration) {
     let to: SocketAddr = to.parse().unwrap();
-    told(TcpStream::connect_timeout(&to, wait).map(drop));
+    exit_with(TcpStream::connect_timeout(&to, wait).map(drop));
 }
 
 /// Connects to the first of two places, and then the same socket to the second.
@@ -416,7 +416,7 @@ fn connect_twice(places: &str) {
     rustix::net::connect_unspec(&stream).unwrap();
     let second: SocketAddr = second.parse().unwrap();
     let again = rustix::net::connect(&stream, &second);
-    told(again.map_err(|errno| match errno {
+    exit_with(again.map_err(|errno| match errno {
         rustix::io::Errno::INPROGRESS => std::io::ErrorKind::TimedOut.into(),
         other => other.into(),
     }));
@@ -432,7 +432,7 @@ fn socket_towards(to: &SocketAddr) -> UdpSocket {
 
 fn send_to(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
-    told(socket_towards(&to).send_to(b"hello", to).map(drop));
+    exit_with(socket_towards(&to).send_to(b"hello", to).map(drop));
 }
 
 /// Whether this machine has what it takes to [`make_wire`]; if not, that is said as a skip of `test`.
@@ -472,7 +472,7 @@ fn send_on_a_wire() {
     let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
     socket.connect("10.9.0.2:4711").unwrap();
     loop {
-        told(socket.send(&[0; 100]).map(drop));
+        exit_with(socket.send(&[0; 100]).map(drop));
         thread::sleep(Duration::from_micros(200));
     }
 }
@@ -492,7 +492,7 @@ fn acquainted() -> (UdpSocket, UdpSocket) {
 /// Sends to a socket of this process and then, from the same socket, to another place.
 fn send_to_both(to: &str) {
     let (near, _far) = acquainted();
-    told(near.send_to(b"hello", to).map(drop));
+    exit_with(near.send_to(b"hello", to).map(drop));
 }
 
 /// Sends to a socket of this process and then to one of a stranger's that has its place: one that was made in the
@@ -502,7 +502,7 @@ fn send_after_all(outside: &Path) {
     let to = far.local_addr().unwrap();
     drop(far);
     let _stranger = within(outside, || UdpSocket::bind(to).unwrap());
-    told(near.send_to(b"hello", to).map(drop));
+    exit_with(near.send_to(b"hello", to).map(drop));
 }
 
 /// A listener that was made in another cgroup.
@@ -538,7 +538,7 @@ fn exchange_datagram(to: &str) {
     let socket = socket_towards(&to);
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     let answered = socket.send_to(b"hello", to);
-    told(
+    exit_with(
         answered
             .and_then(|_| socket.recv_from(&mut [0; 16]))
             .map(drop),

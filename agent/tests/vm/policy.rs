@@ -67,8 +67,9 @@ pub(crate) fn closed() -> DirectionPolicy {
 }
 
 /// Puts the node's task behind `policies`; nobody else may use its ports.
-pub(crate) fn fence(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
-    bpf.fence(node.task(), policies, &BTreeSet::new()).unwrap();
+pub(crate) fn attach_policy(node: &Node, bpf: &Bpf, policies: &TaskPolicies) {
+    bpf.attach_policy(node.task(), policies, &BTreeSet::new())
+        .unwrap();
 }
 
 /// The outcome of `order` in the task's process: `ok`, or the error's number.
@@ -103,10 +104,10 @@ fn connections_follow_the_policy_of_the_task() {
     let (_listener6, to6) = accepting(V6);
     let mapped = format!("[::ffff:127.0.0.1]:{}", to4.port());
 
-    // Without a fence everything passes, as the counters of the task show.
+    // Without a network policy everything passes, as the counters of the task show.
     assert_eq!(outcome(&mut node, &format!("connect {to4}")), "ok");
 
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
     // A listener of this machine may be the allocation's own, so `connect` leaves it to the packets.
     assert_eq!(
         outcome(&mut node, &format!("connect-briefly {to4}")),
@@ -133,7 +134,7 @@ fn connections_follow_the_policy_of_the_task() {
         ),
         rule(PolicyAction::Deny, PolicyProtocol::All, "::1", 0),
     ];
-    fence(
+    attach_policy(
         &node,
         &bpf,
         &policies(direction(PolicyAction::Deny, some), closed()),
@@ -169,7 +170,7 @@ fn datagrams_follow_the_policy_and_answers_come_through() {
     for address in [V4, V6] {
         let echo = UdpSocket::bind((address, 0)).unwrap();
         let to = echo.local_addr().unwrap();
-        fence(&node, &bpf, &policies(closed(), closed()));
+        attach_policy(&node, &bpf, &policies(closed(), closed()));
         assert_eq!(
             outcome(&mut node, &format!("send-to {to}")),
             "EPERM",
@@ -183,7 +184,7 @@ fn datagrams_follow_the_policy_and_answers_come_through() {
             &address.to_string(),
             to.port(),
         );
-        fence(
+        attach_policy(
             &node,
             &bpf,
             &policies(direction(PolicyAction::Deny, vec![ask]), closed()),
@@ -203,7 +204,7 @@ fn server_task_replies_despite_closed_egress() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
     let (done, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Task);
 
     let mut stream = std::net::TcpStream::connect((V4, port)).unwrap();
@@ -221,13 +222,13 @@ fn new_policy_applies_to_open_connection() {
     };
     let bpf = node.open();
     let (listener, to) = accepting(V4);
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     node.start(&format!("stream {to}"));
     let (mut stream, _) = listener.accept().unwrap();
     let mut byte = [0];
     std::io::Read::read_exact(&mut stream, &mut byte).unwrap();
 
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
 
     // Packets that were on their way arrive; then the stream is silent although the task goes on writing.
     let refused = || {
@@ -255,7 +256,7 @@ fn a_socket_that_connects_elsewhere_is_judged_anew() {
         allowed.port(),
     );
     let egress = direction(PolicyAction::Deny, vec![there]);
-    fence(&node, &bpf, &policies(egress, open()));
+    attach_policy(&node, &bpf, &policies(egress, open()));
 
     let twice = |to| format!("connect-twice {allowed} {to}");
     assert_eq!(outcome(&mut node, &twice(allowed)), "ok");
@@ -270,12 +271,12 @@ fn a_new_policy_holds_for_datagrams_under_way() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     node.start("send-on-a-wire");
     let sent = || node.counters(&bpf).net.egress_packets;
     poll("datagrams", || (sent() > 100).then_some(()));
 
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
     let before = sent();
 
     assert_eq!(ended(&mut node), "EPERM");
@@ -294,14 +295,14 @@ fn datagrams_to_one_place_are_counted_and_limited() {
     let bpf = node.open();
     let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "10.9.0.2", 4711);
     let mut egress = direction(PolicyAction::Deny, vec![there]);
-    fence(&node, &bpf, &policies(egress.clone(), open()));
+    attach_policy(&node, &bpf, &policies(egress.clone(), open()));
     node.start("send-on-a-wire");
     poll("datagrams", || {
         (node.counters(&bpf).net.egress_packets > 100).then_some(())
     });
 
     egress.rate = Some(muster_domain::job::BitRate(80_000));
-    fence(&node, &bpf, &policies(egress, open()));
+    attach_policy(&node, &bpf, &policies(egress, open()));
 
     poll("datagrams above the rate", || {
         (node.counters(&bpf).net.egress_limited > 10).then_some(())
@@ -333,15 +334,15 @@ fn no_packet_slips_through_while_policies_change() {
     );
     let by_rule = policies(direction(PolicyAction::Allow, vec![by_rule]), open());
     let by_default = policies(closed(), closed());
-    fence(&node, &bpf, &by_default);
+    attach_policy(&node, &bpf, &by_default);
     node.start(&format!("flood {to}"));
     let denied = || node.counters(&bpf).net.egress_denied;
     poll("refused packets", || (denied() > 0).then_some(()));
     let before = denied();
 
     for _ in 0..TIMES / 2 {
-        fence(&node, &bpf, &by_rule);
-        fence(&node, &bpf, &by_default);
+        attach_policy(&node, &bpf, &by_rule);
+        attach_policy(&node, &bpf, &by_default);
     }
 
     let after = denied();
@@ -372,12 +373,12 @@ fn rule_counters_survive_policy_change() {
         let found = counts.iter().find(|it| it.rule == "allow-udp");
         found.map_or((0, 0), |it| (it.packets, it.bytes))
     };
-    fence(&node, &bpf, &one);
+    attach_policy(&node, &bpf, &one);
     let (_sends, _) = node.serve(&format!("flood 127.0.0.1:{port}"), TestGroup::Task);
     let mut before = poll("packets", || Some(count()).filter(|it| it.0 > 100));
 
     for next in [&other, &one].into_iter().cycle().take(500) {
-        fence(&node, &bpf, next);
+        attach_policy(&node, &bpf, next);
         let now = count();
         assert!(
             now.0 >= before.0 && now.1 >= before.1,
@@ -388,9 +389,9 @@ fn rule_counters_survive_policy_change() {
     let sent = node.counters(&bpf).net.egress_packets;
     assert!(before.0 > sent / 10 * 9, "{before:?} of {sent}");
 
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
     assert_eq!(count(), (0, 0));
-    fence(&node, &bpf, &one);
+    attach_policy(&node, &bpf, &one);
     assert!(count().0 < before.0);
 }
 
@@ -422,7 +423,7 @@ fn the_next_agent_counts_on() {
 
     for (sent, policies) in (1..).zip([&one, &other, &one]) {
         let bpf = node.open();
-        fence(&node, &bpf, policies);
+        attach_policy(&node, &bpf, policies);
         outcome(&mut node, &format!("send-to 127.0.0.1:{port}"));
         outcome(&mut node, "send-to 127.0.0.1:9");
         assert_eq!(counts(&bpf), expected(sent, sent));
@@ -476,7 +477,7 @@ fn ten_thousand_rule_policy_counts_like_small_policy() {
             .map(|it| (it.rule, it.packets))
             .collect::<BTreeSet<_>>()
     };
-    fence(&node, &bpf, &one);
+    attach_policy(&node, &bpf, &one);
     for to in [format!("127.0.0.1:{port}"), "127.1.39.15:9".to_owned()] {
         outcome(&mut node, &format!("send-to {to}"));
     }
@@ -485,13 +486,13 @@ fn ten_thousand_rule_policy_counts_like_small_policy() {
     assert_eq!(egress(), met);
 
     let start = Instant::now();
-    fence(&node, &bpf, &other);
+    attach_policy(&node, &bpf, &other);
     let changed = start.elapsed();
 
     let start = Instant::now();
     assert_eq!(egress(), met);
     eprintln!("changed in {changed:?}, read in {:?}", start.elapsed());
-    fence(&node, &bpf, &policies(closed(), open()));
+    attach_policy(&node, &bpf, &policies(closed(), open()));
     assert_eq!(egress(), BTreeSet::new());
     let (_, entries) = bpf.policy_entries().unwrap()[5];
     assert_eq!(entries, 0, "counts of rules that are gone");
@@ -518,7 +519,7 @@ fn rapid_large_policy_changes_wait_for_freed_space() {
             rule(PolicyAction::Deny, protocol, &peer.to_string(), port)
         });
         let rules = direction(PolicyAction::Deny, rules.collect());
-        fence(&node, &bpf, &policies(rules, open()));
+        attach_policy(&node, &bpf, &policies(rules, open()));
     }
 }
 
@@ -532,14 +533,14 @@ fn task_attached_program_does_not_bypass_policy() {
     let bpf = node.open();
     let heard = UdpSocket::bind((V4, 0)).unwrap();
     let send = format!("send-to {}", heard.local_addr().unwrap());
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
     assert_eq!(outcome(&mut node, &send), "EPERM");
 
     EmptyPrograms::attach_over(&node.cgroup_dir.join("alloc/task")).unwrap();
 
     assert_eq!(outcome(&mut node, &send), "EPERM");
     assert_eq!(node.counters(&bpf).net.egress_denied, 2);
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     assert_eq!(outcome(&mut node, &send), "ok");
 }
 
@@ -550,7 +551,7 @@ fn a_datagram_to_another_place_is_judged_anew() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
     let other = UdpSocket::bind((V4, 0)).unwrap();
     let to = other.local_addr().unwrap();
 
@@ -564,7 +565,7 @@ fn a_datagram_to_another_listener_is_judged_anew() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
 
     let outside = node.cgroup_dir.display().to_string();
     let outcome = outcome(&mut node, &format!("send-after-all {outside}"));
@@ -580,9 +581,9 @@ fn loopback_is_open_within_alloc_but_not_across() {
     };
     let bpf = node.open();
     let shut = policies(closed(), closed());
-    fence(&node, &bpf, &shut);
+    attach_policy(&node, &bpf, &shut);
     // Another task of the same allocation, as shut as the first.
-    bpf.fence(node.id_of(TestGroup::Neighbour), &shut, &BTreeSet::new())
+    bpf.attach_policy(node.id_of(TestGroup::Neighbour), &shut, &BTreeSet::new())
         .unwrap();
     let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Neighbour);
     assert_eq!(
@@ -592,9 +593,9 @@ fn loopback_is_open_within_alloc_but_not_across() {
     drop(beside);
 
     // Another allocation, everything open on both sides.
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     let stranger = node.id_of(TestGroup::Stranger);
-    bpf.fence(stranger, &policies(open(), open()), &BTreeSet::new())
+    bpf.attach_policy(stranger, &policies(open(), open()), &BTreeSet::new())
         .unwrap();
     let (beside, port) = node.serve("serve-tcp 127.0.0.1:0", TestGroup::Stranger);
     assert_eq!(
@@ -610,7 +611,7 @@ fn loopback_is_open_within_alloc_but_not_across() {
     assert!(count.packets > 0, "{counts:?}");
     assert_eq!(refused.next(), None);
     let declared = BTreeSet::from([port]);
-    bpf.fence(stranger, &policies(open(), open()), &declared)
+    bpf.attach_policy(stranger, &policies(open(), open()), &declared)
         .unwrap();
     assert_eq!(
         outcome(&mut node, &format!("connect 127.0.0.1:{port}")),
@@ -625,7 +626,7 @@ fn verdicts_carry_rule_name() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -662,8 +663,8 @@ fn restarted_agent_keeps_policies_and_sweeps_orphans() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(closed(), open()));
-    bpf.fence(1, &policies(closed(), closed()), &BTreeSet::from([80]))
+    attach_policy(&node, &bpf, &policies(closed(), open()));
+    bpf.attach_policy(1, &policies(closed(), closed()), &BTreeSet::from([80]))
         .unwrap();
     drop(bpf);
     assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
@@ -671,7 +672,7 @@ fn restarted_agent_keeps_policies_and_sweeps_orphans() {
     let bpf = Bpf::open(&node.config()).unwrap();
     bpf.sweep_policies(&BTreeSet::from([node.task()])).unwrap();
     assert_eq!(outcome(&mut node, "connect 192.0.2.1:80"), "EPERM");
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     bpf.sweep_policies(&BTreeSet::from([node.task()])).unwrap();
     let (_listener, to) = accepting(V4);
     assert_eq!(outcome(&mut node, &format!("connect {to}")), "ok");

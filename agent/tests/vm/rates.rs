@@ -13,7 +13,7 @@ use muster_domain::job::{BitRate, DirectionPolicy};
 
 use crate::bpf::{Bpf, NetCounters};
 use crate::node::{Node, TestGroup, poll, pour};
-use crate::policy::{fence, open, policies};
+use crate::policy::{attach_policy, open, policies};
 
 /// A mebibyte takes a second.
 const RATE: u64 = 8 << 20;
@@ -51,7 +51,7 @@ fn egress_stays_within_rate_until_limit_is_lifted() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(limited(), open()));
+    attach_policy(&node, &bpf, &policies(limited(), open()));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let start = Instant::now();
     node.start(&format!("pour {}", listener.local_addr().unwrap()));
@@ -67,7 +67,7 @@ fn egress_stays_within_rate_until_limit_is_lifted() {
     });
     assert_eq!((slowed.ingress_limited, slowed.egress_denied), (0, 0));
 
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     let lifted = net(&node, &bpf).egress_limited;
     take(&stream, 32 * BYTES);
     assert_eq!(net(&node, &bpf).egress_limited, lifted);
@@ -80,7 +80,7 @@ fn ingress_stays_within_rate_limit() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(open(), limited()));
+    attach_policy(&node, &bpf, &policies(open(), limited()));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let start = Instant::now();
     node.start(&format!("drain {}", listener.local_addr().unwrap()));
@@ -105,7 +105,7 @@ fn datagrams_above_the_rate_are_thrown_away() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(limited(), open()));
+    attach_policy(&node, &bpf, &policies(limited(), open()));
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let start = Instant::now();
     node.start(&format!("flood {}", socket.local_addr().unwrap()));
@@ -158,7 +158,7 @@ fn datagrams_pass_at_the_rate_in_either_direction() {
     };
     let bpf = node.open();
 
-    fence(&node, &bpf, &policies(limited(), open()));
+    attach_policy(&node, &bpf, &policies(limited(), open()));
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     node.start(&format!("flood {}", socket.local_addr().unwrap()));
     // The burst is spent when the first datagram is dropped.
@@ -168,7 +168,7 @@ fn datagrams_pass_at_the_rate_in_either_direction() {
     reaches_the_rate("sent", || net(&node, &bpf).egress_bytes);
     node.kill();
 
-    fence(&node, &bpf, &policies(open(), limited()));
+    attach_policy(&node, &bpf, &policies(open(), limited()));
     let (server, port) = node.serve("hear 127.0.0.1:0", TestGroup::Task);
     let flood = TrafficFlood::start(port);
     poll("datagrams above the rate", || {
@@ -218,7 +218,7 @@ fn traffic_within_the_allocation_has_no_rate() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(limited(), limited()));
+    attach_policy(&node, &bpf, &policies(limited(), limited()));
     let (server, port) = node.serve("sink 127.0.0.1:0", TestGroup::Neighbour);
 
     node.start(&format!("pour 127.0.0.1:{port}"));

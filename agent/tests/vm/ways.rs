@@ -15,8 +15,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::ipv6::{
     DESTINATION_OPTIONS, Extension, FIRST_FRAGMENT, HOP_BY_HOP, LATER_FRAGMENT, UNKNOWN, udp_behind,
 };
-use crate::node::{CHILD_VAR, Node, TestGroup, poll, told};
-use crate::policy::{closed, direction, ended, fence, open, policies, rule};
+use crate::node::{CHILD_VAR, Node, TestGroup, exit_with, poll};
+use crate::policy::{attach_policy, closed, direction, ended, open, policies, rule};
 
 /// An address that nobody has.
 const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -26,7 +26,7 @@ const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 #[ignore = "run by the other test as its child process"]
 fn child() {
     if let Ok(order) = std::env::var(CHILD_VAR) {
-        told(take(&order));
+        exit_with(take(&order));
     }
 }
 
@@ -231,11 +231,11 @@ fn every_way_out_ends_at_the_wall() {
         ("from-a-foreign-address", port),
     ];
 
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     for (way, port) in local {
         assert_eq!(outcome(&mut node, way, port), "ok", "{way}");
     }
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
     for (way, port) in local.into_iter().chain([("fast-open", 80), ("mptcp", 80)]) {
         assert_eq!(outcome(&mut node, way, port), "EPERM", "{way}");
     }
@@ -246,7 +246,7 @@ fn every_way_out_ends_at_the_wall() {
     // A packet that shows no port is not let out by a rule for ports, nor by one for UDP.
     let datagrams = |port| rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     for rule in [datagrams(port), datagrams(0)] {
-        fence(
+        attach_policy(
             &node,
             &bpf,
             &policies(direction(PolicyAction::Deny, vec![rule]), closed()),
@@ -257,7 +257,7 @@ fn every_way_out_ends_at_the_wall() {
     }
     let datagrams = |port| rule(PolicyAction::Allow, PolicyProtocol::Udp, "::1", port);
     for rule in [datagrams(port6), datagrams(0)] {
-        fence(
+        attach_policy(
             &node,
             &bpf,
             &policies(direction(PolicyAction::Deny, vec![rule]), closed()),
@@ -291,11 +291,11 @@ fn only_neighbours_are_found_past_the_policy() {
         "neighbour-in-a-fragment",
     ];
 
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     for way in others {
         assert_eq!(outcome(&mut node, way, 0), "ok", "{way}");
     }
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
     assert_eq!(outcome(&mut node, "neighbour", 0), "ok");
     for way in others {
         assert_eq!(outcome(&mut node, way, 0), "EPERM", "{way}");
@@ -319,14 +319,14 @@ fn raw_socket_receives_only_allowed_ingress() {
             .unwrap()
     };
 
-    fence(&node, &bpf, &policies(open(), closed()));
+    attach_policy(&node, &bpf, &policies(open(), closed()));
     echo();
     poll("a refused echo", || {
         (node.counters(&bpf).net.ingress_denied > 0).then_some(())
     });
     assert_eq!(node.counters(&bpf).net.ingress_packets, 0);
 
-    fence(&node, &bpf, &policies(open(), open()));
+    attach_policy(&node, &bpf, &policies(open(), open()));
     echo();
     poll("an echo", || {
         (node.counters(&bpf).net.ingress_packets > 0).then_some(())
@@ -340,7 +340,7 @@ fn passed_socket_follows_policy_of_its_creator() {
         return;
     };
     let bpf = node.open();
-    fence(&node, &bpf, &policies(closed(), closed()));
+    attach_policy(&node, &bpf, &policies(closed(), closed()));
     let stranger = node.id_of(TestGroup::Stranger);
     let order = format!(
         "serve-made-in {}",
@@ -356,7 +356,8 @@ fn passed_socket_follows_policy_of_its_creator() {
 
     // The maker's policy holds it.
     let shut = policies(closed(), closed());
-    bpf.fence(stranger, &shut, &BTreeSet::new()).unwrap();
+    bpf.attach_policy(stranger, &shut, &BTreeSet::new())
+        .unwrap();
     assert_eq!(call().unwrap_err().kind(), ErrorKind::TimedOut);
 }
 

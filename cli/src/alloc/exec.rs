@@ -317,7 +317,7 @@ fn why(frame: &CloseFrame) -> String {
 
 fn exit(result: ExitResult) -> Exit {
     if let Some(note) = result.note {
-        crate::output::say(&format!("muster: {note}"));
+        crate::output::eprint(&format!("muster: {note}"));
     }
     // Codes are a byte on every Linux; any greater code of another driver counts as a failure.
     Exit::Command(u8::try_from(result.exit_code).unwrap_or(u8::MAX))

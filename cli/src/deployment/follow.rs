@@ -34,7 +34,7 @@ pub(crate) fn follow(
         let deployment = answer.value;
         let line = line(&deployment);
         if line != said || said_at.elapsed() >= REMIND {
-            output::say(&format!("{line}{}", due(&deployment)));
+            output::eprint(&format!("{line}{}", due(&deployment)));
             said = line;
             said_at = Instant::now();
         }

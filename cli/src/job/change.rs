@@ -87,7 +87,7 @@ pub(super) fn scaling_events(client: &Client, json: bool, job: &str) -> CliResul
         .flat_map(|(group, status)| status.events.iter().map(move |event| (group, event)))
         .collect();
     if rows.is_empty() {
-        output::say(&format!("{id} has no scaling events"));
+        output::eprint(&format!("{id} has no scaling events"));
         return Ok(Exit::Done);
     }
     rows.sort_by_key(|(_, event)| std::cmp::Reverse(event.create_index));

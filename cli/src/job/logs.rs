@@ -9,7 +9,7 @@ use muster_wire::api::job::Job;
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::logs::{self, Found, LogsArgs, Source};
+use crate::logs::{self, LogSources, LogsArgs, Source};
 use crate::{names, output};
 
 /// How long a server is asked for news of the job before it is asked again, and so the longest that a task may be
@@ -75,7 +75,7 @@ pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
         // An allocation that ended has been passed on once, with all its tasks.
         seen.extend(self::over(&allocs));
         let complete = wanted.is_dead(client)? && seen.len() >= allocs.len();
-        Ok(Found { sources, complete })
+        Ok(LogSources { sources, complete })
     })
 }
 
@@ -187,7 +187,7 @@ impl LogQuery {
             );
         }
         if sources.is_empty() && !self.args.logs.follow {
-            output::say(&format!("nothing of job `{id}` has begun"));
+            output::eprint(&format!("nothing of job `{id}` has begun"));
         }
         Ok(())
     }

@@ -326,7 +326,7 @@ fn wait_running(
             )));
         }
         if said.elapsed() >= REMIND {
-            output::say(&format!(
+            output::eprint(&format!(
                 "waiting for {} allocations to start, {} first",
                 waiting.len(),
                 waiting[0].name
@@ -441,7 +441,7 @@ pub(super) fn wait_stopped(
             ));
         }
         if said.elapsed() >= REMIND {
-            output::say(&format!(
+            output::eprint(&format!(
                 "waiting for {} allocations to end, {} first",
                 live.len(),
                 live[0].name

@@ -45,7 +45,7 @@ pub(super) fn list(client: &Client, json: bool) -> CliResult {
         ]);
     }
     if jobs.is_empty() {
-        output::say("no jobs; run one with `muster job run FILE`");
+        output::eprint("no jobs; run one with `muster job run FILE`");
     } else {
         output::print_table(&table)?;
     }

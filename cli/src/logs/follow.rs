@@ -27,11 +27,11 @@ enum Event {
     /// One of the logs is over, there.
     Ended(Source, Result<u64, CliError>),
     /// The outputs of the job.
-    Found(Result<Found, CliError>),
+    Found(Result<LogSources, CliError>),
 }
 
 /// The outputs to follow.
-pub(crate) struct Found {
+pub(crate) struct LogSources {
     /// Every output that has begun.
     pub(crate) sources: Vec<Source>,
     /// Nothing will be added.
@@ -44,7 +44,7 @@ pub(crate) fn follow(
     client: &Client,
     begun: LogEnds,
     args: &LogsArgs,
-    mut look: impl FnMut(&Client) -> Result<Found, CliError> + Send + 'static,
+    mut look: impl FnMut(&Client) -> Result<LogSources, CliError> + Send + 'static,
 ) -> CliResult {
     let (events, queue) = sync_channel(QUEUE_MAX);
     let mut crew = FollowThreads {
@@ -82,7 +82,7 @@ fn print(crew: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
                     break;
                 }
             }
-            Event::Note(note) => output::say(&note),
+            Event::Note(note) => output::eprint(&note),
             Event::Ended(source, Ok(position)) => {
                 crew.running -= 1;
                 crew.known
@@ -90,7 +90,7 @@ fn print(crew: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
             }
             Event::Ended(_, Err(error)) => {
                 crew.running -= 1;
-                output::say(&error.to_string());
+                output::eprint(&error.to_string());
             }
             Event::Found(found) => {
                 let found = found?;

@@ -257,7 +257,7 @@ impl<'a> DrainMonitor<'a> {
                 return Err(self.late(&node, &left, began.elapsed()));
             }
             if said.elapsed() >= REMIND {
-                output::say(&waiting(&node, &left));
+                output::eprint(&waiting(&node, &left));
                 said = Instant::now();
             }
             index = answer.index;
@@ -279,7 +279,7 @@ impl<'a> DrainMonitor<'a> {
             if before == Some(state) || (before.is_none() && state == State::Ended) {
                 continue;
             }
-            output::say(&format!(
+            output::eprint(&format!(
                 "{}  {} {}",
                 output::short_id(&alloc.id),
                 output::clean(&alloc.name),

@@ -93,7 +93,7 @@ fn list(client: &Client, json: bool) -> CliResult {
     }
     output::print_table(&table)?;
     if !configuration.servers.iter().any(|server| server.leader) {
-        output::say("No server leads: an election is going on, or too few servers are up.");
+        output::eprint("No server leads: an election is going on, or too few servers are up.");
     }
     Ok(Exit::Done)
 }

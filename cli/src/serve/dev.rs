@@ -89,9 +89,9 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
         }
     };
     if !ready(&server).await {
-        output::say("the node is not ready yet: see the messages above, or `muster doctor`");
+        output::eprint("the node is not ready yet: see the messages above, or `muster doctor`");
     }
-    output::say(&format!(
+    output::eprint(&format!(
         "muster dev is up in {} · http://{} · data in {}\n  try: muster job run examples/web.hcl   then: muster top   end: Ctrl-C (stops every task, removes everything)",
         output::span(begun.elapsed()),
         server.info().http_addr,
@@ -101,7 +101,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
         signal = signals::terminated() => signal.map(drop),
         reason = server.failed() => Err(CliError::new(Exit::Failed, reason)),
     };
-    output::say("stopping every task");
+    output::eprint("stopping every task");
     agent.shutdown(ShutdownPolicy::StopTasks).await;
     server.shutdown().await;
     outcome

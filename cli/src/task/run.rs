@@ -18,7 +18,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     let answer = desired(client, &args.desire)?;
     let guid = answer.task_guid;
     if !answer.created {
-        output::say(&format!(
+        output::eprint(&format!(
             "{guid} was desired before: this is what becomes of that; choose another guid to have it done again"
         ));
     }
@@ -56,7 +56,7 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
             reason => format!("{} ({reason})", status.phase),
         };
         if now != told || told_at.elapsed() >= REMIND {
-            output::say(&format!("{guid}: {}", output::clean(&now)));
+            output::eprint(&format!("{guid}: {}", output::clean(&now)));
             told = now;
             told_at = Instant::now();
         }
@@ -74,6 +74,6 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
 fn forget(client: &Client, guid: &str) {
     let forgotten = client.delete::<TaskResponse>(&path(guid, RESOLVE));
     if let Err(error) = forgotten {
-        output::say(&format!("{guid} is kept: {error}"));
+        output::eprint(&format!("{guid} is kept: {error}"));
     }
 }

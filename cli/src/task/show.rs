@@ -9,7 +9,7 @@ use crate::output;
 
 pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
     if tasks.is_empty() {
-        output::say("no tasks; have one done with `muster task run FILE`");
+        output::eprint("no tasks; have one done with `muster task run FILE`");
         return Ok(());
     }
     let mut table = output::table(&[
@@ -162,15 +162,15 @@ pub(super) fn result(task: &Task) -> Result<(), CliError> {
     let guid = output::clean(&status.task_guid);
     if status.failed {
         let why = output::clean(&status.failure_reason);
-        output::say(&format!("{guid} failed: {why}"));
+        output::eprint(&format!("{guid} failed: {why}"));
     } else {
-        output::say(&format!("{guid} is done"));
+        output::eprint(&format!("{guid} is done"));
     }
     if !status.result_note.is_empty() {
-        output::say(&output::clean(&status.result_note));
+        output::eprint(&output::clean(&status.result_note));
     }
     if status.result_truncated {
-        output::say("the result is cut: the file is longer");
+        output::eprint("the result is cut: the file is longer");
     }
     if !status.result.is_empty() {
         output::print(&status.result)?;

@@ -95,7 +95,7 @@ pub(crate) fn job(id: &str, value: u64) -> Value {
 }
 
 /// A linearizable read of the job `id`. `Err` if the server did not answer it.
-pub(crate) fn look(http: &Http, id: &str) -> Result<Option<JobRead>, String> {
+pub(crate) fn read_job(http: &Http, id: &str) -> Result<Option<JobRead>, String> {
     let path = format!("/v1/job/{id}?consistent");
     let answer = http.get(&path).ok_or("no answer")?;
     match answer.status {
@@ -218,7 +218,7 @@ impl Clients {
             let id = self.recorder.job(key);
             for server in &servers {
                 let called = self.recorder.now();
-                let seen = cluster::until("a last read", || look(server, &id).ok());
+                let seen = cluster::until("a last read", || read_job(server, &id).ok());
                 self.recorder.note(key, called, Operation::Read(seen));
             }
         }
@@ -262,7 +262,7 @@ impl Worker {
     /// not answer.
     fn read(&mut self, key: usize) -> Option<u64> {
         let called = self.recorder.now();
-        if let Ok(seen) = look(&self.servers[0], &self.recorder.job(key)) {
+        if let Ok(seen) = read_job(&self.servers[0], &self.recorder.job(key)) {
             self.recorder.note(key, called, Operation::Read(seen));
             return Some(seen.map_or(0, |seen| seen.index));
         }

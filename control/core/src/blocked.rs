@@ -4,13 +4,13 @@
 //! snapshot of an evaluation and its arrival here is remembered, so that none is woken never.
 //!
 //! A node that has more room is *offered* to those that wait, the most important first, and among equals by turns
-//! ([`turns`]): to as many as its
+//! ([`fair_queue`]): to as many as its
 //! room is enough for, and to the next ones when these have been looked at. So a long queue costs what is placed, not
 //! what waits, and nobody is passed over, because an offer goes on until it was made to all. That no room is left for
 //! any of them is seen without a look at each ([`queue`]).
 
+mod fair_queue;
 mod queue;
-mod turns;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +24,7 @@ use queue::Queue;
 use crate::limits;
 use crate::scheduler;
 use crate::state::State;
-use turns::FairQueue;
+use fair_queue::FairQueue;
 
 /// The most important first, then the oldest.
 pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);

@@ -48,8 +48,8 @@ pub(crate) use admit::admit;
 use admit::admit_current;
 use change::Change;
 pub(crate) use deployment::{is_late, next_deadline};
-pub use garbage::outlook::GcForecast as GcOutlook;
-pub use garbage::survey::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
+pub use garbage::dry_run::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
+pub use garbage::forecast::GcForecast as GcOutlook;
 pub use garbage::{
     Bounds as GcBounds, Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
 };

@@ -11,14 +11,14 @@
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
 
-mod ahead;
 mod feasible;
 mod fleet;
 mod generic;
+mod in_flight;
 mod instances;
-mod kinds;
-mod newcomer;
+mod node_shapes;
 mod preempt;
+mod preplace;
 mod rank;
 mod reconciler;
 mod system;
@@ -36,8 +36,8 @@ use muster_domain::resources::Amount;
 use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
-use ahead::InFlightPlans;
-use kinds::NodeShapes;
+use in_flight::InFlightPlans;
+use node_shapes::NodeShapes;
 use reconciler::Instance;
 pub use unplaceable::is_unplaceable;
 pub use why::{Obstacle, Why, WhyNode, why};
@@ -133,19 +133,19 @@ impl Scheduler {
     ) -> ScheduleOutcome {
         let now = now.max(eval.wait_until);
         self.ahead.begin(state, &eval.id, now);
-        let outcome = self.look(state, eval, now);
+        let outcome = self.evaluate(state, eval, now);
         if self.ahead.is_alone(&eval.id) || !outcome.lacks_room() {
             return outcome;
         }
         // The plans under way may come to nothing: a lack of room is reported only for the state without them.
         let others = std::mem::replace(&mut self.ahead, InFlightPlans::nothing(state));
-        let outcome = self.look(state, eval, now);
+        let outcome = self.evaluate(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
         self.ahead.replace(state, &eval.id, now, alone);
         outcome
     }
 
-    fn look(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
+    fn evaluate(&mut self, state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
         let Self { kinds, ahead, .. } = self;
         let job = state.jobs().get(&eval.job).map(|job| &**job);
         match job_type(job, eval) {

@@ -14,7 +14,7 @@ use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
 use muster_agent_core::node::{Change, Desired, DesiredUpdate};
-use muster_agent_core::turns::{self, StartDependencies};
+use muster_agent_core::start_order::{self, StartDependencies};
 use muster_domain::alloc::{DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 
@@ -118,7 +118,7 @@ impl Host {
             let live = agent.live();
             live.filter_map(|alloc_id| agent.desired.get(alloc_id))
         });
-        turns::before(alloc, live)
+        start_order::before(alloc, live)
     }
 
     fn waiting(

@@ -9,10 +9,10 @@ use muster_domain::id::{DeploymentId, JobKey, NodeId, Timestamp, WriteKey};
 use muster_domain::job::{JobSpec, JobType, UpdateStrategy};
 use muster_domain::node::Eligibility;
 
-use crate::dice::Dice;
 use crate::env::{Env, Event};
 use crate::limits;
 use crate::message::{Answer, Ask, ClientRequest, Endpoint, Message};
+use crate::rng::SimRng;
 
 #[derive(Debug)]
 struct Request {
@@ -61,7 +61,7 @@ impl Client {
                 env.at(request.until, Event::Client(client));
             }
             Some(request) if request.tries >= limits::CLIENT_TRIES_MAX => {
-                env.say(format_args!("client {client} gives up"));
+                env.trace_line(format_args!("client {client} gives up"));
                 self.request = None;
                 env.after(100, 1_000, Event::Client(client));
             }
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    fn choose(&self, nodes: &[NodeId], dice: &mut Dice) -> Ask {
+    fn choose(&self, nodes: &[NodeId], dice: &mut SimRng) -> Ask {
         if dice.chance(60) {
             return Ask::ReadLinearizable;
         }
@@ -165,11 +165,11 @@ impl Client {
     }
 }
 
-fn guid(dice: &mut Dice) -> String {
+fn guid(dice: &mut SimRng) -> String {
     format!("task-{}", dice.below(4))
 }
 
-fn task(dice: &mut Dice) -> NewOneOff {
+fn task(dice: &mut SimRng) -> NewOneOff {
     let mut definition = fixture::definition();
     definition.start_timeout_ms = u64::from(dice.between(5, 60)) * 1_000;
     definition.retention_ms = u64::from(dice.between(5, 30)) * 1_000;
@@ -185,7 +185,7 @@ fn task(dice: &mut Dice) -> NewOneOff {
 }
 
 /// Promoted are those that wait for it; of others that is refused.
-fn change(dice: &mut Dice) -> DeploymentChange {
+fn change(dice: &mut SimRng) -> DeploymentChange {
     match dice.below(10) {
         0 => DeploymentChange::Fail,
         1 => DeploymentChange::Pause,
@@ -194,7 +194,7 @@ fn change(dice: &mut Dice) -> DeploymentChange {
     }
 }
 
-fn step(dice: &mut Dice) -> OneOffChange {
+fn step(dice: &mut SimRng) -> OneOffChange {
     let step = match dice.below(4) {
         0 => OneOffStep::Cancel,
         // Over before anybody looks, or when the storm is.
@@ -213,7 +213,7 @@ fn step(dice: &mut Dice) -> OneOffChange {
 }
 
 /// A job keeps its type: it is in its name.
-fn name(dice: &mut Dice) -> (String, JobType) {
+fn name(dice: &mut SimRng) -> (String, JobType) {
     if dice.chance(35) {
         (format!("batch-{}", dice.below(3)), JobType::Batch)
     } else {
@@ -221,12 +221,12 @@ fn name(dice: &mut Dice) -> (String, JobType) {
     }
 }
 
-fn some_job(dice: &mut Dice) -> JobKey {
+fn some_job(dice: &mut SimRng) -> JobKey {
     let (name, kind) = name(dice);
     fixture::job(&name).job_type(kind).build().key()
 }
 
-fn job(dice: &mut Dice) -> JobSpec {
+fn job(dice: &mut SimRng) -> JobSpec {
     let (name, kind) = name(dice);
     let mut job = fixture::job(&name)
         .job_type(kind)
@@ -255,7 +255,7 @@ fn job(dice: &mut Dice) -> JobSpec {
 }
 
 /// Step by step, so fast that a deployment has time to end before the job's next version.
-fn update(dice: &mut Dice) -> UpdateStrategy {
+fn update(dice: &mut SimRng) -> UpdateStrategy {
     let healthy_deadline = dice.millis(4_000, 12_000);
     let canary = if dice.chance(40) {
         dice.between(1, 2)

@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::dice::Dice;
 use crate::log::{Entry, Log, Position};
 use crate::machine::Snapshot;
+use crate::rng::SimRng;
 
 /// A write.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl Disk {
     }
 
     /// The server dies: some of what was not synced is lost.
-    pub fn crash(&mut self, dice: &mut Dice) {
+    pub fn crash(&mut self, dice: &mut SimRng) {
         let kept = dice.below(self.pending.len() + 1);
         for op in self.pending.drain(..).take(kept) {
             self.durable.apply(&op);

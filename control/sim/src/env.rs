@@ -9,12 +9,12 @@ use muster_control_core::scheduler::ScheduleOutcome;
 use muster_domain::id::Timestamp;
 
 use crate::bug::Bug;
-use crate::dice::Dice;
 use crate::host::HostEvent;
 use crate::limits;
 use crate::message::{Endpoint, Message};
 use crate::network::Network;
 use crate::oracle::Oracle;
+use crate::rng::SimRng;
 
 /// Something that will happen.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Env {
     /// All that is random.
-    pub dice: Dice,
+    pub dice: SimRng,
     /// The time.
     pub now: Timestamp,
     /// Faults and users have stopped.
@@ -107,7 +107,7 @@ struct Stream {
 impl Env {
     /// An empty world at `now`.
     #[must_use]
-    pub fn new(dice: Dice, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
+    pub fn new(dice: SimRng, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
         Self {
             dice,
             now,
@@ -219,9 +219,9 @@ impl Env {
     }
 
     /// Writes a line of the trace.
-    pub fn say(&mut self, line: fmt::Arguments<'_>) {
+    pub fn trace_line(&mut self, line: fmt::Arguments<'_>) {
         let now = self.now;
-        self.trace.say(now, line);
+        self.trace.trace_line(now, line);
     }
 }
 
@@ -250,7 +250,7 @@ impl Trace {
         self.events
     }
 
-    fn say(&mut self, now: Timestamp, line: fmt::Arguments<'_>) {
+    fn trace_line(&mut self, now: Timestamp, line: fmt::Arguments<'_>) {
         let since = now.since(limits::EPOCH);
         let (seconds, millis) = (since.as_secs(), since.subsec_millis());
         let digest = self.digest & 0xffff;

@@ -9,7 +9,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`dice`], [`env`](mod@env), [`network`], [`message`] | chance, time, links, what is said |
+//! | [`rng`], [`env`](mod@env), [`network`], [`message`] | chance, time, links, what is said |
 //! | [`log`], [`disk`], [`raft`] | the consensus and what it writes |
 //! | [`machine`], [`duties`], [`server`] | a server |
 //! | [`host`], [`agent`] | a machine with its processes, and its agent |
@@ -26,7 +26,6 @@ pub mod agent;
 pub mod brief;
 pub mod bug;
 pub mod client;
-pub mod dice;
 pub mod disk;
 pub mod duties;
 pub mod env;
@@ -37,8 +36,9 @@ pub mod machine;
 pub mod message;
 pub mod network;
 pub mod oracle;
+mod quiescence;
 pub mod raft;
-mod rest;
+pub mod rng;
 pub mod server;
 mod world;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::dice::Dice;
 use crate::message::Endpoint;
+use crate::rng::SimRng;
 
 /// The weather on all links, and which of them are cut.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Default for Network {
 
 impl Network {
     /// Weather of the seed's choosing. Cuts stay.
-    pub fn change_weather(&mut self, dice: &mut Dice) {
+    pub fn change_weather(&mut self, dice: &mut SimRng) {
         self.loss = [0, 0, 1, 5, 20][dice.below(5)];
         self.doubled = [0, 2, 10, 30][dice.below(4)];
         self.late = [0, 2, 10, 30][dice.below(4)];
@@ -67,7 +67,7 @@ impl Network {
     }
 
     /// How long each copy of a datagram takes; none if it is lost.
-    pub fn datagram(&self, dice: &mut Dice) -> Vec<Duration> {
+    pub fn datagram(&self, dice: &mut SimRng) -> Vec<Duration> {
         if dice.chance(self.loss) {
             return Vec::new();
         }
@@ -75,7 +75,7 @@ impl Network {
     }
 
     /// How long a message on a stream takes. A lost one is sent again, so it is only later.
-    pub fn stream(&self, dice: &mut Dice) -> Duration {
+    pub fn stream(&self, dice: &mut SimRng) -> Duration {
         let again = if dice.chance(self.loss) {
             dice.millis(200, 800)
         } else {
@@ -84,7 +84,7 @@ impl Network {
         self.delay(dice) + again
     }
 
-    fn copies(&self, dice: &mut Dice) -> Vec<Duration> {
+    fn copies(&self, dice: &mut SimRng) -> Vec<Duration> {
         let mut copies = vec![self.delay(dice)];
         if dice.chance(self.doubled) {
             copies.push(self.delay(dice) + dice.millis(0, self.late_ms));
@@ -92,7 +92,7 @@ impl Network {
         copies
     }
 
-    fn delay(&self, dice: &mut Dice) -> Duration {
+    fn delay(&self, dice: &mut SimRng) -> Duration {
         if dice.chance(self.late) {
             dice.micros(100, self.late_ms * 1_000)
         } else {

@@ -175,7 +175,7 @@ impl Raft {
                 if self.has_quorum(env.now) && !self.disk.full {
                     self.replicate_all(env);
                 } else {
-                    env.say(format_args!(
+                    env.trace_line(format_args!(
                         "server {} steps down: no quorum, or no room",
                         self.me
                     ));

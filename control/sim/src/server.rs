@@ -323,7 +323,7 @@ impl Server {
             if let Some(before) = before {
                 env.oracle.forgotten(command, &before, &self.machine.state);
             }
-            env.say(format_args!(
+            env.trace_line(format_args!(
                 "{}: {} -> {}",
                 entry.at.index,
                 brief::command(command),
@@ -393,7 +393,7 @@ impl Server {
             Some(_) if self.duties.is_some() => {}
             Some(first) => {
                 let reign = (first, self.next_number() << 16);
-                env.say(format_args!("server {} begins its duties", self.at));
+                env.trace_line(format_args!("server {} begins its duties", self.at));
                 self.duties = Some(Duties::begin(&self.machine.state, reign, env));
             }
         }
@@ -406,7 +406,7 @@ impl Server {
             .take()
             .is_some_and(|duties| duties.is_collecting())
         {
-            env.say(format_args!("server {} collects no more", self.at));
+            env.trace_line(format_args!("server {} collects no more", self.at));
             env.oracle.collection_cut_short(!self.up);
         }
     }

@@ -57,7 +57,7 @@ fn the_first_seeds_come_to_rest() {
 
 /// A collection stays whole when the only server restarts in the middle of it and goes on with its log.
 #[test]
-fn the_only_server_dies_in_the_middle_of_collections() {
+fn gc_survives_crashes_of_single_server() {
     let mut died = 0;
     for seed in 1..=12 {
         let config = SimConfig {

@@ -1,18 +1,18 @@
 //! The loop: one event after the other, and the checks after each.
 
-mod weather;
+mod faults;
 
 use muster_domain::fixture;
 use muster_domain::id::{NodeId, Timestamp};
 
 use crate::client::Client;
-use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::env::{Env, Event};
 use crate::host::{Host, HostEvent};
 use crate::limits;
 use crate::message::{Endpoint, Message};
-use crate::rest;
+use crate::quiescence;
+use crate::rng::SimRng;
 use crate::server::Server;
 use crate::{Report, SimConfig};
 
@@ -41,7 +41,7 @@ enum NextActor {
 
 impl World {
     pub(crate) fn new(config: &SimConfig) -> Self {
-        let mut dice = Dice::new(config.seed);
+        let mut dice = SimRng::new(config.seed);
         let hosts = (0..dice.below(4) + 2)
             .map(|at| host(at, &mut dice))
             .collect();
@@ -112,11 +112,12 @@ impl World {
         while self.env.now < end && !self.has_fault() {
             let at = self.env.now.plus(limits::REST_INTERVAL);
             self.run_until(at);
-            let unrest = rest::unrest(self);
+            let unrest = quiescence::unrest(self);
             if !unrest.is_empty() {
                 let (count, first) = (unrest.len(), &unrest[0]);
                 let first = first.split(':').next().unwrap_or_default();
-                self.env.say(format_args!("{count} not at rest: {first}"));
+                self.env
+                    .trace_line(format_args!("{count} not at rest: {first}"));
                 rested_at = None;
             } else if rested_at.is_some() {
                 return rested_at;
@@ -125,7 +126,7 @@ impl World {
             }
         }
         if !self.has_fault() {
-            self.env.oracle.faults = rest::unrest(self);
+            self.env.oracle.faults = quiescence::unrest(self);
             if self.env.oracle.faults.is_empty() {
                 self.env.oracle.fault("it comes to rest, but not for long");
             }
@@ -331,7 +332,7 @@ impl World {
     }
 }
 
-fn host(at: usize, dice: &mut Dice) -> Host {
+fn host(at: usize, dice: &mut SimRng) -> Host {
     let zone = if dice.chance(50) { "a" } else { "b" };
     let spec = fixture::node(&format!("node-{at}"))
         .cpu_mhz(u64::from(dice.between(1, 4)) * 1_000)

@@ -142,8 +142,8 @@ pub(super) async fn run(
         service: control.nodes().service(),
         peer: connection.remote_address().ip(),
     };
-    session.say(session.registered()).await?;
-    session.say(session.apis()).await?;
+    session.send(session.registered()).await?;
+    session.send(session.apis()).await?;
     let error = tokio::select! {
         ended = session.read(receiver) => ended.err().unwrap_or(SessionError::Closed),
         ended = session.stay_registered() => ended,
@@ -365,7 +365,7 @@ impl Session<'_> {
     }
 
     /// Queues `message` for the agent. Waits while the agent reads slowly.
-    async fn say(&self, message: ToAgent) -> Result<(), SessionError> {
+    async fn send(&self, message: ToAgent) -> Result<(), SessionError> {
         match self.outbox.send(message).await {
             Ok(()) => Ok(()),
             Err(_) => Err(SessionError::Closed),
@@ -432,7 +432,7 @@ impl Session<'_> {
                 .clone();
             match register(&spec, self.control).await {
                 Ok(()) => {
-                    if let Err(error) = self.say(self.registered()).await {
+                    if let Err(error) = self.send(self.registered()).await {
                         return error;
                     }
                 }
@@ -468,7 +468,7 @@ impl Session<'_> {
             let _woken = wake.desired.notified().now_or_never();
             let _woken = wake.forgotten.notified().now_or_never();
             for message in self.news(&mut policy_told, &mut told) {
-                if let Err(error) = self.say(message).await {
+                if let Err(error) = self.send(message).await {
                     return error;
                 }
             }
@@ -493,7 +493,7 @@ impl Session<'_> {
         loop {
             match wake.woken(&mut latest).await {
                 WakeReason::Look => return Ok(()),
-                WakeReason::Collect => self.say(ToAgent::CollectGarbage).await?,
+                WakeReason::Collect => self.send(ToAgent::CollectGarbage).await?,
             }
         }
     }
@@ -535,10 +535,10 @@ impl Session<'_> {
                 return SessionError::Elsewhere { reason };
             }
             let servers = self.servers();
-            if let Err(error) = self.say(ToAgent::Servers { servers }).await {
+            if let Err(error) = self.send(ToAgent::Servers { servers }).await {
                 return error;
             }
-            if let Err(error) = self.say(self.apis()).await {
+            if let Err(error) = self.send(self.apis()).await {
                 return error;
             }
         }

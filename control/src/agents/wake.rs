@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_forgotten_is_looked_for_a_little_later_and_together() {
+    async fn forgotten_allocs_are_rescanned_after_batching_delay() {
         let wake = Wake::default();
         for _ in 0..3 {
             wake.forgotten.notify_one();

@@ -22,12 +22,12 @@ use crate::http::body;
 /// A message that can tell of an error.
 pub(super) trait Answer: Message + Default {
     /// Makes it tell of `error`.
-    fn tell(&mut self, error: Error);
+    fn set_error(&mut self, error: Error);
 
     /// One that tells of `error` and nothing else.
     fn failed(error: Error) -> Self {
         let mut answer = Self::default();
-        answer.tell(error);
+        answer.set_error(error);
         answer
     }
 }
@@ -35,7 +35,7 @@ pub(super) trait Answer: Message + Default {
 macro_rules! answers {
     ($($name:ident),* $(,)?) => {
         $(impl Answer for $name {
-            fn tell(&mut self, error: Error) {
+            fn set_error(&mut self, error: Error) {
                 self.error = Some(error);
             }
         })*
@@ -54,7 +54,7 @@ answers!(
 );
 
 impl Answer for PingResponse {
-    fn tell(&mut self, _: Error) {
+    fn set_error(&mut self, _: Error) {
         self.available = false;
     }
 }

@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// The names of the events that a reader is told who begins with `rows`, of all batches.
-    fn told(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
+    fn event_names(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
         let mut told = ReaderState { rows, next_id: 0 };
         let text: String = life().iter().map(|(batch, _)| told.events(batch)).collect();
         let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
@@ -303,13 +303,13 @@ mod tests {
             "task_created",
         ];
 
-        assert_eq!(told(HashMap::new()), all);
+        assert_eq!(event_names(HashMap::new()), all);
     }
 
     /// The rows may be newer than the place in the ring that a reader begins at.
     #[test]
-    fn what_a_reader_begins_with_is_not_told_again() {
-        let rows = life().into_iter().map(|(_, rows)| told(rows));
+    fn initial_state_is_not_repeated_as_events() {
+        let rows = life().into_iter().map(|(_, rows)| event_names(rows));
         let names: Vec<Vec<String>> = rows.collect();
 
         assert_eq!(
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_goes_on_twice_in_an_entry_is_told_twice() {
+    fn two_transitions_in_one_entry_emit_two_events() {
         let (rows, batch) = resolved_at_once();
         let mut told = ReaderState { rows, next_id: 0 };
 

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_or_holds_something_else_is_named() {
+    fn missing_or_invalid_tls_file_is_named() {
         for name in [AUTHORITY, CHAIN, KEY] {
             let dir = certificates();
             std::fs::write(dir.path().join(name), "nothing").unwrap();
@@ -280,7 +280,7 @@ mod tests {
 
     /// Files that change before anybody follows them are shown as well.
     #[tokio::test(start_paused = true)]
-    async fn files_that_were_replaced_before_anybody_followed_them_are_shown() {
+    async fn tls_files_replaced_before_follow_are_noticed() {
         let (dir, other) = (certificates(), certificates());
         let (files, first) = Files::open(dir.path().to_owned()).unwrap();
         let shown = watch::Sender::new(Arc::clone(&first));
@@ -299,7 +299,7 @@ mod tests {
 
     /// Time is moved: the ten seconds pass as soon as everybody waits.
     #[tokio::test(start_paused = true)]
-    async fn a_handshake_that_does_not_begin_ends_its_connection() {
+    async fn stalled_tls_handshake_closes_connection() {
         let (address, _shutdown) = single_connection_listener().await;
 
         let silent = TcpStream::connect(address).await.unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_too_many_is_cut_and_a_handshake_holds_no_shutdown_up() {
+    async fn excess_connections_are_cut_and_shutdown_interrupts_handshakes() {
         let (address, shutdown) = single_connection_listener().await;
         let first = TcpStream::connect(address).await.unwrap();
 

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callback_is_tried_until_its_deadline_and_not_after() {
+    fn callback_is_retried_only_until_deadline() {
         let config = TasksConfig::default();
         let from = Timestamp::from_millis(1_000);
         let end = from.plus(config.callback_deadline);

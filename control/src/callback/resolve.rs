@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_decides_and_a_refusal_of_the_same() {
+    fn longest_prefix_decides_and_deny_wins_ties() {
         for (guarded, ip, may) in [
             (guarded(true, &[], &[]), "10.0.0.1", true),
             (guarded(false, &[], &[]), "10.0.0.1", false),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cloud_tells_its_machines_is_never_called() {
+    fn cloud_metadata_addresses_are_never_called() {
         let anywhere = guarded(true, &["0.0.0.0/0", "::/0", "169.254.0.0/16"], &[]);
         for ip in [
             "169.254.169.254",

@@ -56,7 +56,7 @@ fn call(url: &str) -> Delivery {
 }
 
 #[test]
-fn a_callback_is_taken_with_a_key_of_its_own() {
+fn accepted_callback_carries_idempotency_key() {
     let (url, serving) = endpoint(answers("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"));
 
     assert_eq!(call(&url), Delivery::Taken { status: 200 });
@@ -168,7 +168,7 @@ fn a_redirect_too_many_is_a_failure() {
 }
 
 #[test]
-fn redirects_that_tell_nothing_or_lead_nowhere_are_failures() {
+fn unfollowable_redirects_are_failures() {
     for (status, to) in [(303, "/"), (302, "ftp://x/"), (302, ""), (300, "/")] {
         let (url, serving) = redirecting(status, to);
 
@@ -187,7 +187,7 @@ fn redirects_that_tell_nothing_or_lead_nowhere_are_failures() {
 
 /// A redirect cannot reach an address that callbacks may not reach: every step is checked.
 #[test]
-fn a_redirect_leads_to_no_address_that_is_kept_from_callbacks() {
+fn redirect_to_denied_address_is_not_followed() {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
     let kept = format!("http://{}/", listener.local_addr().unwrap());
     let (url, serving) = redirecting(307, &kept);
@@ -264,7 +264,7 @@ fn an_answer_that_drips_ends_with_the_deadline() {
 }
 
 #[test]
-fn an_endpoint_that_is_out_of_order_is_called_again() {
+fn server_error_is_retryable_callback_failure() {
     for (answer, status) in [
         ("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", 500),
         ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", 503),
@@ -322,7 +322,7 @@ fn secure_endpoint(dir: &Path) -> (String, JoinHandle<Option<String>>) {
 }
 
 #[test]
-fn a_callback_by_https_trusts_the_given_authority_and_no_other() {
+fn https_callback_trusts_only_configured_ca() {
     let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     certificates(ours.path());
     certificates(theirs.path());
@@ -366,7 +366,7 @@ fn files_that_are_none_are_named() {
 }
 
 #[test]
-fn an_endpoint_that_refuses_or_breaks_off_may_take_it_later() {
+fn refused_or_broken_connection_is_retryable() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_cut_off_is_told_when_the_next_begins() {
+    fn interrupted_gc_is_reported_at_next_start() {
         let told = followed(
             &mut Collections::default(),
             [slice(5, None, Some(1), 3), slice(7, None, None, 0)],
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_beginning_was_not_seen_is_not_told() {
+    fn gc_with_unseen_start_is_not_reported() {
         let mut collections = Collections::default();
         followed(&mut collections, [slice(5, None, Some(1), 3)]);
         collections.forget();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_not_registered_is_not_told_of() {
+    fn gc_report_of_unregistered_node_is_ignored() {
         let mut cluster = Cluster::new();
         let node_id = cluster.node(node("n1").build());
         let report = NodeCollected {

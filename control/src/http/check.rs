@@ -14,7 +14,7 @@ use muster_wire::api::{duration, time};
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
-use crate::comparison::{Comparison, StateHashReport};
+use crate::consistency_check::{Comparison, StateHashReport};
 use crate::handle::{Consistency, Control};
 use crate::limits;
 use crate::peers::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_well_that_was_heard_of_and_keeps_up() {
+    fn server_health_requires_contact_and_log_progress() {
         let why = |contact, behind, stalled| trouble(&member(contact, behind, stalled));
         assert_eq!(why(Some(20), 10, 900), None);
         assert!(why(None, 0, 0).unwrap().contains("never"));

@@ -138,7 +138,7 @@ pub(super) async fn ask_within(
 ) -> Result<NodeReply, ApiError> {
     let AnswerTimeouts { silence, whole } = patience;
     let mut replies = http.control.nodes().request(node_id, request).await?;
-    let told = told(&mut replies, silence);
+    let told = describe_failure(&mut replies, silence);
     match tokio::time::timeout(whole, told).await {
         Ok(told) => told,
         Err(_) if whole > silence => Err(ApiError::NodeBusy { node_id }),
@@ -147,7 +147,7 @@ pub(super) async fn ask_within(
 }
 
 /// The answer, which may take long as long as the node is not silent.
-async fn told(
+async fn describe_failure(
     replies: &mut mpsc::Receiver<NodeReply>,
     silence: Duration,
 ) -> Result<NodeReply, ApiError> {
@@ -326,7 +326,7 @@ mod tests {
             sender.send(answer).await.unwrap();
         });
 
-        let told = told(&mut replies, SILENCE).await;
+        let told = describe_failure(&mut replies, SILENCE).await;
 
         assert_eq!(told.unwrap(), signaled);
         node.await.unwrap();
@@ -338,7 +338,7 @@ mod tests {
         let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
         sender.send(NodeReply::Idle).await.unwrap();
 
-        let told = told(&mut replies, SILENCE).await;
+        let told = describe_failure(&mut replies, SILENCE).await;
 
         assert!(matches!(
             told,

@@ -208,7 +208,7 @@ async fn submit(
     let command = http.control.registration(spec, check_index).await;
     let answer = propose(http, query, command).await?;
     query.json(&RegisterResponse {
-        warnings: told(&warnings),
+        warnings: join_warnings(&warnings),
         ..answer
     })
 }
@@ -312,7 +312,7 @@ fn claim_namespace(query: &Query, spec: &mut JobSpec) -> Result<(), ApiError> {
 }
 
 /// Warnings as Nomad's command line expects them: a text, empty if there are none.
-fn told(warnings: &[String]) -> String {
+fn join_warnings(warnings: &[String]) -> String {
     match warnings {
         [] => String::new(),
         [one] => format!("1 warning:\n\n* {one}"),
@@ -409,7 +409,7 @@ async fn check(
         driver_config_validated: false,
         validation_errors: error.lines().map(str::to_owned).collect(),
         error,
-        warnings: told(&warnings),
+        warnings: join_warnings(&warnings),
     })
 }
 
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_is_no_part_of_an_id() {
+    fn unsupported_job_subpath_is_rejected() {
         for rest in ["web/submission", "web/action"] {
             let refused = split_path(rest);
             assert!(
@@ -655,9 +655,9 @@ mod tests {
 
     #[test]
     fn warnings_are_counted() {
-        assert_eq!(told(&[]), "");
+        assert_eq!(join_warnings(&[]), "");
         assert_eq!(
-            told(&["a".to_owned(), "b".to_owned()]),
+            join_warnings(&["a".to_owned(), "b".to_owned()]),
             "2 warnings:\n\n* a\n* b"
         );
     }

@@ -25,7 +25,7 @@ use tower::Layer as _;
 use super::budget::{self, AnswerBudget};
 use super::connections::{Activity, ConnectionLimits, Connections, Registration};
 use super::cross_site::{self, SitePolicy};
-use super::patience::{WriteTimeout, WriteTimeoutHandle};
+use super::write_timeout::{WriteTimeout, WriteTimeoutHandle};
 use crate::limits;
 
 const TOO_MANY: &[u8] =
@@ -307,7 +307,7 @@ mod tests {
 
     /// Time is moved: the ten seconds pass as soon as everybody waits.
     #[tokio::test(start_paused = true)]
-    async fn a_header_that_does_not_end_ends_its_connection() {
+    async fn incomplete_header_times_out_connection() {
         let (mut stream, _shutdown) = listening().await;
 
         stream
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_connection_does_not_hold_a_shutdown_up() {
+    async fn idle_connection_does_not_delay_shutdown() {
         let (mut stream, shutdown) = listening().await;
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_cannot_now_says_when_to_come_back() {
+    fn unavailable_server_sends_retry_after() {
         let busy = ProposeError::Overloaded {
             waiting: 1,
             waited: Duration::from_secs(1),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_free_place_is_no_server_fault() {
+    fn node_failure_kinds_map_to_http_status() {
         let cases = [
             (FailureKind::Other, 500, false),
             (FailureKind::NotFound, 404, false),
@@ -394,7 +394,7 @@ mod tests {
 
     /// It may still be carried out: a client that is told to come back would register twice.
     #[test]
-    fn an_outcome_that_is_unknown_is_not_for_trying_again() {
+    fn unknown_outcome_has_no_retry_after() {
         let error = ProposeError::Timeout {
             waited: Duration::from_secs(10),
             reason: "a test".to_owned(),

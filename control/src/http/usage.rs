@@ -649,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart_and_end_as_their_kind_does() {
+    fn metric_names_are_unique_with_matching_suffix() {
         let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
         for family in FAMILIES {
             let is_total = family.name.ends_with("_total");

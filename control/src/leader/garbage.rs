@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_lets_others_go_first_for_a_while() {
+    fn gc_slice_yields_for_limited_time() {
         let begin = Timestamp(1_000_000_000);
         let almost = begin.plus(limits::GC_GIVES_WAY.saturating_sub(Duration::from_nanos(1)));
         let over = begin.plus(limits::GC_GIVES_WAY);

@@ -22,7 +22,7 @@ use crate::raft::WriteError;
 
 /// Heartbeats that one server gathered from its nodes.
 #[derive(Debug)]
-pub(crate) struct Beats {
+pub(crate) struct ServerHeartbeats {
     /// The server.
     pub(crate) server_id: u64,
     /// Nodes that were heard of.
@@ -93,7 +93,7 @@ impl NodeHeartbeats {
 
     /// Counts what a server heard. A node that is not tracked is of no interest here: its session makes it
     /// ready, which starts the tracking.
-    pub(super) fn handle_heartbeats(&mut self, beats: Beats, now: Timestamp) {
+    pub(super) fn handle_heartbeats(&mut self, beats: ServerHeartbeats, now: Timestamp) {
         for node_id in beats.left {
             self.core.handle_left(&node_id, beats.server_id);
         }

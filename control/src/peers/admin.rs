@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_server_is_refused_with_the_way_back() {
+    fn wiped_server_is_rejected_with_recovery_hint() {
         let members = [member(1, "one"), member(2, "two")];
 
         let reason = objection(&hello(9, "two", &[]), &members).unwrap();

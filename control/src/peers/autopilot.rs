@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lost_server_is_removed_once_another_has_come_in_its_place() {
+    async fn dead_server_is_removed_after_replacement_joins() {
         let dead_after = Duration::from_mins(1);
         let mut members = vec![
             member(1, true, Some(0), 9),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::founding;
+use super::bootstrap;
 use super::message::{Hello, PeerReply, PeerRequest};
 use crate::handle::Control;
 use crate::limits;
@@ -88,7 +88,7 @@ impl Joiner {
             }
         }
         let hellos: Vec<Hello> = met.into_iter().map(|(_, hello)| hello).collect();
-        let Some(servers) = founding::company(&me, &hellos) else {
+        let Some(servers) = bootstrap::company(&me, &hellos) else {
             return limits::SEEK_PAUSE;
         };
         match self.control.founder().found(&self.control, servers).await {

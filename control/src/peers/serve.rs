@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::message::{ANYBODY, PeerReply, PeerRequest, RaftCall, StreamHeader};
 use crate::agents;
-use crate::comparison;
+use crate::consistency_check;
 use crate::handle::Control;
 use crate::limits;
 use crate::restore;
@@ -142,11 +142,11 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
             PeerReply::Done
         }
         PeerRequest::StateHash { index } => {
-            PeerReply::StateHash(comparison::state_hash(control, index).await)
+            PeerReply::StateHash(consistency_check::state_hash(control, index).await)
         }
         PeerRequest::Troubles => PeerReply::Troubles(control.troubles()),
         PeerRequest::StateDiffers { index, right } => {
-            comparison::face(control, index, &right);
+            consistency_check::face(control, index, &right);
             PeerReply::Done
         }
         // Whoever joins does not know who leads; among members a request goes one step only.

@@ -15,7 +15,7 @@ use openraft::EntryPayload;
 use openraft::OptionalSend;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
-use super::outdated::StateReclaimer;
+use super::reclaim::StateReclaimer;
 use super::restore::{self, LastRestored, ReceivedChunks};
 use super::snapshot::{self, Contents, RestoredSnapshot, SnapshotFile, SnapshotStore};
 use super::types::{
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_before_a_slice_of_a_collection_is_shown_before_it() {
+    async fn state_before_gc_slice_is_published_first() {
         let dir = tempfile::tempdir().unwrap();
         let published = Arc::new(Published::new().0);
         let snapshots = SnapshotStore::open(dir.path()).unwrap();

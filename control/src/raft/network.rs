@@ -4,7 +4,7 @@
 //! heartbeats are requests of their own, on the same connection but sent first; snapshots have a connection
 //! to themselves. Messages are in the encoding of `wire::codec`.
 
-mod pace;
+mod backoff;
 mod snapshot;
 
 use std::future::Future;
@@ -26,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::pace::StreamBackoff;
+use self::backoff::StreamBackoff;
 use super::Raft;
 use super::snapshot::SnapshotFile;
 use super::types::TypeConfig;

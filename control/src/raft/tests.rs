@@ -70,7 +70,7 @@ async fn a_write_is_seen_once_it_is_acknowledged() {
 
 /// An entry of a newer version stops the server before it changes anything, and at every later start.
 #[tokio::test]
-async fn an_entry_of_a_newer_version_stops_the_server() {
+async fn entry_of_newer_format_stops_server() {
     let dir = tempfile::tempdir().unwrap();
     let (raft, published) = start(&dir).await.unwrap();
     raft.write(&register("web")).await.unwrap();

@@ -109,7 +109,7 @@ async fn a_task_lives_as_diegos_clients_know_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_of_a_domain_and_a_cell() {
+async fn task_list_filters_by_domain_and_cell() {
     let Fixture { test, client, .. } = fixture().await;
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
     done(&client, "/v1/tasks/desire.r2", desire("a", "apps")).await;
@@ -131,7 +131,7 @@ async fn a_list_is_of_a_domain_and_a_cell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_task_is_completed_when_its_cancellation_is_answered() {
+async fn cancel_response_follows_task_completion() {
     let Fixture { test, client, .. } = fixture().await;
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
     done(&client, "/v1/tasks/desire.r2", desire("a", "apps")).await;
@@ -360,7 +360,7 @@ async fn task_that_no_cell_could_hold_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_let_in_without_a_certificate_of_the_authority() {
+async fn client_without_ca_signed_certificate_is_rejected() {
     let fixture = fixture().await;
     let nobody = fixture.client_without_certificate();
     let stranger = fixture.client_of_another_authority();

@@ -110,10 +110,10 @@ async fn a_full_disk_is_left_without_a_restart() {
 
 /// The log is what fills the disk: the server makes room by itself, with a snapshot in the place of the log.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_fills_the_disk_is_made_smaller() {
+async fn log_is_compacted_when_disk_fills() {
     let Some(disk) = Mount::new(SIZE) else {
         skipped(
-            "a_log_that_fills_the_disk_is_made_smaller",
+            "log_is_compacted_when_disk_fills",
             "may not mount a tmpfs; run as root",
         );
         return;

@@ -66,7 +66,7 @@ async fn registration_and_placement_cost_two_entries() {
 
 /// Plans that are made while an entry commits share the next one.
 #[tokio::test]
-async fn a_burst_of_jobs_costs_less_than_two_entries_each() {
+async fn job_burst_uses_under_two_entries_each() {
     const JOBS: u64 = 64;
     let server = server().await;
     let agent = FakeAgent::join(&server, node("n1").cpu_mhz(100_000).build()).await;
@@ -88,7 +88,7 @@ async fn a_burst_of_jobs_costs_less_than_two_entries_each() {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_register_first_is_sent_away() {
+async fn unregistered_agent_is_disconnected() {
     let server = server().await;
     let (_endpoint, connection) = connect(&server, Role::Agent).await;
     let connection = connection.unwrap();
@@ -137,7 +137,7 @@ async fn a_malformed_node_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_is_placed_when_a_node_comes() {
+async fn blocked_job_is_placed_when_node_joins() {
     let server = server().await;
     server.register(job("web")).await;
     server
@@ -187,7 +187,7 @@ async fn a_stopped_job_is_stopped_on_its_node() {
 }
 
 #[tokio::test]
-async fn a_silent_node_is_down_and_its_work_moves() {
+async fn silent_node_goes_down_and_allocs_move() {
     let server = server().await;
     let mut first = FakeAgent::join(&server, node("n1").build()).await;
     server.register(job("web")).await;
@@ -246,7 +246,7 @@ async fn a_restart_marks_no_node_down() {
 }
 
 #[tokio::test]
-async fn a_second_connection_of_a_node_replaces_the_first() {
+async fn second_node_connection_replaces_first() {
     let server = server().await;
     let mut first = FakeAgent::join(&server, node("n1").build()).await;
 
@@ -363,7 +363,7 @@ async fn a_node_answers_questions() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_connected_cannot_be_asked() {
+async fn request_to_disconnected_node_fails() {
     let server = server().await;
 
     let error = server
@@ -378,7 +378,7 @@ async fn a_node_that_is_not_connected_cannot_be_asked() {
 }
 
 #[tokio::test]
-async fn a_servers_certificate_does_not_speak_for_an_agent() {
+async fn server_certificate_is_rejected_for_agent_role() {
     let server = server().await;
 
     let (_endpoint, connection) = connect(&server, Role::Server).await;

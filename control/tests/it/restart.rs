@@ -135,7 +135,7 @@ async fn damaged_snapshot_falls_back_to_the_one_before() {
 
 /// Damage in the middle of the log stops the server; the way back that its message names works.
 #[tokio::test]
-async fn damaged_log_stops_the_server_and_names_the_way_back() {
+async fn damaged_log_stops_server_and_names_recovery() {
     let first = server().await;
     first.register(job("kept")).await;
     first.control().take_snapshot().await.unwrap();

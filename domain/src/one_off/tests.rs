@@ -381,7 +381,7 @@ fn each_field_has_its_rule() {
 }
 
 #[test]
-fn transfers_that_can_be_carried_out_have_no_fault() {
+fn supported_transfers_are_valid() {
     let sum = |algorithm: &str, digits: usize| json!({"checksum_algorithm": algorithm, "checksum_value": "aF".repeat(digits / 2)});
     for fields in [
         json!({}),
@@ -425,7 +425,7 @@ fn all_faults_are_told() {
 }
 
 #[test]
-fn a_tree_that_is_too_deep_or_too_large_is_refused() {
+fn oversized_action_tree_is_rejected() {
     let leaf = json!({"run": {"path": "x", "user": "u"}});
     let mut deep = leaf.clone();
     for _ in 0..ACTION_DEPTH_MAX {
@@ -490,7 +490,7 @@ fn zero_memory_and_disk_are_unlimited() {
 }
 
 #[test]
-fn what_is_not_carried_out_is_unknown_by_name() {
+fn unsupported_field_is_rejected_by_name() {
     let mut value = serde_json::to_value(definition()).unwrap();
     value["image_layers"] = json!([]);
 
@@ -557,7 +557,7 @@ fn a_rule_for_everything_can_be_told() {
 }
 
 #[test]
-fn what_a_client_calls_a_task_goes_with_its_allocation() {
+fn client_task_labels_are_copied_to_meta() {
     let meta = |change: Value| {
         let mut value = serde_json::to_value(definition()).unwrap();
         for (name, field) in change.as_object().unwrap() {

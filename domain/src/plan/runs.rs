@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_nodes_of_equal_score_cost_a_byte_each() {
+    fn adjacent_equal_score_placements_pack_to_one_byte() {
         let runs: Vec<PlacementRun> = (0..10_000).map(|at| run(at, at, 812_345)).collect();
 
         assert_eq!(pack(&runs).len(), 10_000 + 3);

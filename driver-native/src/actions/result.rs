@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_never_make_it_longer() {
+    fn invalid_utf8_does_not_lengthen_result() {
         let found = cut(&[0xff; RESULT_BYTES_MAX], RESULT_BYTES_MAX);
 
         assert!(found.text.len() <= RESULT_BYTES_MAX && found.truncated);

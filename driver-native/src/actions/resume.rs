@@ -12,7 +12,7 @@ use std::io;
 use muster_domain::one_off::Action;
 use muster_driver::ExitResult;
 
-use super::hands::ActionNote;
+use super::executor::ActionNote;
 use crate::process::{Process, ProcessEnd, tells_exits};
 use crate::spawn::watch as watch_pidfd;
 

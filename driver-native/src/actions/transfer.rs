@@ -11,15 +11,15 @@ use muster_domain::one_off::{Download, Upload, go_duration};
 use tokio::net::unix::pipe::Receiver;
 use tokio_util::sync::CancellationToken;
 
+use super::executor::{NativeActionExecutor, note};
 use super::failure::{Failure, OUT_OF_MEMORY};
-use super::hands::{NativeActionExecutor, note};
 use super::tree::{ActionExecutor, ActionStep, Output};
 use super::{ActionProcess, KILLED};
 use crate::command::Streams;
 use crate::isolation::task_dir;
 use crate::node::chain;
-use crate::porter::{self, Direction};
 use crate::transfer::{self, Bounds, DeadlinePipe, FetchedFile, UnpackError, UploadFile};
+use crate::transfer_helper::{self, Direction};
 use crate::{limits, paths};
 
 impl NativeActionExecutor {
@@ -48,7 +48,7 @@ impl NativeActionExecutor {
             Err(error) => {
                 let text = words("Downloading", "failed");
                 let line = format!("{text}: {}", chain(&error));
-                self.say(Output::Stderr, &line).await;
+                self.write_line(Output::Stderr, &line).await;
                 return Err(Failure::shown(at, text));
             }
         };
@@ -59,7 +59,7 @@ impl NativeActionExecutor {
         let unpacked = self.unless_over(unpacking, at, stop).await?;
         if let Err(reason) = unpacked {
             let text = words("Copying", &format!("into the container failed: {reason}"));
-            self.say(Output::Stderr, &text).await;
+            self.write_line(Output::Stderr, &text).await;
             return Err(Failure::shown(at, text));
         }
         Ok(())
@@ -95,7 +95,7 @@ impl NativeActionExecutor {
             Err(reason) => {
                 let space = if what.is_empty() { "" } else { " " };
                 let text = format!("Uploading{space}{what} failed: {reason}");
-                self.say(Output::Stderr, &text).await;
+                self.write_line(Output::Stderr, &text).await;
                 Err(Failure::shown(at, text))
             }
         }
@@ -119,7 +119,7 @@ impl NativeActionExecutor {
     /// Writes `line` if the artifact has a name.
     async fn tell_of(&self, artifact: &str, line: &str) {
         if !artifact.is_empty() {
-            self.say(Output::Stdout, line).await;
+            self.write_line(Output::Stdout, line).await;
         }
     }
 
@@ -256,7 +256,7 @@ impl TransferHelper {
         if result.signal == 0 && result.exit_code == 0 {
             return Ok(());
         }
-        let said = porter::report(&self.said());
+        let said = transfer_helper::report(&self.said());
         let said = said.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
         let memory = if hands.work.out_of_memory() {
             OUT_OF_MEMORY
@@ -268,7 +268,7 @@ impl TransferHelper {
 
     /// The bytes in the pipe. It is not read to its end: something of the task may hold it open.
     fn said(&self) -> Vec<u8> {
-        let mut said = vec![0; porter::REPORT_BYTES_MAX];
+        let mut said = vec![0; transfer_helper::REPORT_BYTES_MAX];
         let mut bytes = 0;
         while bytes < said.len() {
             match rustix::io::read(&self.report, &mut said[bytes..]) {

@@ -31,7 +31,7 @@ pub(crate) struct ActionStep {
     is_survived: bool,
     /// It may be stopped while something of the tree goes on: nothing of it may be left then. Anything else is killed
     /// with the tree when it ends.
-    pub(crate) is_fenced: bool,
+    pub(crate) has_own_cgroup: bool,
 }
 
 /// Runs the leaf actions of a tree.
@@ -61,7 +61,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// Writes a line to the task's log.
-    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
+    fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
 }
 
 /// Carries out a whole tree.
@@ -79,7 +79,7 @@ pub(crate) async fn carry_out(
             log_source.to_owned()
         },
         is_survived: false,
-        is_fenced: false,
+        has_own_cgroup: false,
     };
     step(hands, tree, root, stop.clone()).await
 }
@@ -160,7 +160,7 @@ impl ActionStep {
     /// Of an action that is stopped by the one above it.
     fn stoppable(self) -> Self {
         Self {
-            is_fenced: self.is_fenced || self.is_survived,
+            has_own_cgroup: self.has_own_cgroup || self.is_survived,
             ..self
         }
     }
@@ -209,13 +209,17 @@ async fn emit_progress(
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     if !watched.start_message.is_empty() {
-        hands.say(Output::Stdout, &watched.start_message).await;
+        hands
+            .write_line(Output::Stdout, &watched.start_message)
+            .await;
     }
     let ended = step(hands, &watched.action, here.child(&watched.action), stop).await;
     let prefix = &watched.failure_message_prefix;
     match &ended {
         Ok(()) if !watched.success_message.is_empty() => {
-            hands.say(Output::Stdout, &watched.success_message).await;
+            hands
+                .write_line(Output::Stdout, &watched.success_message)
+                .await;
         }
         Err(failure) if !prefix.is_empty() => {
             let line = match failure.kind {
@@ -224,7 +228,7 @@ async fn emit_progress(
                     prefix.clone()
                 }
             };
-            hands.say(Output::Stderr, &line).await;
+            hands.write_line(Output::Stderr, &line).await;
         }
         Ok(()) | Err(_) => {}
     }

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_memory_is_what_a_task_may_grow_to() {
+    fn cgroup_memory_max_uses_oversubscription_limit() {
         let cases: [([i64; 3], Option<&str>); 6] = [
             ([0, 0, 0], None),
             ([1, 0, 0], Some("1048576")),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_group_is_left_with_a_reason() {
+    fn invalid_cgroup_path_is_skipped_with_reason() {
         let temp = tempfile::tempdir().unwrap();
         let plain = temp.path().to_str().unwrap();
         let cases = [

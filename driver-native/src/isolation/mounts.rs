@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_let_go_after_a_while() {
+    fn cached_mount_namespace_is_released_after_timeout() {
         let mounts = MountNamespaceCache::new();
         let begun = Instant::now();
 

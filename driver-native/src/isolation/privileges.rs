@@ -10,7 +10,7 @@ use crate::config::IsolationLevel;
 use crate::isolation::seccomp::{self, Files};
 use crate::isolation::{Confinement, capabilities::Capabilities};
 use crate::spawn::{IgnoreErrno, Script, SpawnStep};
-use crate::starters;
+use crate::spawn_pool;
 use crate::user::Identity;
 
 /// `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
@@ -84,7 +84,7 @@ pub(crate) fn write(
         // A process that enters a user namespace has all of its powers again.
         let inherited = match user_namespace {
             Some(_) => Capabilities::all(),
-            None => starters::bounding(),
+            None => spawn_pool::bounding(),
         };
         bound(script, confinement.capabilities, inherited);
     }

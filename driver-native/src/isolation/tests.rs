@@ -123,7 +123,7 @@ fn paths_of_the_host_become_the_tasks() {
 
 /// A host that knows nothing of levels tells every task of this driver the paths of a root of its own.
 #[test]
-fn a_raw_task_is_told_paths_that_are_there() {
+fn raw_task_paths_are_translated_to_host() {
     let mut task = task("");
     task.env = [("NOMAD_TASK_DIR", "/local"), ("NOMAD_ALLOC_DIR", "/alloc")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -210,7 +210,7 @@ fn group_without_a_network_gives_an_empty_one() {
 
 /// Such a network comes with files of names, which are not the job's to take away.
 #[test]
-fn raw_in_a_network_of_its_own_is_told_so() {
+fn raw_task_in_group_network_is_rejected() {
     let mut task = task("");
     task.network = Some(muster_driver::NetworkIsolation {
         mode: NetworkMode::Group,
@@ -233,7 +233,7 @@ fn raw_in_a_network_of_its_own_is_told_so() {
 
 /// The stated reach of a configuration is the reach it would get, or the reason for its refusal.
 #[test]
-fn how_far_a_task_gets_is_said_of_its_configuration() {
+fn task_reach_follows_from_configuration() {
     let of = |group: Option<(NetworkMode, &str)>, config: Value| {
         let mut task = task("");
         task.network = group.map(|(mode, path)| muster_driver::NetworkIsolation {

@@ -123,7 +123,7 @@ fn run(argv: &[&str], change: impl FnOnce(&mut Request)) -> Result<Outcome, Spaw
 }
 
 #[test]
-fn what_is_held_for_a_task_lies_high_and_survives_the_start_of_another() {
+fn task_fds_use_high_numbers_and_survive_spawn() {
     let file = held(crate::paths::open_null().unwrap());
     assert!(file.as_raw_fd() >= limits::HELD_FILES_FROM, "{file:?}");
 
@@ -160,7 +160,7 @@ fn only_the_standard_streams_are_open() {
 
 /// A file of its own process, by the one process that can name it so.
 #[test]
-fn child_leaves_its_parent_a_file_and_keeps_none() {
+fn child_passes_fd_to_parent_and_keeps_none() {
     let null = crate::paths::open_null().unwrap();
     let mut request = Request::new(null);
     request.leaves = Some(crate::paths::open_dir("/proc", Path::new("/proc")).unwrap());

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
-use crate::porter::{Name, Packer};
+use crate::transfer_helper::{Name, Packer};
 
 /// How much an archive may hold.
 #[derive(Clone, Copy, Debug)]

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sum_is_wanted_or_one_that_is_known() {
+    fn checksum_is_optional_but_must_be_known() {
         assert!(ExpectedDigest::read("", "").unwrap().is_none());
         assert!(ExpectedDigest::read("crc", "00").is_err());
         assert!(ExpectedDigest::read("", "00").is_err());

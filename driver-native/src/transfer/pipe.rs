@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_takes_nothing_is_left_when_the_transfer_stops() {
+    fn stalled_reader_is_abandoned_on_cancellation() {
         let (reader, writer) = pipe().unwrap();
         let stop = CancellationToken::new();
         let mut pipe = DeadlinePipe::new(writer, stop.clone()).unwrap();

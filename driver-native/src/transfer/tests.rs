@@ -18,7 +18,7 @@ fn sizes_read_as_diego_prints_them() {
 }
 
 #[test]
-fn files_are_named_by_the_last_part_of_their_url() {
+fn file_name_is_last_url_segment() {
     let name = |url: &str| last_part(url).map(|name| name.to_string());
     assert_eq!(name("http://h/a/b.txt?x=/y#z"), Some("b.txt".to_owned()));
     assert_eq!(name("file:///a/b%20c"), Some("b c".to_owned()));
@@ -35,7 +35,7 @@ fn files_are_named_by_the_last_part_of_their_url() {
 }
 
 #[test]
-fn escapes_of_urls_are_taken_literally_when_they_are_none() {
+fn invalid_percent_escapes_are_kept_literally() {
     assert_eq!(decoded("a%2Fb%zz%4"), b"a/b%zz%4");
     assert_eq!(decoded("%c3%a4"), "ä".as_bytes());
 }

@@ -297,7 +297,7 @@ async fn contained_task_reaches_nothing_of_its_host() {
         ("namespace_user", "host"),
         ("uid_map", "host"),
         ("hostname", "web"),
-        // The host's network is fenced by the agent, not by the driver.
+        // The host's network has a network policy by the agent, not by the driver.
         ("connect_to_the_hosts_loopback", "ok"),
         (
             "connect_to_an_abstract_name",
@@ -310,7 +310,7 @@ async fn contained_task_reaches_nothing_of_its_host() {
 }
 
 #[tokio::test]
-async fn strict_task_has_ids_and_a_network_of_its_own() {
+async fn strict_task_has_own_ids_and_network() {
     let Some(outcomes) = probe(json!({"isolation": "strict"}), json!({}), "").await else {
         return;
     };
@@ -328,7 +328,7 @@ async fn strict_task_has_ids_and_a_network_of_its_own() {
 }
 
 #[tokio::test]
-async fn contained_task_without_a_network_has_an_empty_one() {
+async fn contained_task_with_network_none_is_isolated() {
     let config = json!({"network": "none", "hostname": "lonely"});
     let Some(outcomes) = probe(config, json!({}), "").await else {
         return;
@@ -381,7 +381,7 @@ async fn contained_root_is_not_the_hosts_root() {
 }
 
 #[tokio::test]
-async fn named_capability_works_for_a_user_who_is_not_root() {
+async fn added_capability_works_for_non_root_user() {
     let config = json!({"cap_add": ["NET_BIND_SERVICE"]});
     let Some(outcomes) = probe(config, json!({}), "nobody").await else {
         return;

@@ -96,7 +96,7 @@ async fn ends(driver: &dyn TaskDriver, task: &Task) -> ExitResult {
 /// The group is there before its first task and after, as through restarts of a task: what it counted of one is not the
 /// next one's, not even for a driver that finds that one. All of a task is in the group, and ends with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_the_host_names_limits_its_tasks() {
+async fn host_cgroup_limits_its_tasks() {
     let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
         return;
     };
@@ -150,7 +150,7 @@ const LIMITS: [(&str, &str); 5] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_without_a_controller_are_told_and_the_rest_is_had() {
+async fn missing_cgroup_controller_is_reported_not_fatal() {
     let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
         return;
     };
@@ -181,7 +181,7 @@ impl Drop for ForeignProcess {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_is_not_the_tasks_is_left() {
+async fn cgroup_with_foreign_processes_is_not_used() {
     let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
         return;
     };
@@ -245,7 +245,7 @@ async fn name_servers_of_the_host_are_the_tasks() {
 
 /// Of all tasks of this driver such a host believes that they have a root of their own.
 #[tokio::test]
-async fn a_raw_task_finds_the_directories_that_it_is_told() {
+async fn raw_task_finds_translated_directories() {
     let driver = allowing_driver().await;
     let mut task = Task::new(json!({
         "command": "/bin/sh",

@@ -116,7 +116,7 @@ async fn reaper_says_that_there_is_no_program() {
 /// `sleep` has no handler: without a word of ours the kernel would keep the signal from it, and the
 /// stop would take its whole timeout.
 #[tokio::test]
-async fn stop_of_a_first_process_without_a_handler_is_not_lost() {
+async fn init_without_sigterm_handler_stops_promptly() {
     if !is_root() {
         return;
     }

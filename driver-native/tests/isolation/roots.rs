@@ -65,8 +65,8 @@ async fn run(driver: &NativeDriver, task: &Task) -> ExitResult {
 }
 
 #[tokio::test]
-async fn named_tree_is_the_root_and_stays_as_it_is() {
-    if !possible("roots::named_tree_is_the_root_and_stays_as_it_is") {
+async fn named_root_tree_is_used_and_unmodified() {
+    if !possible("roots::named_root_tree_is_used_and_unmodified") {
         return;
     }
     let policy = json!({"allow_uid0": true});
@@ -191,10 +191,10 @@ async fn mounts_are_what_the_job_says() {
 }
 
 #[tokio::test]
-async fn link_in_place_of_a_tasks_directory_is_refused() {
+async fn symlinked_task_directory_is_rejected() {
     if !nix::unistd::geteuid().is_root() {
         skipped(
-            "roots::link_in_place_of_a_tasks_directory_is_refused",
+            "roots::symlinked_task_directory_is_rejected",
             "only root can contain a task; run the tests as root",
         );
         return;

@@ -114,8 +114,8 @@ async fn groups_of_the_host_need_an_allowance() {
 
 /// Other users of the host reach the directory.
 #[tokio::test]
-async fn nothing_set_user_id_is_left_on_the_host() {
-    if !is_root("users::nothing_set_user_id_is_left_on_the_host") {
+async fn task_leaves_no_setuid_files_on_host() {
+    if !is_root("users::task_leaves_no_setuid_files_on_host") {
         return;
     }
     for user in ["nobody", "root"] {

@@ -69,7 +69,7 @@ pub(crate) fn output(reader: OwnedFd) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_runs_in_order_and_its_result_is_read() {
+async fn action_tree_runs_in_order_and_reads_result() {
     let tree = json!({"serial": {"actions": [
         run("echo one >> log; echo out"), run("echo two >> log; cp log result"),
     ]}});
@@ -89,7 +89,7 @@ async fn a_tree_runs_in_order_and_its_result_is_read() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failure_names_its_action_and_has_its_code() {
+async fn failure_reports_action_path_and_exit_code() {
     let tree = json!({"serial": {"actions": [
         run("true"), {"timeout": {"action": run("exit 7"), "timeout_ms": 60_000}}, run("touch no"),
     ]}});
@@ -105,7 +105,7 @@ async fn a_failure_names_its_action_and_has_its_code() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_action_has_directory_environment_and_limits_of_its_own() {
+async fn action_has_own_directory_environment_and_limits() {
     let tree = json!({"run": {
         "path": "/bin/sh", "args": ["-c", "echo $PWD $A $B $(ulimit -n) > ../seen"], "user": "vcap",
         "dir": "sub", "env": [{"name": "B", "value": "own"}], "resource_limits": {"nofile": 99},
@@ -127,7 +127,7 @@ async fn an_action_has_directory_environment_and_limits_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_is_missing_is_a_failure_of_its_action() {
+async fn missing_program_fails_its_action() {
     let tree = json!({"run": {"path": "/no/such", "user": "vcap"}});
 
     let (result, actions) = ended(&task(&tree, json!({}))).await;
@@ -343,7 +343,7 @@ async fn isolated_actions_share_one_view() {
 
 /// A task with actions answers every request of the host, also between two actions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_can_be_looked_at_while_it_runs() {
+async fn running_action_tree_answers_host_requests() {
     let tree = json!({"parallel": {"actions": [
         run("echo > begun; while [ ! -e go ]; do sleep 0.01; done"), run("exit 4"),
     ]}});

@@ -137,7 +137,7 @@ async fn cgroup_is_empty_after_destroy() {
 }
 
 #[tokio::test]
-async fn cgroup_that_was_removed_first_is_an_empty_one() {
+async fn removed_cgroup_counts_as_empty() {
     let Some(cgroups) = Cgroups::new() else {
         return;
     };

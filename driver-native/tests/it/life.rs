@@ -58,7 +58,7 @@ async fn output_goes_to_the_fifo() {
 
 /// The reader goes away for good; the task writes on as long as the pipe has room.
 #[tokio::test]
-async fn reader_that_goes_away_does_not_end_the_task() {
+async fn closed_output_reader_does_not_end_task() {
     let mut task = Task::new(shell(
         "while [ ! -e go ]; do sleep 0.01; done; echo one && echo two && exit 5",
     ));
@@ -154,7 +154,7 @@ async fn user_by_name_runs_the_task() {
 }
 
 #[tokio::test]
-async fn missing_command_says_what_where_and_what_to_do() {
+async fn missing_command_error_names_paths_and_fix() {
     let task = Task::new(json!({"command": "no-such-command"}));
 
     let error = refused(&task).await;

@@ -141,7 +141,7 @@ async fn command_calls_the_task_and_looks_at_it() {
 }
 
 #[tokio::test]
-async fn interrupt_ends_what_is_in_front_of_the_terminal() {
+async fn interrupt_signals_terminal_foreground_process() {
     let task = Task::new(sleep_for_ever());
     let driver = started(&task).await;
     let script = "echo ready; exec sleep 600";
@@ -222,8 +222,8 @@ async fn much_goes_through_without_a_loss() {
 
 /// Its output is all there although it left something running that has the same pipe.
 #[tokio::test]
-async fn end_does_not_wait_for_what_is_left_running() {
-    let Some(task) = contained("end_does_not_wait_for_what_is_left_running") else {
+async fn session_end_ignores_background_processes() {
+    let Some(task) = contained("session_end_ignores_background_processes") else {
         return;
     };
     let driver = started(&task).await;

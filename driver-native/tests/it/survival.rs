@@ -448,7 +448,7 @@ async fn task_of_another_boot_is_gone() {
 
 /// The pid is somebody's, but not the task's.
 #[tokio::test]
-async fn process_with_a_reused_pid_is_not_the_task() {
+async fn reused_pid_is_not_recovered_as_task() {
     let error = recovered_with("start_ticks", 1.into()).await;
 
     let RecoverTaskError::Gone { reason, .. } = error else {
@@ -479,7 +479,7 @@ async fn long_socket_path_is_refused() {
 /// Nobody is connected any more: who may not run without an agent is stopped as an agent would have stopped it, and its
 /// end waits for the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_need_an_agent_are_stopped_without_one() {
+async fn agent_bound_tasks_stop_without_agent() {
     let (_dir, socket) = socket();
     let DriverProcess { mut child, client } = DriverProcess::start(&socket).await;
     let script = "trap 'echo > asked; exit 3' TERM; echo > begun; while :; do sleep 0.02; done";

@@ -152,7 +152,7 @@ fn can_isolate(task: &TreeTask, name: &str) -> bool {
 /// The whole way: an archive comes, its program runs, what it made goes. Contained tasks of this test have no network
 /// of their own, strict ones never have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_comes_its_program_runs_and_the_result_goes() {
+async fn archive_is_downloaded_executed_and_result_uploaded() {
     for level in ["raw", "contained", "strict"] {
         let archive = tgz(&[
             entry(tar::EntryType::Directory, "./bin/", 0o555, ""),
@@ -239,7 +239,7 @@ async fn links_of_the_task_lead_nowhere() {
 
 /// A link in the way of a file is replaced, not written through.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_in_the_place_of_a_file_is_replaced() {
+async fn download_replaces_symlink_at_target() {
     let outside = tempfile::tempdir().unwrap();
     let victim = outside.path().join("victim");
     std::fs::write(&victim, "keep").unwrap();
@@ -384,7 +384,7 @@ async fn files_that_are_none_are_not_sent() {
 
 /// More than the task's disk, on the way in, unpacked and on the way out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transfer_is_no_larger_than_the_tasks_disk() {
+async fn transfer_is_limited_to_task_disk() {
     let big = "0".repeat(3 << 20);
     let bomb = tgz(&[file("zeros", 0o600, &big)]);
     assert!(bomb.len() < 1 << 20);
@@ -573,7 +573,7 @@ async fn a_stop_ends_a_download_at_once() {
 
 /// The task's first process dies, as by an out-of-memory kill: nothing is fetched for a task that is no more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kill_from_outside_ends_a_download_at_once() {
+async fn external_kill_aborts_download() {
     let (task, driver, mut stream) = hanging().await;
     let began = Instant::now();
 
@@ -628,7 +628,7 @@ async fn transfers_wait_for_their_turn() {
 
 /// The task stops the porter that unpacks for it, which then takes nothing more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_timeout_ends_a_porter_that_the_task_holds() {
+async fn timeout_kills_porter_stopped_by_task() {
     // Another run of this test may be on the machine.
     let to = format!("held-by-its-task-{}", std::process::id());
     let big = "0".repeat(64 << 20);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_end_is_said_once_and_an_unknown_task_has_one() {
+    async fn each_exit_is_reported_once_including_unknown_task() {
         let driver: Arc<dyn TaskDriver> = Arc::new(MockDriver::on(MockHost::new()));
         let config = TaskConfig {
             id: "runs".to_owned(),

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_something_else_is_refused_by_what_it_has() {
+    fn invalid_handshake_line_is_rejected_with_reason() {
         let refused = |line: &str| parse(line).unwrap_err().to_string();
 
         assert!(refused("usage: ls [OPTION]").contains("no plugin's first line"));

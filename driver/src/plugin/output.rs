@@ -177,21 +177,21 @@ impl FollowLog {
     /// was read to its end.
     pub async fn run(mut self, driver: &str) {
         loop {
-            self.tell(driver);
+            self.forward_lines(driver);
             tokio::time::sleep(LOG_LOOK_INTERVAL).await;
         }
     }
 
     /// Tells what is there.
-    pub fn tell(&mut self, driver: &str) {
+    pub fn forward_lines(&mut self, driver: &str) {
         driver.clone_into(&mut self.lines.driver);
         // A file that cannot be read now may be there later.
-        if let Err(error) = self.look().and_then(|()| self.note()) {
+        if let Err(error) = self.read_new_lines().and_then(|()| self.note()) {
             debug!(path = %self.path.display(), %error, "the log of a plugin cannot be read");
         }
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn read_new_lines(&mut self) -> io::Result<()> {
         let length = match std::fs::metadata(&self.path) {
             Ok(meta) => meta.len(),
             // Nothing was said yet.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn followed_file_is_read_once_and_emptied_when_large() {
+    fn followed_log_is_read_once_then_truncated() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
         std::fs::write(&path, "old\n").unwrap();
@@ -300,10 +300,10 @@ mod tests {
         };
 
         append(b"new, and half a li");
-        follow.look().unwrap();
+        follow.read_new_lines().unwrap();
         assert_eq!(follow.lines.partial, b"new, and half a li");
         append(&vec![b'x'; usize::try_from(LOG_FILE_BYTES_MAX).unwrap()]);
-        follow.look().unwrap();
+        follow.read_new_lines().unwrap();
 
         assert!(follow.lines.partial.len() <= LOG_LINE_BYTES_MAX);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
@@ -312,27 +312,27 @@ mod tests {
 
     /// A plugin's output while nobody follows is read by the next follower, from the first incomplete line on.
     #[test]
-    fn the_next_one_goes_on_after_the_last_whole_line() {
+    fn next_follower_resumes_after_last_full_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
         let mut first = FollowLog::new(&path);
         std::fs::write(&path, "told\nhalf").unwrap();
 
-        first.tell("x");
+        first.forward_lines("x");
         std::fs::write(&path, "told\nhalf of it\nmore").unwrap();
         let mut next = FollowLog::new(&path);
         let began = next.offset;
-        next.tell("x");
+        next.forward_lines("x");
 
         assert_eq!(began, 5);
         assert_eq!(next.lines.partial, b"more");
     }
 
     #[test]
-    fn of_a_log_without_end_the_newest_part_is_told() {
+    fn log_backlog_is_limited_to_newest_part() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
-        FollowLog::new(&path).tell("x");
+        FollowLog::new(&path).forward_lines("x");
         let written = LOG_BEHIND_BYTES_MAX + 100;
         let file = File::create(&path).unwrap();
         file.set_len(written).unwrap();

@@ -256,7 +256,7 @@ async fn missing_function_is_unsupported() {
 
 /// A driver that does not say how far a task gets has no such function; one that does is heard.
 #[tokio::test]
-async fn how_far_a_task_gets_is_said_over_the_protocol() {
+async fn task_reach_is_exposed_over_plugin_protocol() {
     let dir = tempfile::tempdir().unwrap();
     let mut said = Vec::new();
     for (name, driver) in [

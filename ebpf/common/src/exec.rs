@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn group_code_wins_when_the_process_ended_as_a_whole() {
+    fn group_exit_code_wins_on_group_exit() {
         assert_eq!(wait_status(SIGNAL_GROUP_EXIT, 42 << 8, 0), 42 << 8);
         assert_eq!(wait_status(0, 42 << 8, 9), 9);
     }

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_the_place_of_the_highest_bit() {
+    fn histogram_bucket_is_highest_set_bit() {
         for shift in 0..u64::BITS {
             for time in [1 << shift, (1 << shift) - 1, (1 << shift) + 1_u64] {
                 let bits = (u64::BITS - (time >> SHIFT).leading_zeros()) as usize;

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_and_half_a_connection_have_no_other_end() {
+    fn listening_or_half_open_sockets_have_no_peer() {
         let connected: Vec<u32> = (0..16).filter(|it| tcp_state::is_connected(*it)).collect();
         assert_eq!(connected, [1, 4, 5, 8, 9, 11]);
     }

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_was_chosen_is_named_until_another_is_for_itself() {
+    fn first_oom_victim_is_kept_until_separate_event() {
         let named = OomEntry {
             chosen_boottime_ns: 5 * TOGETHER_NS,
             ..OomEntry::default()

@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_known_again_as_long_as_it_is_the_same() {
+    fn peer_mark_matches_only_same_socket() {
         let mut words = [3; PeerMark::WORDS];
         words[2] = 2 | 7 << 16;
         let mark = PeerMark::new(0xff00, [3, 3, words[2]], 3).unwrap();
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_others_may_come_before_is_not_marked() {
+    fn sockets_with_reuse_or_device_are_not_marked() {
         let mark = |third: u64, cookie| PeerMark::new(1, [3, 3, third], cookie);
         assert!(mark(0, 5).is_some());
         assert_eq!(mark(0, 0), None);
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_finds_the_interval_that_holds_the_key() {
+    fn interval_search_finds_interval_containing_key() {
         for count in [1_u32, 2, 3, 7, 15, 16, 17, 100, 1_000, 65_536] {
             let at = |index: u32| {
                 let start = (index - 5) * 10;

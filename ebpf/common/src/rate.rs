@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_hears_of_congestion_before_it_loses_packets() {
+    fn congestion_is_signaled_before_packet_drop() {
         assert_eq!(Bucket::pace(5, 10), RateVerdict::Pass);
         assert_eq!(Bucket::pace(CONGESTED_NS + 1, 0), RateVerdict::Congested);
         assert_eq!(Bucket::pace(BURST_NS + 1, 0), RateVerdict::Over);
     }
 
     #[test]
-    fn the_least_and_the_greatest_rate_have_a_price() {
+    fn rate_extremes_have_valid_byte_cost() {
         assert_eq!(Bucket::of_bits(64_000).ps_per_byte, 125_000_000);
         assert_eq!(Bucket::of_bits(1_000_000_000_000).ps_per_byte, 8);
         assert_eq!(Bucket::of_bits(0).ps_per_byte, 0);

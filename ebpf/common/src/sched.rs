@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_beyond_the_bits_that_are_kept_do_no_harm() {
+    fn wait_mark_wraparound_is_handled() {
         let before = (1 << 42) - 100;
         let mark = wait_mark(4_194_303, before);
 

@@ -154,7 +154,7 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
     let registrations = registrations();
     if seen.cgroup != cgroup || seen.registrations != registrations {
         // What was registered since is not missed: the count was read before.
-        *seen = look(cgroup, registrations);
+        *seen = cgroup_facts(cgroup, registrations);
     }
     if seen.task == 0 {
         return None;
@@ -170,7 +170,7 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
 
 /// Returns the facts about the current thread's cgroup.
 #[inline(always)]
-fn look(cgroup: CgroupId, registrations: u64) -> CachedCgroup {
+fn cgroup_facts(cgroup: CgroupId, registrations: u64) -> CachedCgroup {
     let task = current_task().unwrap_or(0);
     let slot = slot_of(task);
     let is_registered = slot != NO_SLOT || SCHED.get_ptr(task).is_some();

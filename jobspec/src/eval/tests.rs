@@ -198,7 +198,7 @@ fn what_grows_without_end_is_stopped() {
 }
 
 #[test]
-fn as_deep_as_the_parser_allows_is_no_overflow() {
+fn parser_depth_limit_does_not_overflow_stack() {
     let text = format!("{}1{}", "[".repeat(60), "]".repeat(60));
     assert!(eval(&text).is_ok());
 

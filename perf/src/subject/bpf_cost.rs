@@ -27,7 +27,7 @@ use muster_agent::bpf::{
     Bpf, BpfConfig, EmptyPrograms, ProgramCost, ensure_bpffs, measure_cost, remove_pins,
     unmount_bpffs,
 };
-use muster_agent::fixture::fence_plain;
+use muster_agent::fixture::attach_plain_policy;
 use muster_domain::job::BitRate;
 use nix::sched::{CloneFlags, unshare};
 
@@ -127,7 +127,7 @@ impl BenchTree {
     ) -> anyhow::Result<()> {
         let id = fs::metadata(&self.task)?.ino();
         bpf.watch(id)?;
-        fence_plain(bpf, id, None).map_err(|error| anyhow!(error))?;
+        attach_plain_policy(bpf, id, None).map_err(|error| anyhow!(error))?;
         for ((name, work), (_, without)) in works(context).into_iter().zip(without) {
             tally.ours(name, "us", self.time(work)?);
             tally.rival(name, "us", NOTHING, *without);
@@ -149,7 +149,7 @@ impl BenchTree {
             }
         }
         for (bits, name) in RATES {
-            fence_plain(bpf, id, Some(BitRate(bits))).map_err(|error| anyhow!(error))?;
+            attach_plain_policy(bpf, id, Some(BitRate(bits))).map_err(|error| anyhow!(error))?;
             // Two seconds' worth, and the burst.
             let mebibytes = (bits / 8 * 9 / 4) >> 20;
             let us = self.sent(mebibytes)?;

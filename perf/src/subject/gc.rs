@@ -176,9 +176,9 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
         "only {} were freed",
         collected.objects
     );
-    collected.tell(took, &mut found)?;
-    tell(&busy, None, &mut found);
-    tell(&idle, Some("idle"), &mut found);
+    collected.add_metrics(took, &mut found)?;
+    add_foreground_metrics(&busy, None, &mut found);
+    add_foreground_metrics(&idle, Some("idle"), &mut found);
     // The jobs placed beside the collection do not count as its remains, so they are collected too. The comparison has
     // the same nodes and as many jobs.
     complete(&control, EndedInstances::All).await?;
@@ -243,7 +243,7 @@ async fn beside_living_jobs(
 }
 
 /// Adds the latencies of other requests: during the collection, or, as a rival, without one.
-fn tell(felt: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
+fn add_foreground_metrics(felt: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
     let ForegroundLatency {
         placements,
         reads,
@@ -300,7 +300,7 @@ impl CollectionTotals {
     }
 
     /// Of the collection that took so long.
-    fn tell(&self, took: Duration, found: &mut Metrics) -> anyhow::Result<()> {
+    fn add_metrics(&self, took: Duration, found: &mut Metrics) -> anyhow::Result<()> {
         let Self {
             objects,
             slices,

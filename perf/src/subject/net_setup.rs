@@ -121,7 +121,7 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(),
     let each = |from: u64| -> Result<f64, SetupError> {
         let start = Instant::now();
         for task in from..from + SOME as u64 {
-            networks.fence(&group, FIRST + task, RULES)?;
+            networks.attach_policy(&group, FIRST + task, RULES)?;
         }
         let took = start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(SOME)?);
         for task in from..from + SOME as u64 {
@@ -136,7 +136,7 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(),
         alone.push(took);
     }
     for task in 0..TASKS {
-        networks.fence(&group, FIRST + task, RULES)?;
+        networks.attach_policy(&group, FIRST + task, RULES)?;
     }
     for alone in alone {
         tally.ours("policy_us_5000", "us", each(TASKS)?);
@@ -146,9 +146,9 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(),
         networks.forget(FIRST + task)?;
     }
     for _ in 0..rounds {
-        networks.fence(&group, FIRST, RULES)?;
+        networks.attach_policy(&group, FIRST, RULES)?;
         let start = Instant::now();
-        networks.fence(&group, FIRST, MANY_RULES)?;
+        networks.attach_policy(&group, FIRST, MANY_RULES)?;
         let update = start.elapsed().as_secs_f64() * 1e3;
         tally.ours("policy_update_10000_rules", "ms", update);
     }

@@ -155,7 +155,7 @@ impl<'a> Round<'a> {
         round.until("all nodes are ready", |state| {
             ready(state) == NODES as usize
         })?;
-        say("nodes joined", begun.elapsed())?;
+        print_progress("nodes joined", begun.elapsed())?;
         Ok(round)
     }
 
@@ -177,7 +177,7 @@ impl<'a> Round<'a> {
             connections: CONNECTIONS,
         };
         let placed = self.place(ones)?;
-        placed.tell(&format!("jobs_of_one_on_{NODES}"), tally);
+        placed.add_metrics(&format!("jobs_of_one_on_{NODES}"), tally);
         self.settle()?;
         let large = Load {
             name: "large",
@@ -186,7 +186,7 @@ impl<'a> Round<'a> {
             connections: CONNECTIONS_LARGE,
         };
         let placed = self.place(large)?;
-        placed.tell(&format!("1000x1000_on_{NODES}"), tally);
+        placed.add_metrics(&format!("1000x1000_on_{NODES}"), tally);
         let lost = NODES as usize - ready(&self.control().state());
         ensure!(lost == 0, "{lost} nodes were lost while jobs were placed");
         Ok(())
@@ -241,7 +241,7 @@ impl<'a> Round<'a> {
             anyhow::Ok((registered, committed???))
         });
         let (registered, committed) = done.with_context(|| self.progress(wanted))?;
-        say(load.name, committed)?;
+        print_progress(load.name, committed)?;
         Ok(PlacementResult {
             placements: placements as f64,
             jobs: f64::from(load.jobs),
@@ -268,7 +268,7 @@ impl<'a> Round<'a> {
             let mut allocs = state.allocs().iter();
             allocs.all(|alloc| alloc.client_status() == ClientStatus::Running)
         })?;
-        say("all run", begun.elapsed())
+        print_progress("all run", begun.elapsed())
     }
 
     fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
@@ -355,7 +355,7 @@ struct PlacementResult {
 }
 
 impl PlacementResult {
-    fn tell(&self, name: &str, tally: &mut Tally) {
+    fn add_metrics(&self, name: &str, tally: &mut Tally) {
         let rate = self.placements / self.committed.as_secs_f64();
         tally.ours(&format!("commit_{name}"), "placements/s", rate);
         let rate = self.jobs / self.registered.as_secs_f64();
@@ -382,7 +382,7 @@ async fn register(addr: SocketAddr, load: Load, connection: u32) -> anyhow::Resu
 }
 
 /// How far a round is: it takes a while.
-pub(super) fn say(what: &str, took: Duration) -> anyhow::Result<()> {
+pub(super) fn print_progress(what: &str, took: Duration) -> anyhow::Result<()> {
     let seconds = took.as_secs_f64();
     writeln!(std::io::stderr(), "  {what}: {seconds:.2} s")?;
     Ok(())

@@ -81,7 +81,7 @@ pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
     builder.report()?;
     let after = resident()?;
     let allocs = f64::from(jobs) * f64::from(NODES);
-    builder.say("memory", after.saturating_sub(before) as f64 / allocs);
+    builder.add_metric("memory", after.saturating_sub(before) as f64 / allocs);
     builder.snapshot(allocs)?;
     builder.write_after_snapshots()?;
     serde_json::to_writer(std::io::stdout(), &builder.found)?;
@@ -101,7 +101,7 @@ struct Builder {
 }
 
 impl Builder {
-    fn say(&mut self, name: &str, value: f64) {
+    fn add_metric(&mut self, name: &str, value: f64) {
         self.found.push((name.to_owned(), value));
     }
 
@@ -183,10 +183,10 @@ impl Builder {
             );
         }
         let allocs = f64::from(jobs) * f64::from(NODES);
-        self.say("log", bytes as f64 / allocs);
-        self.say("placements", allocs / time.as_secs_f64());
+        self.add_metric("log", bytes as f64 / allocs);
+        self.add_metric("placements", allocs / time.as_secs_f64());
         let longest = self.longest.as_secs_f64() * 1e3;
-        self.say("longest_apply", longest);
+        self.add_metric("longest_apply", longest);
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl Builder {
             };
             time += self.apply(command)?.2;
         }
-        self.say("reports", reports as f64 / time.as_secs_f64());
+        self.add_metric("reports", reports as f64 / time.as_secs_f64());
         Ok(())
     }
 
@@ -254,9 +254,9 @@ impl Builder {
         }
         let took = clock.elapsed()?;
         let extra = peak()?.saturating_sub(before) as f64 / before as f64 * 100.0;
-        self.say("snapshot", took.as_secs_f64() * 1e3);
-        self.say("snapshot_bytes", bytes as f64 / allocs);
-        self.say("snapshot_extra_memory", extra);
+        self.add_metric("snapshot", took.as_secs_f64() * 1e3);
+        self.add_metric("snapshot_bytes", bytes as f64 / allocs);
+        self.add_metric("snapshot_extra_memory", extra);
 
         let clock = CpuClock::of_thread()?;
         let mut restoring = StateRestore::default();
@@ -265,7 +265,7 @@ impl Builder {
             restoring.take::<Infallible>(record)?;
         }
         let restored = restoring.finish::<Infallible>()?;
-        self.say("restore", clock.elapsed()?.as_secs_f64() * 1e3);
+        self.add_metric("restore", clock.elapsed()?.as_secs_f64() * 1e3);
         ensure!(restored.hash() == self.state.hash(), "another state");
         let broken = check::broken(&self.state);
         ensure!(
@@ -292,7 +292,7 @@ impl Builder {
             time += self.apply(command)?.2;
         }
         let each = time.as_secs_f64() * 1e6 / f64::from(WRITES);
-        self.say("write_after_snapshot", each);
+        self.add_metric("write_after_snapshot", each);
         Ok(())
     }
 }

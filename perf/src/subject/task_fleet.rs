@@ -38,7 +38,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::Client;
-use super::place::{ready, say};
+use super::place::{print_progress, ready};
 use super::task_start::Sleepers;
 use crate::harness::{Context, Metric, Tally};
 
@@ -208,7 +208,7 @@ impl<'a> Fleet<'a> {
         self.until_running(count)?;
         let rate = tasks / begun.elapsed().as_secs_f64();
         tally.ours(&format!("started_{suffix}"), "tasks/s", rate);
-        say(
+        print_progress(
             &format!("{count} {} tasks run", self.load.level),
             begun.elapsed(),
         )?;
@@ -230,7 +230,7 @@ impl<'a> Fleet<'a> {
         let took = self.stop()?;
         let rate = tasks / took.as_secs_f64();
         tally.ours(&format!("stopped_{suffix}"), "tasks/s", rate);
-        say("stopped", took)?;
+        print_progress("stopped", took)?;
         std::thread::sleep(SETTLE);
         let left = self.footprint()?.kib - empty.kib;
         tally.ours(&format!("kib_left_{suffix}"), "KiB", left);
@@ -270,7 +270,7 @@ impl<'a> Fleet<'a> {
         let took = begun.elapsed();
         let name = format!("adopted_{}", self.load.suffix);
         tally.ours(&name, "ms", took.as_secs_f64() * 1e3);
-        say("adopted", took)
+        print_progress("adopted", took)
     }
 
     fn idle(&self, tally: &mut Tally) -> anyhow::Result<()> {

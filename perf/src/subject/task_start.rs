@@ -127,8 +127,8 @@ impl StartBenchmark<'_> {
             self.cycles(&self.plugged, "raw", &mut plugin)?;
             self.place.spawned(self.starts, false, &mut spawned)?;
         }
-        ours.tell(tally, "");
-        plugin.tell(tally, "_plugin");
+        ours.add_metrics(tally, "");
+        plugin.add_metrics(tally, "_plugin");
         for (rival, timed) in [(BARE, &bare), (POSIX_SPAWN, &spawned)] {
             for suffix in ["", "_plugin"] {
                 timed.add_baseline_metrics(tally, suffix, rival);
@@ -149,7 +149,7 @@ impl StartBenchmark<'_> {
             self.place.spawned(self.starts / 20, true, &mut forked)?;
             drop(std::hint::black_box(ballast));
         }
-        heavy.tell(tally, "_1gib");
+        heavy.add_metrics(tally, "_1gib");
         for (rival, timed) in [(WITHOUT_GIB, &light), (BARE, &bare), (FORK, &forked)] {
             timed.add_baseline_metrics(tally, "_1gib", rival);
         }
@@ -181,8 +181,8 @@ impl StartBenchmark<'_> {
                 }
             }
         }
-        ours.tell(tally, &format!("_{level}"));
-        plugin.tell(tally, &format!("_{level}_plugin"));
+        ours.add_metrics(tally, &format!("_{level}"));
+        plugin.add_metrics(tally, &format!("_{level}_plugin"));
         let mut rivals = vec![(BARE_SANDBOX, &bare), (LEAN_SANDBOX, &lean)];
         rivals.extend(RUNTIMES.into_iter().zip(&runtimes));
         rivals.retain(|(_, timed)| !timed.is_empty());

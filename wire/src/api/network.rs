@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_and_is_not_told_is_missed() {
+    fn missed_verdict_count_covers_gaps_and_restarts() {
         let none = || std::ops::RangeInclusive::new(1, 0);
         assert_eq!(missed(5..=9, 9, 4), 0);
         assert_eq!(missed(8..=9, 9, 4), 3);

@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_of_a_drain_is_named_in_a_warning() {
+    fn drain_meta_produces_warning() {
         let order = read_drain(br#"{"Meta":{"message":"new disks"}}"#, "n").unwrap();
         assert!(order.warnings[0].contains("Meta"), "{:?}", order.warnings);
         let order = read_drain(br#"{"Meta":{}}"#, "n").unwrap();

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn test_that_passed_in_the_guest_was_not_skipped() {
+    fn test_passed_in_guest_is_not_skipped() {
         let guest = Run {
             binaries: vec![passing("/tests/muster-agent/vm", &["memory::oom"])],
             success: true,

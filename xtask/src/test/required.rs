@@ -84,10 +84,7 @@ const REQUIRED: &[Required] = &[
     ),
     here("survival::a_task_of_another_boot_is_lost", SURVIVAL),
     here("survival::killed_driver_loses_no_task", SURVIVAL),
-    here(
-        "survival::process_with_a_reused_pid_is_not_the_task",
-        SURVIVAL,
-    ),
+    here("survival::reused_pid_is_not_recovered_as_task", SURVIVAL),
     here("remote::a_remote_task_outlives_its_nodes", SURVIVAL),
     here(
         "mock::tests::conformance::recovered_task_is_the_same_task",
@@ -135,19 +132,16 @@ const REQUIRED: &[Required] = &[
         JUDGE,
     ),
     here(
-        "escape::script_finds_what_is_listed_in_a_contained_task",
+        "escape::script_findings_match_list_in_contained_task",
         JUDGE,
     ),
+    here("escape::script_findings_match_list_in_strict_task", JUDGE),
+    here("escape::engine_finds_no_escape_from_contained_task", JUDGE),
     here(
-        "escape::script_finds_what_is_listed_in_a_strict_task",
+        "escape::engine_finds_no_escape_from_contained_root_task",
         JUDGE,
     ),
-    here("escape::engine_knows_no_way_out_of_a_contained_task", JUDGE),
-    here(
-        "escape::engine_knows_no_way_out_of_a_contained_roots_task",
-        JUDGE,
-    ),
-    here("escape::engine_knows_no_way_out_of_a_strict_task", JUDGE),
+    here("escape::engine_finds_no_escape_from_strict_task", JUDGE),
     guest("oci::contained_task_passes_runtimetest", JUDGE),
     guest("oci::strict_task_passes_runtimetest", JUDGE),
     guest(
@@ -159,13 +153,10 @@ const REQUIRED: &[Required] = &[
         JUDGE,
     ),
     guest(
-        "escape::script_finds_what_is_listed_in_a_contained_task",
+        "escape::script_findings_match_list_in_contained_task",
         JUDGE,
     ),
-    guest(
-        "escape::script_finds_what_is_listed_in_a_strict_task",
-        JUDGE,
-    ),
+    guest("escape::script_findings_match_list_in_strict_task", JUDGE),
     here(
         "boundary::contained_task_reaches_nothing_of_its_host",
         BOUNDARY,
@@ -174,23 +165,14 @@ const REQUIRED: &[Required] = &[
         "boundary::contained_task_reaches_nothing_of_its_host",
         BOUNDARY,
     ),
-    guest(
-        "boundary::strict_task_has_ids_and_a_network_of_its_own",
-        BOUNDARY,
-    ),
-    here("roots::named_tree_is_the_root_and_stays_as_it_is", BOUNDARY),
+    guest("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
+    here("roots::named_root_tree_is_used_and_unmodified", BOUNDARY),
     here("roots::read_only_root_cannot_be_written", BOUNDARY),
     here("roots::links_where_the_driver_mounts_are_refused", BOUNDARY),
     here("roots::tree_elsewhere_needs_the_nodes_word", BOUNDARY),
     here("roots::mounts_are_what_the_job_says", BOUNDARY),
-    here(
-        "roots::link_in_place_of_a_tasks_directory_is_refused",
-        BOUNDARY,
-    ),
-    here(
-        "boundary::strict_task_has_ids_and_a_network_of_its_own",
-        BOUNDARY,
-    ),
+    here("roots::symlinked_task_directory_is_rejected", BOUNDARY),
+    here("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
     here("ways::every_egress_path_matches_verdict_table", BOUNDARY),
     here(
         "stuck::process_in_uninterruptible_sleep_is_reported_without_blocking",
@@ -206,7 +188,7 @@ const REQUIRED: &[Required] = &[
     ),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
     guest("limits::memory_limit_kills_and_is_counted", LIMITS),
-    guest("host::a_group_that_the_host_names_limits_its_tasks", LIMITS),
+    guest("host::host_cgroup_limits_its_tasks", LIMITS),
     guest("limits::a_fork_bomb_stops_at_its_limit", LIMITS),
     each_kernel("adoption::this_kernel_takes_every_program"),
     each_kernel("policy::connections_follow_the_policy_of_the_task"),
@@ -443,7 +425,7 @@ mod tests {
 
     /// By itself, or with all of its module.
     #[test]
-    fn a_test_that_was_skipped_is_named_with_its_reason() {
+    fn skipped_test_is_listed_with_reason() {
         for skip in [
             "goes_on: no root",
             "life: no root",
@@ -461,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_run_here_may_have_run_in_the_guest() {
+    fn guest_run_covers_tests_skipped_on_host() {
         let host = run(&["life::goes_on"], &[], &["life::goes_on: cgroup v1"]);
 
         let in_guest = names(
@@ -475,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_required_test_that_did_not_run_fails_the_run() {
+    fn missing_required_test_fails_run() {
         let mut report = Report::default();
 
         check(&mut report, &run(&[], &[], &[]), &[]);

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn items_cells_and_headings_are_sentences_of_their_own() {
+    fn items_cells_and_headings_are_separate_sentences() {
         let words = vec!["word"; 20].join(" ");
         let text = format!(
             "# {words}\n{words}:\n- {words}\n- {words}\n\n| {words} | {words} |\n|---|---|\n\n1. {words}\n2. {words}\n"

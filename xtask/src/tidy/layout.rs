@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_paths_that_do_not_belong_are_found() {
+    fn forbidden_words_and_machine_paths_are_found() {
         let note = ["// FIX", "ME later\n"].concat();
         let path = ["see /ho", "me/anna/notes\n"].concat();
 

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_can_change_is_opened_in_one_room() {
+    fn openat2_outside_beneath_module_is_flagged() {
         let source = "rustix::fs::openat2(&dir, name, flags, mode, ResolveFlags::BENEATH)?;\n";
 
         assert_eq!(
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_tasks_are_not_opened_by_their_paths() {
+    fn task_files_opened_by_path_are_flagged() {
         let source = "let a = File::open(path)?;\nlet b = std::fs::read(path)?;\n\
                       let c = beneath::open(&dir, name, flags, Through::Dirs)?;\n\
                       let d = rustix::fs::open(path, flags, mode)?;\n";

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use super::cpio::Archive;
 use super::kernel::{Kernel, MODULES};
 use crate::ebpf;
-use crate::judges;
+use crate::isolation_audits;
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
@@ -90,9 +90,9 @@ pub(crate) fn write(
             tree.program(&format!("bin/{name}"), &program)?;
         }
     }
-    if binaries.iter().any(|artifact| artifact.target == JUDGED) && judges::present() {
+    if binaries.iter().any(|artifact| artifact.target == JUDGED) && isolation_audits::present() {
         for name in JUDGES {
-            let judge = judges::folder().join(name);
+            let judge = isolation_audits::folder().join(name);
             libraries.extend(shared_libraries(&judge)?);
             tree.program(&format!("judges/{name}"), &judge)?;
         }

@@ -237,7 +237,7 @@ mod tests {
         linux-image-6.12.118+deb12-amd64\n";
 
     #[test]
-    fn newest_kernel_of_a_series_is_found_by_its_name() {
+    fn newest_kernel_of_series_is_selected() {
         assert_eq!(
             SERIES.map(|series| newest(NAMES, series)),
             [
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_of_a_series_is_not_taken_for_another() {
+    fn cached_kernel_matches_requested_series() {
         let cache = tempfile::tempdir().unwrap();
         for release in ["6.1.0-56-cloud-amd64", "6.12.117+deb12-cloud-amd64"] {
             let folder = cache.path().join(format!("kernel-{release}"));

@@ -37,7 +37,7 @@ impl GcNews {
     }
 
     /// Messages up to `sequence` are committed.
-    pub fn handle_told(&mut self, sequence: u64) {
+    pub fn acknowledge(&mut self, sequence: u64) {
         self.sent
             .take_if(|(_, message)| message.is_some_and(|message| message <= sequence));
     }
@@ -118,7 +118,7 @@ mod tests {
         let later = START.plus(GC_NEWS_PAUSE);
 
         let unanswered = news.poll_report(2, later);
-        news.handle_told(1);
+        news.acknowledge(1);
         let rest = news.poll_report(2, later).unwrap();
 
         assert_eq!(unanswered, None);
@@ -144,7 +144,7 @@ mod tests {
         let mut news = GcNews::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
-        news.handle_told(1);
+        news.acknowledge(1);
         news.handle_collected(collected(2, GcReason::Disk));
         let due = START.plus(GC_NEWS_PAUSE);
 
@@ -158,7 +158,7 @@ mod tests {
         let mut news = GcNews::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
-        news.handle_told(1);
+        news.acknowledge(1);
 
         news.handle_collected(collected(2, GcReason::Forced));
 
@@ -178,7 +178,7 @@ mod tests {
         let again = news.poll_report(1, START);
 
         assert_eq!(first, again);
-        news.handle_told(1);
+        news.acknowledge(1);
         assert_eq!(news.poll_report(2, START), None);
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let mut news = GcNews::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
-        news.handle_told(1);
+        news.acknowledge(1);
         news.handle_collected(collected(2, GcReason::Disk));
 
         assert!(news.poll_report(2, Timestamp(5)).is_some());

@@ -73,23 +73,23 @@ impl Policy {
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
         for _ in 0..READ_AGAIN_MAX {
-            let (fenced, is_changing) = self.fenced(task);
-            let Some(fenced) = fenced else {
+            let (task_policy, is_changing) = self.task_policy(task);
+            let Some(task_policy) = task_policy else {
                 return Ok(Vec::new());
             };
             if is_changing {
                 break;
             }
-            let counts = self.counts_of(task, &fenced, &traffic)?;
-            let (now, is_changing) = self.fenced(task);
-            if !is_changing && now.is_some_and(|now| Arc::ptr_eq(&now, &fenced)) {
+            let counts = self.counts_of(task, &task_policy, &traffic)?;
+            let (now, is_changing) = self.task_policy(task);
+            if !is_changing && now.is_some_and(|now| Arc::ptr_eq(&now, &task_policy)) {
                 return Ok(counts);
             }
         }
         // A running change ends first, and then the lock keeps others away.
         let _no_change = self.locked();
-        match self.fenced(task) {
-            (Some(fenced), _) => self.counts_of(task, &fenced, &traffic),
+        match self.task_policy(task) {
+            (Some(task_policy), _) => self.counts_of(task, &task_policy, &traffic),
             (None, _) => Ok(Vec::new()),
         }
     }
@@ -97,14 +97,14 @@ impl Policy {
     fn counts_of(
         &self,
         task: CgroupId,
-        fenced: &TaskPolicyState,
+        task_policy: &TaskPolicyState,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
-        let past = fenced.past();
+        let past = task_policy.past();
         let counted = self.counted(task, &past, traffic)?;
-        let mut carried = fenced.carried.clone();
+        let mut carried = task_policy.carried.clone();
         let mut counts = Vec::new();
-        for (direction, rules) in DIRECTIONS.into_iter().zip(&fenced.rules) {
+        for (direction, rules) in DIRECTIONS.into_iter().zip(&task_policy.rules) {
             let of_policy = named(&rules.compiled).zip(rules.names.iter().copied());
             let of_nobody = built_in(direction).map(|it| (it, name_hash(it.1)));
             for ((number, rule, allows), name) in of_policy.chain(of_nobody) {

@@ -397,7 +397,7 @@ impl FakeServer {
 
     /// Says from now on of the allocation's remote tasks which run already and which are another's; with what is wanted
     /// of it next.
-    pub(crate) fn say(&self, remote: RemoteAlloc) {
+    pub(crate) fn set_remote(&self, remote: RemoteAlloc) {
         let mut state = self.state.lock().unwrap();
         state.remote.insert(remote.alloc_id, remote);
     }

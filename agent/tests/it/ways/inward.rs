@@ -336,13 +336,13 @@ async fn words(
             "caller_entry",
             &calls(caller),
         );
-        words.extend(told(server, alloc).await);
+        words.extend(attempt_results(server, alloc).await);
     }
     words
 }
 
 /// The words of a task that takes the ways.
-async fn told(server: &FakeServer, alloc: AllocBuilder) -> AttemptResults {
+async fn attempt_results(server: &FakeServer, alloc: AllocBuilder) -> AttemptResults {
     let alloc_id = server.place(alloc.build()).await;
     let ended = |_: &TaskState, status: ClientStatus| {
         [ClientStatus::Complete, ClientStatus::Failed].contains(&status)

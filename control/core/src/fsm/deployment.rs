@@ -159,7 +159,7 @@ struct HealthUpdate {
 
 impl HealthUpdates {
     /// Takes in that `alloc` was `before` and is now what it says.
-    pub(super) fn hear(&mut self, before: Option<bool>, alloc: AllocView<'_>) {
+    pub(super) fn record_health(&mut self, before: Option<bool>, alloc: AllocView<'_>) {
         let (Some(id), now) = (alloc.deployment(), alloc.healthy()) else {
             return;
         };
@@ -209,7 +209,7 @@ pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
 }
 
 /// Moves deployments on by what was heard.
-pub(super) fn hear(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
+pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
     for (id, heard) in news {
         let Some(old) = change.state.deployments.get(&id) else {
             continue;
@@ -532,10 +532,10 @@ fn set_health(
     for (key, before, is_healthy) in keys {
         change.decide(key, |row| row.set_healthy(Some(is_healthy)));
         if let Some(alloc) = change.state.allocs.at(key) {
-            news.hear(before, alloc);
+            news.record_health(before, alloc);
         }
     }
-    hear(change, news);
+    apply_health_updates(change, news);
     let now = change.state.deployments.get(&deployment.id);
     let eval = now.and_then(|now| {
         let evals = change.state.evals.open_of_job(&now.job);

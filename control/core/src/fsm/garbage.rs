@@ -14,9 +14,9 @@
 //! The allocations of a slice go together at its end, so that each index is touched once for all siblings. Until then a
 //! slice asks the state at its beginning about them.
 
-pub(super) mod outlook;
+pub(super) mod dry_run;
+pub(super) mod forecast;
 mod rule;
-pub(super) mod survey;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -207,7 +207,7 @@ impl SliceProgress {
         self.freed >= self.bounds.freed_max || self.looked_at >= self.bounds.looked_at_max
     }
 
-    fn look(&mut self) {
+    fn count_visited(&mut self) {
         self.looked_at += 1;
     }
 
@@ -434,7 +434,7 @@ fn collect_of_batch_jobs(
         if slice.is_full() {
             return Some(stopped_at((from, alloc)));
         }
-        slice.look();
+        slice.count_visited();
         let job = snapshot.jobs.get(key).map(|job| &**job);
         if due
             .oldest()
@@ -485,7 +485,7 @@ fn collect_eval(
     first: u64,
     slice: &mut SliceProgress,
 ) -> Result<(), u64> {
-    slice.look();
+    slice.count_visited();
     let job = snapshot.jobs.get(&eval.job).map(|job| &**job);
     let extent = match rule::eval(eval, job, before) {
         Ok(extent) if rule::may_free(extent, eval, job) => extent,
@@ -504,7 +504,7 @@ fn collect_eval(
         if slice.is_full() {
             return Err(alloc.key());
         }
-        slice.look();
+        slice.count_visited();
         match rule::alloc_of(extent, snapshot, alloc, job, before, at) {
             Ok(()) => slice.remove_alloc(alloc.key()),
             Err(why) => slice.keep(why),
@@ -582,7 +582,7 @@ fn collect_job(
     step: GcJobStep,
     slice: &mut SliceProgress,
 ) -> Option<GcJobStep> {
-    slice.look();
+    slice.count_visited();
     let row = snapshot.jobs.row(key)?;
     let (from, index) = match step {
         GcJobStep::Begin | GcJobStep::Remove | GcJobStep::RemoveFrom { .. } => {
@@ -656,7 +656,7 @@ fn look_below(
                 alloc: alloc_from,
             };
         }
-        slice.look();
+        slice.count_visited();
         if rule::ended(eval, before).is_err() {
             return JobSweep::Stays(KeepReason::Needed);
         }
@@ -668,7 +668,7 @@ fn look_below(
                     alloc: alloc.key(),
                 };
             }
-            slice.look();
+            slice.count_visited();
             if rule::alloc(state, alloc, Some(job), before, at).is_err() {
                 return JobSweep::Stays(KeepReason::Needed);
             }
@@ -707,7 +707,7 @@ fn remove_below(
         if slice.is_full() {
             return Some((eval.id, alloc_from));
         }
-        slice.look();
+        slice.count_visited();
         // Of a job that was registered under the same name meanwhile, nothing.
         let is_left = again.is_none_or(|again| eval.create_index < again);
         if !is_left || rule::ended(eval, before).is_err() {
@@ -718,7 +718,7 @@ fn remove_below(
             if slice.is_full() {
                 return Some((eval.id, alloc.key()));
             }
-            slice.look();
+            slice.count_visited();
             if rule::alloc(snapshot, alloc, None, before, at).is_ok() {
                 slice.remove_alloc(alloc.key());
             }
@@ -749,7 +749,7 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SlicePr
         if slice.is_full() {
             return false;
         }
-        slice.look();
+        slice.count_visited();
         slice.remove_deployment(change, &id);
     }
     true
@@ -839,7 +839,7 @@ fn collect_one_offs(
             let guid = row.guid.clone();
             return Some(GcCursor::OneOffAt { due, guid });
         }
-        slice.look();
+        slice.count_visited();
         match rule::one_off(row, before) {
             Ok(()) => slice.remove_one_off(change, &snapshot, row),
             Err(why) => slice.keep(why),
@@ -859,7 +859,7 @@ fn walk<Id>(
         if slice.is_full() {
             return Some((at, id));
         }
-        slice.look();
+        slice.count_visited();
         each(id, slice);
     }
     None

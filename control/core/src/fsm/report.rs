@@ -22,7 +22,7 @@ pub(super) fn apply(
     let mut asks = RequestedEvals::new();
     let mut news = deployment::HealthUpdates::default();
     record_all(change, node_id, reports, &mut asks, &mut news)?;
-    deployment::hear(change, news);
+    deployment::apply_health_updates(change, news);
     create_evals(change, asks);
     Ok(Response::Done)
 }
@@ -40,7 +40,7 @@ pub(super) fn apply_all(
             unknown.push(node_id);
         }
     }
-    deployment::hear(change, news);
+    deployment::apply_health_updates(change, news);
     create_evals(change, asks);
     Response::NodesReported { unknown }
 }
@@ -99,7 +99,7 @@ fn record_all(
                 deployment::decide_health_of_ended(change, key);
             }
             if let Some(alloc) = change.state.allocs.at(key) {
-                news.hear(healthy, alloc);
+                news.record_health(healthy, alloc);
             }
             if was == ClientStatus::Unknown {
                 ask_because_it_came_back(change, key, asks, node_id);

@@ -143,7 +143,7 @@ fn a_leader_soon_collects_for_the_first_time() {
 
 /// The server booted with a clock that was ahead and was set back: rows carry the time it has been set to.
 #[test]
-fn ages_are_reckoned_by_the_clock_of_the_rows() {
+fn gc_cutoffs_use_row_clock() {
     let config = GcConfig::default();
     let booted = Timestamp(1_000_000_000_000_000_000);
     let (now, at) = (booted.plus(HOUR), Timestamp(booted.0 - 1));
@@ -244,7 +244,7 @@ fn nothing_goes_before_its_threshold() {
 }
 
 #[test]
-fn what_still_runs_stays_although_it_was_told_to_stop() {
+fn gc_keeps_running_alloc_of_stopped_job() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());
@@ -284,7 +284,7 @@ fn what_is_kept_is_counted_by_reason() {
 
 /// Instances on both sides of a cut stay; the evaluation is counted once.
 #[test]
-fn what_is_kept_is_counted_once_however_it_is_cut() {
+fn gc_counts_kept_eval_once_across_slices() {
     let mut cluster = Cluster::new();
     cluster.unchecked = true;
     let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);
@@ -312,7 +312,7 @@ fn what_is_kept_is_counted_once_however_it_is_cut() {
 }
 
 #[test]
-fn a_running_job_keeps_the_evaluation_that_placed_it() {
+fn running_job_keeps_its_placement_evaluation() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());
@@ -321,7 +321,7 @@ fn a_running_job_keeps_the_evaluation_that_placed_it() {
 }
 
 #[test]
-fn a_finished_batch_job_keeps_its_results_for_a_while() {
+fn finished_batch_job_is_kept_until_threshold() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("sum").job_type(JobType::Batch).build());
@@ -381,7 +381,7 @@ fn a_node_goes_when_nothing_is_on_it() {
 
 /// However many have ended there: it is one look at the node.
 #[test]
-fn a_node_with_many_dead_allocations_is_not_walked() {
+fn node_gc_does_not_walk_dead_allocs() {
     let mut cluster = cluster_with_jobs(1);
     let node_id = cluster.state.nodes().iter().next().unwrap().spec.id;
     cluster.node_status(node_id, NodeStatus::Down);
@@ -565,7 +565,7 @@ fn purge(cluster: &mut Cluster, job_id: &str) {
 }
 
 #[test]
-fn what_runs_when_its_job_is_purged_goes_when_it_has_ended() {
+fn alloc_running_at_purge_is_collected_after_exit() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").count(2).build());
@@ -656,7 +656,7 @@ fn evals_in_short_slices(cluster: &mut Cluster) -> (u32, usize) {
 
 /// Forty evaluations of a batch job that is there cost one look. When its name is another job's, each is looked at.
 #[test]
-fn kept_results_are_not_looked_at_one_by_one() {
+fn gc_checks_kept_batch_evals_once_per_job() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     let spec = || job("sums").job_type(JobType::Batch).build();
@@ -687,7 +687,7 @@ fn kept_results_are_not_looked_at_one_by_one() {
 
 /// A job that is looked at while it changes is not forgotten on what was true before.
 #[test]
-fn a_job_that_changes_while_it_is_looked_at_stays() {
+fn job_changed_during_gc_lookup_is_kept() {
     let mut cluster = cluster_with_jobs(1);
     let key = JobKey::in_default("sum-0");
     let eval_id = cluster.state.evals().of_job(&key).next().unwrap().id;
@@ -714,7 +714,7 @@ fn a_job_that_changes_while_it_is_looked_at_stays() {
 
 /// A slice ended within one evaluation, which may be gone when the next slice comes.
 #[test]
-fn an_evaluation_after_the_one_that_was_cut_goes_whole() {
+fn gc_resumes_after_cursor_of_removed_eval() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());

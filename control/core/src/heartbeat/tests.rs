@@ -45,7 +45,7 @@ fn a_beat_gives_a_whole_period() {
 }
 
 #[test]
-fn a_beat_of_a_node_nobody_expects_is_told_apart() {
+fn heartbeat_of_untracked_node_is_unexpected() {
     assert_eq!(
         heartbeats().handle_beat(NODE, START),
         HeartbeatOutcome::Unexpected
@@ -54,7 +54,7 @@ fn a_beat_of_a_node_nobody_expects_is_told_apart() {
 
 /// The proposal may be lost; the node must not be forgotten.
 #[test]
-fn an_expired_node_is_named_again_after_a_grace() {
+fn expired_node_is_reported_again_after_grace() {
     let mut heartbeats = heartbeats();
     heartbeats.track(NODE, START);
     let deadline = START.plus(TTL).plus(GRACE);
@@ -68,7 +68,7 @@ fn an_expired_node_is_named_again_after_a_grace() {
 
 /// The entry that says it is down may be on its way: nobody may be told that the heartbeat counted.
 #[test]
-fn a_beat_after_the_end_was_proposed_is_too_late() {
+fn heartbeat_after_expiry_proposal_is_rejected() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     let mut heartbeats = heartbeats();
@@ -112,7 +112,7 @@ fn a_new_leader_gives_everybody_a_whole_period() {
 }
 
 #[test]
-fn a_partition_expires_a_bounded_number_at_a_time() {
+fn mass_expiry_is_limited_per_timeout() {
     let mut heartbeats = heartbeats();
     let nodes = u16::try_from(limits::EXPIRED_MAX + 1).unwrap();
     for at in 0..nodes {

@@ -123,7 +123,7 @@ fn nobody_gets_the_data_of_others() {
 }
 
 #[test]
-fn a_group_that_does_not_say_so_gets_none() {
+fn group_without_migrate_gets_no_disk_data() {
     let mut scene = TwoNodes::new(|spec| spec.groups[0].ephemeral_disk.migrate = false);
 
     scene.cluster.report(scene.former, ClientStatus::Complete);
@@ -136,7 +136,7 @@ fn a_group_that_does_not_say_so_gets_none() {
 }
 
 #[test]
-fn a_node_out_of_reach_has_nothing_to_give() {
+fn unreachable_node_provides_no_disk_data() {
     for status in [NodeStatus::Down, NodeStatus::Disconnected] {
         let mut scene = scene();
         let node_id = scene.former_node;
@@ -150,7 +150,7 @@ fn a_node_out_of_reach_has_nothing_to_give() {
 
 /// It comes back, and what was on it may have run on unseen.
 #[test]
-fn a_node_that_was_lost_has_nothing_to_give_either() {
+fn lost_alloc_provides_no_disk_data() {
     let mut scene = scene();
     let node_id = scene.former_node;
 

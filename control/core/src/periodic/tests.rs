@@ -242,7 +242,7 @@ fn a_job_is_launched_once_for_each_time() {
 }
 
 #[test]
-fn of_missed_launches_the_newest_is_made_up_for() {
+fn only_latest_missed_launch_is_run() {
     let mut cluster = cluster(cron(&["0 * * * *"], "UTC"));
     cluster.now = at("2026-01-12T05:40:00Z");
 
@@ -253,7 +253,7 @@ fn of_missed_launches_the_newest_is_made_up_for() {
 }
 
 #[test]
-fn jobs_that_are_off_or_stopped_are_not_launched() {
+fn disabled_or_stopped_periodic_jobs_do_not_launch() {
     let mut off = cluster(Periodic {
         enabled: false,
         ..cron(&["0 * * * *"], "UTC")

@@ -8,9 +8,9 @@ use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
 
-use super::ahead::{InFlightPlans, NodeOverlay, PlacedInstance};
 use super::feasible::{Condition, device_matches};
-use super::kinds::NodeShapes;
+use super::in_flight::{InFlightPlans, NodeOverlay, PlacedInstance};
+use super::node_shapes::NodeShapes;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
 use crate::state::{AllocView, Column, Columns, NodeHoldings, State};
 

@@ -13,12 +13,12 @@ use muster_domain::plan::{
     PlannedFollowUp, PlannedStop,
 };
 
-use super::ahead::InFlightPlans;
 use super::feasible::{self, Feasibility, FeasibilityCheck, GroupConstraints};
 use super::fleet::{Extras, ProjectedNodes};
+use super::in_flight::InFlightPlans;
 use super::instances::{Changes, kill_timeout};
-use super::kinds::NodeShapes;
-use super::rank::{Place, Ranking, Scan, ScanOutcome};
+use super::node_shapes::NodeShapes;
+use super::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, NOT_NEEDED, Placement,
     RESCHEDULED, Work,
@@ -895,7 +895,7 @@ impl GroupPlacer<'_, '_, '_> {
             self.failed += 1;
             return false;
         };
-        let Place {
+        let RankedNode {
             node,
             score,
             holding,
@@ -926,7 +926,7 @@ impl GroupPlacer<'_, '_, '_> {
         fleet.number_of(state.allocs().get(&previous)?)
     }
 
-    fn find(&mut self, preferred: Option<usize>, avoid: &[NodeId]) -> Option<Place> {
+    fn find(&mut self, preferred: Option<usize>, avoid: &[NodeId]) -> Option<RankedNode> {
         let place = preferred.and_then(|number| self.find_at(number));
         let place = place.or_else(|| self.find_room(avoid));
         if place.is_some() || !self.placer.may_preempt {
@@ -945,7 +945,7 @@ impl GroupPlacer<'_, '_, '_> {
     }
 
     /// The place on node `number`, if it takes the instance and has room.
-    fn find_at(&mut self, number: usize) -> Option<Place> {
+    fn find_at(&mut self, number: usize) -> Option<RankedNode> {
         self.rank();
         match &mut self.chooser {
             NodeSelector::Ranking(ranking) => {
@@ -956,7 +956,7 @@ impl GroupPlacer<'_, '_, '_> {
     }
 
     /// The best place where there is room.
-    fn find_room(&mut self, avoid: &[NodeId]) -> Option<Place> {
+    fn find_room(&mut self, avoid: &[NodeId]) -> Option<RankedNode> {
         if let NodeSelector::Scan(scan) = &mut self.chooser {
             match scan.place(&mut self.placer.fleet, avoid) {
                 ScanOutcome::Place(place) => return Some(place),
@@ -1043,7 +1043,7 @@ impl GroupPlacer<'_, '_, '_> {
             self.place_one(alone.name_index, PlacementDetail::default(), &[]);
             return;
         }
-        let mut order: Vec<(Place, u32)> = Vec::new();
+        let mut order: Vec<(RankedNode, u32)> = Vec::new();
         let mut place_of: BTreeMap<NodeNumber, usize> = BTreeMap::new();
         let mut placed = 0;
         for _ in fresh {

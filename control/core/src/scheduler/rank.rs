@@ -56,7 +56,7 @@ use values::Values;
 
 /// A chosen place.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RankedNode {
     pub(super) node: NodeNumber,
     pub(super) score: Score,
     pub(super) holding: Holding,
@@ -295,7 +295,7 @@ impl<'a> Ranking<'a> {
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
         avoid: &[NodeId],
-    ) -> Option<Place> {
+    ) -> Option<RankedNode> {
         let avoided: Vec<usize> = avoid
             .iter()
             .filter_map(|node_id| fleet.number(node_id))
@@ -313,7 +313,7 @@ impl<'a> Ranking<'a> {
         place
     }
 
-    fn take_best(&mut self, fleet: &mut ProjectedNodes<'_>) -> Option<Place> {
+    fn take_best(&mut self, fleet: &mut ProjectedNodes<'_>) -> Option<RankedNode> {
         let (at, score) = self.winner()?;
         // A node that has not what is asked for scores minus infinity, so the winner has it.
         self.take(fleet, at, score, Vec::new()).ok()
@@ -326,12 +326,12 @@ impl<'a> Ranking<'a> {
         at: usize,
         score: f64,
         preempted: Vec<AllocId>,
-    ) -> Result<Place, &'static str> {
+    ) -> Result<RankedNode, &'static str> {
         let number = self.candidates[at].number;
         let HoldingOffer { holding, .. } = fleet.assign(number, &self.extras)?;
         fleet.take(number, self.ask, &holding);
         self.comes(fleet, at);
-        Ok(Place {
+        Ok(RankedNode {
             node: numbered(number),
             score: Score::new(score),
             holding,
@@ -345,7 +345,7 @@ impl<'a> Ranking<'a> {
         fleet: &mut ProjectedNodes<'_>,
         job: &JobKey,
         priority: u8,
-    ) -> Option<Place> {
+    ) -> Option<RankedNode> {
         let mut evictions = match self.evictions.take() {
             Some(evictions) => evictions,
             None => Evictions::new(self, fleet),
@@ -391,7 +391,7 @@ impl<'a> Ranking<'a> {
         fleet: &mut ProjectedNodes<'_>,
         number: usize,
         preempting: Option<(&JobKey, u8)>,
-    ) -> Result<Place, &'static str> {
+    ) -> Result<RankedNode, &'static str> {
         let at = self.position(number).ok_or("node")?;
         let mut preempted = Vec::new();
         if let Err(missing) = self.fits(fleet, at) {

@@ -13,7 +13,7 @@ use muster_domain::plan::{
 
 use super::fleet::ProjectedNodes;
 use super::instances::{Changes, is_of_type, taint};
-use super::rank::{Place, Ranking};
+use super::rank::{RankedNode, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
@@ -50,7 +50,7 @@ pub(super) fn schedule(
     for alloc in state.allocs().of_job(&eval.job) {
         let name = alloc.group().name.as_str();
         let counts = desired.entry(name.to_owned()).or_default();
-        looking.look(alloc, groups.entry(name).or_default(), counts);
+        looking.classify_instance(alloc, groups.entry(name).or_default(), counts);
     }
     if let Some(job) = running {
         let mut fleet = ProjectedNodes::new(state, seed(&eval.id));
@@ -96,7 +96,7 @@ struct SystemReconciler<'a, 'p> {
 }
 
 impl<'a> SystemReconciler<'a, '_> {
-    fn look(
+    fn classify_instance(
         &mut self,
         alloc: AllocView<'a>,
         present: &mut ExistingInstances<'a>,
@@ -318,8 +318,8 @@ fn place_group(
     }
 }
 
-fn run(place: Place, previous: Option<AllocId>) -> PlacementRun {
-    let Place {
+fn run(place: RankedNode, previous: Option<AllocId>) -> PlacementRun {
+    let RankedNode {
         node,
         score,
         holding,

@@ -176,7 +176,7 @@ fn a_smaller_count_stops_the_highest_names() {
 }
 
 #[test]
-fn a_larger_count_moves_what_runs_to_the_version() {
+fn count_increase_updates_running_allocs_in_place() {
     check(
         "node n1
          job web count=2
@@ -218,7 +218,7 @@ fn an_instance_without_a_replacement_goes_on_running() {
 
 /// One instance of version 0 waits for room, one of version 1 can go over; found by seed 93.
 #[test]
-fn an_instance_that_must_be_replaced_does_not_go_over_in_place() {
+fn destructive_update_is_not_downgraded_to_in_place() {
     check(
         "node n1 cpu=1000
          job filler cpu=400
@@ -244,7 +244,7 @@ fn an_instance_that_must_be_replaced_does_not_go_over_in_place() {
 }
 
 #[test]
-fn a_task_of_ours_changes_its_size_where_it_is() {
+fn native_driver_task_resizes_in_place() {
     check(
         "node n1 cpu=1000
          job web count=2 cpu=400 driver=native
@@ -278,7 +278,7 @@ fn what_has_no_room_to_grow_is_replaced() {
 
 /// New instances in a plan get the room that growing ones leave, and the plan is not refused when it is applied.
 #[test]
-fn instances_that_come_do_not_take_what_others_grow_into() {
+fn new_placements_leave_room_for_in_place_growth() {
     let mut cluster = Cluster::new();
     let able = limits_in_place("native");
     cluster.node(node("n1").cpu_mhz(1_000).attribute(&able, "1").build());
@@ -301,7 +301,7 @@ fn instances_that_come_do_not_take_what_others_grow_into() {
 }
 
 #[test]
-fn room_of_a_task_that_shrinks_wakes_who_waits() {
+fn in_place_shrink_unblocks_waiting_evaluation() {
     check(
         "node n1 cpu=1000
          job big cpu=800 driver=native
@@ -450,7 +450,7 @@ fn constraints_and_places_narrow_the_choice() {
 }
 
 #[test]
-fn a_network_of_its_own_is_had_where_there_are_such() {
+fn bridge_and_none_networks_require_node_support() {
     check(
         "node n1
          node n2 attr.network.bridge=true
@@ -463,7 +463,7 @@ fn a_network_of_its_own_is_had_where_there_are_such() {
 }
 
 #[test]
-fn a_cni_network_is_had_where_it_is_configured() {
+fn cni_network_requires_configured_node() {
     check(
         "node n1 attr.network.cni.other=1.0.0
          node n2 attr.network.cni.lab=1.0.0
@@ -504,7 +504,7 @@ fn dynamic_ports_differ() {
 }
 
 #[test]
-fn a_job_that_is_updated_off_its_node_moves() {
+fn datacenter_change_moves_alloc_to_eligible_node() {
     check(
         "node n1 dc=dc1
          node n2 dc=dc2
@@ -527,7 +527,7 @@ fn a_node_without_cpu_takes_nothing() {
 }
 
 #[test]
-fn plans_under_way_do_not_choose_the_same_place() {
+fn concurrent_plans_do_not_pick_same_node() {
     let mut cluster = Cluster::new();
     // The smaller one would be the fuller: everybody likes it better.
     for (name, cpu_mhz) in [("small", 1_000), ("large", 1_200)] {
@@ -557,7 +557,7 @@ fn plans_under_way_do_not_choose_the_same_place() {
 }
 
 #[test]
-fn a_job_that_was_removed_comes_again_as_another_type() {
+fn purged_job_can_return_with_another_type() {
     let types = [
         (JobType::Service, 2),
         (JobType::Batch, 2),
@@ -599,7 +599,7 @@ fn a_job_that_was_removed_comes_again_as_another_type() {
 }
 
 #[test]
-fn an_update_is_made_whole_though_one_that_failed_is_due_and_not_wanted_any_more() {
+fn update_completes_despite_unwanted_failed_alloc() {
     let mut cluster = Cluster::new();
     for number in 0..4 {
         cluster.node(node(&format!("n{number}")).build());
@@ -627,7 +627,7 @@ fn an_update_is_made_whole_though_one_that_failed_is_due_and_not_wanted_any_more
 }
 
 #[test]
-fn who_waits_is_looked_at_again_when_more_is_allowed() {
+fn preemption_config_change_unblocks_evaluations() {
     let mut cluster = Cluster::new();
     cluster.node(node("n").cpu_mhz(1_000).build());
     cluster.run(job("low").priority(10).cpu_mhz(900).build());
@@ -649,7 +649,7 @@ fn who_waits_is_looked_at_again_when_more_is_allowed() {
 
 /// One node sets the limits of the driver's tasks, on the other the driver does.
 #[test]
-fn limits_change_in_place_where_the_node_says_so() {
+fn limits_update_in_place_depends_on_node_attribute() {
     let limited = job("web").memory_mb(64).build();
     for (says, replaced) in [(Some("1"), 0), (Some("0"), 1), (None, 1)] {
         let mut node = node("n1");

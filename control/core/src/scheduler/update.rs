@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_kill_or_is_chosen_with_a_place_replaces() {
+    fn memory_max_decrease_or_cores_change_is_destructive() {
         let replaced = [
             change_by(|to| to.memory_max = Some(Mb(199))),
             change_by(|to| to.memory_max = None),

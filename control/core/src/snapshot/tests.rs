@@ -336,7 +336,7 @@ fn second_header_is_refused() {
 
 /// As servers wrote it that called a placed task pending until its node had reported a process.
 #[test]
-fn a_task_that_has_a_node_runs_once_it_is_restored() {
+fn restore_converts_placed_pending_task_to_running() {
     let mut state = populated();
     let mut queued = (**state.one_offs().get("queued").unwrap()).clone();
     assert!(queued.alloc_id.is_some());

@@ -978,7 +978,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_counted_in_the_order_of_their_names_while_there_is_something_of_them() {
+    fn job_summary_lists_nonempty_groups_by_name() {
         let mut summary = JobSummary::default();
         for group in ["web", "db", "cache", "db"] {
             summary.count(group, ClientStatus::Running, 2);
@@ -1046,7 +1046,7 @@ mod tests {
 
     /// One list of a thousand is looked up at a time, though all are due at once.
     #[test]
-    fn lists_of_nodes_are_thinned_out_a_few_at_a_time() {
+    fn node_alloc_lists_are_compacted_incrementally() {
         let (mut allocs, keys) = filled();
         let most = keys.iter().flat_map(|keys| &keys[..900]).copied();
         allocs.remove_all(most.collect(), |_| {});

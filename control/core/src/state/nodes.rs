@@ -16,7 +16,7 @@ use muster_domain::node::{Node, NodeSpec, NodeStatus};
 use muster_domain::resources::{Amount, Holding};
 
 use super::digest::Digest;
-use super::held::NodeHoldings;
+use super::holdings::NodeHoldings;
 use super::prefix;
 pub(crate) use columns::Columns;
 

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_loses_most_rows_gives_their_room_back() {
+    fn mostly_emptied_page_shrinks_its_capacity() {
         let mut paged = Paged::default();
         for number in 0..PAGE_ROWS {
             paged.insert(number, number);

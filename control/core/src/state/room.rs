@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::id::{LogIndex, NodeNumber};
 use muster_domain::resources::{Amount, Holding};
 
-use super::held::NodeHoldings;
+use super::holdings::NodeHoldings;
 use super::{AllocView, State};
 
 /// The reason why an instance does not fit a node.

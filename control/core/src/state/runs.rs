@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_behaves_as_a_set_of_as_few_runs_as_possible(
+        fn runs_match_set_model_with_minimal_ranges(
             steps in proptest::collection::vec((0_u64..40, 0_u8..7), 1..200)
         ) {
             let (mut runs, mut model) = (Runs::default(), BTreeSet::new());

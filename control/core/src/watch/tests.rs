@@ -96,7 +96,7 @@ fn agents_stop(cluster: &mut Cluster) {
 }
 
 #[test]
-fn a_node_that_is_drained_takes_work_again_only_by_ending_that() {
+fn draining_node_cannot_be_made_eligible() {
     let (mut cluster, first) = with_web(2, JobType::Service);
     drain(&mut cluster, first, None);
     let mut set = |eligibility| {
@@ -113,7 +113,7 @@ fn a_node_that_is_drained_takes_work_again_only_by_ending_that() {
 }
 
 #[test]
-fn services_leave_one_by_one_and_the_drain_ends_when_they_have_stopped() {
+fn drain_migrates_services_serially_then_completes() {
     let (mut cluster, first) = with_web(3, JobType::Service);
     drain(&mut cluster, first, None);
 
@@ -136,7 +136,7 @@ fn services_leave_one_by_one_and_the_drain_ends_when_they_have_stopped() {
 }
 
 #[test]
-fn a_drain_is_not_complete_while_something_still_stops() {
+fn drain_is_incomplete_while_alloc_is_stopping() {
     let (mut cluster, first) = with_web(1, JobType::Service);
     drain(&mut cluster, first, None);
     apply_due(&mut cluster);
@@ -160,7 +160,7 @@ fn batch_work_is_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn a_service_without_another_place_stays_until_the_deadline() {
+fn unplaceable_service_stays_until_drain_deadline() {
     let mut cluster = Cluster::new();
     let only = cluster.node(node("n1").build());
     let mut spec = job("web").build();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_looked_at_when_it_comes_whatever_the_clock_of_rows_says() {
+    fn deadline_is_checked_regardless_of_row_clock() {
         let cluster = begun_deployment();
         let (begun, at) = (Timestamp(1_000_000_000), cluster.now);
         let mut watcher = Watcher::new(begun);

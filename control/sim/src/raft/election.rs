@@ -145,7 +145,7 @@ impl Raft {
 
     fn lead(&mut self, env: &mut Env) {
         let (term, last) = (self.image.term, self.image.log.last().index);
-        env.say(format_args!("server {} leads term {term}", self.me));
+        env.trace_line(format_args!("server {} leads term {term}", self.me));
         env.oracle.elected(self.me, &self.image);
         self.leader = Some(self.me);
         self.role = Role::Leader(LeaderState {

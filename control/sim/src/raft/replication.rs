@@ -152,7 +152,7 @@ impl Raft {
         }
         if snapshot.at.index > self.commit {
             let base = snapshot.at;
-            env.say(format_args!(
+            env.trace_line(format_args!(
                 "server {} installs a snapshot up to {}",
                 self.me, base.index
             ));

@@ -78,7 +78,7 @@ impl Server {
     fn force(&mut self, waiter: Waiter, env: &mut Env) {
         let at = self.wall(env.now);
         if let Some(duties) = &mut self.duties {
-            env.say(format_args!("server {} collects by force", self.at));
+            env.trace_line(format_args!("server {} collects by force", self.at));
             duties.force(waiter, at);
         }
     }

@@ -30,7 +30,7 @@ fn commit_without_quorum_is_found_within_2_seeds() {
 }
 
 #[test]
-fn acknowledging_before_the_disk_has_it_is_found_within_5_seeds() {
+fn ack_before_sync_is_found_within_5_seeds() {
     found_within(Bug::AckBeforeSync, 5);
 }
 
@@ -40,7 +40,7 @@ fn forgotten_vote_is_found_by_seed_8() {
 }
 
 #[test]
-fn applying_with_a_clock_is_found_within_5_seeds() {
+fn apply_with_clock_is_found_within_5_seeds() {
     found_within(Bug::ApplyWithClock, 5);
 }
 
@@ -50,7 +50,7 @@ fn lost_effect_is_found_by_seed_23() {
 }
 
 #[test]
-fn double_placement_after_failover_is_found_by_seed_65() {
+fn double_placement_is_found_by_seed_65() {
     found_among(Bug::DoublePlacement, 61..=65);
 }
 
@@ -80,7 +80,7 @@ fn half_a_collection_is_found_within_2_seeds() {
 }
 
 #[test]
-fn ages_by_another_clock_are_found_within_5_seeds() {
+fn wrong_gc_clock_is_found_within_5_seeds() {
     found_within(Bug::OtherClock, 5);
 }
 

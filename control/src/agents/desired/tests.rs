@@ -52,7 +52,7 @@ fn a_node_without_work_is_told_so() {
 }
 
 #[test]
-fn a_node_that_comes_back_is_told_what_changed() {
+fn reconnected_node_receives_only_changed_allocs() {
     let (mut cluster, node_id) = running(2);
     let known = cluster.state.applied();
     cluster.run(job("db").build());
@@ -143,7 +143,7 @@ fn handles_go_with_their_allocations() {
 /// Without memory oversubscription, placement counts little memory for the task; that amount does not become
 /// its limit.
 #[test]
-fn a_one_off_task_without_a_memory_limit_stays_so() {
+fn one_off_without_memory_limit_stays_unlimited() {
     for (memory_mb, limit) in [(0, Some(Mb::UNLIMITED)), (64, None)] {
         let mut cluster = Cluster::new();
         let node_id = cluster.node(node("n1").build());
@@ -170,7 +170,7 @@ fn a_one_off_task_without_a_memory_limit_stays_so() {
 
 /// A service keeps only `memory` while memory is not oversubscribed.
 #[test]
-fn the_memory_max_of_a_service_is_taken_away() {
+fn service_memory_max_is_stripped_without_oversubscription() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     let mut spec = job("web").build();

@@ -22,10 +22,10 @@ fn report(name: u32, words: &str) -> AllocReport {
 }
 
 fn at_once(reports: Vec<AllocReport>) -> Vec<QueuedReport> {
-    told(reports, false)
+    queued_reports(reports, false)
 }
 
-fn told(reports: Vec<AllocReport>, can_wait: bool) -> Vec<QueuedReport> {
+fn queued_reports(reports: Vec<AllocReport>, can_wait: bool) -> Vec<QueuedReport> {
     let reports = reports.into_iter();
     let told = reports.map(|report| QueuedReport { report, can_wait });
     told.collect()
@@ -143,7 +143,7 @@ async fn a_session_that_ended_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_new_session_replaces_what_the_old_one_had() {
+async fn new_session_reports_replace_old_session_reports() {
     let reports = Reports::default();
     let (old, _old) = outbox();
     let (new, _new) = outbox();
@@ -215,12 +215,12 @@ async fn a_message_without_news_is_acknowledged() {
 
 /// The first waits for its second report, which does not; what waits longer is due by itself.
 #[tokio::test(start_paused = true)]
-async fn progress_waits_for_the_end_or_for_its_time() {
+async fn progress_report_waits_for_terminal_or_deadline() {
     let reports = Reports::default();
     let (first, _first) = outbox();
     let mut after = NodeId([0; 16]);
     let now = Instant::now();
-    let progress = told(vec![report(1, "runs"), report(2, "runs")], true);
+    let progress = queued_reports(vec![report(1, "runs"), report(2, "runs")], true);
     reports.put(FIRST, 4, progress, &first).await;
     assert!(reports.take(&mut after, now).is_empty());
     assert_eq!(reports.next_due(), Some(now + limits::PROGRESS_WAIT));
@@ -241,12 +241,12 @@ async fn progress_waits_for_the_end_or_for_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_that_goes_on_does_not_wait_for_ever() {
+async fn continuous_progress_reports_are_flushed_at_deadline() {
     let reports = Reports::default();
     let (first, _first) = outbox();
     let begun = Instant::now();
     for sequence in 1..4 {
-        let progress = told(vec![report(1, "prepares")], true);
+        let progress = queued_reports(vec![report(1, "prepares")], true);
         reports.put(FIRST, sequence, progress, &first).await;
         tokio::time::advance(limits::PROGRESS_WAIT / 4).await;
     }
@@ -347,7 +347,7 @@ async fn collections_of_all_nodes_share_an_entry() {
 /// Reports of a node that arrive before the first is written are added up in one place. Reports of an earlier
 /// session are dropped, because the agent repeats them.
 #[tokio::test(start_paused = true)]
-async fn collections_of_a_node_are_added_up_by_session() {
+async fn node_collections_are_summed_per_session() {
     let reports = Reports::default();
     let (old, _old) = outbox();
     let (new, _new) = outbox();

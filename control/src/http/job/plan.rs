@@ -16,7 +16,7 @@ use muster_wire::api::job::request::ReadJob;
 use muster_wire::api::job::{DesiredUpdates, PlanAnnotations, PlanResponse};
 use muster_wire::api::time::Rfc3339;
 
-use super::{Http, admit, read, told};
+use super::{Http, admit, join_warnings, read};
 use crate::http::alloc::{node_refs, stub};
 use crate::http::body::RawBody;
 use crate::http::query::Query;
@@ -45,7 +45,7 @@ pub(super) async fn plan(
         .await
         .map_err(|error| ApiError::Internal(error.to_string()))??;
     query.json(&PlanResponse {
-        warnings: told(&warnings),
+        warnings: join_warnings(&warnings),
         ..planned
     })
 }
@@ -132,7 +132,7 @@ fn annotated(
     diff::annotate(&mut diff);
     let updates = desired
         .iter()
-        .map(|(group, counts)| (group.clone(), counts.told()));
+        .map(|(group, counts)| (group.clone(), counts.to_map()));
     diff::annotate_updates(&mut diff, updates.collect());
     Ok(diff)
 }

@@ -208,7 +208,7 @@ fn reply_name(reply: &PeerReply) -> &'static str {
 }
 
 #[test]
-fn the_bytes_on_the_wire_stay_as_they_are() {
+fn peer_message_bytes_are_stable() {
     let mut golden = String::new();
     for request in requests() {
         let name = format!("request {}", request_name(&request));

@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_left_memory_is_found_in_its_file() {
+    fn evicted_log_entry_is_found_on_disk() {
         let temp = tempfile::tempdir().unwrap();
         let (entries, files) = on_disk(temp.path());
 

@@ -115,7 +115,7 @@ fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore
 /// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived. The rest
 /// opens with every whole write, at every byte of a recorded log. Bytes that are cut off are counted.
 #[tokio::test]
-async fn a_torn_tail_is_cut_and_counted_at_every_byte() {
+async fn torn_tail_is_truncated_at_every_byte() {
     let whole = tempfile::tempdir().unwrap();
     entries_one_by_one(whole.path(), 8).await;
     let path = segments(whole.path()).remove(0);
@@ -210,7 +210,7 @@ async fn damage_at_every_byte_names_file_and_offset() {
 }
 
 #[tokio::test]
-async fn an_empty_file_is_damage_not_a_fresh_start() {
+async fn empty_log_file_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     entries_one_by_one(dir.path(), 3).await;
     fs::write(&segments(dir.path())[0], b"").unwrap();
@@ -376,7 +376,7 @@ async fn health(log: &LogStore, full: bool) {
 /// A full disk is told while there is still room for what is in flight; then writes wait, in order, and go on
 /// by themselves.
 #[tokio::test]
-async fn a_full_disk_holds_writes_until_there_is_room() {
+async fn full_disk_blocks_writes_until_space_frees() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = open(dir.path()).unwrap();
     let armed = Armed::new("log.spare", dir.path(), ENOSPC);

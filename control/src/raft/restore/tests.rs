@@ -78,7 +78,7 @@ async fn a_restore_takes_back_what_came_after() {
 
 /// In a fresh cluster indexes go on behind the snapshot's: ids made from them are never made twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_into_a_fresh_cluster_never_goes_back() {
+async fn restore_into_fresh_cluster_keeps_indexes_increasing() {
     let (old, new): (TempDir, TempDir) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (raft, _) = start(&old).await.unwrap();
@@ -198,7 +198,7 @@ async fn an_incomplete_restore_changes_nothing() {
 
 /// These bytes are in logs: variants are only appended.
 #[test]
-fn the_bytes_of_a_step_stay_as_they_are() {
+fn restore_step_encoding_is_stable() {
     use std::fmt::Write;
 
     use expect_test::expect;

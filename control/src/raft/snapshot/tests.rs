@@ -194,7 +194,7 @@ fn a_newer_table_is_refused_by_name() {
 }
 
 #[test]
-fn a_reader_goes_on_though_its_file_is_replaced() {
+fn snapshot_reader_survives_file_replacement() {
     let dir = tempfile::tempdir().unwrap();
     let store = SnapshotStore::open(dir.path()).unwrap();
     let file = store.write(&contents(5, 10)).unwrap();

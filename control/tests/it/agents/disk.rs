@@ -93,7 +93,7 @@ impl TwoNodes {
             }
             _ => None,
         };
-        self.from.hear("a stop", stopped).await;
+        self.from.receive_message("a stop", stopped).await;
         self.from.report(self.former, ClientStatus::Complete).await;
     }
 }
@@ -113,7 +113,7 @@ async fn next(receiver: &mut FrameReceiver) -> Option<AgentReply> {
 
 /// Nobody is asked before the former allocation has ended; then frames go both ways, through two servers.
 #[tokio::test(flavor = "multi_thread")]
-async fn data_go_from_a_node_of_one_server_to_one_of_another() {
+async fn disk_data_streams_between_nodes_across_servers() {
     let mut scene = moved().await;
     let (mut to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
     let first = soon("a sign of life", from_server.recv::<AgentReply>()).await;
@@ -150,7 +150,7 @@ async fn data_go_from_a_node_of_one_server_to_one_of_another() {
 
 /// A failure of the node reaches the asker, and so does a stream that the node breaks off.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_fails_is_told_from_one_that_has_nothing() {
+async fn node_failure_is_distinguished_from_missing_data() {
     let mut scene = moved().await;
     scene.end_former().await;
     let reason = "why".to_owned();
@@ -203,7 +203,7 @@ async fn an_agent_gets_no_data_of_others() {
 
 /// The one that waits goes, and so does the question to the other node.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_sends_on_for_an_agent_that_has_gone() {
+async fn disk_relay_stops_when_requester_disconnects() {
     let mut scene = moved().await;
     scene.end_former().await;
     let asking = scene.ask(scene.heir, scene.former).await;

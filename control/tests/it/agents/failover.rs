@@ -116,7 +116,7 @@ async fn a_new_leader_marks_a_silent_node_down() {
 
 /// One server of three is left. It cannot serve anybody, and says so; when another comes back, both can.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_a_leader_sends_its_agents_away() {
+async fn server_without_leader_disconnects_agents() {
     let mut cluster = Cluster::found(3).await;
     let herd = LightAgentContext::new(&cluster);
     let left = cluster.follower().await;
@@ -152,7 +152,7 @@ async fn a_server_without_a_leader_sends_its_agents_away() {
 
 /// A follower asks the leader for places before it passes on what it records: one entry, as at the leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_through_a_follower_is_placed_by_the_entry_that_records_it() {
+async fn follower_registration_places_in_same_entry() {
     let cluster = Cluster::found(3).await;
     let herd = LightAgentContext::new(&cluster);
     let follower = cluster.follower().await;

@@ -16,7 +16,7 @@ const SETTLED: usize = 10;
 /// All come at once to one server, twice: it is shed, nobody is lost, and those who were there are served all
 /// the time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_herd_is_admitted_and_nobody_is_marked_down() {
+async fn mass_agent_connect_marks_no_node_down() {
     let cluster = Cluster::found(1).await;
     let herd = LightAgentContext::new(&cluster);
     let settled: Vec<LightAgent> = (0..SETTLED)

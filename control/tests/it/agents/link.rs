@@ -39,7 +39,7 @@ pub(crate) async fn agent_on(
         secret,
         known,
     };
-    agent.say(&register).await;
+    agent.send_message(&register).await;
     agent
 }
 
@@ -63,12 +63,16 @@ async fn speak_to(cluster: &Cluster, at: usize) -> ScriptedAgent {
 }
 
 impl ScriptedAgent {
-    pub(crate) async fn say(&mut self, message: &FromAgent) {
+    pub(crate) async fn send_message(&mut self, message: &FromAgent) {
         self.sender.send(message).await.unwrap();
     }
 
     /// The next message that `wanted` takes.
-    pub(crate) async fn hear<T>(&mut self, what: &str, wanted: impl Fn(ToAgent) -> Option<T>) -> T {
+    pub(crate) async fn receive_message<T>(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(ToAgent) -> Option<T>,
+    ) -> T {
         soon(what, async {
             loop {
                 let message = self.receiver.recv::<ToAgent>().await.unwrap();
@@ -81,14 +85,14 @@ impl ScriptedAgent {
     }
 
     pub(crate) async fn registered(&mut self) {
-        self.hear("the registration", |message| {
+        self.receive_message("the registration", |message| {
             matches!(message, ToAgent::Registered { .. }).then_some(())
         })
         .await;
     }
 
     pub(crate) async fn next_to_run(&mut self) -> DesiredAlloc {
-        self.hear("something to run", |message| match message {
+        self.receive_message("something to run", |message| match message {
             ToAgent::Desired { allocs, .. } => allocs
                 .into_iter()
                 .find(|alloc| alloc.desired == DesiredStatus::Run),
@@ -119,8 +123,8 @@ impl ScriptedAgent {
             sequence: wanted,
             reports: vec![report],
         };
-        self.say(&message).await;
-        self.hear("an acknowledgement", |message| {
+        self.send_message(&message).await;
+        self.receive_message("an acknowledgement", |message| {
             matches!(message, ToAgent::ReportAck { sequence } if sequence == wanted).then_some(())
         })
         .await;
@@ -134,11 +138,11 @@ async fn a_heartbeat_is_answered_with_a_lease() {
     let mut agent = agent_on(&cluster, at, node("n1").build(), LogIndex(0)).await;
 
     for number in 1..=3 {
-        agent.say(&FromAgent::Heartbeat { number }).await;
+        agent.send_message(&FromAgent::Heartbeat { number }).await;
     }
 
     let lease = agent
-        .hear("the answer to the last one", |message| match message {
+        .receive_message("the answer to the last one", |message| match message {
             ToAgent::HeartbeatAck { number: 3, lease } => Some(lease),
             _ => None,
         })
@@ -155,7 +159,7 @@ async fn an_agent_is_told_of_all_servers() {
     let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
 
     agent
-        .hear("all servers", |message| match message {
+        .receive_message("all servers", |message| match message {
             ToAgent::Registered { mut servers, .. } | ToAgent::Servers { mut servers } => {
                 servers.sort_unstable();
                 (servers == wanted).then_some(())
@@ -168,7 +172,7 @@ async fn an_agent_is_told_of_all_servers() {
 
 /// Before it is told what to run, so that no task starts without.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_told_where_servers_listen_for_clients() {
+async fn agent_receives_http_addresses_before_allocs() {
     let cluster = Cluster::found(3).await;
     let of = |at| cluster.server(at).info().http_addr;
     let mut wanted: Vec<SocketAddr> = (0..3).map(of).collect();
@@ -176,7 +180,7 @@ async fn an_agent_is_told_where_servers_listen_for_clients() {
     let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
 
     let first = agent
-        .hear("where one listens, first of all", |message| match message {
+        .receive_message("where one listens, first of all", |message| match message {
             ToAgent::Desired { .. } => panic!("{message:?}"),
             ToAgent::Apis { addrs } => Some(addrs),
             _ => None,
@@ -184,7 +188,7 @@ async fn an_agent_is_told_where_servers_listen_for_clients() {
         .await;
     if first != wanted {
         agent
-            .hear("where all listen", |message| match message {
+            .receive_message("where all listen", |message| match message {
                 ToAgent::Apis { addrs } => (addrs == wanted).then_some(()),
                 _ => None,
             })
@@ -196,7 +200,7 @@ async fn an_agent_is_told_where_servers_listen_for_clients() {
 
 /// An agent that comes back gets an allocation it already knows by its id alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_comes_back_is_told_what_changed() {
+async fn reconnected_agent_receives_known_allocs_by_id() {
     let cluster = Cluster::found(3).await;
     let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(0)).await;
     cluster.register(job("web")).await;
@@ -207,7 +211,7 @@ async fn an_agent_that_comes_back_is_told_what_changed() {
     let mut agent = agent_on(&cluster, 1, node("n1").build(), index).await;
 
     let (allocs, unchanged, complete) = agent
-        .hear("the first set", |message| match message {
+        .receive_message("the first set", |message| match message {
             ToAgent::Desired {
                 allocs,
                 unchanged,
@@ -230,7 +234,7 @@ async fn a_server_that_lags_sends_the_agent_on() {
     let mut agent = agent_on(&cluster, 0, node("n1").build(), LogIndex(1_000_000)).await;
 
     let reason = agent
-        .hear("a farewell", |message| match message {
+        .receive_message("a farewell", |message| match message {
             ToAgent::TryElsewhere { reason, .. } => Some(reason),
             ToAgent::Desired { .. } => panic!("it is told something old"),
             _ => None,
@@ -284,7 +288,7 @@ async fn garbage_is_collected_through_any_server() {
 
     for agent in &mut agents {
         agent
-            .hear("to collect garbage", |message| {
+            .receive_message("to collect garbage", |message| {
                 matches!(message, ToAgent::CollectGarbage).then_some(())
             })
             .await;
@@ -321,12 +325,12 @@ async fn the_clusters_network_policy_reaches_every_agent() {
         _ => None,
     };
     for agent in &mut agents {
-        let heard = agent.hear("the policy", told).await;
+        let heard = agent.receive_message("the policy", told).await;
         assert_eq!(heard, (index, policy.clone()));
     }
     let mut late = agent_on(&cluster, 0, node("late").build(), LogIndex(0)).await;
     let heard = late
-        .hear(
+        .receive_message(
             "the policy, before what is to run",
             |message| match message {
                 ToAgent::Desired { .. } => panic!("{message:?}"),

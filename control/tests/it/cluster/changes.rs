@@ -37,7 +37,7 @@ async fn leadership_goes_where_it_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_removed_hands_over_and_stays_out() {
+async fn removed_leader_transfers_leadership_and_stays_out() {
     let (_cluster, mut members) = Cluster::of(3).await;
     members[0].register("before").await;
     let at = leader(&members).await;
@@ -76,7 +76,7 @@ async fn a_leader_that_is_removed_hands_over_and_stays_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_of_servers_says_who_leads_and_how_far_each_is() {
+async fn peer_list_reports_leader_and_log_index() {
     let (_cluster, members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let index = members[at].register("web").await;
@@ -124,7 +124,7 @@ async fn a_server_is_added_by_its_address() {
 
 /// The way back of a server that has lost its disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wiped_server_is_refused_until_its_former_self_is_removed() {
+async fn wiped_server_is_rejected_until_old_peer_removed() {
     let (cluster, mut members) = Cluster::of(3).await;
     members[0].register("web").await;
     let lost = members.remove(2);
@@ -170,7 +170,7 @@ async fn a_wiped_server_is_refused_until_its_former_self_is_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_server_is_removed_once_another_has_come_in_its_place() {
+async fn dead_server_is_removed_after_replacement_joins() {
     let cluster = Cluster::new();
     let mut members: Vec<Member> = Vec::new();
     for number in 1..=3 {

@@ -181,7 +181,7 @@ async fn in_time(dies: impl AsyncFn() -> bool) {
 /// A client asks a follower for a collection and the leader dies. The client gets a refusal that says the collection
 /// was not done. When it asks again, the next leader frees exactly the rest.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collection_whose_leader_dies_is_finished_by_the_next_when_asked_again() {
+async fn repeated_gc_request_finishes_after_leader_crash() {
     in_time(a_leader_dies_when_asked).await;
 }
 
@@ -219,7 +219,7 @@ async fn a_leader_dies_when_asked() -> bool {
 
 /// The same of a collection whose time has come: the next leader needs nobody who asks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collection_by_age_goes_on_at_the_next_leader() {
+async fn age_based_gc_continues_at_next_leader() {
     in_time(a_leader_dies_by_age).await;
 }
 

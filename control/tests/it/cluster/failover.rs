@@ -12,7 +12,7 @@ use super::{Cluster, LOOK, Member, has, leader, registration};
 use crate::fixture::soon;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_leader_is_replaced_and_comes_back_with_what_it_missed() {
+async fn crashed_leader_is_replaced_and_catches_up() {
     let (_cluster, mut members) = Cluster::of(3).await;
     members[0].register("before").await;
 
@@ -32,7 +32,7 @@ async fn a_dead_leader_is_replaced_and_comes_back_with_what_it_missed() {
 
 /// A follower asks the leader, and the leader dies: the write is not lost, and a key makes it once.
 #[tokio::test(flavor = "multi_thread")]
-async fn keyed_writes_through_followers_are_applied_once_across_a_fail_over() {
+async fn keyed_follower_writes_apply_once_across_failover() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let dying = members.remove(at);
@@ -94,7 +94,7 @@ async fn keyed_writes_through_followers_are_applied_once_across_a_fail_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_majority_nothing_is_promised_and_stale_reads_go_on() {
+async fn minority_rejects_writes_but_serves_stale_reads() {
     let (_cluster, mut members) = Cluster::of(3).await;
     members[0].register("web").await;
     for member in &members {
@@ -131,7 +131,7 @@ async fn without_a_majority_nothing_is_promised_and_stale_reads_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_told_to_stop_hands_over_first() {
+async fn graceful_leader_shutdown_transfers_leadership() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let term = members[at].control().term();
@@ -145,7 +145,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_writers_at_followers_share_frames_and_all_are_answered() {
+async fn concurrent_follower_writes_all_succeed() {
     let (_cluster, members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let mut writers = JoinSet::new();
@@ -185,7 +185,7 @@ fn cut_log(config: &muster_control::server::ServerConfig) {
 
 /// It had acknowledged the end of its log. The leader sends it again, and the server votes as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_that_lost_its_end_is_brought_up_to_date() {
+async fn follower_with_truncated_log_catches_up() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     members[at].register("before").await;
@@ -208,7 +208,7 @@ async fn a_follower_that_lost_its_end_is_brought_up_to_date() {
 
 /// Of three servers one lost entries and another one is gone: the third is elected, since it has them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_its_end_votes_for_one_that_has_it() {
+async fn truncated_server_votes_for_up_to_date_peer() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     members[at].register("before").await;

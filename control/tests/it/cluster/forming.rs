@@ -9,7 +9,7 @@ use super::{Cluster, LOOK, Member, free_addr, has, leader};
 use crate::fixture::soon;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_servers_find_each_other_and_each_takes_writes_and_reads() {
+async fn three_servers_form_cluster_and_serve_requests() {
     let (_cluster, members) = Cluster::of(3).await;
 
     for (number, member) in members.iter().enumerate() {
@@ -91,7 +91,7 @@ async fn deaths_while_a_cluster_forms_leave_one_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_join_waits_for_init_and_then_is_a_member() {
+async fn server_with_join_becomes_member_after_init() {
     let cluster = Cluster::new();
     let one = Member::start(cluster.config("s1", 0, &[])).await;
     let two = Member::start(cluster.config("s2", 0, &[&one])).await;
@@ -118,7 +118,7 @@ async fn a_server_with_join_waits_for_init_and_then_is_a_member() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_join_are_learners_first_and_vote_when_they_have_caught_up() {
+async fn joining_servers_start_as_learners_then_vote() {
     let cluster = Cluster::new();
     let one = Member::start(cluster.config("s1", 1, &[])).await;
     for number in 0..50 {
@@ -180,7 +180,7 @@ async fn a_server_that_has_moved_is_found_again() {
 
 /// All at once, with nothing but the first one's old address to go by.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_servers_may_move_as_long_as_they_find_one_another() {
+async fn all_servers_can_change_addresses() {
     let (_cluster, members) = Cluster::of(3).await;
     members[1].register("before").await;
     let mut configs = Vec::new();

@@ -36,7 +36,7 @@ async fn refusal(member: &Member, identity: &Identity, protocol: &[u8]) -> Strin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_named_server_of_the_cluster_speaks_raft() {
+async fn only_cluster_server_certificates_may_use_raft() {
     let cluster = Cluster::new();
     let one = Member::start(cluster.config("s1", 1, &[])).await;
     let dir = cluster.dir.path().join("others");
@@ -71,7 +71,7 @@ async fn only_a_named_server_of_the_cluster_speaks_raft() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_servers_certificate_does_not_speak_for_an_agent() {
+async fn server_certificate_is_rejected_for_agent_role() {
     let cluster = Cluster::new();
     let one = Member::start(cluster.config("s1", 1, &[])).await;
     let identity = Identity::load(one.config.tls_dir.as_deref().unwrap(), Role::Server).unwrap();
@@ -109,7 +109,7 @@ async fn several_servers_need_certificates_of_one_authority() {
 
 /// It has a state of its own, which the cluster's would replace.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_a_cluster_of_its_own_is_not_taken_in() {
+async fn server_with_existing_cluster_cannot_join() {
     let cluster = Cluster::new();
     let one = Member::start(cluster.config("s1", 1, &[])).await;
     let other = Member::start(cluster.config("s2", 1, &[])).await;

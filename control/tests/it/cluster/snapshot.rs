@@ -8,7 +8,7 @@ use crate::fixture::soon;
 
 /// Some tens of megabytes, so that it takes its time, and nobody stands for election meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_behind_a_purged_log_gets_a_snapshot_while_the_leader_leads_on() {
+async fn lagging_follower_gets_snapshot_without_election() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let behind = members.remove((at + 1) % 3).crash();
@@ -37,7 +37,7 @@ async fn a_follower_behind_a_purged_log_gets_a_snapshot_while_the_leader_leads_o
 
 /// More than fits in one frame: what a follower gets at a time is bounded.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_catches_up_on_a_log_of_large_entries() {
+async fn follower_catches_up_on_large_entries() {
     let (_cluster, mut members) = Cluster::of(3).await;
     let at = leader(&members).await;
     let behind = members.remove((at + 1) % 3).crash();

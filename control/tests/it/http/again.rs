@@ -10,7 +10,7 @@ use crate::fixture;
 const JOBS: u64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_was_read_registers_without_a_new_version() {
+async fn read_job_registers_without_new_version() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     for seed in 0..JOBS {

@@ -44,7 +44,7 @@ async fn a_blocking_query_ends_with_what_is_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocking_query_for_what_is_not_there_waits_for_it() {
+async fn blocking_query_waits_for_missing_object() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     client.register("other").await;

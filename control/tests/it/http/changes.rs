@@ -119,7 +119,7 @@ async fn versions_are_told_apart_and_gone_back_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_is_tagged_and_its_tag_is_taken_back() {
+async fn version_tag_can_be_set_and_removed() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     client.register("web").await;

@@ -7,7 +7,7 @@ use super::trio::{NAMES, ThreeServers};
 use super::{job, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_at_a_follower_is_read_at_every_server() {
+async fn follower_write_is_readable_at_every_server() {
     let trio = ThreeServers::start().await;
     let follower = trio.follower().await;
     let leader = trio.settled().await;
@@ -62,7 +62,7 @@ async fn every_server_says_who_leads() {
 
 /// An answer of a follower is at least as new as the answers before it, also after a change of leader.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_goes_on_through_a_change_of_leader() {
+async fn blocking_query_survives_leader_change() {
     let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
@@ -89,7 +89,7 @@ async fn a_wait_goes_on_through_a_change_of_leader() {
 
 /// Freshness is in the log: what one server was told, all tell, and the next leader too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_domain_is_fresh_at_every_server_and_after_an_election() {
+async fn domain_freshness_is_replicated_across_failover() {
     let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
@@ -153,7 +153,7 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_holds_at_every_server_and_after_an_election() {
+async fn idempotency_key_holds_across_failover() {
     let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;

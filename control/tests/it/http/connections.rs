@@ -11,7 +11,7 @@ use crate::fixture::{self, soon};
 /// Header and body come in packets of their own, which is what most clients send. Whatever a handler does
 /// with the body, the next request on the connection is answered.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_nobody_wants_does_not_end_the_connection() {
+async fn unread_request_body_does_not_close_connection() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let address = client.base.strip_prefix("http://").unwrap();

@@ -35,7 +35,7 @@ async fn set_healthy(client: &Client, job_id: &str, deployment: &Value) -> Answe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deployment_is_found_wherever_it_is_asked_for() {
+async fn deployment_is_returned_by_all_endpoints() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let _agent = agent(&test).await;

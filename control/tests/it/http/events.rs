@@ -169,7 +169,7 @@ async fn an_unknown_topic_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silence_shows_signs_of_life_and_how_far_it_is() {
+async fn idle_event_stream_sends_heartbeats_and_progress() {
     let test = servers::server().await;
     let client = Client::new(&test.server);
     let index = test.register(fixture::job("web")).await;

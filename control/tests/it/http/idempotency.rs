@@ -22,7 +22,7 @@ async fn registrations(client: &Client) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_write_is_applied_once_and_answered_alike() {
+async fn repeated_keyed_write_is_applied_once() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
 
@@ -50,7 +50,7 @@ async fn writes_without_a_key_are_two_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_used_for_another_write_is_a_conflict() {
+async fn reused_key_for_different_write_conflicts() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     register(&client, "key-1", &job("web")).await.json();

@@ -33,7 +33,7 @@ async fn a_registered_job_reads_back() {
 /// The leader finds the places before the job is recorded, and one entry does both. Whoever follows events is told what it
 /// would be told of two.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_job_is_placed_by_the_entry_that_records_it() {
+async fn new_job_is_placed_in_registration_entry() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;

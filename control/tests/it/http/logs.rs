@@ -91,7 +91,7 @@ async fn a_plain_log_is_what_the_task_wrote() {
 /// The answer with a one-off task's log carries the names that its client gave. The log of a job has no such names,
 /// even if its metadata has them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_of_a_one_off_task_says_what_its_client_calls_it() {
+async fn one_off_log_response_has_client_labels() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
@@ -202,7 +202,7 @@ async fn a_begin_that_makes_no_sense_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_that_is_not_there_is_not_found() {
+async fn missing_log_returns_not_found() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let (agent, path) = running(&test, &client).await;

@@ -250,7 +250,7 @@ async fn a_node_that_is_away_cannot_be_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_request_is_checked_before_the_node_is_asked() {
+async fn log_request_is_validated_before_node_call() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let _agent = agent(&test).await;

@@ -12,7 +12,7 @@ fn wanting_diff(mut body: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_says_what_would_happen_and_does_nothing() {
+async fn job_plan_reports_changes_without_applying() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let node = muster_domain::fixture::node("n1").build();
@@ -70,7 +70,7 @@ async fn a_plan_says_why_there_is_no_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_of_a_periodic_job_says_when_it_is_launched() {
+async fn periodic_job_plan_shows_next_launch() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut nightly = job("nightly");

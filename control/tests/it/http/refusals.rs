@@ -84,7 +84,7 @@ async fn a_namespace_that_is_none_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_above_the_limit_is_refused_by_name() {
+async fn oversized_body_error_names_limit() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let limit = muster_wire::limits::HTTP_BODY_BYTES_MAX;
@@ -406,7 +406,7 @@ fn fields_about_others() -> Vec<(&'static str, serde_json::Value, u16, &'static 
 
 /// The same promise for requests about nodes, deployments and allocations.
 #[tokio::test(flavor = "multi_thread")]
-async fn fields_about_others_are_carried_out_refused_or_warned_of() {
+async fn non_job_request_fields_are_never_ignored() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;

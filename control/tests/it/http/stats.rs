@@ -88,7 +88,7 @@ async fn counters_take_one_sample() {
 
 /// Two points with a minute between them in which the task did not run; its disks are not watched.
 #[tokio::test(flavor = "multi_thread")]
-async fn history_is_told_with_its_gaps_and_what_is_absent() {
+async fn alloc_history_reports_gaps_and_absent_metrics() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
@@ -287,7 +287,7 @@ async fn a_node_that_cannot_says_why() {
 
 /// Every server knows the address that an agent reported and answers without a question to the node.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_a_driver_put_a_task_is_in_its_state() {
+async fn driver_network_is_shown_in_task_state() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;

@@ -223,7 +223,7 @@ async fn a_life_with_a_callback_takes_three_entries() {
 
 /// Tasks that wait for room go first: new tasks join the queue behind them.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_somebody_waits_for_room_nobody_is_placed_before_the_queue_is_looked_at() {
+async fn new_tasks_queue_behind_blocked_tasks() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     ready(&test).await;
@@ -402,7 +402,7 @@ async fn every_refusal_has_its_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_says_why_it_waits_and_is_cancelled_at_once() {
+async fn blocked_task_shows_reason_and_cancels_immediately() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let _agent = FakeAgent::join(&test, node("n1").memory_mb(100).build()).await;
@@ -442,7 +442,7 @@ async fn a_task_says_why_it_waits_and_is_cancelled_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_task_is_completed_when_its_node_has_ended_it() {
+async fn cancelled_running_task_completes_after_node_report() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
@@ -501,7 +501,7 @@ const TAKEN: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const BUSY: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callback_is_made_until_it_is_taken_and_the_task_goes() {
+async fn callback_is_retried_until_accepted_then_task_removed() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let (url, bodies) = endpoint(&[BUSY, TAKEN]);
@@ -557,7 +557,7 @@ async fn a_place_that_hangs_delays_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_wants_goes_when_its_time_is_over() {
+async fn unplaced_task_times_out_and_is_purged() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = fixture::config(dir.path());
     config.tasks = TasksConfig {

@@ -95,7 +95,7 @@ fn a_hard_limit_beside_cores_is_refused() {
 }
 
 #[test]
-fn a_log_rate_is_in_its_bounds_and_its_overflow_has_a_rate() {
+fn log_rate_bounds_and_on_limit_are_validated() {
     let with = |rate: Option<u64>, on_limit| {
         let mut spec = job("web").build();
         let logs = &mut spec.groups[0].tasks[0].logs;
@@ -136,7 +136,7 @@ fn logs_are_kept_or_disabled() {
 }
 
 #[test]
-fn a_task_cannot_be_named_like_a_directory_of_its_allocation() {
+fn task_name_cannot_shadow_alloc_directory() {
     for name in ["alloc", "..", "a/b", "secrets"] {
         let mut spec = job("web").build();
         spec.groups[0].tasks[0].name = name.to_owned();

@@ -28,7 +28,7 @@ impl Actor {
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
         let (at, words) = (step.at.as_str(), run.path.split(' ').collect::<Vec<_>>());
-        let fenced = if step.is_fenced { " fenced" } else { "" };
+        let fenced = if step.has_own_cgroup { " fenced" } else { "" };
         self.write(&format!("begin {at}{fenced}"));
         if words == ["stuck"] {
             std::future::pending::<()>().await;
@@ -88,7 +88,7 @@ impl ActionExecutor for Actor {
         async move { self.act(&run, &step, &stop).await }.boxed()
     }
 
-    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
+    fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
         self.write(&format!("{output:?} {line}"));
         async {}.boxed()
     }
@@ -256,7 +256,7 @@ async fn a_codependent_never_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_is_told_where_there_is_a_word_for_it() {
+async fn progress_message_is_logged_when_set() {
     let emit = |path: &str, prefix: &str| {
         json!({"emit_progress": {"action": run(path), "start_message": "go",
             "success_message": "done", "failure_message_prefix": prefix}})
@@ -349,9 +349,9 @@ async fn a_tree_that_is_stopped_first_begins_nothing() {
     assert_eq!(told.log, Vec::<String>::new());
 }
 
-/// A fence costs a cgroup: only what may be stopped while something else goes on has one.
+/// A action cgroup costs a cgroup: only what may be stopped while something else goes on has one.
 #[tokio::test(start_paused = true)]
-async fn what_may_be_stopped_before_the_tree_ends_is_fenced() {
+async fn early_stoppable_actions_get_own_cgroup() {
     let fenced = async |tree| {
         let log = run_tree(tree, None).await.log;
         let begun = log.iter().filter_map(|line| line.split_once("begin "));

@@ -206,7 +206,7 @@ fn what_is_no_archive_is_a_file() {
 }
 
 #[test]
-fn long_names_are_those_of_gnu_and_of_posix() {
+fn gnu_and_pax_long_names_are_supported() {
     let long = "d/".repeat(120) + "f";
     let target = "t/".repeat(120) + "f";
     let mut zero = long.clone();

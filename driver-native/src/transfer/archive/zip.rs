@@ -7,7 +7,7 @@ use flate2::read::DeflateDecoder;
 use rawzip::{CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ZipArchive};
 
 use super::{ArchiveUnpacker, UnpackError, broken, link, named, placed, shown};
-use crate::porter::Name;
+use crate::transfer_helper::Name;
 
 const KIND_BITS: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;

@@ -215,7 +215,7 @@ async fn drip(mut stream: tokio::net::TcpStream) {
 
 /// Each byte comes in time, and all of them do not.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_drips_is_left_in_the_end() {
+async fn slow_drip_server_hits_transfer_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
@@ -246,7 +246,7 @@ async fn nobody_listens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn urls_that_cannot_be_used_are_named_without_their_secrets() {
+async fn url_errors_do_not_leak_secrets() {
     for url in [
         "ftp://u:secret@h/",
         "http://u:secret@/",
@@ -280,7 +280,7 @@ async fn sent(url: &str) -> Result<(), TransferError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_sent_whole_with_its_sums_each_time() {
+async fn upload_retry_resends_whole_file_with_digests() {
     let (url, asked) = server(&[
         "HTTP/1.1 500 No\r\n\r\n",
         "",

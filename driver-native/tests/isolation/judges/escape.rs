@@ -198,37 +198,37 @@ async fn match_techniques(test: &str, setting: Setting) {
 }
 
 #[tokio::test]
-async fn script_finds_what_is_listed_in_a_contained_task() {
-    let test = "judges::escape::script_finds_what_is_listed_in_a_contained_task";
+async fn script_findings_match_list_in_contained_task() {
+    let test = "judges::escape::script_findings_match_list_in_contained_task";
     enumerate(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
-async fn script_finds_what_is_listed_in_a_contained_roots_task() {
-    let test = "judges::escape::script_finds_what_is_listed_in_a_contained_roots_task";
+async fn script_findings_match_list_in_contained_root_task() {
+    let test = "judges::escape::script_findings_match_list_in_contained_root_task";
     enumerate(test, Setting::Root).await;
 }
 
 #[tokio::test]
-async fn script_finds_what_is_listed_in_a_strict_task() {
-    let test = "judges::escape::script_finds_what_is_listed_in_a_strict_task";
+async fn script_findings_match_list_in_strict_task() {
+    let test = "judges::escape::script_findings_match_list_in_strict_task";
     enumerate(test, Setting::Strict).await;
 }
 
 #[tokio::test]
-async fn engine_knows_no_way_out_of_a_contained_task() {
-    let test = "judges::escape::engine_knows_no_way_out_of_a_contained_task";
+async fn engine_finds_no_escape_from_contained_task() {
+    let test = "judges::escape::engine_finds_no_escape_from_contained_task";
     match_techniques(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
-async fn engine_knows_no_way_out_of_a_contained_roots_task() {
-    let test = "judges::escape::engine_knows_no_way_out_of_a_contained_roots_task";
+async fn engine_finds_no_escape_from_contained_root_task() {
+    let test = "judges::escape::engine_finds_no_escape_from_contained_root_task";
     match_techniques(test, Setting::Root).await;
 }
 
 #[tokio::test]
-async fn engine_knows_no_way_out_of_a_strict_task() {
-    let test = "judges::escape::engine_knows_no_way_out_of_a_strict_task";
+async fn engine_finds_no_escape_from_strict_task() {
+    let test = "judges::escape::engine_finds_no_escape_from_strict_task";
     match_techniques(test, Setting::Strict).await;
 }

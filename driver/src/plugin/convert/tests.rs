@@ -135,7 +135,7 @@ fn status_is_known_unless_said_otherwise() {
 
 /// A host of another make reads the fields of its own protocol: in none of them is such an end a success.
 #[test]
-fn an_unknown_end_is_no_success_to_any_host() {
+fn unknown_exit_is_not_success_in_protocol() {
     let unknown = ExitResult::unknown("not the parent".to_owned());
 
     let message = wait_to_proto(&unknown);

@@ -240,8 +240,8 @@ cases!(
 );
 
 #[tokio::test]
-async fn driver_in_go_says_who_it_is_and_what_it_takes() {
-    let Some(subject) = GoDriver::new("driver_in_go_says_who_it_is_and_what_it_takes") else {
+async fn go_driver_reports_info_and_schemas() {
+    let Some(subject) = GoDriver::new("go_driver_reports_info_and_schemas") else {
         return;
     };
     let driver = subject.launch().await;
@@ -348,8 +348,8 @@ async fn failures_of_a_driver_in_go_are_understood() {
 
 /// A plugin that is told to end leaves its tasks alone.
 #[tokio::test]
-async fn driver_in_go_ends_when_told_and_its_tasks_go_on() {
-    let Some(subject) = GoDriver::new("driver_in_go_ends_when_told_and_its_tasks_go_on") else {
+async fn go_driver_shutdown_leaves_tasks_running() {
+    let Some(subject) = GoDriver::new("go_driver_shutdown_leaves_tasks_running") else {
         return;
     };
     let driver = subject.launch().await;

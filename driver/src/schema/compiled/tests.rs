@@ -180,7 +180,7 @@ fn default_stands_in_for_null() {
 }
 
 #[test]
-fn block_may_be_an_object_or_a_list_of_one() {
+fn block_accepts_object_or_single_element_list() {
     let spec = Spec::object([("b", block("b", false))]);
 
     assert_eq!(

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_says_when_it_ran_and_ends_well() {
+    fn program_prints_start_time_and_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         let before = clock::now();
 

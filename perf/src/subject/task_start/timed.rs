@@ -67,7 +67,7 @@ impl StartTimings {
         ]
     }
 
-    pub(super) fn tell(&self, tally: &mut Tally, suffix: &str) {
+    pub(super) fn add_metrics(&self, tally: &mut Tally, suffix: &str) {
         for (name, unit, value) in self.values() {
             tally.ours(&format!("{name}{suffix}"), unit, value);
         }

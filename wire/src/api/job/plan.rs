@@ -80,7 +80,7 @@ impl DesiredUpdates {
 
     /// Counts that are not zero, by the words that people read.
     #[must_use]
-    pub fn told(&self) -> BTreeMap<String, u64> {
+    pub fn to_map(&self) -> BTreeMap<String, u64> {
         let Self {
             ignore,
             place,

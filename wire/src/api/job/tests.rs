@@ -354,7 +354,7 @@ fn a_job_recorded_from_nomad_is_read() {
 }
 
 #[test]
-fn a_group_says_only_what_differs_from_its_job() {
+fn group_inherits_unset_fields_from_job() {
     let mut body = small();
     body["Job"]["Update"] = json!({"MaxParallel": 3, "Canary": 1});
     body["Job"]["Reschedule"] = json!({"Delay": "1m"});
@@ -412,7 +412,7 @@ fn an_unsupported_field_that_is_empty_passes() {
 }
 
 #[test]
-fn a_task_may_have_a_restart_policy_of_its_own() {
+fn task_overrides_group_restart_policy() {
     let mut body = small();
     body["Job"]["TaskGroups"][0]["RestartPolicy"] = json!({"Attempts": 7});
     body["Job"]["TaskGroups"][0]["Tasks"][0]["RestartPolicy"] = json!({"Delay": "16s"});
@@ -425,7 +425,7 @@ fn a_task_may_have_a_restart_policy_of_its_own() {
 }
 
 #[test]
-fn an_operand_that_is_none_is_told_which_there_are() {
+fn unknown_operand_error_lists_valid_operands() {
     let mut body = small();
     body["Job"]["Constraints"] = json!([
         {"LTarget": "${attr.x}", "RTarget": "1", "Operand": "version"},
@@ -469,7 +469,7 @@ fn what_is_no_job_is_refused() {
 
 /// A million empty tasks fit in a body: they must cost neither memory nor an answer of their size.
 #[test]
-fn a_list_that_is_too_long_is_not_read() {
+fn oversized_list_is_rejected_unread() {
     let mut body = small();
     body["Job"]["TaskGroups"][0]["Tasks"] = Value::Array(vec![json!({}); 100_000]);
 
@@ -522,7 +522,7 @@ fn path(pointer: &str) -> String {
 
 /// Any value at any place is read, or refused with a fault that names the place, one within it, or one around it.
 #[test]
-fn any_value_anywhere_is_read_or_refused_by_its_path() {
+fn any_value_is_accepted_or_rejected_by_path() {
     let mut job = Job::from_spec(&full());
     // A task's copy of the policy would be the one that is named where the group's was changed.
     job.task_groups[0].tasks[0].restart_policy = None;

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_is_refused_with_what_is_allowed() {
+    fn unknown_value_error_lists_allowed_values() {
         for (body, part) in [
             (
                 r#"{"SchedulerAlgorithm":"random"}"#,

@@ -122,7 +122,7 @@ struct Node {
 }
 
 impl Node {
-    fn hear(&mut self, news: &DesiredUpdate) -> bool {
+    fn apply_update(&mut self, news: &DesiredUpdate) -> bool {
         let merged = self.desired.apply(news.clone());
         for change in merged.changes {
             if let Change::Start(alloc) = change {
@@ -136,12 +136,12 @@ impl Node {
     fn hold(&mut self, messages: &[DesiredUpdate], session: &Session) {
         for (at, news) in messages.iter().enumerate() {
             assert!(
-                !self.hear(news),
+                !self.apply_update(news),
                 "a server that is asked right knows what is known"
             );
             for repeat in &session.repeats {
                 let earlier = repeat.index(at + 1);
-                assert!(!self.hear(&messages[earlier]));
+                assert!(!self.apply_update(&messages[earlier]));
             }
         }
     }
@@ -183,7 +183,7 @@ proptest! {
         let known = node.desired.index().0;
         node.desired.begin_session();
         for news in server_messages(newest, &states[newest], None, known) {
-            prop_assert!(!node.hear(&news));
+            prop_assert!(!node.apply_update(&news));
         }
 
         prop_assert_eq!(node.knows(), states[newest].clone());
@@ -211,7 +211,7 @@ proptest! {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = usize::try_from(random >> 33).unwrap() % messages.len();
             let news = messages.swap_remove(at);
-            node.hear(&news);
+            node.apply_update(&news);
         }
 
         prop_assert_eq!(node.knows(), states[newest].clone());

@@ -812,7 +812,7 @@ fn a_node_out_of_reach_is_waited_for() {
 
 /// Diego fails every task when it finds no cell at all, as when its own table of cells is lost.
 #[test]
-fn no_nodes_at_all_fail_no_task_at_once() {
+fn all_nodes_down_fails_no_task_immediately() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     fixture.desire("waits").unwrap();
     fixture.desire("waits-too").unwrap();
@@ -845,7 +845,7 @@ fn no_nodes_at_all_fail_no_task_at_once() {
 
 /// It gives up its place, and is placed nowhere else: it may have started.
 #[test]
-fn a_task_that_is_preempted_has_failed_and_runs_nowhere_else() {
+fn preempted_one_off_fails_and_is_not_rescheduled() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     fixture.cluster.apply(Command::SetSchedulerConfig {
         config: SchedulerConfig {
@@ -911,7 +911,7 @@ fn cancelled_out_of_reach(cancelled_first: bool) -> (Fixture, Timestamp) {
 
 /// A client that cancels a task out of reach hears that nothing runs when its agent must have ended it.
 #[test]
-fn a_cancelled_task_out_of_reach_ends_when_its_agent_must_have_ended_it() {
+fn cancelled_unreachable_task_completes_after_lost_timeout() {
     for cancelled_first in [true, false] {
         let (mut fixture, gone_at) = cancelled_out_of_reach(cancelled_first);
         let end = gone_at.plus(muster_domain::one_off::LOST_AFTER);
@@ -933,7 +933,7 @@ fn a_cancelled_task_out_of_reach_ends_when_its_agent_must_have_ended_it() {
 }
 
 #[test]
-fn a_cancelled_task_is_told_of_by_a_node_that_comes_back() {
+fn reconnected_node_reports_end_of_cancelled_task() {
     for cancelled_first in [true, false] {
         let (mut fixture, gone_at) = cancelled_out_of_reach(cancelled_first);
         fixture
@@ -957,7 +957,7 @@ fn a_cancelled_task_is_told_of_by_a_node_that_comes_back() {
 
 /// Each time that its node was in reach its agent begins to count anew.
 #[test]
-fn a_node_that_is_gone_again_is_waited_for_again() {
+fn second_disconnect_restarts_lost_timeout() {
     let (mut fixture, gone_at) = cancelled_out_of_reach(true);
     fixture
         .cluster
@@ -1128,7 +1128,7 @@ fn rejection_names_resources_short_everywhere() {
 }
 
 #[test]
-fn room_that_comes_goes_to_the_task_that_waits() {
+fn freed_capacity_places_blocked_task() {
     let mut fixture = Fixture::new();
     fixture.cluster.run(job("full").cpu_mhz(150).build());
     fixture.desire(GUID).unwrap();
@@ -1143,7 +1143,7 @@ fn room_that_comes_goes_to_the_task_that_waits() {
 }
 
 #[test]
-fn a_claim_that_is_over_can_be_made_again() {
+fn expired_resolving_claim_can_be_repeated() {
     let mut fixture = Fixture::at(Some(OneOffState::Resolving));
     let completed_at = fixture.row().first_completed_at;
     fixture.cluster.advance(Duration::from_secs(30));
@@ -1156,7 +1156,7 @@ fn a_claim_that_is_over_can_be_made_again() {
 }
 
 #[test]
-fn what_nobody_resolves_is_forgotten_with_all_below_it() {
+fn unresolved_task_is_purged_with_job_and_allocs() {
     let mut fixture = Fixture::at(Some(OneOffState::Completed));
     fixture.cluster.settle();
     fixture.cluster.advance(Duration::from_secs(59));
@@ -1183,7 +1183,7 @@ fn what_nobody_resolves_is_forgotten_with_all_below_it() {
 }
 
 #[test]
-fn what_owes_a_callback_is_kept_until_that_is_given_up() {
+fn task_is_kept_until_callback_is_abandoned() {
     let mut fixture = Fixture::new();
     fixture
         .desire_as(GUID, "apps", "http://localhost/done?x=1")
@@ -1243,7 +1243,7 @@ fn the_job_of_a_task_is_nobody_elses() {
 }
 
 #[test]
-fn a_guid_can_be_used_again_and_no_report_of_the_former_task_counts() {
+fn reused_guid_ignores_reports_of_former_alloc() {
     let mut fixture = Fixture::at(Some(OneOffState::Resolving));
     let former = fixture.alloc();
     fixture.step(OneOffStep::Delete);

@@ -66,7 +66,7 @@ fn one_entry_records_a_job_and_places_it() {
 
 /// Places that were taken after they were found: no instance is placed, and the evaluation places the job.
 #[test]
-fn a_job_whose_places_are_gone_waits_its_turn() {
+fn stale_placements_fall_back_to_pending_evaluation() {
     let mut cluster = cluster();
     let late = spec("late", 6);
     let places = places(&cluster, &late).unwrap();
@@ -85,7 +85,7 @@ fn a_job_whose_places_are_gone_waits_its_turn() {
 
 /// Two clients submit the same job: the second is a registration of one that is there.
 #[test]
-fn places_for_a_job_that_came_meanwhile_are_passed_over() {
+fn placements_for_already_registered_job_are_ignored() {
     let mut cluster = cluster();
     let places = places(&cluster, &spec("web", 2)).unwrap();
     cluster.run(spec("web", 2));
@@ -98,7 +98,7 @@ fn places_for_a_job_that_came_meanwhile_are_passed_over() {
 
 /// Instances of a job that was purged still end under its name.
 #[test]
-fn a_job_of_which_something_is_left_gets_no_places() {
+fn purged_job_with_live_allocs_gets_no_placements() {
     let mut cluster = cluster();
     cluster.run(spec("web", 2));
     cluster.apply(Command::DeregisterJob {
@@ -136,7 +136,7 @@ fn places_are_given_once() {
 }
 
 #[test]
-fn a_keyed_registration_is_the_same_with_other_places() {
+fn idempotency_key_ignores_differing_placements() {
     let mut cluster = cluster();
     let key = || WriteKey::new("once").unwrap();
     let places = places(&cluster, &spec("web", 2)).unwrap();

@@ -118,7 +118,7 @@ fn a_purge_forgets_deployments_in_slices() {
 }
 
 #[test]
-fn a_deployment_under_way_without_its_job_is_found() {
+fn invariant_check_reports_active_deployment_without_job() {
     let mut cluster = deployed_often();
     cluster.unchecked = true;
     let key = JobKey::in_default("web");

@@ -149,7 +149,7 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn what_is_forgotten_of_tasks_by_force_is_in_the_table() {
+fn forced_gc_of_tasks_matches_table() {
     for (name, owes, live, state, kept) in CASES {
         let mut cluster = cluster();
         desire(&mut cluster, GUID, if *owes { "http://done/" } else { "" });

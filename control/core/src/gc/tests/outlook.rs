@@ -170,7 +170,7 @@ fn collections_keep_to_the_outlook() {
 
 /// Below a job is more than is looked at for one answer: no time is given, and the reason stays.
 #[test]
-fn a_job_of_too_many_instances_gives_no_time() {
+fn gc_outlook_omits_time_above_instance_limit() {
     let (mut scene, put) = ended(JobType::Batch);
     scene.job(spec(JobType::Batch), 1, false, JobStatus::Dead);
     for _ in 0..limits::GC_LOOKED_AT_MAX - 1 {

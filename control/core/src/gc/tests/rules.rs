@@ -223,7 +223,7 @@ fn allocations_of_a_service_go_by_the_table() {
 }
 
 #[test]
-fn an_allocation_goes_alone_while_its_evaluation_is_needed() {
+fn replaced_alloc_is_collected_before_needed_eval() {
     let (mut scene, put) = ended(JobType::Service);
     scene.alloc(&AllocBuilder {
         client: ClientStatus::Running,
@@ -282,7 +282,7 @@ fn evaluations_go_by_the_age_of_their_type() {
 
 /// A job that was purged and registered again: objects that an earlier one left are not its results.
 #[test]
-fn results_of_an_earlier_job_of_the_name_go() {
+fn gc_removes_results_of_earlier_job_incarnation() {
     let (mut scene, put) = ended(JobType::Batch);
     scene.job(spec(JobType::Batch), 5, false, JobStatus::Running);
     let client = ClientStatus::Complete;

@@ -169,8 +169,8 @@ fn compare_equal_victims(case: &Value) -> Outcome {
 }
 
 #[test]
-fn among_equals_the_choice_is_one_that_nomad_makes_too() {
-    let test = "among_equals_the_choice_is_one_that_nomad_makes_too";
+fn tied_preemption_choices_match_nomad() {
+    let test = "tied_preemption_choices_match_nomad";
     let file = "preemption_order_dependent.jsonl";
     let Some(tally) = recorded::beside(test, file, &ORDER_DEPENDENT) else {
         return;
@@ -210,7 +210,7 @@ fn full(candidates: &[Candidate]) -> NodeUsage {
 /// The seed document's example: `cache` (70) runs a6, `batch-analytics` (50) runs a4 and a5,
 /// `email-marketing` (20) runs a1 and a2.
 #[test]
-fn the_example_of_the_seed_evicts_a1_a2_and_a4_and_never_a6() {
+fn preemption_example_evicts_exactly_a1_a2_a4() {
     let names = ["a1", "a2", "a4", "a5", "a6"];
     let candidates = [
         candidate(1, 20, 512, 800, 0),
@@ -234,7 +234,7 @@ fn the_example_of_the_seed_evicts_a1_a2_and_a4_and_never_a6() {
 }
 
 #[test]
-fn nine_below_is_too_close_and_ten_is_not() {
+fn preemption_requires_priority_difference_of_ten() {
     let ask = Amount {
         cpu_mhz: 0,
         memory_mb: 1,

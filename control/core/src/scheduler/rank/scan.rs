@@ -17,13 +17,13 @@ use muster_domain::scheduling::Algorithm;
 
 use super::distinct::{self, Hosts};
 use super::{
-    Affinities, FULL, FilterCounts, NamedScores, OwnScore, Place, ScoreTerms, has_capacity, named,
-    numbered, together,
+    Affinities, FULL, FilterCounts, NamedScores, OwnScore, RankedNode, ScoreTerms, has_capacity,
+    named, numbered, together,
 };
 use crate::limits;
 use crate::scheduler::feasible::Counts;
 use crate::scheduler::fleet::{Extras, HoldingOffer, ProjectedNodes};
-use crate::scheduler::kinds::{
+use crate::scheduler::node_shapes::{
     self, ClassView, Factors, FeasibilityCache, GroupRequirements, NEAR, NodeShape, ScaledRequest,
     ShortfallCounts,
 };
@@ -39,7 +39,7 @@ const WORTH_A_RANKING: usize = 256;
 #[derive(Debug)]
 pub(in crate::scheduler) enum ScanOutcome {
     /// The best.
-    Place(Place),
+    Place(RankedNode),
     /// No node has room.
     Nothing,
     /// Too many nodes have to be looked at one by one: ask a ranking.
@@ -116,7 +116,7 @@ impl FeasibleShape {
             let mut lowest = self.least.iter().filter(|it| is_lowest(it));
             self.is_sum = lowest.any(|(_, known)| *known == BlockBound::Least);
             match self.least.iter().position(is_lowest) {
-                Some(at) if !self.is_sum => self.look(kind, at, first),
+                Some(at) if !self.is_sum => self.compute_least(kind, at, first),
                 Some(_) => {}
                 None => self.is_sum = true,
             }
@@ -124,7 +124,7 @@ impl FeasibleShape {
     }
 
     /// Finds the least sum of the block at `at`.
-    fn look(&mut self, kind: &NodeShape, at: usize, first: usize) {
+    fn compute_least(&mut self, kind: &NodeShape, at: usize, first: usize) {
         let (_, known) = self.least[at];
         if known == BlockBound::Bound {
             let alike = kind.all_alike(at, self.ask, first).map(|(sum, _)| sum);
@@ -397,7 +397,7 @@ impl<'a> Scan<'a> {
                 Ok(HoldingOffer { holding, .. }) => {
                     fleet.take(number, self.ask, &holding);
                     self.moved.push((number, 1));
-                    return ScanOutcome::Place(Place {
+                    return ScanOutcome::Place(RankedNode {
                         node: numbered(number),
                         score: Score::new(score),
                         holding,
@@ -624,7 +624,7 @@ impl<'a> Scan<'a> {
             if !usable.low.is_finite() || usable.least[block_at].0 > bound {
                 continue;
             }
-            usable.look(kind, block_at, self.first);
+            usable.compute_least(kind, block_at, self.first);
             if usable.least[block_at].0 > bound {
                 continue;
             }
@@ -763,7 +763,7 @@ impl<'a> Scan<'a> {
         if !takes(usable.least[at], usable, top) {
             return;
         }
-        usable.look(kind, at, self.first);
+        usable.compute_least(kind, at, self.first);
         if !takes(usable.least[at], usable, top) {
             return;
         }
@@ -793,7 +793,7 @@ impl<'a> Scan<'a> {
 
 /// The score that a sum stands for.
 fn about(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
-    let fit = kinds::fit(sum, algorithm);
+    let fit = node_shapes::fit(sum, algorithm);
     match usable.affinity {
         Some(affinity) => f64::midpoint(fit, affinity),
         None => fit,
@@ -808,7 +808,7 @@ fn sum_upper_bound(usable: &FeasibleShape, top: &TopScores, algorithm: Algorithm
     let fit = usable
         .affinity
         .map_or(*score, |affinity| 2.0 * score - affinity);
-    kinds::sum(fit, algorithm) + NEAR
+    node_shapes::sum(fit, algorithm) + NEAR
 }
 
 fn better(one: Option<BestNode>, other: Option<BestNode>) -> Option<BestNode> {

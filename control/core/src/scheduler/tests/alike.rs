@@ -14,11 +14,11 @@ use proptest::prelude::*;
 use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::Command;
-use crate::scheduler::ahead::InFlightPlans;
 use crate::scheduler::feasible::GroupConstraints;
 use crate::scheduler::fleet::ProjectedNodes;
-use crate::scheduler::kinds::NodeShapes;
-use crate::scheduler::rank::{Place, Ranking, Scan, ScanOutcome};
+use crate::scheduler::in_flight::InFlightPlans;
+use crate::scheduler::node_shapes::NodeShapes;
+use crate::scheduler::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 
 /// Nodes of three sizes in four zones; few sizes, so that many are alike.
 fn node(number: u32) -> NodeSpec {
@@ -105,8 +105,8 @@ fn known(metrics: PlacementMetrics, has_port: bool) -> (PlacementMetrics, Vec<Sc
     (known, scores)
 }
 
-fn place(chosen: Place) -> (u32, Score, String) {
-    let Place {
+fn place(chosen: RankedNode) -> (u32, Score, String) {
+    let RankedNode {
         node,
         score,
         holding,
@@ -203,7 +203,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn who_makes_room_is_whom_a_look_at_every_node_finds(
+    fn preemption_search_matches_exhaustive_ranking(
         nodes in 1..40_u32,
         loads in prop::collection::vec((1..20_u32, 5..30_u32, 5..30_u32, 1..70_u8), 3..9),
         flags in 0..8_u8,
@@ -307,7 +307,7 @@ fn constraint(kernel: &str) -> Constraint {
 }
 
 #[test]
-fn who_wants_the_same_is_known_without_saying_it_again() {
+fn group_constraints_match_agrees_with_equality() {
     let jobs = jobs_that_differ();
     let mut same = 0;
     for (one, other) in jobs

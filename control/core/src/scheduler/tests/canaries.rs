@@ -75,7 +75,7 @@ fn numbers(cluster: &Cluster) -> Vec<u32> {
 
 /// Two canaries have the names of both older instances, one of which is wanted still: it goes on with a free name.
 #[test]
-fn an_instance_whose_name_a_promoted_canary_has_is_replaced_by_one_of_another_name() {
+fn canary_promotion_resolves_duplicate_alloc_names() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(web(2, 100, 0));
@@ -92,7 +92,7 @@ fn an_instance_whose_name_a_promoted_canary_has_is_replaced_by_one_of_another_na
 
 /// Its instance has failed and would be replaced later, if one were wanted still.
 #[test]
-fn a_deployment_does_not_wait_for_what_has_failed_and_is_wanted_no_more() {
+fn deployment_ignores_unwanted_failed_alloc() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(web(1, 100, 0));
@@ -138,7 +138,7 @@ fn healthy_instances_that_fail_are_replaced_meanwhile() {
 }
 
 #[test]
-fn a_deployment_of_more_canaries_than_instances_misses_its_deadline_too() {
+fn progress_deadline_applies_with_excess_canaries() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(web(1, 100, 0));

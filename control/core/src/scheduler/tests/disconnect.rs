@@ -69,7 +69,7 @@ fn replaced(reconcile: ReconcileStrategy) -> Disconnect {
 
 /// It may come back: nobody stops it, and another one takes its place meanwhile.
 #[test]
-fn one_out_of_reach_is_replaced_and_not_stopped() {
+fn disconnected_alloc_is_replaced_not_stopped() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
 
     pair.goes(NodeStatus::Down);
@@ -101,7 +101,7 @@ fn one_out_of_reach_is_waited_for() {
 
 /// The node may be away for long, and other evaluations of the job change nothing.
 #[test]
-fn one_that_is_not_replaced_goes_on_when_its_node_is_back() {
+fn unreplaced_disconnected_alloc_resumes_on_reconnect() {
     for job_type in [JobType::Service, JobType::Batch, JobType::System] {
         let mut cluster = Cluster::new();
         let node_id = cluster.node(fixture::node("n1").build());
@@ -133,7 +133,7 @@ fn one_that_is_not_replaced_goes_on_when_its_node_is_back() {
 }
 
 #[test]
-fn of_one_that_came_back_and_its_replacement_one_goes_on() {
+fn reconnect_keeps_original_or_replacement_by_strategy() {
     for (strategy, keeps_original) in [
         (ReconcileStrategy::KeepOriginal, true),
         (ReconcileStrategy::KeepReplacement, false),
@@ -161,7 +161,7 @@ fn of_one_that_came_back_and_its_replacement_one_goes_on() {
 
 /// An instance that was replaced when it went out of reach is not replaced again.
 #[test]
-fn one_that_does_not_come_back_in_time_is_lost_once() {
+fn disconnected_alloc_past_deadline_is_lost_once() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
     pair.goes(NodeStatus::Down);
     let replacement = pair.replacement().unwrap();
@@ -180,7 +180,7 @@ fn one_that_does_not_come_back_in_time_is_lost_once() {
 /// An entry is written some time after its plan was made, most of all after an election. The evaluation that
 /// looks again when the plan says must find the time over: nobody looks after it.
 #[test]
-fn one_that_does_not_come_back_is_lost_however_late_its_plan_was_written() {
+fn late_committed_plan_still_marks_alloc_lost() {
     for job_type in [JobType::Service, JobType::System] {
         let mut cluster = Cluster::new();
         let node_id = cluster.node(fixture::node("n1").build());
@@ -216,7 +216,7 @@ fn one_that_does_not_come_back_is_lost_however_late_its_plan_was_written() {
 
 /// With more instances wanted than before, so that there is room for one that nobody has.
 #[test]
-fn one_that_is_lost_leaves_its_name_to_its_replacement() {
+fn replacement_keeps_name_index_of_lost_alloc() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
     pair.goes(NodeStatus::Down);
     let mut spec = fixture::job("web").count(3).build();
@@ -255,7 +255,7 @@ fn with_one_away(count: u32) -> Cluster {
 }
 
 #[test]
-fn what_was_replaced_while_it_was_away_is_not_replaced_again_when_it_is_lost() {
+fn lost_alloc_with_replacement_is_not_replaced_again() {
     let mut cluster = with_one_away(3);
     let failed = cluster.live("web").pop().unwrap();
     assert_eq!(failed.name_index, 2);
@@ -276,7 +276,7 @@ fn what_was_replaced_while_it_was_away_is_not_replaced_again_when_it_is_lost() {
 }
 
 #[test]
-fn what_took_the_place_of_a_lost_one_is_replaced_itself_when_it_fails() {
+fn failed_replacement_of_lost_alloc_is_replaced() {
     let mut cluster = with_one_away(1);
     let away = ClientStatus::Unknown;
     let mut live = cluster.live("web").into_iter();

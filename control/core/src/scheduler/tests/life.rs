@@ -170,13 +170,13 @@ impl SimulatedCluster {
         let mut life = Self::new();
         for step in steps {
             life.take(*step);
-            life.look();
+            life.settle_due();
         }
         life
     }
 
     /// Carries out what is due by time, then schedules.
-    fn look(&mut self) {
+    fn settle_due(&mut self) {
         for _ in 0..4 {
             self.cluster.settle();
             let commands = watch::due(&self.cluster.state, self.cluster.now).commands;
@@ -399,7 +399,7 @@ proptest! {
         // Every wait has its time.
         for _ in 0..20 {
             life.cluster.advance(Duration::from_mins(10));
-            life.look();
+            life.settle_due();
         }
         let jobs: Vec<_> = life.cluster.state.jobs().iter().map(|job| job.key()).collect();
         for key in jobs {

@@ -62,7 +62,7 @@ fn machine() -> NodeSpec {
 /// The example of Nomad's documentation: priorities 70, 50 and 20, and a job of priority 75 that asks for 2 GB of
 /// memory and 1 GB of disk.
 #[test]
-fn a_job_of_priority_75_preempts_a1_a2_and_a4_and_never_a6() {
+fn priority_75_job_preempts_a1_a2_a4_only() {
     let mut cluster = cluster();
     cluster.node(machine());
     let a1 = run(&mut cluster, "email-1", 20, 500, 800);
@@ -90,7 +90,7 @@ fn a_job_of_priority_75_preempts_a1_a2_and_a4_and_never_a6() {
 }
 
 #[test]
-fn victims_wait_and_come_back_when_there_is_room() {
+fn preempted_jobs_block_until_capacity_frees() {
     let mut cluster = cluster();
     cluster.node(machine());
     run(&mut cluster, "small", 20, 4_000, 10);
@@ -127,7 +127,7 @@ fn a_difference_of_nine_is_not_enough() {
 }
 
 #[test]
-fn only_system_jobs_preempt_unless_it_is_switched_on() {
+fn only_system_jobs_preempt_by_default() {
     let mut cluster = Cluster::new();
     cluster.node(machine());
     run(&mut cluster, "small", 20, 4_000, 10);
@@ -142,7 +142,7 @@ fn only_system_jobs_preempt_unless_it_is_switched_on() {
 }
 
 #[test]
-fn a_port_is_taken_from_the_less_important_one() {
+fn port_is_preempted_from_lower_priority_alloc() {
     let mut cluster = cluster();
     cluster.node(node("n1").build());
     cluster.run(job("low").priority(20).port("http", 8_080).build());
@@ -156,7 +156,7 @@ fn a_port_is_taken_from_the_less_important_one() {
 }
 
 #[test]
-fn a_port_of_a_more_important_one_is_not_taken() {
+fn port_of_higher_priority_alloc_is_not_preempted() {
     let mut cluster = cluster();
     cluster.node(node("n1").build());
     cluster.run(job("high").priority(80).port("http", 8_080).build());
@@ -266,7 +266,7 @@ fn devices_of_all_tasks_are_taken_together() {
 
 /// The port is held on two addresses: on one by somebody more important, who is not asked.
 #[test]
-fn a_port_is_taken_on_the_address_where_it_may_be() {
+fn port_preemption_chooses_preemptible_address() {
     let mut cluster = cluster();
     let mut spec = node("n1").build();
     let mut other = spec.addresses[0].clone();

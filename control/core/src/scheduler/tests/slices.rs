@@ -74,7 +74,7 @@ fn slices_end_where_there_is_no_room() {
 
 /// A dry run looks at one slice and tells of all.
 #[test]
-fn a_dry_run_of_a_large_job_is_a_slice() {
+fn dry_run_of_large_job_plans_one_slice() {
     let cluster = cluster(10_000_000);
     let count = PLACEMENTS_MAX;
 

@@ -65,7 +65,7 @@ fn tasks_get_the_ports_of_their_own_networks() {
 }
 
 #[test]
-fn a_fixed_port_of_a_task_is_held_once_a_node() {
+fn fixed_task_port_is_used_once_per_node() {
     let mut cluster = Cluster::new();
     for name in ["n1", "n2"] {
         cluster.node(node(name).build());

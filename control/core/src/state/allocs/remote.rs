@@ -46,7 +46,7 @@ impl Remote {
             | ClientStatus::Unknown => false,
         };
         let handed = if has_ended { &[] } else { self.handed() };
-        let running = told(report, group);
+        let running = reported_handles(report, group);
         Self {
             stop_asked: self.stop_asked && !running.is_empty(),
             running,
@@ -56,7 +56,7 @@ impl Remote {
 }
 
 /// The handles of a report as far as they are what an agent may say: one for each task, none too large.
-fn told(report: &AllocReport, group: &TaskGroup) -> Vec<RemoteHandle> {
+fn reported_handles(report: &AllocReport, group: &TaskGroup) -> Vec<RemoteHandle> {
     let of_task = |name: &str| {
         let mut told = report.remote.iter().filter(|told| told.fits());
         told.find(|told| told.task == name).cloned()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_taken_as_far_as_an_agent_may_say_it() {
+    fn invalid_remote_handles_in_report_are_dropped() {
         let spec = job("web").build();
         let group = &spec.groups[0];
         let name = group.tasks[0].name.as_str();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_over_is_left_until_its_agent_says_that_nothing_runs() {
+    fn remote_handover_is_kept_until_terminal_report() {
         let spec = job("web").build();
         let group = &spec.groups[0];
         let remote = Remote {

@@ -28,7 +28,7 @@ fn fleet(nodes: usize) -> Cluster {
 }
 
 #[test]
-fn a_placement_changes_the_page_of_its_node_alone() {
+fn placement_changes_only_page_of_its_node() {
     let mut cluster = fleet(3 * PAGE_COLUMNS);
     let before = cluster.state.nodes().clone();
     let name = format!("n{}", PAGE_COLUMNS + 6);
@@ -62,7 +62,7 @@ fn the_last_page_goes_with_its_last_node() {
 }
 
 #[test]
-fn what_changed_since_is_found_whatever_grew_or_shrank() {
+fn changed_since_detects_added_and_removed_nodes() {
     let cluster = fleet(70);
     let mut nodes = cluster.state.nodes().clone();
     let before = nodes.shared_columns();
@@ -88,7 +88,7 @@ fn what_changed_since_is_found_whatever_grew_or_shrank() {
 }
 
 #[test]
-fn what_a_plan_wrote_has_changed_and_the_state_has_not() {
+fn plan_changes_do_not_alter_shared_state() {
     let cluster = fleet(3 * PAGE_COLUMNS);
     let before = cluster.state.nodes().shared_columns();
     let mut planned = before.clone();
@@ -112,7 +112,7 @@ fn what_a_plan_wrote_has_changed_and_the_state_has_not() {
 }
 
 #[test]
-fn a_plan_writes_to_few_pages_as_to_many() {
+fn plan_tracks_changes_across_many_pages() {
     let pages = 11;
     let cluster = fleet(pages * PAGE_COLUMNS);
     let before = cluster.state.nodes().shared_columns();

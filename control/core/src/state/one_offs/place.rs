@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_an_address_is_a_name() {
+    fn malformed_addresses_are_treated_as_names() {
         for host in [
             "256.1.1.1",
             "1.2.3.256",

@@ -164,7 +164,7 @@ fn a_rule_has_the_numbers_of_the_field() {
 
 /// A message that is refused whenever it is present decodes with any contents.
 #[test]
-fn a_message_of_which_nothing_is_read_may_hold_anything() {
+fn unread_bbs_message_accepts_any_content() {
     let layer = [block(1, "name"), number(4, 2), block(7, "digest")].concat();
     let tag = [block(1, "k"), block(2, number(2, 1))].concat();
     let bytes = [block(25, layer), block(27, tag)].concat();
@@ -284,7 +284,7 @@ fn simple_actions_have_the_numbers_of_the_field() {
 }
 
 #[test]
-fn actions_of_actions_have_the_numbers_of_the_field() {
+fn nested_actions_use_bbs_field_numbers() {
     let below = || Some(Box::new(Action::default()));
     check_bytes(
         &[block(1, ""), number(2, 2), block(3, "3"), number(4, 4)],

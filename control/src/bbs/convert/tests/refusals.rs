@@ -15,7 +15,7 @@ fn check_one(change: impl FnOnce(&mut TaskDefinition), expected: &[&str]) {
 }
 
 #[test]
-fn fields_that_are_not_carried_out_are_refused_by_name() {
+fn unsupported_fields_are_rejected_by_name() {
     let some = || vec![Anything {}];
     let text = || "x".to_owned();
     check_one(|it| it.privileged = true, &["privileged"]);
@@ -81,7 +81,7 @@ fn messages_that_say_nothing_are_no_refusal() {
 }
 
 #[test]
-fn an_action_that_says_nothing_is_a_fault_wherever_it_is() {
+fn empty_action_is_rejected_at_any_depth() {
     let set = |action| move |it: &mut TaskDefinition| it.action = action;
     let nothing = Action::default;
     check_one(set(None), &["action"]);
@@ -152,7 +152,7 @@ fn the_first_of_several_actions_counts() {
 
 /// A tree without end would overflow the stack of the code that walks it.
 #[test]
-fn a_tree_that_is_too_deep_is_not_decoded() {
+fn overly_deep_action_tree_is_not_decoded() {
     let mut action = Vec::new();
     for _ in 0..10_000 {
         // try (6), and in it the action (1).

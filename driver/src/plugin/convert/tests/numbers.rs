@@ -146,7 +146,7 @@ fn task_configuration_has_the_numbers_of_the_field() {
 }
 
 #[test]
-fn calls_about_tasks_have_the_numbers_of_the_field() {
+fn task_request_fields_use_nomad_numbers() {
     let duration = number(1, 5);
     let stop: drivers::StopTaskRequest =
         read(&[text(1, "t"), block(2, &duration), text(3, "SIGTERM")]);
@@ -185,7 +185,7 @@ fn calls_about_tasks_have_the_numbers_of_the_field() {
 }
 
 #[test]
-fn answers_about_tasks_have_the_numbers_of_the_field() {
+fn task_response_fields_use_nomad_numbers() {
     let exit = [number(1, 3), number(2, 9), number(3, 1)].concat();
     let port = block(1, &[text(1, "http"), number(2, 80)].concat());
     let network = [port, text(2, "10.0.0.2"), number(3, 1)].concat();
@@ -299,7 +299,7 @@ fn sessions_have_the_numbers_of_the_field() {
 }
 
 #[test]
-fn what_a_driver_is_has_the_numbers_of_the_field() {
+fn driver_info_fields_use_nomad_numbers() {
     let capabilities: drivers::CapabilitiesResponse = read(&[block(
         1,
         &[
@@ -414,7 +414,7 @@ fn entry_of(number: u8, key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_host_is_has_the_numbers_of_the_field() {
+fn host_info_fields_use_nomad_numbers() {
     use crate::host::{Core, HostInfo, Topology};
 
     // The grade, 4, is 0 for a fast core, and what is 0 is not sent.
@@ -468,7 +468,7 @@ fn distances_that_are_no_square_are_not_sent() {
 
 /// An answer that a later driver may give is none.
 #[test]
-fn how_far_a_task_gets_is_a_number_of_its_own() {
+fn task_reach_has_own_proto_values() {
     let reach = |value| {
         let answer: muster::TaskReachResponse = read(&[number(1, value)]);
         crate::plugin::convert::reach_from_proto(answer)

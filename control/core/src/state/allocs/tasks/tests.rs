@@ -47,7 +47,7 @@ fn a_task_that_runs_needs_no_allocation() {
 }
 
 #[test]
-fn a_network_that_no_agent_tells_is_not_kept() {
+fn oversized_task_network_is_dropped() {
     let spec = spec();
     let group = &spec.groups[0];
     let mut state = running(&group.tasks[0].name);

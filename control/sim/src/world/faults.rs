@@ -29,7 +29,7 @@ impl World {
     /// Faults do not last for ever.
     fn heal_some(&mut self) {
         if self.env.dice.chance(35) {
-            self.env.say(format_args!("the network is joined"));
+            self.env.trace_line(format_args!("the network is joined"));
             self.env.network.join();
         }
         for at in 0..self.servers.len() {
@@ -50,7 +50,7 @@ impl World {
 
     /// Everything works from here on.
     pub(super) fn calm(&mut self) {
-        self.env.say(format_args!("calm"));
+        self.env.trace_line(format_args!("calm"));
         self.env.calm = true;
         self.heal_all();
         for at in 0..self.servers.len() {
@@ -66,7 +66,8 @@ impl World {
 
     /// The network and the disks are well again.
     fn heal_all(&mut self) {
-        self.env.say(format_args!("network and disks are well"));
+        self.env
+            .trace_line(format_args!("network and disks are well"));
         self.env.network.heal();
         for at in 0..self.servers.len() {
             self.heal_disk(at);
@@ -100,7 +101,7 @@ impl World {
 
     pub(super) fn crash(&mut self, at: usize) {
         if self.servers[at].up {
-            self.env.say(format_args!("server {at} crashes"));
+            self.env.trace_line(format_args!("server {at} crashes"));
             self.servers[at].crash(&mut self.env);
             self.env.after(100, 15_000, Event::ServerStarts(at));
         }
@@ -108,7 +109,7 @@ impl World {
 
     pub(super) fn start_server(&mut self, at: usize) {
         if !self.servers[at].up {
-            self.env.say(format_args!("server {at} starts"));
+            self.env.trace_line(format_args!("server {at} starts"));
             self.servers[at].restart(&mut self.env);
             self.pump_server(at);
         }
@@ -124,7 +125,7 @@ impl World {
         }
         server.paused_until = self.env.now.plus(pause);
         self.env
-            .say(format_args!("server {at} stands still for {pause:?}"));
+            .trace_line(format_args!("server {at} stands still for {pause:?}"));
     }
 
     fn partition_servers(&mut self) {
@@ -136,7 +137,7 @@ impl World {
         let kind = self.env.dice.below(5);
         let side: Vec<bool> = (0..servers).map(|_| self.env.dice.chance(50)).collect();
         let name = ["isolated", "mute", "deaf", "a bridge", "on one side"][kind];
-        self.env.say(format_args!("server {one} is {name}"));
+        self.env.trace_line(format_args!("server {one} is {name}"));
         for from in 0..servers {
             for to in 0..servers {
                 let cut = match kind {
@@ -162,7 +163,7 @@ impl World {
         for server in 0..self.servers.len() {
             if all || self.env.dice.chance(50) {
                 let (host, server) = (Endpoint::Host(host), Endpoint::Server(server));
-                self.env.say(format_args!(
+                self.env.trace_line(format_args!(
                     "{host:?} and {server:?}: out {out}, back {back}"
                 ));
                 if out {
@@ -183,7 +184,7 @@ impl World {
             "weather: {} % lost, {} % doubled, {} % late by {} ms",
             network.loss, network.doubled, network.late, network.late_ms
         );
-        env.say(format_args!("{line}"));
+        env.trace_line(format_args!("{line}"));
     }
 
     fn change_disk(&mut self) {
@@ -192,11 +193,11 @@ impl World {
         if self.env.dice.chance(50) {
             disk.full = true;
             self.env
-                .say(format_args!("the disk of server {at} is full"));
+                .trace_line(format_args!("the disk of server {at} is full"));
         } else {
             disk.slow = true;
             self.env
-                .say(format_args!("the disk of server {at} is slow"));
+                .trace_line(format_args!("the disk of server {at} is slow"));
         }
     }
 
@@ -204,7 +205,7 @@ impl World {
         let at = self.random_server();
         let off = i64::from(self.env.dice.between(0, 8_000)) - 4_000;
         self.env
-            .say(format_args!("the clock of server {at} is off by {off} ms"));
+            .trace_line(format_args!("the clock of server {at} is off by {off} ms"));
         self.servers[at].clock_off_ms = off;
     }
 
@@ -220,13 +221,13 @@ impl World {
             self.hosts[at].lose_store();
         }
         self.env
-            .say(format_args!("agent {at} dies, its store is lost: {lost}"));
+            .trace_line(format_args!("agent {at} dies, its store is lost: {lost}"));
         self.env.after(50, 20_000, Event::AgentStarts(at));
     }
 
     fn reboot_machine(&mut self) {
         let at = self.env.dice.below(self.hosts.len());
-        self.env.say(format_args!("machine {at} restarts"));
+        self.env.trace_line(format_args!("machine {at} restarts"));
         self.hosts[at].reboot();
         self.host_at[at] = None;
         self.env.after(2_000, 30_000, Event::AgentStarts(at));
@@ -234,7 +235,7 @@ impl World {
 
     pub(super) fn start_agent(&mut self, at: usize) {
         if self.hosts[at].agent.is_none() {
-            self.env.say(format_args!("agent {at} starts"));
+            self.env.trace_line(format_args!("agent {at} starts"));
             self.hosts[at].start_agent(&mut self.env);
             self.host_at[at] = self.hosts[at].poll_timeout();
         }

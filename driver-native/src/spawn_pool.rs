@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn threads_give_up_what_children_could_have_and_keep_their_rights() {
+    async fn spawn_threads_drop_only_capability_bounding_set() {
         if !nix::unistd::geteuid().is_root() {
             muster_driver::fixture::skipped_here(
                 "only root can lower its bounding set; run the tests as root",
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_and_the_thread_goes_on() {
+    async fn panic_becomes_error_and_spawn_thread_continues() {
         let starters = SpawnPool::default();
 
         let failed = starters.run(|| panic!("of the test")).await;

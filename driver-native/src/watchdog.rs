@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_counts_from_the_end_of_the_last_connection() {
+    async fn watchdog_counts_from_last_disconnect() {
         let absence = HostWatchdog::default();
         let mut waiting = tokio::spawn(absence.lasts(MAX));
         absence.host_present(true);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_that_comes_back_gives_the_whole_time_again() {
+    async fn host_reconnect_resets_watchdog_timer() {
         let absence = HostWatchdog::default();
         absence.host_present(false);
         let mut waiting = tokio::spawn(absence.lasts(MAX));
@@ -104,7 +104,7 @@ mod tests {
 
     /// One that was given back to a driver which has had no host for a while.
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_comes_later_has_no_time_of_its_own() {
+    async fn later_task_shares_elapsed_watchdog_time() {
         let absence = HostWatchdog::default();
         absence.host_present(false);
         tokio::time::advance(MAX).await;

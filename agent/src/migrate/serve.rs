@@ -11,10 +11,10 @@ use muster_wire::rpc::{DiskAck, DiskPiece, DiskRequest, DiskSum, FailureKind, No
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
-use super::loans::DirLease;
+use super::dir_leases::DirLease;
 use super::pack::{self, PackError};
+use crate::context::AgentContext;
 use crate::control;
-use crate::facilities::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::task::chain;
 
@@ -23,15 +23,15 @@ use crate::task::chain;
 /// # Errors
 ///
 /// If the asking node has gone.
-pub(crate) async fn lend(
-    facilities: &AgentContext,
+pub(crate) async fn send_alloc_dir(
+    context: &AgentContext,
     request: DiskRequest,
     mut sender: FrameSender,
     receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let loans = &facilities.loans;
-    let Ok(_waiter) = loans.queue.try_acquire() else {
+    let leases = &context.dir_leases;
+    let Ok(_waiter) = leases.queue.try_acquire() else {
         let reason = format!(
             "its node sends data of {LENDINGS_WAITING_MAX} allocations, or is to, the most it takes"
         );
@@ -39,7 +39,7 @@ pub(crate) async fn lend(
     };
     drop(place);
     let alloc_id = request.alloc_id;
-    let Some(loan) = loans.lend(alloc_id) else {
+    let Some(lease) = leases.lease(alloc_id) else {
         return fail(
             &mut sender,
             PackError::Nothing.to_string(),
@@ -47,15 +47,15 @@ pub(crate) async fn lend(
         )
         .await;
     };
-    if may_write(facilities, alloc_id) {
+    if may_write(context, alloc_id) {
         let reason = format!("allocation {alloc_id} has not ended on its node");
         return fail(&mut sender, reason, FailureKind::Other).await;
     }
     let window = Window::new(DISK_WINDOW_BYTES);
     let sending = async {
-        let turn = wait_for_turn(facilities, &mut sender).await?;
-        let alloc = facilities.data.alloc(alloc_id).alloc;
-        send(request, alloc, (loan, turn), &mut sender, &window).await
+        let turn = wait_for_turn(context, &mut sender).await?;
+        let alloc = context.data.alloc(alloc_id).alloc;
+        send(request, alloc, (lease, turn), &mut sender, &window).await
     };
     tokio::select! {
         sent = sending => sent,
@@ -64,8 +64,8 @@ pub(crate) async fn lend(
 }
 
 /// Whether a task of it has a process, or may get one.
-fn may_write(facilities: &AgentContext, alloc_id: AllocId) -> bool {
-    facilities.outbox.is_unfinished(alloc_id) || !facilities.live.of(Some(alloc_id)).is_empty()
+fn may_write(context: &AgentContext, alloc_id: AllocId) -> bool {
+    context.outbox.is_unfinished(alloc_id) || !context.live.of(Some(alloc_id)).is_empty()
 }
 
 /// Hears what was unpacked until the asking node has gone.
@@ -77,10 +77,10 @@ async fn take_words(mut receiver: FrameReceiver, window: &Window) {
 
 /// Waits until few enough are read.
 async fn wait_for_turn(
-    facilities: &AgentContext,
+    context: &AgentContext,
     sender: &mut FrameSender,
 ) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
-    let turn = Arc::clone(&facilities.loans.places).acquire_owned();
+    let turn = Arc::clone(&context.dir_leases.places).acquire_owned();
     tokio::pin!(turn);
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {
@@ -91,7 +91,7 @@ async fn wait_for_turn(
     }
 }
 
-/// The loan and the permit that are held as long as directories are read.
+/// The lease and the permit that are held as long as directories are read.
 type ReadGuard = (DirLease, Option<OwnedSemaphorePermit>);
 
 async fn send(

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_applier_frees_what_the_thread_has_no_room_for() {
+    fn applier_frees_states_when_queue_is_full() {
         let published = Arc::new(Published::new().0);
         // Nobody takes anything out.
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_frees_what_it_was_given_and_ends() {
+    fn reclaimer_thread_drains_queue_and_exits() {
         let published = Arc::new(Published::new().0);
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
         let dropper = StateReclaimer {

@@ -27,7 +27,7 @@ use crate::isolation::task_dir;
 use crate::node::{Node, chain};
 use crate::process::Process;
 use crate::task::{NativeTask, TaskProcess};
-use crate::{limits, paths, porter};
+use crate::{limits, paths, transfer_helper};
 
 /// The user that means the driver's default one, as in Diego's cells.
 const DEFAULT_USER: &str = "vcap";
@@ -281,7 +281,7 @@ impl NativeActionExecutor {
 
     async fn write_progress(&self, run: &Run, line: &str) {
         if !run.suppress_log_output {
-            self.say(Output::Stdout, line).await;
+            self.write_line(Output::Stdout, line).await;
         }
     }
 }
@@ -327,7 +327,7 @@ impl ActionExecutor for NativeActionExecutor {
     }
 
     /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
-    fn say<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
+    fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
         let to = match output {
             Output::Stdout => self.stdout.as_ref(),
             Output::Stderr => self.stderr.as_ref(),
@@ -407,14 +407,15 @@ impl Work {
             Streams::of_task(&config)?
         };
         let cgroup = self.life.cgroup.as_ref();
-        let fence = cgroup.filter(|_| step.is_fenced);
-        let fence = fence.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
-        let fence = fence.transpose().map_err(StartProcessError::Look)?;
+        let action_cgroup = cgroup.filter(|_| step.has_own_cgroup);
+        let action_cgroup =
+            action_cgroup.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
+        let action_cgroup = action_cgroup.transpose().map_err(StartProcessError::Look)?;
         let launch = Launch {
             config: &config,
             native: &native,
             node: &self.node,
-            cgroup: fence.as_ref().map(ActionCgroup::cgroup).or(cgroup),
+            cgroup: action_cgroup.as_ref().map(ActionCgroup::cgroup).or(cgroup),
             command: &run.path,
             args: &run.args,
             own: None,
@@ -423,14 +424,14 @@ impl Work {
         };
         let process = self.start_in_task(&launch)?;
         note_process(&self.config, &step.at, &process);
-        Ok(self.tree.enter(process, fence))
+        Ok(self.tree.enter(process, action_cgroup))
     }
 
     /// Starts the porter as `user`, which carries `path` of the task.
     pub(super) fn start_transfer_helper(
         &self,
         user: &str,
-        way: porter::Direction,
+        way: transfer_helper::Direction,
         path: &str,
         streams: &Streams,
     ) -> Result<Option<ActionProcess>, StartProcessError> {
@@ -441,7 +442,7 @@ impl Work {
             native: &native,
             node: &self.node,
             cgroup: self.life.cgroup.as_ref(),
-            command: &porter::NAME.to_string_lossy(),
+            command: &transfer_helper::NAME.to_string_lossy(),
             args: &[way.as_str().to_owned(), path.to_owned()],
             own: Some(self.node.porter()?),
             streams,

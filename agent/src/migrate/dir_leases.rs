@@ -8,7 +8,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::limits::{LENDINGS_MAX, LENDINGS_WAITING_MAX};
 
-/// The node's loans.
+/// The node's leases.
 #[derive(Debug)]
 pub(crate) struct DirLeases {
     /// Places for those that are read, [`LENDINGS_MAX`].
@@ -42,21 +42,21 @@ impl Default for DirLeases {
 /// Keeps an allocation's directories where they are until it is dropped.
 #[derive(Debug)]
 pub(super) struct DirLease {
-    loans: Arc<DirLeases>,
+    leases: Arc<DirLeases>,
     alloc_id: AllocId,
 }
 
 impl DirLeases {
     /// Keeps the directories of an allocation; `None` if they are about to go.
-    pub(super) fn lend(self: &Arc<Self>, alloc_id: AllocId) -> Option<DirLease> {
+    pub(super) fn lease(self: &Arc<Self>, alloc_id: AllocId) -> Option<DirLease> {
         let mut known = self.locked();
         match known.entry(alloc_id).or_insert(State::Lent(0)) {
             State::Lent(readers) => *readers += 1,
             State::Leaving(_) => return None,
         }
         drop(known);
-        let loans = Arc::clone(self);
-        Some(DirLease { loans, alloc_id })
+        let leases = Arc::clone(self);
+        Some(DirLease { leases, alloc_id })
     }
 
     /// Whether somebody reads them.
@@ -110,7 +110,7 @@ impl DirLeases {
 
 impl Drop for DirLease {
     fn drop(&mut self) {
-        self.loans.give_back(self.alloc_id);
+        self.leases.give_back(self.alloc_id);
     }
 }
 
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn directories_are_released_after_last_reader() {
-        let loans = Arc::new(DirLeases::default());
-        let (one, two) = (loans.lend(ALLOC), loans.lend(ALLOC));
-        let mut leaving = pin!(loans.leave(ALLOC));
+        let leases = Arc::new(DirLeases::default());
+        let (one, two) = (leases.lease(ALLOC), leases.lease(ALLOC));
+        let mut leaving = pin!(leases.leave(ALLOC));
         let mut context = Context::from_waker(Waker::noop());
 
         let mut has_left = || leaving.as_mut().poll(&mut context).is_ready();
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn what_is_about_to_go_is_not_lent() {
-        let loans = Arc::new(DirLeases::default());
-        let loan = loans.lend(ALLOC);
-        loans.mark_leaving(ALLOC);
+        let leases = Arc::new(DirLeases::default());
+        let lease = leases.lease(ALLOC);
+        leases.mark_leaving(ALLOC);
 
-        assert!(loans.lend(ALLOC).is_none());
-        drop(loan);
-        assert!(loans.lend(ALLOC).is_none());
-        loans.left(ALLOC);
-        assert!(loans.lend(ALLOC).is_some());
+        assert!(leases.lease(ALLOC).is_none());
+        drop(lease);
+        assert!(leases.lease(ALLOC).is_none());
+        leases.left(ALLOC);
+        assert!(leases.lease(ALLOC).is_some());
     }
 }

@@ -42,7 +42,7 @@ fn check(kinds: &NodeShapes, columns: &Columns) {
 }
 
 #[test]
-fn what_nodes_have_together_is_kept_up_as_they_change() {
+fn node_shapes_follow_column_changes() {
     let mut columns = columns();
     let mut kinds = NodeShapes::default();
     kinds.follow(&columns);

@@ -3,7 +3,7 @@
 use muster_domain::id::LogIndex;
 use tokio::task::JoinSet;
 
-use crate::comparison::{self, Comparison};
+use crate::consistency_check::{self, Comparison};
 use crate::handle::Control;
 use crate::limits;
 use crate::peers::message::PeerRequest;
@@ -77,7 +77,7 @@ pub(crate) async fn compare(control: Control, index: LogIndex) {
             "the state of a server is wrong"
         );
         if server_id == me {
-            comparison::face(&control, index, &right);
+            consistency_check::face(&control, index, &right);
             continue;
         }
         let request = PeerRequest::StateDiffers { index, right };

@@ -173,7 +173,7 @@ async fn a_server_whose_state_differs_stops_for_good() {
     let wrong = (leader + 1) % 3;
     servers[wrong].control().published().falsify(index);
 
-    leader::comparison::compare(servers[leader].control().clone(), index).await;
+    leader::consistency_check::compare(servers[leader].control().clone(), index).await;
 
     let reason = tokio::time::timeout(PATIENCE, servers[wrong].failed())
         .await
@@ -200,7 +200,7 @@ async fn a_leader_whose_state_differs_stops_itself() {
     let leader = leading(&servers);
     servers[leader].control().published().falsify(index);
 
-    leader::comparison::compare(servers[leader].control().clone(), index).await;
+    leader::consistency_check::compare(servers[leader].control().clone(), index).await;
 
     let failed = tokio::time::timeout(PATIENCE, servers[leader].failed()).await;
     assert!(failed.unwrap().contains("differs"));
@@ -217,7 +217,7 @@ async fn servers_that_agree_are_left_alone() {
     let servers = three(dir.path()).await;
     let index = write(&servers, "5").await;
 
-    leader::comparison::compare(servers[leading(&servers)].control().clone(), index).await;
+    leader::consistency_check::compare(servers[leading(&servers)].control().clone(), index).await;
 
     for server in servers {
         assert!(server.control().failed().borrow().is_none());

@@ -7,9 +7,9 @@ use rand::{Rng, SeedableRng};
 
 /// A seeded source of chance.
 #[derive(Debug)]
-pub struct Dice(StdRng);
+pub struct SimRng(StdRng);
 
-impl Dice {
+impl SimRng {
     /// The dice of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {

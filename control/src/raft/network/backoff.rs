@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_that_is_refused_again_is_no_progress() {
+    fn repeated_conflict_at_same_index_backs_off() {
         let pace = StreamBackoff::new();
         let took = twenty(&pace, Some(&refused(7)));
         assert!(took > Duration::from_secs(4), "{took:?}");

@@ -10,9 +10,9 @@ use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 use super::begin::{StartFailure, decoded, learned, ready};
 use super::{LiveTask, TaskRef, chain};
 use crate::bpf::Bpf;
+use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::is_hidden;
-use crate::facilities::AgentContext;
 use crate::store::StoreContents;
 use crate::{bridge, cni};
 
@@ -22,16 +22,16 @@ use crate::{bridge, cni};
 /// # Errors
 ///
 /// The reason why it has no policy and must not start: what the job or the node asks for cannot be enforced.
-pub(crate) fn fence(
-    facilities: &AgentContext,
+pub(crate) fn attach_policy(
+    context: &AgentContext,
     task: &TaskRef,
     cgroup_id: u64,
     reach: TaskReach,
 ) -> Result<Option<String>, String> {
-    let rules = facilities.network.current();
-    let bpf = match &facilities.bpf {
+    let rules = context.network.current();
+    let bpf = match &context.bpf {
         Ok(bpf) => bpf,
-        Err(reason) => return without_policy(facilities, task, &rules, reach, reason),
+        Err(reason) => return without_policy(context, task, &rules, reach, reason),
     };
     attach_policy_with(bpf, task, &rules, cgroup_id)?;
     Ok(None)
@@ -47,23 +47,23 @@ fn attach_policy_with(
     let group = task.group();
     let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
     let ports = task.desired.holding.ports.iter();
-    let fenced = if bridge::wanted(group) {
+    let attached = if bridge::wanted(group) {
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
         bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
     } else if cni::wanted(group).is_some() {
         // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
         let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
-        bpf.fence(cgroup_id, &policies, &inside.collect())
+        bpf.attach_policy(cgroup_id, &policies, &inside.collect())
     } else {
         let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
-        bpf.fence(cgroup_id, &policies, &declared)
+        bpf.attach_policy(cgroup_id, &policies, &declared)
     };
-    fenced.map_err(|error| chain(&error))
+    attached.map_err(|error| chain(&error))
 }
 
 /// Puts the tasks that earlier agents recorded, and whose cgroups are `alive`, into maps that know none of them, before
 /// the programs judge by those: behind their policies, and registered.
-pub(crate) fn fence_recorded(
+pub(crate) fn attach_recorded_policy(
     bpf: &Bpf,
     loaded: &StoreContents,
     rules: &NodePolicy,
@@ -87,9 +87,9 @@ pub(crate) fn fence_recorded(
             desired: Arc::new(desired.clone()),
             at,
         };
-        let fenced = attach_policy_with(bpf, &task, rules, record.cgroup_id);
+        let attached = attach_policy_with(bpf, &task, rules, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
-        if let Err(reason) = fenced.and(watched.map_err(|error| chain(&error))) {
+        if let Err(reason) = attached.and(watched.map_err(|error| chain(&error))) {
             // The runner that finds the task tries again, and has its history tell.
             tracing::error!(%alloc_id, task = name, reason, "a running task is not in the fresh eBPF maps yet");
         }
@@ -98,7 +98,7 @@ pub(crate) fn fence_recorded(
 
 /// Decides about a task on a node without eBPF programs; `reason` says why there are none.
 fn without_policy(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     rules: &NodePolicy,
     reach: TaskReach,
@@ -108,7 +108,7 @@ fn without_policy(
     match reach {
         TaskReach::Itself => Ok(None),
         _ if asked
-            || (reach == TaskReach::Network && !facilities.allow_tasks_without_network_policy) =>
+            || (reach == TaskReach::Network && !context.allow_tasks_without_network_policy) =>
         {
             let what = if asked {
                 "the task's network policy cannot be enforced"
@@ -142,11 +142,11 @@ fn without_policy(
 ///
 /// The driver cannot be asked, or takes no such configuration.
 pub(super) async fn reach(
-    facilities: &AgentContext,
+    context: &AgentContext,
     slot: &DriverSlot,
     config: &TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
-    if facilities.bpf.is_ok() {
+    if context.bpf.is_ok() {
         return Ok(TaskReach::default());
     }
     ready(slot).await?;
@@ -159,11 +159,11 @@ pub(super) async fn reach(
 
 /// The same of one that runs, whose driver was given `config`.
 pub(super) async fn reach_of_running(
-    facilities: &AgentContext,
+    context: &AgentContext,
     slot: &DriverSlot,
     config: TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
-    if facilities.bpf.is_ok() {
+    if context.bpf.is_ok() {
         return Ok(TaskReach::default());
     }
     ready(slot).await?;
@@ -188,12 +188,12 @@ async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, Sta
 ///
 /// Its driver puts it elsewhere, or cannot be asked.
 pub(super) async fn check_holds(
-    facilities: &AgentContext,
+    context: &AgentContext,
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<(), StartFailure> {
-    let asked = has_policy(task.group(), task, &facilities.network.current());
-    if facilities.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
+    let asked = has_policy(task.group(), task, &context.network.current());
+    if context.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
         return Ok(());
     }
     Err(StartFailure::fatal(unenforced_message(task)))
@@ -220,26 +220,26 @@ fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
 }
 
 /// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.
-pub(crate) fn fence_live(
-    facilities: &AgentContext,
+pub(crate) fn attach_live_policy(
+    context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
-    let asked = || has_policy(task.group(), task, &facilities.network.current());
-    if facilities.bpf.is_ok() && is_hidden(live) && asked() {
+    let asked = || has_policy(task.group(), task, &context.network.current());
+    if context.bpf.is_ok() && is_hidden(live) && asked() {
         return Some(unenforced_message(task));
     }
-    fence_again(facilities, task, live.record.cgroup_id, live.reach)
+    reattach_policy(context, task, live.record.cgroup_id, live.reach)
 }
 
 /// The same for an agent that finds a task. What cannot be loaded leaves the policy that it has, and is what this says.
-pub(super) fn fence_again(
-    facilities: &AgentContext,
+pub(super) fn reattach_policy(
+    context: &AgentContext,
     task: &TaskRef,
     cgroup_id: u64,
     reach: TaskReach,
 ) -> Option<String> {
-    let reason = fence(facilities, task, cgroup_id, reach).err()?;
+    let reason = attach_policy(context, task, cgroup_id, reach).err()?;
     tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
         "a running task keeps the network policy it has");
     Some(format!(

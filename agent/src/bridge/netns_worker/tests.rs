@@ -241,7 +241,7 @@ fn agent_crash_at_any_step_leaks_no_network() {
                 .args([
                     "--ignored",
                     "--exact",
-                    "bridge::workshop::tests::maker_entry",
+                    "bridge::netns_worker::tests::maker_entry",
                 ])
                 .env(PROGRAMS, told.join("\n"))
                 .env(failing::KILL, step.to_string())

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_what_nobody_took_is_not_kept_beyond_it() {
+    fn push_limiter_burst_does_not_accumulate() {
         let pace = PushLimiter::of(4);
         let burst = pace.burst();
         assert_eq!(at_once(&pace), burst);

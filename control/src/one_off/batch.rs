@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_what_fits_and_each_task_once() {
+    fn entry_batch_is_bounded_and_unique_per_task() {
         let half = limits::ONE_OFF_BYTES_PER_ENTRY_MAX / 2;
         let (mut queue, _receivers): (Vec<_>, Vec<_>) = [
             waiting("a", 1),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_of_an_entry_has_its_own_answer() {
+    fn batched_requests_get_individual_outcomes() {
         let refusal = OneOffRefusal::Unknown("b".to_owned());
         let response = Response::OneOffsChanged {
             outcomes: vec![None, Some(refusal.clone())],
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_an_entry_becomes_of_all_in_it() {
+    fn entry_failure_applies_to_all_batched_requests() {
         let failed = ProposeError::NotLeader { leader: None };
         let answers = split::<NewOneOff>(Err(failed), 2);
         assert_eq!(answers.len(), 2);

@@ -1,4 +1,4 @@
-//! The facilities that every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
+//! The context that every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -101,7 +101,7 @@ pub(crate) struct AgentContext {
     /// Bytes of logs that are on their way to readers.
     pub(crate) log_owed: AtomicU64,
     /// Data that are read for other nodes.
-    pub(crate) loans: Arc<DirLeases>,
+    pub(crate) dir_leases: Arc<DirLeases>,
     /// Places for allocations that want data from other nodes, [`crate::limits::FETCHES_MAX`].
     pub(crate) fetches: Semaphore,
     /// A task whose memory or number of processes cannot be limited does not start.
@@ -188,7 +188,7 @@ impl AgentContext {
     /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
         // A reader that lends them to another node would get half of what is there.
-        self.loans.leave(alloc_id).await;
+        self.dir_leases.leave(alloc_id).await;
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let disks = Arc::clone(&self.disks);
         let moved = tokio::task::spawn_blocking(move || {
@@ -200,7 +200,7 @@ impl AgentContext {
         let moved = moved.await;
         let moved = moved.unwrap_or_else(|panic| Err(DirError::panicked(&panic)));
         if moved.is_ok() {
-            self.loans.left(alloc_id);
+            self.dir_leases.left(alloc_id);
         }
         moved
     }

@@ -62,7 +62,7 @@ impl HeartbeatLease {
 
     /// A server tells of an allocation that never ran. It may do so before the leader has counted the session's
     /// first heartbeat.
-    pub fn handle_told(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
+    pub fn handle_alloc_update(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
         if patience(alloc).is_some() {
             self.told.insert(alloc.alloc_id, now);
         }
@@ -262,7 +262,7 @@ mod tests {
     fn newly_assigned_alloc_survives_until_first_heartbeat() {
         let desired = desired(&[Some(30)]);
         let mut contact = HeartbeatLease::new(at(300), Some(at(0)));
-        contact.handle_told(desired.get(id(0)).unwrap(), at(302));
+        contact.handle_alloc_update(desired.get(id(0)).unwrap(), at(302));
 
         assert_eq!(contact.handle_timeout(&desired, at(302)), []);
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(307));
