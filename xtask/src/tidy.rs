@@ -1,7 +1,8 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
 //! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one line of code;
-//! [`layout`] those about files and their names; [`prose`] those about doc comments; [`documents`] those about Markdown.
+//! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
+//! doc comments; [`documents`] those about Markdown.
 //! They return findings and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
@@ -9,6 +10,7 @@ mod crates;
 mod documents;
 mod exceptions;
 mod layout;
+mod names;
 mod prose;
 mod source;
 mod text;
@@ -45,6 +47,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         findings.extend(layout::check_file(file));
         findings.extend(text::check(file));
         findings.extend(prose::check(file));
+        findings.extend(names::check(file));
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     findings.extend(layout::check_stems(&paths));

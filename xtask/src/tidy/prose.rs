@@ -1,4 +1,4 @@
-//! Rules about the words of doc comments.
+//! Rules about the words of doc comments and of messages.
 
 use super::Finding;
 use super::source::SourceFile;
@@ -6,21 +6,37 @@ use super::source::SourceFile;
 /// Words that begin a clause without a noun. A doc comment names its subject.
 const HEADLESS: [&str; 5] = ["What", "Who", "Whoever", "Whatever", "Since when"];
 
-/// Finds doc lines that begin without a subject.
+/// An idiom that readers of messages stumble over: `x is no y`.
+const IS_NO: &str = concat!(" is", " no ");
+
+/// Finds doc lines that begin without a subject, and messages with [`IS_NO`].
 pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();
     }
+    let finding = |at: usize, rule, message| Finding {
+        path: file.path.clone(),
+        line: at + 1,
+        rule,
+        message,
+    };
     let lines = file.raw.lines().enumerate();
-    let headless = lines.filter_map(|(at, line)| Some((at, headless(line)?)));
-    headless
-        .map(|(at, word)| Finding {
-            path: file.path.clone(),
-            line: at + 1,
-            rule: "doc-subject",
-            message: format!("a doc line begins with `{word}`: begin with a noun or a verb"),
-        })
-        .collect()
+    let headless = lines.filter_map(|(at, line)| {
+        let word = headless(line)?;
+        let message = format!("a doc line begins with `{word}`: begin with a noun or a verb");
+        Some(finding(at, "doc-subject", message))
+    });
+    let lines = file.uncommented.lines().enumerate();
+    let negated = lines
+        .filter(|(_, line)| line.contains(IS_NO))
+        .map(|(at, _)| {
+            let message = concat!(
+                "a message has `x is",
+                " no y`: write `unknown y: use ...` or `x is not a y`"
+            );
+            finding(at, "message-is-no", message.to_owned())
+        });
+    headless.chain(negated).collect()
 }
 
 /// The headless word that the line begins with, if it is a line of a doc comment.
@@ -39,6 +55,17 @@ fn headless(line: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_with_is_no_are_found() {
+        let text = format!("// it{IS_NO}rule\nlet text = \"x{IS_NO}y\";\n");
+        let file = SourceFile::new("agent/src/x.rs", text.as_bytes());
+
+        let findings = check(&file);
+
+        let found: Vec<_> = findings.iter().map(|it| (it.rule, it.line)).collect();
+        assert_eq!(found, [("message-is-no", 2)]);
+    }
 
     #[test]
     fn headless_lines_are_found() {
