@@ -387,9 +387,8 @@ impl Server {
 
         let (published, effects) = Published::new();
         let published = Arc::new(published);
-        let raft_config = config.raft(&peers, &data_dir);
-        let raft = Raft::start(raft_config, Arc::clone(&published)).await?;
-
+        let raft = config.raft(&peers, &data_dir);
+        let raft = Raft::start(raft, Arc::clone(&published)).await?;
         let info = ServerInfo {
             log_bytes_cut: raft.log_bytes_cut(),
             started_at: clock.started_at(),
@@ -436,9 +435,8 @@ impl Server {
             ServerTask::start("http", |stop| serve_http(api, control.clone(), stop)),
         ];
         parts.extend(with_others(&control, config.join, config.dead_server_after));
-        parts.extend(
-            bbs.map(|bbs| ServerTask::start("bbs", |stop| bbs.serve(control.clone(), stop))),
-        );
+        let bbs = bbs.map(|bbs| ServerTask::start("bbs", |stop| bbs.serve(control.clone(), stop)));
+        parts.extend(bbs);
         let server = Self {
             control,
             data_dir,

@@ -413,7 +413,7 @@ impl TaskRunner {
             }
             TaskLifecycle::Closing { kill_at } if kill_at <= now => self.ask_to_stop(now),
             TaskLifecycle::Stopping { force_at, forced } if force_at <= now => {
-                self.force(forced, now)
+                self.force(forced, now);
             }
             TaskLifecycle::Waiting { .. }
             | TaskLifecycle::Starting

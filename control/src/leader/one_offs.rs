@@ -314,7 +314,7 @@ impl OneOffs {
         for row in rows {
             match (outcomes.next(), self.caller.clone()) {
                 (Some(None), Some(caller)) if is_in_time => {
-                    self.call(&caller, CallbackCall { row, claim })
+                    self.call(&caller, CallbackCall { row, claim });
                 }
                 // A client was faster, nobody knows, or the entry took so long that others may call soon.
                 _ => {
