@@ -259,7 +259,7 @@ impl AgentFile {
         match name.as_str() {
             "allow_api_from_tasks" => self.allow_api_from_tasks = yes_or_no(&name, attribute)?,
             "allow_tasks_without_network_policy" => {
-                self.allow_tasks_without_network_policy = yes_or_no(&name, attribute)?
+                self.allow_tasks_without_network_policy = yes_or_no(&name, attribute)?;
             }
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
