@@ -274,7 +274,7 @@ fn place_group<'j>(
             Err(_) => failed += 1,
         }
     }
-    let total = runs.len() + destructive.len() + in_place.len();
+    let total = runs.len() + destructive.len() + in_place.len() + restarted.len();
     // Instances on nodes without one count as well: they are not healthy yet.
     let limit = deployment::strategy(job, group).map_or(usize::MAX, |update| {
         deployment
@@ -335,10 +335,11 @@ fn place_group<'j>(
             placements: runs,
         });
     }
+    let is_older = |alloc: &AllocView<'_>| !alloc.job().is_same(&job.current);
     GroupChange {
         group,
         total,
-        is_updating: is_moving || !destructive.is_empty(),
+        is_updating: is_moving || destructive.iter().chain(&restarted).any(is_older),
         progress,
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, Allocation, ClientStatus};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
+use muster_domain::eval::Trigger;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::job::{JobSpec, JobType, UpdateStrategy};
@@ -554,4 +555,28 @@ fn a_stopped_system_job_ends_its_deployment() {
     settle(&mut cluster);
 
     assert_eq!(deployment(&cluster).status, DeploymentStatus::Cancelled);
+}
+
+#[test]
+fn an_instance_restarted_by_users_is_deployed() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("only").build());
+    cluster.run(spec(100, 1));
+    report_all(&mut cluster, true);
+    let alloc_ids = vec![cluster.live("log").remove(0).id];
+    cluster.apply(Command::RegisterJob {
+        spec: Box::new(spec(200, 1)),
+        at: cluster.now,
+        check_index: None,
+    });
+    cluster.apply(Command::MigrateAllocs {
+        alloc_ids,
+        trigger: Trigger::AllocStop,
+        at: cluster.now,
+    });
+    settle(&mut cluster);
+    report_all(&mut cluster, true);
+
+    assert_eq!(counts(&cluster), [1, 1, 1, 0]);
+    assert_eq!(stable(&cluster), [0, 1]);
 }
