@@ -42,7 +42,7 @@ impl HealthCheck {
 /// The way a new version of a job replaces an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateStrategy {
-    /// Time between two steps of a job without deployments (system jobs).
+    /// Nomad's time between two steps of an update without a deployment. It has no effect: steps follow health.
     pub stagger: Duration,
     /// Instances replaced at once; 0 means all, without a deployment.
     pub max_parallel: u32,

@@ -11,7 +11,7 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
-use muster_domain::job::{Job, JobVersion};
+use muster_domain::job::{Job, JobType, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 
 use super::{Change, DeploymentChange, Rejection, Response, job};
@@ -123,6 +123,31 @@ pub(super) fn count_placed(
             group.await_progress(at);
         }
     });
+}
+
+/// Counts the instances that a deployment of a system job wants: those that were healthy, and those that it waits for.
+/// They change with the nodes.
+pub(super) fn count_wanted(change: &mut Change<'_>, id: DeploymentId, version: &JobVersion) {
+    if version.spec.job_type != JobType::System {
+        return;
+    }
+    let Some(old) = change.state.deployments.get(&id).map(Arc::clone) else {
+        return;
+    };
+    let awaited = scheduler::awaited(change.state, version, Some(id), change.at, |_| false);
+    let mut deployment = (*old).clone();
+    for group in &mut deployment.groups {
+        let nodes = awaited.get(group.name.as_str()).map_or(0, BTreeSet::len);
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        // The deadline of a finished group may have passed.
+        if group.is_done() && nodes > 0 && group.require_progress_by > Timestamp(0) {
+            group.await_progress(change.at);
+        }
+        group.desired_total = group.healthy.saturating_add(nodes);
+    }
+    if deployment != *old {
+        change.put_deployment(deployment);
+    }
 }
 
 fn change_group(

@@ -120,6 +120,9 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
         }
         place_group(change, plan, group, &version, deployment, &mut victims);
     }
+    if let Some(id) = deployment {
+        deployment::count_wanted(change, id, &version);
+    }
     for key in victims {
         if let Some(job) = change.state.jobs.get(&key).map(Arc::clone) {
             change.add_eval(&job, Trigger::Preemption);

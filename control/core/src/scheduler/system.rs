@@ -1,5 +1,7 @@
 //! System and sysbatch jobs: one instance of each group on every node that can have it.
 
+mod deployment;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use muster_domain::plan::{
     GroupPlacements, PlacementDetail, PlacementRun, Plan, PlannedFollowUp, PlannedStop,
 };
 
+use self::deployment::{GroupChange, GroupProgress, JobDeployment};
 use super::fleet::ProjectedNodes;
 use super::instances::{Changes, is_of_type, taint};
 use super::rank::{RankedNode, Ranking};
@@ -18,6 +21,7 @@ use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, State};
+pub(crate) use deployment::awaited;
 
 /// The instances of a group.
 #[derive(Default)]
@@ -26,8 +30,12 @@ struct ExistingInstances<'a> {
     served: BTreeSet<usize>,
     in_place: Vec<AllocId>,
     destructive: Vec<AllocView<'a>>,
+    /// Instances of older versions that stay as they are, because their nodes take no work or are out of reach.
+    left_behind: Vec<AllocId>,
     /// Somebody asked for another instance; there is one place for it.
     restarted: Vec<AllocView<'a>>,
+    /// The progress of the deployment under way.
+    progress: GroupProgress,
 }
 
 pub(super) fn schedule(
@@ -40,8 +48,10 @@ pub(super) fn schedule(
     let running = job.filter(|job| job.wants_instances());
     let mut groups: BTreeMap<&str, ExistingInstances<'_>> = BTreeMap::new();
     let mut desired: BTreeMap<String, DesiredUpdates> = BTreeMap::new();
+    let deployment = JobDeployment::of(state, job, eval);
     let mut looking = SystemReconciler {
         state,
+        deployment,
         job: running,
         now,
         changes: Changes::new(state),
@@ -52,6 +62,7 @@ pub(super) fn schedule(
         let counts = desired.entry(name.to_owned()).or_default();
         looking.classify_instance(alloc, groups.entry(name).or_default(), counts);
     }
+    let mut changes = Vec::new();
     if let Some(job) = running {
         let mut fleet = ProjectedNodes::new(state, seed(&eval.id));
         for stop in &plan.stops {
@@ -70,11 +81,12 @@ pub(super) fn schedule(
         for (group_at, group) in (0..).zip(&job.current.spec.groups) {
             let present = groups.remove(group.name.as_str()).unwrap_or_default();
             let counts = desired.entry(group.name.clone()).or_default();
-            place_group(
-                &mut fleet, job, group_at, group, present, now, counts, &mut plan,
-            );
+            changes.push(place_group(
+                &mut fleet, job, group_at, group, present, deployment, counts, &mut plan,
+            ));
         }
     }
+    deployment.conclude(state, running, now, &changes, &mut plan);
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
     let update = outcome(state, eval, &mut plan);
     ScheduleOutcome {
@@ -88,6 +100,7 @@ pub(super) fn schedule(
 /// Looks at what there is of a job.
 struct SystemReconciler<'a, 'p> {
     state: &'a State,
+    deployment: JobDeployment<'a>,
     /// The job, if it is there and wanted.
     job: Option<&'a Job>,
     now: Timestamp,
@@ -110,6 +123,9 @@ impl<'a> SystemReconciler<'a, '_> {
             let counts = || counts_although_over(alloc) || self.waits(alloc);
             // A user wants another instance at once, even against the policy.
             let is_forced = alloc.transition().force_reschedule;
+            if let Some(job) = job.filter(|_| is_current && !is_forced && self.waits(alloc)) {
+                self.deployment.count(alloc, job, &mut present.progress);
+            }
             if group.is_some() && is_current && !is_forced && counts() {
                 present.served.insert(number);
             }
@@ -125,8 +141,12 @@ impl<'a> SystemReconciler<'a, '_> {
             return self.stop(alloc, NOT_NEEDED, None);
         };
         present.served.insert(number);
+        self.deployment.count(alloc, job, &mut present.progress);
         if taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown {
             counts.ignore += 1;
+            if !alloc.job().is_same(&job.current) {
+                present.left_behind.push(alloc.id());
+            }
             return self.wait_for(alloc);
         }
         if alloc.transition().migrate {
@@ -146,6 +166,10 @@ impl<'a> SystemReconciler<'a, '_> {
             Change::Destructive if !self.changes.may_stay(self.state, job, group, alloc) => {
                 counts.stop += 1;
                 self.stop(alloc, NOT_NEEDED, None);
+            }
+            Change::Destructive if !deployment::takes_work(self.state, alloc) => {
+                counts.ignore += 1;
+                present.left_behind.push(alloc.id());
             }
             Change::Destructive => present.destructive.push(alloc),
         }
@@ -210,21 +234,23 @@ fn counts_although_over(alloc: AllocView<'_>) -> bool {
     clippy::too_many_lines,
     reason = "one group's share of one evaluation, step after step; a struct for it would be made once"
 )]
-fn place_group(
+fn place_group<'j>(
     fleet: &mut ProjectedNodes<'_>,
-    job: &Job,
+    job: &'j Job,
     group_at: u16,
-    group: &TaskGroup,
+    group: &'j TaskGroup,
     present: ExistingInstances<'_>,
-    now: Timestamp,
+    deployment: JobDeployment<'_>,
     counts: &mut DesiredUpdates,
     plan: &mut Plan,
-) {
+) -> GroupChange<'j> {
     let ExistingInstances {
         served,
         in_place,
         destructive,
+        left_behind,
         restarted,
+        progress,
     } = present;
     let key = job.key();
     let spec = &job.current.spec;
@@ -248,17 +274,17 @@ fn place_group(
             Err(_) => failed += 1,
         }
     }
-    let at_once = group.update.as_ref().map_or(usize::MAX, |update| {
-        match usize::try_from(update.max_parallel) {
-            Ok(0) | Err(_) => usize::MAX,
-            Ok(most) => most,
-        }
+    let total = runs.len() + destructive.len() + in_place.len() + restarted.len();
+    // Instances on nodes without one count as well: they are not healthy yet.
+    let limit = deployment::strategy(job, group).map_or(usize::MAX, |update| {
+        deployment
+            .limit(&update, progress)
+            .saturating_sub(runs.len())
     });
-    let (mut updated, mut is_more) = (0, false);
+    let mut updated = 0;
     let wanted = destructive.iter().map(|alloc| (alloc, UPDATING));
     for (alloc, why) in wanted.chain(restarted.iter().map(|alloc| (alloc, MIGRATING))) {
-        if why == UPDATING && updated == at_once {
-            is_more = true;
+        if why == UPDATING && updated == limit {
             continue;
         }
         let Some(number) = fleet.give_back(*alloc) else {
@@ -283,14 +309,6 @@ fn place_group(
             }
         }
     }
-    if is_more {
-        let stagger = group.update.as_ref().map(|update| update.stagger);
-        plan.follow_ups.push(PlannedFollowUp {
-            wait_until: now.plus(stagger.unwrap_or_default()),
-            allocs: Vec::new(),
-            trigger: Trigger::RollingUpdate,
-        });
-    }
     if failed > 0 {
         plan.failed.push(FailedGroup {
             group: group.name.clone(),
@@ -308,13 +326,21 @@ fn place_group(
                 let stopped =
                     |alloc: &AllocId| plan.stops.iter().any(|stop| stop.alloc_id == *alloc);
                 let waiting = destructive.iter().map(|alloc| alloc.id());
-                waiting.filter(|alloc| !stopped(alloc)).collect()
+                let waiting = waiting.filter(|alloc| !stopped(alloc));
+                waiting.chain(left_behind).collect()
             } else {
                 Vec::new()
             },
             metrics: Arc::new(at_start),
             placements: runs,
         });
+    }
+    let is_older = |alloc: &AllocView<'_>| !alloc.job().is_same(&job.current);
+    GroupChange {
+        group,
+        total,
+        is_updating: is_moving || destructive.iter().chain(&restarted).any(is_older),
+        progress,
     }
 }
 

@@ -96,7 +96,7 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
         let is_everywhere = alloc.job().spec.job_type.is_on_every_node();
         let is_doubled = alloc.canary()
             || alloc.next().is_some()
-            || alloc.deployment().is_some()
+            || (alloc.deployment().is_some() && !is_everywhere)
             || alloc.client_status() == ClientStatus::Unknown;
         if is_doubled {
             continue;

@@ -22,7 +22,7 @@ use proptest::prelude::*;
 use crate::chance::config;
 use crate::fixture::Cluster;
 use crate::fsm::{Command, DeploymentChange};
-use crate::state::AllocView;
+use crate::state::{AllocView, waits};
 use crate::watch;
 
 const NODES: u64 = 5;
@@ -119,7 +119,13 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
             };
         }
         JobType::System => {
-            group.update = bit(0).then(UpdateStrategy::default);
+            group.update = bit(0).then(|| UpdateStrategy {
+                max_parallel: u32::from(more >> 9 & 3),
+                auto_revert: bit(2),
+                progress_deadline: Duration::from_mins(if bit(3) { 10 } else { 0 }),
+                ..UpdateStrategy::default()
+            });
+            group.disconnect.lost_after = bit(4).then_some(Duration::from_mins(1));
         }
         JobType::Batch | JobType::SysBatch => {}
     }
@@ -181,13 +187,14 @@ impl SimulatedCluster {
             self.cluster.settle();
             let commands = watch::due(&self.cluster.state, self.cluster.now).commands;
             if commands.is_empty() {
-                return;
+                break;
             }
             for command in commands {
                 self.cluster.apply(command);
             }
         }
         self.cluster.settle();
+        assert_eq!(waits::broken(&self.cluster.state), Vec::<String>::new());
     }
 
     fn report(&mut self, alloc: &Allocation, client_status: ClientStatus, healthy: Option<bool>) {
