@@ -21,7 +21,7 @@ use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, State};
-pub(crate) use deployment::awaited;
+pub(crate) use deployment::awaited_nodes;
 
 /// The instances of a group.
 #[derive(Default)]

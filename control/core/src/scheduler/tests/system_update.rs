@@ -188,12 +188,12 @@ fn a_system_update_goes_from_node_to_node() {
 }
 
 #[test]
-fn a_system_update_takes_max_parallel_nodes_at_once() {
+fn a_system_update_takes_max_parallel_nodes() {
     assert_eq!(steps(2), [2, 4, 5]);
 }
 
 #[test]
-fn a_system_update_without_max_parallel_takes_all_nodes() {
+fn a_system_update_without_limit_takes_all_nodes() {
     let mut cluster = cluster();
     cluster.run(spec(100, 0));
     cluster.run(spec(200, 0));
@@ -426,7 +426,7 @@ fn a_node_that_goes_down_holds_up_nothing() {
 }
 
 #[test]
-fn a_healthy_node_that_goes_down_vouches_for_none() {
+fn a_healthy_node_gone_down_vouches_for_none() {
     let mut cluster = running(spec(100, 1));
     cluster.run(spec(200, 1));
     let first = unreported(&cluster).remove(0);
