@@ -39,7 +39,7 @@ use crate::state::{AllocView, State};
 use in_flight::InFlightPlans;
 use node_shapes::NodeShapes;
 use reconciler::Instance;
-pub(crate) use system::awaited;
+pub(crate) use system::awaited_nodes;
 pub use unplaceable::is_unplaceable;
 pub use why::{Obstacle, Why, WhyNode, why};
 

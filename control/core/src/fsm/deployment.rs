@@ -134,7 +134,7 @@ pub(super) fn count_wanted(change: &mut Change<'_>, id: DeploymentId, version: &
     let Some(old) = change.state.deployments.get(&id).map(Arc::clone) else {
         return;
     };
-    let awaited = scheduler::awaited(change.state, version, Some(id), change.at, |_| false);
+    let awaited = scheduler::awaited_nodes(change.state, version, Some(id), change.at, |_| false);
     let mut deployment = (*old).clone();
     for group in &mut deployment.groups {
         let nodes = awaited.get(group.name.as_str()).map_or(0, BTreeSet::len);

@@ -21,7 +21,7 @@ use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, State};
-pub(crate) use deployment::awaited;
+pub(crate) use deployment::awaited_nodes;
 
 /// The instances of a group.
 #[derive(Default)]
@@ -141,7 +141,11 @@ impl<'a> SystemReconciler<'a, '_> {
             return self.stop(alloc, NOT_NEEDED, None);
         };
         present.served.insert(number);
-        self.deployment.count(alloc, job, &mut present.progress);
+        // One that leaves its node with a drain is over: the deployment does not wait for its health.
+        let is_leaving = alloc.transition().migrate && taint == Taint::Draining;
+        if !is_leaving {
+            self.deployment.count(alloc, job, &mut present.progress);
+        }
         if taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown {
             counts.ignore += 1;
             if !alloc.job().is_same(&job.current) {

@@ -22,7 +22,7 @@ type NodesByGroup<'a> = BTreeMap<&'a str, BTreeSet<NodeNumber>>;
 ///
 /// These have an instance of the deployment that is not healthy yet, or an older one that can be replaced. A node whose
 /// instance failed counts until its next instance is due. Allocations that `is_stopped` names count as stopped.
-pub(crate) fn awaited<'a>(
+pub(crate) fn awaited_nodes<'a>(
     state: &State,
     version: &'a JobVersion,
     deployment: Option<DeploymentId>,
@@ -238,7 +238,7 @@ fn end(
     }
     let stopped: BTreeSet<_> = plan.stops.iter().map(|stop| stop.alloc_id).collect();
     let is_stopped = |alloc: AllocView<'_>| stopped.contains(&alloc.id());
-    let awaited = awaited(state, &job.current, Some(row.id), now, is_stopped);
+    let awaited = awaited_nodes(state, &job.current, Some(row.id), now, is_stopped);
     if awaited.keys().any(|name| row.group(name).is_some()) {
         return None;
     }

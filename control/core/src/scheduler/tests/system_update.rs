@@ -10,7 +10,7 @@ use muster_domain::eval::Trigger;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::job::{JobSpec, JobType, UpdateStrategy};
-use muster_domain::node::{Eligibility, NodeStatus};
+use muster_domain::node::{DrainSpec, Eligibility, NodeStatus};
 use muster_domain::resources::{CpuMhz, Mb};
 
 use crate::fixture::Cluster;
@@ -188,12 +188,12 @@ fn a_system_update_goes_from_node_to_node() {
 }
 
 #[test]
-fn a_system_update_takes_max_parallel_nodes_at_once() {
+fn a_system_update_takes_max_parallel_nodes() {
     assert_eq!(steps(2), [2, 4, 5]);
 }
 
 #[test]
-fn a_system_update_without_max_parallel_takes_all_nodes() {
+fn a_system_update_without_limit_takes_all_nodes() {
     let mut cluster = cluster();
     cluster.run(spec(100, 0));
     cluster.run(spec(200, 0));
@@ -426,7 +426,7 @@ fn a_node_that_goes_down_holds_up_nothing() {
 }
 
 #[test]
-fn a_healthy_node_that_goes_down_vouches_for_none() {
+fn a_healthy_node_gone_down_vouches_for_none() {
     let mut cluster = running(spec(100, 1));
     cluster.run(spec(200, 1));
     let first = unreported(&cluster).remove(0);
@@ -579,4 +579,30 @@ fn an_instance_restarted_by_users_is_deployed() {
 
     assert_eq!(counts(&cluster), [1, 1, 1, 0]);
     assert_eq!(stable(&cluster), [0, 1]);
+}
+
+#[test]
+fn a_drained_node_makes_room_for_the_next() {
+    let mut cluster = running(spec(100, 1));
+    cluster.run(spec(200, 1));
+    let first = unreported(&cluster).remove(0);
+    cluster.apply(Command::DrainNode {
+        node_id: first.node_id,
+        drain: Some(DrainSpec {
+            deadline: None,
+            ignore_system_jobs: false,
+        }),
+        mark_eligible: false,
+        at: cluster.now,
+    });
+    for command in watch::due(&cluster.state, cluster.now).commands {
+        cluster.apply(command);
+    }
+    settle(&mut cluster);
+
+    assert_eq!(unreported(&cluster).len(), 1);
+    assert_ne!(unreported(&cluster)[0].node_id, first.node_id);
+    while report_all(&mut cluster, true) > 0 {}
+    assert_eq!(counts(&cluster), [4, 5, 4, 0]);
+    assert_eq!(deployment(&cluster).status, DeploymentStatus::Successful);
 }
