@@ -158,5 +158,5 @@ fn a_broken_regular_expression_is_refused() {
         .constraint("${attr.os.name}", "regexp", "(")
         .build();
 
-    assert!(reasons(spec)[0].contains("no regular expression"));
+    assert!(reasons(spec)[0].contains("not a regular expression"));
 }
