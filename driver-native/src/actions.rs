@@ -356,7 +356,7 @@ impl ActionProcess {
         }
     }
 
-    /// Kills the process with its group and, if it has a action cgroup, all it started.
+    /// Kills the process with its group and, if it has a cgroup of its own, all it started.
     fn kill(&self) -> std::io::Result<()> {
         if let Some(action_cgroup) = &self.action_cgroup {
             action_cgroup.kill();

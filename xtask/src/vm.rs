@@ -42,15 +42,15 @@ type Filter = (&'static str, &'static str);
 const GUEST_FILTERS: [Filter; 2] = [
     (
         "it",
-        "disk::a_raw_task disk::a_task_cannot disk::an_update disk::enforcement disk::quota limits:: \
-         run::memory_limit_is_reported run::a_child_that_was_killed_for_memory \
+        "disk::raw_root_task disk::a_task_cannot disk::job_update disk::enforcement disk::quota limits:: \
+         run::memory_limit_is_reported run::oom_killed_child \
          survival::what_happens_while_nobody_watches",
     ),
     (
         "isolation",
-        "boundary:: host::a_group_that_is_not host::a_group_that_the_host host::limits_without \
+        "boundary:: host::cgroup_with_foreign host::host_cgroup_limits host::missing_cgroup \
          isolation_audits::escape::script isolation_audits::introspection isolation_audits::oci \
-         --skip introspection::contained_root --skip oci::contained_root --skip contained_roots_task",
+         --skip introspection::contained_root --skip oci::contained_root --skip contained_root_task",
     ),
 ];
 

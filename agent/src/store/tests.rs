@@ -1,6 +1,7 @@
 use muster_agent_core::alloc::AllocRunner;
 use muster_domain::fixture;
 use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::job::LogConfig;
 use muster_domain::one_off::{BlockBytes, TaskUsageTotals};
 
 use super::convert::{
@@ -16,13 +17,13 @@ fn open(data_dir: &Path) -> Result<(Store, StoreContents), OpenStoreError> {
 }
 
 fn desired(name: u32) -> DesiredAlloc {
+    let mut job = fixture::job("web").build();
+    // As in the recorded bytes.
+    job.groups[0].tasks[0].logs = LogConfig::default();
     DesiredAlloc {
         alloc_modify_index: LogIndex(5),
         name_index: name,
-        ..fixture::desired(
-            AllocId::at(LogIndex(1), name),
-            fixture::job("web").version(),
-        )
+        ..fixture::desired(AllocId::at(LogIndex(1), name), fixture::version(job))
     }
 }
 

@@ -17,7 +17,7 @@ mod fixture;
 mod boundary;
 mod host;
 mod init;
-mod judges;
+mod isolation_audits;
 mod moments;
 mod probe;
 mod programs;

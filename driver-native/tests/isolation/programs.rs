@@ -8,7 +8,7 @@ use muster_driver_native::NativeDriver;
 use serde_json::{Value, json};
 
 use crate::fixture::{Task, skipped};
-use crate::judges::{PLACE, judge};
+use crate::isolation_audits::{PLACE, judge};
 use crate::probe::written;
 
 const PYTHON: &str = "import threading, subprocess, socket, ssl, multiprocessing, os\n\

@@ -120,8 +120,8 @@ mod tests {
     fn invalid_handshake_line_is_rejected_with_reason() {
         let refused = |line: &str| parse(line).unwrap_err().to_string();
 
-        assert!(refused("usage: ls [OPTION]").contains("no plugin's first line"));
-        assert!(refused("").contains("no plugin's first line"));
+        assert!(refused("usage: ls [OPTION]").contains("not the first line of a plugin"));
+        assert!(refused("").contains("not the first line of a plugin"));
         assert!(refused("2|2|unix|/x|grpc|").contains("handshake version"));
         assert!(refused("1|1|unix|/x|grpc|").contains("plugin version"));
         assert!(refused("1|2|tcp|127.0.0.1:1|grpc|").contains("network"));

@@ -350,7 +350,7 @@ async fn every_refusal_has_its_kind() {
             Vec::new(),
             404,
             "ResourceNotFound",
-            "no task b",
+            "task b does not exist",
         ),
         (
             "PUT",
@@ -358,7 +358,7 @@ async fn every_refusal_has_its_kind() {
             Vec::new(),
             404,
             "ResourceNotFound",
-            "no task b",
+            "task b does not exist",
         ),
         (
             "PUT",

@@ -325,7 +325,7 @@ async fn a_file_that_nobody_takes_is_not_sent() {
         assert_eq!(asked.lock().unwrap().len(), times);
     }
     let error = sent("ftp://host/x").await.unwrap_err().to_string();
-    assert!(error.contains("no http or https URL"), "{error}");
+    assert!(error.contains("not an http or https URL"), "{error}");
     let error = sent("file:///etc/passwd").await.unwrap_err().to_string();
     assert!(error.contains("allow_uploads"), "{error}");
 }

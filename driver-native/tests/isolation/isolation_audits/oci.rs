@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::judges::{HOST_NAME, PLACE, Setting, judge, run};
+use crate::isolation_audits::{HOST_NAME, PLACE, Setting, judge, run};
 
 /// Capabilities that root keeps: the set that Docker gives, less raw sockets.
 const ROOT_KEEPS: [&str; 13] = [
@@ -247,18 +247,18 @@ async fn run_audit(test: &str, setting: Setting) {
 
 #[tokio::test]
 async fn contained_task_passes_runtimetest() {
-    let test = "judges::oci::contained_task_passes_runtimetest";
+    let test = "isolation_audits::oci::contained_task_passes_runtimetest";
     run_audit(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
 async fn contained_root_passes_runtimetest() {
-    let test = "judges::oci::contained_root_passes_runtimetest";
+    let test = "isolation_audits::oci::contained_root_passes_runtimetest";
     run_audit(test, Setting::Root).await;
 }
 
 #[tokio::test]
 async fn strict_task_passes_runtimetest() {
-    let test = "judges::oci::strict_task_passes_runtimetest";
+    let test = "isolation_audits::oci::strict_task_passes_runtimetest";
     run_audit(test, Setting::Strict).await;
 }

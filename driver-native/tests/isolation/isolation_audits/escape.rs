@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fixture::skipped;
-use crate::judges::{PLACE, Setting, judge, run};
+use crate::isolation_audits::{PLACE, Setting, judge, run};
 
 const LIST: &str = include_str!("../../../testdata/escape-findings.md");
 
@@ -199,36 +199,36 @@ async fn match_techniques(test: &str, setting: Setting) {
 
 #[tokio::test]
 async fn script_findings_match_list_in_contained_task() {
-    let test = "judges::escape::script_findings_match_list_in_contained_task";
+    let test = "isolation_audits::escape::script_findings_match_list_in_contained_task";
     enumerate(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
 async fn script_findings_match_list_in_contained_root_task() {
-    let test = "judges::escape::script_findings_match_list_in_contained_root_task";
+    let test = "isolation_audits::escape::script_findings_match_list_in_contained_root_task";
     enumerate(test, Setting::Root).await;
 }
 
 #[tokio::test]
 async fn script_findings_match_list_in_strict_task() {
-    let test = "judges::escape::script_findings_match_list_in_strict_task";
+    let test = "isolation_audits::escape::script_findings_match_list_in_strict_task";
     enumerate(test, Setting::Strict).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_contained_task() {
-    let test = "judges::escape::engine_finds_no_escape_from_contained_task";
+    let test = "isolation_audits::escape::engine_finds_no_escape_from_contained_task";
     match_techniques(test, Setting::Nobody).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_contained_root_task() {
-    let test = "judges::escape::engine_finds_no_escape_from_contained_root_task";
+    let test = "isolation_audits::escape::engine_finds_no_escape_from_contained_root_task";
     match_techniques(test, Setting::Root).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_strict_task() {
-    let test = "judges::escape::engine_finds_no_escape_from_strict_task";
+    let test = "isolation_audits::escape::engine_finds_no_escape_from_strict_task";
     match_techniques(test, Setting::Strict).await;
 }

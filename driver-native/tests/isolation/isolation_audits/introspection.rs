@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::judges::{Setting, judge, run};
+use crate::isolation_audits::{Setting, judge, run};
 
 const ARGUMENTS: &str = "/opt/judges/procenv --format=crumb --capabilities --namespaces --misc";
 
@@ -76,21 +76,21 @@ async fn compare(test: &str, setting: Setting, golden: &str) {
 
 #[tokio::test]
 async fn contained_task_is_what_the_golden_answer_says() {
-    let test = "judges::introspection::contained_task_is_what_the_golden_answer_says";
+    let test = "isolation_audits::introspection::contained_task_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/nobody");
     compare(test, Setting::Nobody, golden).await;
 }
 
 #[tokio::test]
 async fn contained_root_is_what_the_golden_answer_says() {
-    let test = "judges::introspection::contained_root_is_what_the_golden_answer_says";
+    let test = "isolation_audits::introspection::contained_root_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/root");
     compare(test, Setting::Root, golden).await;
 }
 
 #[tokio::test]
 async fn strict_task_is_what_the_golden_answer_says() {
-    let test = "judges::introspection::strict_task_is_what_the_golden_answer_says";
+    let test = "isolation_audits::introspection::strict_task_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/strict");
     compare(test, Setting::Strict, golden).await;
 }
