@@ -223,7 +223,8 @@ impl Drop for KillOnDrop {
                 &pidfd,
                 rustix::event::PollFlags::IN,
             )];
-            if rustix::event::poll(&mut files, None).is_ok() {
+            let poll = || rustix::event::poll(&mut files, None);
+            if rustix::io::retry_on_intr(poll).is_ok() {
                 let _ended = process.reap();
             }
         };

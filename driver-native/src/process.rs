@@ -191,7 +191,8 @@ impl Process {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        Ok(rustix::event::poll(&mut files, Some(&at_once))? > 0)
+        let poll = || rustix::event::poll(&mut files, Some(&at_once));
+        Ok(rustix::io::retry_on_intr(poll)? > 0)
     }
 
     fn wait(&self, more: WaitIdOptions) -> io::Result<Option<ProcessEnd>> {

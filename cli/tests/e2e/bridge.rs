@@ -437,8 +437,8 @@ fn networks_left_by_killed_agent_are_removed() {
 /// Kinds of traces that an agent leaves on a machine where it had networks for allocations.
 const TRACES: [&str; 8] = [
     "cgroups",
-    "host veths",
     "files",
+    "host veths",
     "pins",
     "processes",
     "programs",

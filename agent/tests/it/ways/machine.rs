@@ -278,5 +278,6 @@ fn destination(frame: &[u8]) -> Option<IpAddr> {
 }
 
 fn is_silence(error: &io::Error) -> bool {
-    [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind())
+    use ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    [WouldBlock, TimedOut, Interrupted].contains(&error.kind())
 }
