@@ -24,8 +24,8 @@ use crate::node::Node;
 use crate::paths::{self, Owner, PathError};
 use crate::process::Process;
 use crate::spawn::{
-    MountFlags, Program, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess, held, spawn,
-    user_namespace,
+    MountFlags, Program, Propagation, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess, held,
+    spawn, user_namespace,
 };
 use crate::{init, limits, names, spawn_pool};
 
@@ -621,14 +621,14 @@ impl ViewBuilder<'_> {
         flags: MountFlags,
     ) -> Result<Attachment, IsolationError> {
         let ids = self.ids.map(AsFd::as_fd);
-        let mount = match view::detached(dir.as_fd(), target, flags, ids) {
+        let mount = match view::detached(dir.as_fd(), target, flags, Propagation::Private, ids) {
             Err(error) if ids.is_some() && view::cannot_map(&error) => {
                 if let (Some((uid, gid)), Some(range)) = (self.owner, self.range)
                     && target != "/alloc"
                 {
                     paths::give_dir(dir, (range.first() + uid, range.first() + gid))?;
                 }
-                view::detached(dir.as_fd(), target, flags, None)?
+                view::detached(dir.as_fd(), target, flags, Propagation::Private, None)?
             }
             mount => mount?,
         };
@@ -657,12 +657,17 @@ impl ViewBuilder<'_> {
                 let path = mount.source.clone().into();
                 return Err(PathError::NotWritable { field, path }.into());
             }
-            mounts.push(self.shown(&source, &mount.target, read_only)?);
+            mounts.push(self.shown(&source, &mount.target, read_only, Propagation::Private)?);
         }
         for mount in &config.mounts {
             crate::config::check_target("volume_mount.destination", &mount.task_path)?;
             let source = paths::open_host_mount(&mount.host_path)?;
-            mounts.push(self.shown(&source, &mount.task_path, mount.readonly)?);
+            // A task cannot mount, so that nothing of it could reach the host.
+            let propagation = match mount.propagation_mode.as_str() {
+                "host-to-task" | "bidirectional" => Propagation::Slave,
+                _ => Propagation::Private,
+            };
+            mounts.push(self.shown(&source, &mount.task_path, mount.readonly, propagation)?);
         }
         let is_free = |target: &str| mounts.iter().all(|(_, point)| point.path != target);
         if let Some(dns) = &config.dns
@@ -672,7 +677,7 @@ impl ViewBuilder<'_> {
                 what: "name servers (dns) without a directory of the task",
             })?;
             let source = names::write(&task_dir, dns)?;
-            mounts.push(self.shown(&source, names::RESOLV_CONF, true)?);
+            mounts.push(self.shown(&source, names::RESOLV_CONF, true, Propagation::Private)?);
         }
         Ok(mounts)
     }
@@ -682,10 +687,11 @@ impl ViewBuilder<'_> {
         source: &paths::Source,
         target: &str,
         read_only: bool,
+        propagation: Propagation,
     ) -> Result<(Attachment, MountPoint), IsolationError> {
         let flags = MountFlags::default().and_if(read_only, MountFlags::READ_ONLY);
         let ids = self.ids.map(AsFd::as_fd).filter(|_| !read_only);
-        let mount = view::detached(source.file.as_fd(), target, flags, ids)?;
+        let mount = view::detached(source.file.as_fd(), target, flags, propagation, ids)?;
         let point = MountPoint {
             path: target.to_owned(),
             is_dir: source.is_dir,

@@ -45,7 +45,7 @@ pub(crate) use landlock::abstract_scope;
 pub(crate) use namespace::user_namespace;
 use script::Call;
 pub(crate) use script::{Arg, IgnoreErrno, Script, SpawnStep};
-pub(crate) use sys::{MountFlags, map_owners, restrict_mount};
+pub(crate) use sys::{MountFlags, Propagation, map_owners, restrict_mount, restrict_mount_with};
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!(

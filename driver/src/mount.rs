@@ -46,17 +46,43 @@ struct MountAttr {
     user_namespace: u64,
 }
 
-/// Sets `flags` on the mount at `mount`, and with `whole` on all below it, and cuts it off from what is mounted
-/// elsewhere.
+/// Whether a mount receives the mounts that are made at its source later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// It does not.
+    #[default]
+    Private,
+    /// It does, if the mount of the source is shared. Mounts made below it do not reach the source.
+    Slave,
+}
+
+/// Sets `flags` on the mount at `mount`, and with `whole` on all below it, and cuts it off from mounts made elsewhere.
 ///
 /// # Errors
 ///
 /// The kernel refuses; `EBUSY` while a file that was written there is open.
 pub fn restrict(mount: BorrowedFd<'_>, flags: MountFlags, whole: bool) -> io::Result<()> {
+    restrict_with(mount, flags, whole, Propagation::Private)
+}
+
+/// Sets `flags` and `propagation` on the mount at `mount`, and with `whole` on all below it.
+///
+/// # Errors
+///
+/// As [`restrict`].
+pub fn restrict_with(
+    mount: BorrowedFd<'_>,
+    flags: MountFlags,
+    whole: bool,
+    propagation: Propagation,
+) -> io::Result<()> {
     let attr = MountAttr {
         set: flags.0,
         clear: 0,
-        propagation: libc::MS_PRIVATE,
+        propagation: match propagation {
+            Propagation::Private => libc::MS_PRIVATE,
+            Propagation::Slave => libc::MS_SLAVE,
+        },
         user_namespace: 0,
     };
     set_attr(mount, &attr, whole)

@@ -6,8 +6,12 @@ use muster_domain::job::{Propagation, VolumeAsk, VolumeMount};
 use muster_domain::node::HostVolume;
 use muster_domain::resources::HeldCores;
 use muster_wire::rpc::LogStream;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use tempfile::TempDir;
 
-use crate::support::{AllocBuilder, FakeServer, Machine, batch, privileged, service, skipped};
+use crate::support::{
+    AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service, skipped,
+};
 
 async fn agent_with_volume(machine: &Machine, server: &FakeServer, path: &str) -> Agent {
     let mut config = machine.config(server);
@@ -65,6 +69,83 @@ async fn a_task_sees_its_volume() {
     agent
         .shutdown(muster_agent::node::ShutdownPolicy::StopTasks)
         .await;
+}
+
+/// A shared mount at a directory of its own. It ends with the value, and the mounts below it as well.
+struct SharedMount(TempDir);
+
+impl SharedMount {
+    fn new() -> rustix::io::Result<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        rustix::mount::mount("tmpfs", dir.path(), "tmpfs", flags, None)?;
+        let shared = Self(dir);
+        rustix::mount::mount_change(shared.0.path(), MountPropagationFlags::SHARED)?;
+        Ok(shared)
+    }
+
+    /// Mounts another file system below it, with a file.
+    fn mount_below(&self, name: &str) {
+        let dir = self.0.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        rustix::mount::mount("tmpfs", &dir, "tmpfs", MountFlags::NOSUID, None).unwrap();
+        std::fs::write(dir.join("word"), format!("{name}\n")).unwrap();
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        let flags = UnmountFlags::DETACH;
+        let _gone = rustix::mount::unmount(self.0.path(), flags);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volume_receives_mounts_of_host() {
+    let name = "volume_receives_mounts_of_host";
+    if !privileged(name) {
+        return;
+    }
+    let Ok(volume) = SharedMount::new() else {
+        return skipped(name, "mounting is refused here; run: cargo xtask vm");
+    };
+    volume.mount_below("before");
+    let machine = Machine::new();
+    let server = machine.server();
+    let path = volume.0.path().to_str().unwrap();
+    let agent = agent_with_volume(&machine, &server, path).await;
+    server.node(|node| node.volumes.contains_key("words")).await;
+    let script = "echo up; until test -e /srv/words/go; do sleep 0.05; done; cat /srv/words/*/word";
+    let start = |id, propagation| {
+        let alloc = with_volume(batch(id, script));
+        server.place(with_propagation(alloc, propagation).build())
+    };
+
+    let slave = start(1, Propagation::HostToTask).await;
+    let private = start(2, Propagation::Private).await;
+    for alloc_id in [slave, private] {
+        eventually("the task runs", async || {
+            (server.log(alloc_id, LogStream::Stdout).await == "up\n").then_some(())
+        })
+        .await;
+    }
+    volume.mount_below("later");
+    std::fs::write(volume.0.path().join("go"), "").unwrap();
+    server.status(slave, ClientStatus::Complete).await;
+    server.status(private, ClientStatus::Failed).await;
+
+    let log = server.log(slave, LogStream::Stdout).await;
+    assert_eq!(log, "up\nbefore\nlater\n");
+    assert_eq!(server.log(private, LogStream::Stdout).await, "up\n");
+    agent
+        .shutdown(muster_agent::node::ShutdownPolicy::StopTasks)
+        .await;
+}
+
+fn with_propagation(alloc: AllocBuilder, propagation: Propagation) -> AllocBuilder {
+    alloc.with(|spec, _| {
+        spec.groups[0].tasks[0].volume_mounts[0].propagation = propagation;
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,9 @@ use thiserror::Error;
 
 use crate::isolation::TaskNetwork;
 use crate::isolation::template::{EMPTY_DIR, Template};
-use crate::spawn::{Arg, IgnoreErrno, MountFlags, Script, SpawnStep, map_owners, restrict_mount};
+use crate::spawn::{
+    Arg, IgnoreErrno, MountFlags, Propagation, Script, SpawnStep, map_owners, restrict_mount_with,
+};
 
 /// Files of /proc that tell of the machine or lead into it; shown as the null device.
 const MASKED_FILES: [&str; 7] = [
@@ -108,11 +110,12 @@ pub(crate) struct TaskView {
 }
 
 /// A copy of what `file` is, to be attached: without set-user-id programs and devices, and with
-/// `flags`; with its owners as ids of `user_namespace`.
+/// `flags`; with its owners as ids of `user_namespace`. A slave has the mounts below its source as well.
 pub(crate) fn detached(
     file: BorrowedFd<'_>,
     name: &str,
     flags: MountFlags,
+    propagation: Propagation,
     user_namespace: Option<BorrowedFd<'_>>,
 ) -> Result<OwnedFd, ViewError> {
     let failed = |what| {
@@ -122,15 +125,18 @@ pub(crate) fn detached(
             source,
         }
     };
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE
+    let mut clone = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
+    let is_slave = propagation == Propagation::Slave;
+    clone.set(OpenTreeFlags::AT_RECURSIVE, is_slave);
     let mount = rustix::mount::open_tree(file, "", clone)
         .map_err(|source| failed("bind")(source.into()))?;
     let flags = flags
         .and(MountFlags::NO_SET_USER)
         .and(MountFlags::NO_DEVICES);
-    restrict_mount(mount.as_fd(), flags, false).map_err(failed("restrict the mount of"))?;
+    restrict_mount_with(mount.as_fd(), flags, is_slave, propagation)
+        .map_err(failed("restrict the mount of"))?;
     if let Some(namespace) = user_namespace {
         map_owners(mount.as_fd(), namespace).map_err(failed(MAP_OWNERS))?;
     }

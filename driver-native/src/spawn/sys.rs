@@ -7,10 +7,9 @@ use muster_driver::mount;
 
 use crate::limits;
 
-pub(crate) use muster_driver::mount::{MountFlags, map_owners};
+pub(crate) use muster_driver::mount::{MountFlags, Propagation, map_owners};
 
-/// As [`mount::restrict`], which it tries again while a file that was written there is open: it may be so in a child
-/// of this process that has not reached its program yet, which is over in moments.
+/// As [`restrict_mount_with`], for a private mount.
 ///
 /// # Errors
 ///
@@ -20,13 +19,28 @@ pub(crate) fn restrict_mount(
     flags: MountFlags,
     whole: bool,
 ) -> io::Result<()> {
+    restrict_mount_with(mount, flags, whole, Propagation::Private)
+}
+
+/// As [`mount::restrict_with`], which it tries again while a file that was written there is open: it may be so in a
+/// child of this process that has not reached its program yet, which is over in moments.
+///
+/// # Errors
+///
+/// The kernel refuses.
+pub(crate) fn restrict_mount_with(
+    mount: BorrowedFd<'_>,
+    flags: MountFlags,
+    whole: bool,
+    propagation: Propagation,
+) -> io::Result<()> {
     for _ in 1..limits::READ_ONLY_ATTEMPTS_MAX {
-        match mount::restrict(mount, flags, whole) {
+        match mount::restrict_with(mount, flags, whole, propagation) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 std::thread::sleep(limits::READ_ONLY_PAUSE);
             }
             done => return done,
         }
     }
-    mount::restrict(mount, flags, whole)
+    mount::restrict_with(mount, flags, whole, propagation)
 }

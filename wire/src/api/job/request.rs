@@ -624,7 +624,7 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
                 Propagation::default()
             }),
         };
-        if propagation != Propagation::Private {
+        if propagation == Propagation::Bidirectional {
             block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
         }
         let selinux_label = block.string("SELinuxLabel").unwrap_or_default();

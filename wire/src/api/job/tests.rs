@@ -628,7 +628,7 @@ fn mount_options_of_other_drivers_are_warned_of() {
     body["Job"]["TaskGroups"][0]["Tasks"][0]["VolumeMounts"] = json!([{
         "Volume": "data",
         "Destination": "/data",
-        "PropagationMode": "host-to-task",
+        "PropagationMode": "bidirectional",
         "SELinuxLabel": "z",
     }]);
 

@@ -193,7 +193,7 @@ pub const VOLUME_MOUNT: &[Row] = &[
     warned(
         "propagation_mode",
         "PropagationMode",
-        "is passed to drivers; the native driver mounts volumes privately",
+        "is passed to drivers; the native driver mounts `bidirectional` volumes as `host-to-task`, since its tasks cannot mount",
     ),
     warned(
         "selinux_label",

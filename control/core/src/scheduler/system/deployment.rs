@@ -85,7 +85,7 @@ pub(super) struct GroupProgress {
     has_current: bool,
 }
 
-/// What one evaluation has planned for a group.
+/// The changes that one evaluation has planned for a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupChange<'a> {
     pub(super) group: &'a TaskGroup,
