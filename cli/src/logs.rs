@@ -1,6 +1,6 @@
 //! Output of tasks: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
 //!
-//! A [`feed`](feed::Feed) is one output of one task, and goes on where it broke off. [`merge`] puts the kept output of
+//! A [`feed`](feed::LogFeed) is one output of one task, and goes on where it broke off. [`merge`] puts the kept output of
 //! several feeds in the order of time. [`follow()`] prints their output from then on. Memory is bounded: a feed holds
 //! one frame and one unfinished line. Output that waits for a slow terminal is counted in frames.
 

@@ -196,7 +196,7 @@ impl Script {
     }
 
     /// The newest call opens a file in the parent's table of files, where it stays: it is the parent's, see
-    /// [`super::Spawned::left`]. The calls before it are made with that table, too, and open nothing.
+    /// [`super::SpawnedProcess::left`]. The calls before it are made with that table, too, and open nothing.
     pub(crate) fn left_to_parent(&mut self) -> &mut Self {
         self.shared_calls = self.calls.len();
         self

@@ -117,7 +117,7 @@ pub struct TaskPolicyRef {
     pub ingress: u32,
     /// The policy of what it sends.
     pub egress: u32,
-    /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`], [`BEHIND_DOOR`], [`INGRESS_LIMITED`] and [`EGRESS_LIMITED`].
+    /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`], [`BEHIND_HOST_VETH`], [`INGRESS_LIMITED`] and [`EGRESS_LIMITED`].
     pub flags: u64,
 }
 

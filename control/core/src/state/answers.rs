@@ -17,7 +17,7 @@ use crate::limits;
 pub struct Answer {
     /// The key.
     pub key: WriteKey,
-    /// The write it was given to; see [`crate::fsm::Once`].
+    /// The write it was given to; see [`crate::fsm::WriteDedup`].
     pub fingerprint: u64,
     /// The entry that was applied. Answers are told apart and ordered by it.
     pub index: LogIndex,
