@@ -134,14 +134,14 @@ fn growth_rate(name: &str, counted: impl Fn() -> u64) -> f64 {
     passed as f64 * 8.0 / start.elapsed().as_secs_f64()
 }
 
-/// Asserts that a counter grows at the rate in some window, within a twentieth, and never faster than the rate and a
-/// whole burst.
+/// Asserts that a counter grows at the rate in some window, and never faster than the rate and a whole burst. A sender
+/// on an emulated processor pauses, so a window has less than the rate, or a burst on top.
 fn reaches_the_rate(name: &str, counted: impl Fn() -> u64) {
     let mut rates = Vec::new();
     for _ in 0..WINDOWS {
         let share = growth_rate(name, &counted) / RATE as f64;
         assert!(share < 1.2, "{name}: {share:.3} of the rate");
-        if (0.95..1.05).contains(&share) {
+        if share > 0.9 {
             return;
         }
         rates.push(share);
