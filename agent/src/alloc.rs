@@ -210,7 +210,7 @@ impl AllocTask {
     /// Has what an operator should know of a task in its history.
     fn send_event(&mut self, task_at: usize, told: Option<String>) {
         if let Some(message) = told {
-            let input = TaskInput::Told { message };
+            let input = TaskInput::Message { message };
             self.runner
                 .handle_event(Event::Task { task_at, input }, now());
         }
@@ -347,7 +347,7 @@ impl AllocTask {
                 if let Some(live) = live {
                     jobs.spawn(async move {
                         if let Some(message) = live.force().await {
-                            inputs.send(TaskInput::Told { message }).await;
+                            inputs.send(TaskInput::Message { message }).await;
                         }
                     });
                 }
@@ -469,7 +469,7 @@ impl Preparation {
     }
 
     async fn send_event(&self, message: String) {
-        drop(self.inbox.send(Event::Told { message }.into()).await);
+        drop(self.inbox.send(Event::Message { message }.into()).await);
     }
 
     async fn on_a_thread<T: Send + 'static>(

@@ -59,7 +59,7 @@ async fn reconcile(context: &AgentContext, before: &Failures) -> Failures {
         };
         tracing::info!(%alloc_id, task, message, "disks came");
         if let Some(inputs) = context.live.runner(alloc_id, &task, &live.record.task_id) {
-            inputs.send(TaskInput::Told { message }).await;
+            inputs.send(TaskInput::Message { message }).await;
         }
     }
     failures

@@ -141,7 +141,7 @@ async fn send_event(
         want.help()
     );
     tracing::info!(%alloc_id, task, message, "a task waits");
-    inputs.send(TaskInput::Told { message }).await;
+    inputs.send(TaskInput::Message { message }).await;
 }
 
 #[cfg(test)]

@@ -261,7 +261,14 @@ pub(crate) async fn run(
                 inputs.send(TaskInput::Reached { network }).await;
             }
             inputs.send(TaskInput::Started { note }).await;
-            attend(&context, &task, &live, end::StartKnowledge::Told, &inputs).await;
+            attend(
+                &context,
+                &task,
+                &live,
+                end::StartKnowledge::ToRunnerAndDriver,
+                &inputs,
+            )
+            .await;
         }
         Err(failure) => {
             let begin::StartFailure { reason, next } = failure;
@@ -339,7 +346,7 @@ pub(crate) async fn find(
                 inputs.send(TaskInput::Recovered).await;
                 let repaired = recover::repair_limits(&context, &task, &live);
                 for message in told.into_iter().chain(repaired) {
-                    inputs.send(TaskInput::Told { message }).await;
+                    inputs.send(TaskInput::Message { message }).await;
                 }
                 end::StartKnowledge::ToRunner
             } else {

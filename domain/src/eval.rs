@@ -39,7 +39,7 @@ pub enum Trigger {
     MaxDisconnect,
     /// A node came back that was out of reach.
     Reconnect,
-    /// The next step of an update without a deployment.
+    /// The next step of an update without a deployment. Older logs hold it; updates have deployments now.
     RollingUpdate,
 }
 

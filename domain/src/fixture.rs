@@ -3,6 +3,8 @@
 #[cfg(feature = "fixture")]
 pub mod corpus;
 #[cfg(feature = "fixture")]
+pub mod random;
+#[cfg(feature = "fixture")]
 pub mod recorded;
 #[cfg(feature = "fixture")]
 pub mod submission;

@@ -53,9 +53,12 @@ pub struct ParseIdError {
     pub text: String,
 }
 
-/// SplitMix64's output function: spreads consecutive numbers over all 64 bits.
-fn mix(mut word: u64) -> u64 {
-    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// The step between two states of SplitMix64.
+pub(crate) const SPLIT_MIX_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// SplitMix64's next output after the state `word`: spreads consecutive numbers over all 64 bits.
+pub(crate) fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(SPLIT_MIX_STEP);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)

@@ -38,7 +38,9 @@ pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
     UpdateStrategy,
 };
-pub use validate::{ValidJob, check_instances, is_hostname, validate, validate_policy};
+pub use validate::{
+    ValidJob, check_instances, is_hostname, is_resolver_text, validate, validate_policy,
+};
 
 /// The namespace of a job that names none.
 pub const DEFAULT_NAMESPACE: &str = "default";

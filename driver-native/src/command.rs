@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use muster_domain::job;
 use muster_driver::{StartTaskError, TaskConfig};
 use thiserror::Error;
 use tracing::debug;
@@ -663,9 +664,11 @@ impl ViewBuilder<'_> {
             crate::config::check_target("volume_mount.destination", &mount.task_path)?;
             let source = paths::open_host_mount(&mount.host_path)?;
             // A task cannot mount, so that nothing of it could reach the host.
-            let propagation = match mount.propagation_mode.as_str() {
-                "host-to-task" | "bidirectional" => Propagation::Slave,
-                _ => Propagation::Private,
+            let propagation = match job::Propagation::from_name(&mount.propagation_mode) {
+                Some(job::Propagation::HostToTask | job::Propagation::Bidirectional) => {
+                    Propagation::Slave
+                }
+                Some(job::Propagation::Private) | None => Propagation::Private,
             };
             mounts.push(self.shown(&source, &mount.task_path, mount.readonly, propagation)?);
         }

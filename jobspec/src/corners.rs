@@ -84,9 +84,7 @@ fn check_corner(line: &str) -> Result<(), String> {
     }
     let job = answer?;
     let (path, value) = expected.split_once(" = ").ok_or("says no value")?;
-    let path = path
-        .replace("@G", "/TaskGroups/0")
-        .replace("@T", "/TaskGroups/0/Tasks/0");
+    let path = defaults::expand(path);
     let value: Value = serde_json::from_str(value).map_err(|error| error.to_string())?;
     let found = job.pointer(&path).cloned().unwrap_or_default();
     if found != value {

@@ -36,7 +36,7 @@ pub enum Event {
     /// The allocations whose place it takes have ended.
     TurnCame,
     /// Something happened on the way to its directories that an operator should know.
-    Told {
+    Message {
         /// The message.
         message: String,
     },
@@ -372,7 +372,7 @@ impl AllocRunner {
                     self.stage = Stage::Received;
                 }
             }
-            Event::Told { message } => self.record_event(&message, now),
+            Event::Message { message } => self.record_event(&message, now),
             Event::Prepared => self.prepared(),
             Event::PrepareFailed { reason } => self.prepare_failed(&reason, now),
             Event::Task { task_at, input } => {

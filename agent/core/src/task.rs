@@ -146,7 +146,7 @@ pub enum TaskInput {
         reason: String,
     },
     /// Its driver, or the agent on what the driver does not set, has something to tell that changes nothing.
-    Told {
+    Message {
         /// The message.
         message: String,
     },
@@ -440,7 +440,7 @@ impl TaskRunner {
             TaskInput::Recovered => self.recovered(now),
             TaskInput::NeverStarted => self.never_started(now),
             TaskInput::Lost { reason } => self.lost(&reason, now),
-            TaskInput::Told { message } => self.event(TaskEventKind::Driver, &message, now),
+            TaskInput::Message { message } => self.event(TaskEventKind::Driver, &message, now),
             TaskInput::StopFailed { reason } => self.stop_failed(&reason, now),
         }
     }

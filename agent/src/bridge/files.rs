@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use muster_domain::job::DnsConfig;
+use muster_domain::job::{DnsConfig, is_resolver_text};
 use muster_driver::Dns;
 use muster_link::private;
 
@@ -89,12 +89,7 @@ pub(crate) fn dns_config(dns: &DnsConfig, env: &TaskEnv) -> Dns {
 /// `words` with references filled in. A value that is not one word would break the resolver's configuration.
 fn filled_in(words: &[String], env: &TaskEnv) -> Vec<String> {
     let words = words.iter().map(|word| env.interpolate(word));
-    words
-        .filter(|word| {
-            let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b';';
-            word.bytes().all(plain)
-        })
-        .collect()
+    words.filter(|word| is_resolver_text(word)).collect()
 }
 
 fn read(path: &Path) -> Option<String> {

@@ -170,7 +170,7 @@ async fn signal_tasks(
         }
         if let Some(runner) = runner {
             let message = format!("{signal} was sent to the task, as somebody asked");
-            runner.send(TaskInput::Told { message }).await;
+            runner.send(TaskInput::Message { message }).await;
         }
         signaled.push(name);
     }

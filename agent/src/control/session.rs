@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
             }),
             ToAgent::ReportAck { sequence } => {
                 self.link.context.outbox.ack(sequence);
-                send_event(self.link, Event::Told).await
+                send_event(self.link, Event::ReportsCommitted).await
             }
             ToAgent::Desired {
                 index,

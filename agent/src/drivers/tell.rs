@@ -67,5 +67,5 @@ async fn deliver(driver: &str, event: TaskEvent, context: &AgentContext) {
     for (name, value) in annotations {
         message = format!("{message} {name}={value}");
     }
-    runner.send(TaskInput::Told { message }).await;
+    runner.send(TaskInput::Message { message }).await;
 }

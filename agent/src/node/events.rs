@@ -77,7 +77,7 @@ pub(crate) enum Event {
     /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
     Abandoned,
     /// The control plane has committed reports.
-    Told,
+    ReportsCommitted,
     /// The node's or the cluster's network rules changed.
     RulesChanged,
     /// Nothing of an allocation runs, and nothing will.
@@ -355,7 +355,7 @@ impl Node {
                 self.asks.settled(alloc_id, false);
             }
             Event::Abandoned => self.collector.handle_abandoned(),
-            Event::Told => {}
+            Event::ReportsCommitted => {}
             Event::RulesChanged => self.tell_awake(|| Input::RulesChanged),
             Event::Finished { alloc_id, at } => {
                 if let Some(known) = self.allocs.get_mut(&alloc_id) {

@@ -31,7 +31,7 @@ pub(super) enum StartKnowledge {
     /// Its runner; the driver has to recover it.
     ToRunner,
     /// Runner and driver.
-    Told,
+    ToRunnerAndDriver,
 }
 
 /// Waits for the end of a task, cleans up, and tells its runner.
@@ -185,7 +185,7 @@ async fn wait(
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
     loop {
-        if known != StartKnowledge::Told {
+        if known != StartKnowledge::ToRunnerAndDriver {
             live.slot.ready().await;
             match driver.recover_task(live.handle()).await {
                 Ok(()) => {
@@ -199,7 +199,7 @@ async fn wait(
                         }
                         inputs.send(TaskInput::Recovered).await;
                         for message in told {
-                            inputs.send(TaskInput::Told { message }).await;
+                            inputs.send(TaskInput::Message { message }).await;
                         }
                     }
                 }

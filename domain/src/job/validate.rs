@@ -588,6 +588,13 @@ pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
     faults
 }
 
+/// Whether all characters of `text` can stand in one word of a resolver's configuration.
+#[must_use]
+pub fn is_resolver_text(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b'#' && byte != b';')
+}
+
 fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fault>) {
     let at = format!("{at} → dns");
     let DnsConfig {
@@ -610,8 +617,7 @@ fn check_dns(at: &str, mode: &NetworkMode, dns: &DnsConfig, faults: &mut Vec<Fau
         check_count(format_args!("{at} → {name}"), count, max, faults);
     }
     let is_word = |word: &String| {
-        let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b';';
-        (1..=limits::NAME_BYTES_MAX).contains(&word.len()) && word.bytes().all(plain)
+        (1..=limits::NAME_BYTES_MAX).contains(&word.len()) && is_resolver_text(word)
     };
     let is_server = |server: &&String| {
         server.contains("${") || server.trim().parse::<std::net::IpAddr>().is_ok()

@@ -1,5 +1,7 @@
 //! Random cases that know their parts, so that they can be shrunk.
 
+use muster_domain::fixture::random::SplitMix64;
+
 /// A text made of fixed parts, parts that may be smaller, and lists from which items may be left out.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
@@ -120,7 +122,7 @@ impl Case {
 /// Makes cases from a seed.
 #[derive(Debug)]
 pub(super) struct Generator {
-    state: u64,
+    random: SplitMix64,
     /// Names of `for` that may be used.
     names: Vec<&'static str>,
 }
@@ -310,25 +312,17 @@ const BASE64S: [&str; 6] = ["aGVsbG8=", "aGVsbG8", "/w==", "w6k=", "", "aGVs\\nb
 impl Generator {
     pub(super) fn new(seed: u64) -> Self {
         Self {
-            state: seed,
+            random: SplitMix64::new(seed),
             names: Vec::new(),
         }
     }
 
-    /// The next random number, by SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).unwrap_or(0)
+        self.random.below(bound)
     }
 
     fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
+        self.random.one_of(of)
     }
 
     pub(super) fn case(&mut self) -> Case {

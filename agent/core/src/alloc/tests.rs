@@ -307,7 +307,7 @@ fn progress_message_becomes_task_event() {
     let mut runner = AllocRunner::new(&desired, at(0)).unwrap();
 
     let message = "waiting for data".to_owned();
-    runner.handle_event(Event::Told { message }, at(1));
+    runner.handle_event(Event::Message { message }, at(1));
 
     for task in runner.task_states() {
         let last = task.events.last().unwrap();

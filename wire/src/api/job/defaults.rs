@@ -267,11 +267,17 @@ pub fn table() -> String {
     text
 }
 
+/// `pointer` with the first group for `@G` and its first task for `@T`.
+#[must_use]
+pub fn expand(pointer: &str) -> String {
+    pointer
+        .replace("@G", "/TaskGroups/0")
+        .replace("@T", "/TaskGroups/0/Tasks/0")
+}
+
 /// `pointer` as a path: `TaskGroups[].RestartPolicy.Mode`.
 fn api_path(pointer: &str) -> String {
-    let pointer = pointer
-        .replace("@G", "/TaskGroups/0")
-        .replace("@T", "/TaskGroups/0/Tasks/0");
+    let pointer = expand(pointer);
     let mut path = String::new();
     for part in pointer.split('/').skip(1) {
         if part.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_domain::fault::Fault;
 use muster_domain::fixture;
 use muster_domain::id::LogIndex;
 use muster_domain::job::{
@@ -23,6 +24,16 @@ use super::{Job, RegisterRequest};
 
 fn read_value(body: &Value) -> Result<ReadJob, ReadJobError> {
     read(body.to_string().as_bytes())
+}
+
+/// The job that a server stores, or every fault that is found at once.
+pub(in crate::api::job) fn valid(body: &Value) -> Result<JobSpec, Vec<String>> {
+    let texts = |faults: Vec<Fault>| faults.iter().map(Fault::to_string).collect();
+    let read = read_value(body).map_err(|error| match error {
+        ReadJobError::Syntax(error) => vec![error.to_string()],
+        ReadJobError::Faults(faults) => texts(faults),
+    })?;
+    Ok(domain::validate(read.spec).map_err(texts)?.into_spec())
 }
 
 fn faults(body: &Value) -> Vec<String> {

@@ -1,14 +1,8 @@
-use muster_domain::job::validate;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::api::job::Job;
-use crate::api::job::request::read;
-
-fn pointer(text: &str) -> String {
-    text.replace("@G", "/TaskGroups/0")
-        .replace("@T", "/TaskGroups/0/Tasks/0")
-}
+use crate::api::job::tests::valid;
 
 /// A job of `job_type` that says nothing else; of a service not even its type.
 fn minimal(job_type: JobType) -> Value {
@@ -23,7 +17,7 @@ fn minimal(job_type: JobType) -> Value {
 }
 
 fn put(job: &mut Value, at: &str, block: &str) {
-    let at = pointer(at);
+    let at = expand(at);
     let (parent, name) = at.rsplit_once('/').unwrap();
     let block = serde_json::from_str(block).unwrap();
     match job.pointer_mut(parent).unwrap() {
@@ -34,20 +28,18 @@ fn put(job: &mut Value, at: &str, block: &str) {
 
 /// The job as `GET /v1/job/ID` answers it.
 fn stored(job: &Value) -> Result<Value, String> {
-    let body = json!({ "Job": job }).to_string();
-    let read = read(body.as_bytes()).map_err(|error| error.to_string())?;
-    let valid = validate(read.spec).map_err(|faults| format!("{faults:?}"))?;
-    Ok(json!(Job::from_spec(valid.spec())))
+    let spec = valid(&json!({ "Job": job })).map_err(|faults| faults.join("\n"))?;
+    Ok(json!(Job::from_spec(&spec)))
 }
 
-fn judge(row: &DefaultRow, job_type: JobType) -> Result<(), String> {
+fn check_row(row: &DefaultRow, job_type: JobType) -> Result<(), String> {
     let mut job = minimal(job_type);
     if let Some((at, block)) = row.within {
         put(&mut job, at, block);
     }
     let stored = stored(&job)?;
     let found = stored
-        .pointer(&pointer(row.json))
+        .pointer(&expand(row.json))
         .cloned()
         .unwrap_or_default();
     let expected: Value = serde_json::from_str(row.value()).unwrap();
@@ -61,7 +53,7 @@ fn every_default_is_stored_as_its_row_says() {
     let mut wrong = Vec::new();
     for row in ROWS {
         for job_type in row.types {
-            if let Err(why) = judge(row, *job_type) {
+            if let Err(why) = check_row(row, *job_type) {
                 wrong.push(format!("{} of {job_type}: {why}", row.json));
             }
         }
@@ -113,11 +105,11 @@ fn every_stored_value_has_a_row() {
             let says_nothing = matches!(value, Value::Null | Value::Bool(false))
                 || value == &json!("")
                 || value == &json!(0);
-            let is_listed = NOT_DEFAULTS.iter().any(|it| pointer(it) == at)
+            let is_listed = NOT_DEFAULTS.iter().any(|it| expand(it) == at)
                 || (at == "/Type" && *job_type != JobType::Service)
                 || ROWS
                     .iter()
-                    .any(|row| row.types.contains(job_type) && at.starts_with(&pointer(row.json)));
+                    .any(|row| row.types.contains(job_type) && at.starts_with(&expand(row.json)));
             assert!(says_nothing || is_listed, "{at} of {job_type} has no row");
         }
     }

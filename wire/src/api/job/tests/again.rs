@@ -1,12 +1,12 @@
 //! A stored job can be read and registered again without a change.
 
 use muster_domain::fixture::{long, submission};
-use muster_domain::job::{JobSpec, validate};
+use muster_domain::job::JobSpec;
 use serde_json::{Value, json};
 
 use crate::api::diff::{self, DiffType};
 use crate::api::job::Job;
-use crate::api::job::request::read;
+use crate::api::job::tests::valid;
 
 /// Generated jobs, and with `--long`.
 const CASES: (u64, u64) = (1_200, 50_000);
@@ -16,9 +16,7 @@ const WRONG_MAX: usize = 5;
 
 /// The job that is stored for `job`.
 fn stored(job: &Value) -> Result<JobSpec, String> {
-    let read = read(json!({ "Job": job }).to_string().as_bytes()).map_err(|it| it.to_string())?;
-    let valid = validate(read.spec).map_err(|faults| format!("{faults:?}"))?;
-    Ok(valid.into_spec())
+    valid(&json!({ "Job": job })).map_err(|faults| faults.join("\n"))
 }
 
 /// Fails if anything changes when the answer for `job` is registered again.

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
-use muster_domain::fault::Fault;
 use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
-use muster_domain::job::validate;
 use serde_json::{Value, json};
 
 use crate::api::job::Job;
-use crate::api::job::request::{ReadJobError, read};
+use crate::api::job::tests::valid;
 
 const STORED: CaseKind = CaseKind {
     name: "stored",
@@ -28,17 +26,6 @@ fn body(folder: &Path, case: &Value) -> Value {
         body["Job"][field] = serde_json::from_str(value).unwrap();
     }
     body
-}
-
-/// The job as it is stored, or every fault that is found at once.
-fn stored(body: &Value) -> Result<Job, Vec<String>> {
-    let told = |faults: Vec<Fault>| faults.iter().map(Fault::to_string).collect();
-    let read = read(body.to_string().as_bytes()).map_err(|error| match error {
-        ReadJobError::Syntax(error) => vec![error.to_string()],
-        ReadJobError::Faults(faults) => told(faults),
-    })?;
-    let valid = validate(read.spec).map_err(told)?;
-    Ok(Job::from_spec(valid.spec()))
 }
 
 /// Whether all that is wrong with a job is that it asks for what this version does not have.
@@ -82,7 +69,8 @@ fn differences(at: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) 
 }
 
 fn judge(folder: &Path, case: &Value) -> Outcome {
-    match (stored(&body(folder, case)), case["accepted"] == true) {
+    let stored = valid(&body(folder, case)).map(|spec| Job::from_spec(&spec));
+    match (stored, case["accepted"] == true) {
         // Whether it would be refused for what Nomad finds wrong with it is not known.
         (Err(faults), false) if is_unsupported(&faults) => {
             Outcome::LeftOut("both refuse it, ours only for what is not supported")
