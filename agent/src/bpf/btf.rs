@@ -78,6 +78,10 @@ pub(super) struct KernelTypes {
     data: Vec<u8>,
     /// Where each type begins; the type with id 1 is the first.
     starts: Vec<usize>,
+    /// Where each type of a kind that is looked up by name begins. A kernel has ten times as many types.
+    structures: Vec<usize>,
+    enumerations: Vec<usize>,
+    typedefs: Vec<usize>,
     strings: usize,
 }
 
@@ -121,6 +125,9 @@ impl KernelTypes {
         let mut types = Self {
             data,
             starts: Vec::new(),
+            structures: Vec::new(),
+            enumerations: Vec::new(),
+            typedefs: Vec::new(),
             strings: 0,
         };
         if types.word(0)? & 0xffff != MAGIC {
@@ -142,6 +149,12 @@ impl KernelTypes {
         while at < end {
             let header = types.header_at(at)?;
             types.starts.push(at);
+            match header.kind {
+                KIND_STRUCT => types.structures.push(at),
+                KIND_ENUM => types.enumerations.push(at),
+                KIND_TYPEDEF => types.typedefs.push(at),
+                _ => {}
+            }
             at += TYPE_LEN + trailer_len(header);
         }
         Ok(types)
@@ -155,9 +168,9 @@ impl KernelTypes {
     /// [`ReadTypesError::Malformed`] for a field that does not begin at a byte.
     pub(super) fn offset_of(&self, structure: &str, field: &str) -> Result<u64, ReadTypesError> {
         let mut found = false;
-        for &at in &self.starts {
+        for &at in &self.structures {
             let header = self.header_at(at)?;
-            if header.kind != KIND_STRUCT || !self.is_named(header.name, structure) {
+            if !self.is_named(header.name, structure) {
                 continue;
             }
             found = true;
@@ -189,9 +202,9 @@ impl KernelTypes {
     ///
     /// [`ReadTypesError::Malformed`].
     pub(super) fn enumerator(&self, of: &str, name: &str) -> Result<Option<u32>, ReadTypesError> {
-        for &at in &self.starts {
+        for &at in &self.enumerations {
             let header = self.header_at(at)?;
-            if header.kind != KIND_ENUM || !self.is_named(header.name, of) {
+            if !self.is_named(header.name, of) {
                 continue;
             }
             for member in 0..header.members {
@@ -214,9 +227,9 @@ impl KernelTypes {
         tracepoint: &str,
     ) -> Result<Option<usize>, ReadTypesError> {
         let name = format!("btf_trace_{tracepoint}");
-        for &at in &self.starts {
+        for &at in &self.typedefs {
             let header = self.header_at(at)?;
-            if header.kind != KIND_TYPEDEF || !self.is_named(header.name, &name) {
+            if !self.is_named(header.name, &name) {
                 continue;
             }
             // A typedef of a pointer to a function, whose first argument is the program's own.
