@@ -37,9 +37,21 @@ const GUEST_TESTS: [(&str, &str); 3] = [
 /// A test binary, and libtest's arguments that select some of its tests.
 type Filter = (&'static str, &'static str);
 
+/// The tests of the eBPF programs that run under each kernel: every program is loaded, attached, counts and judges.
+/// This machine runs all of them, and so does each guest in a long run.
+macro_rules! ebpf_tests {
+    () => {
+        "adoption::this_kernel adoption::counts_and_exits block:: exec:: group::a_walk nat::published \
+         net::connections net::retransmits policy::a_datagram policy::a_new_policy policy::a_socket \
+         policy::connections policy::datagrams policy::loopback policy::new_policy policy::restarted_agent \
+         policy::server_task policy::task_attached policy::verdicts rates::datagrams rates::egress rates::ingress \
+         sched::cpu_time sched::waiting ways::passed_socket ways::raw_socket"
+    };
+}
+
 /// The tests that depend on cgroup v2, on the kernel, or on mounts that a container does not allow. All others run on
 /// this machine only: an emulated one takes five to ten times as long.
-const GUEST_FILTERS: [Filter; 2] = [
+const GUEST_FILTERS: [Filter; 3] = [
     (
         "it",
         "disk::raw_root_task disk::a_task_cannot disk::job_update disk::enforcement disk::quota limits:: \
@@ -52,16 +64,17 @@ const GUEST_FILTERS: [Filter; 2] = [
          isolation_audits::escape::script isolation_audits::introspection isolation_audits::oci \
          --skip introspection::contained_root --skip oci::contained_root --skip contained_root_task",
     ),
+    (
+        EBPF_TESTS.0,
+        concat!(
+            ebpf_tests!(),
+            " limits:: memory:: node:: oom:: stress:: stress_ng::"
+        ),
+    ),
 ];
 
-/// The binary that tests the eBPF programs, and those of its tests that depend on the kernel's inside. In them every
-/// program is loaded, attached, counts and judges. Its other tests are about cgroups. Tests of full maps and of
-/// replaced programs take longest and depend on our own code: the first kernel and this machine run them.
-const EBPF_TESTS: Filter = (
-    "vm",
-    "adoption:: block:: exec:: group:: net:: policy:: rates:: sched:: ways:: --skip adoption::full_maps \
-     --skip adoption::replacing --skip policy::no_packet_slips_through_while_policies_change",
-);
+/// The binary that tests the eBPF programs, and [`ebpf_tests`].
+const EBPF_TESTS: Filter = ("vm", ebpf_tests!());
 
 /// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
 const STATUS_DEADLINE: u8 = 124;
@@ -478,7 +491,7 @@ mod tests {
 
     #[test]
     fn guest_without_command_runs_its_tests() {
-        let script = script(&[], &[test_binary()], filters(false, false));
+        let script = script(&[], &[test_binary()], filters(false, true));
 
         assert!(
             script.contains(
@@ -494,7 +507,7 @@ mod tests {
         let script = script(&[], &[test_binary()], filters(true, false));
 
         assert!(
-            script.contains("/tests/muster-agent/vm adoption:: "),
+            script.contains("/tests/muster-agent/vm adoption::this_kernel "),
             "{script}"
         );
     }
@@ -508,8 +521,7 @@ mod tests {
     /// A filter that names no test would leave out what only a guest can show.
     #[test]
     fn every_filter_selects_a_test() {
-        let binaries = [("vm", EBPF_TESTS.1), GUEST_FILTERS[0], GUEST_FILTERS[1]];
-        for (target, filter) in binaries {
+        for (target, filter) in GUEST_FILTERS {
             let package = match target {
                 "isolation" => "driver-native",
                 _ => "agent",

@@ -3,6 +3,7 @@
 //! One object has to load on every supported kernel, which only a test under each kernel shows. The other tests of a
 //! guest depend on our code and on long-lived parts of Linux, so they run once.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use super::output::{Output, Run};
 use super::report::{Report, Skip};
 use super::timing::{BinaryTime, StepTimer, Timing};
 use crate::shell::artifact::Artifact;
+use crate::shell::usage;
 use crate::vm;
 
 /// The message of a guest's kernel about a processor that does not come back. An emulated one may lose what another
@@ -187,19 +189,38 @@ struct Context<'a> {
     timing: &'a Mutex<Timing>,
 }
 
-/// Runs the parts in turn. Their tests of rates need a whole processor each, and two machines at once were not proven
-/// on two.
+/// Runs the parts, one for each processor at once: a machine whose processors are emulated takes turns in one thread.
 fn run_parts(
     context: &Context<'_>,
     guests: &[Guest],
     parts: Vec<GuestShard>,
 ) -> anyhow::Result<Vec<(GuestShard, Attempt, Report)>> {
-    let run = |part: GuestShard| {
-        let mut report = Report::default();
-        let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
-        Ok((part, attempt, report))
-    };
-    parts.into_iter().map(run).collect()
+    let workers = std::thread::available_parallelism()?.get().min(parts.len());
+    let queue = Mutex::new(VecDeque::from(parts));
+    let finished = Mutex::new(Vec::new());
+    let cpu = std::thread::scope(|scope| {
+        let work = || {
+            while let Some(part) = pop(&queue) {
+                let mut report = Report::default();
+                let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
+                lock(&finished).push((part, attempt, report));
+            }
+            anyhow::Ok(usage::cpu_time())
+        };
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker returns its errors"))
+            .sum::<anyhow::Result<Duration>>()
+    })?;
+    usage::add_cpu_time(cpu);
+    let finished = finished.into_inner();
+    Ok(finished.unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Takes the next part. The lock is free again when this returns.
+fn pop(queue: &Mutex<VecDeque<GuestShard>>) -> Option<GuestShard> {
+    lock(queue).pop_front()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

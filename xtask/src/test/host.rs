@@ -30,15 +30,32 @@ const BINARIES_MAX: usize = 1;
 /// Test threads of a binary: one for each processor of the smallest machine we support.
 const THREADS: usize = 2;
 
-/// The binaries that take longest, longest first: package and target.
-const LONGEST: [(&str, &str); 7] = [
-    ("muster-cli", "cluster"),
-    ("muster-agent", "it"),
-    ("muster-control", "it"),
-    ("muster-cli", "e2e"),
-    ("muster-driver-native", "it"),
-    ("muster-driver-native", "isolation"),
-    ("muster-agent", "vm"),
+/// A test binary that takes long.
+struct LongBinary {
+    package: &'static str,
+    target: &'static str,
+    /// Above [`THREADS`] where tests wait most of their time: for elections, deadlines and processes.
+    threads: usize,
+}
+
+const fn long_binary(package: &'static str, target: &'static str, threads: usize) -> LongBinary {
+    LongBinary {
+        package,
+        target,
+        threads,
+    }
+}
+
+/// The binaries that take longest, longest first. Of two processors, `it` of the agent used a third with two threads,
+/// and `it` of the servers 40 %.
+const LONGEST: [LongBinary; 7] = [
+    long_binary("muster-cli", "cluster", THREADS),
+    long_binary("muster-agent", "it", 4),
+    long_binary("muster-control", "it", 5),
+    long_binary("muster-cli", "e2e", 3),
+    long_binary("muster-driver-native", "it", THREADS),
+    long_binary("muster-driver-native", "isolation", THREADS),
+    long_binary("muster-agent", "vm", THREADS),
 ];
 
 /// Runs the test binaries among `artifacts`, writes a log for each into `folder` and returns what they did.
@@ -99,7 +116,7 @@ fn in_order(artifacts: &[Artifact]) -> VecDeque<&Artifact> {
 fn position(artifact: &Artifact) -> Option<usize> {
     LONGEST
         .iter()
-        .position(|(package, target)| artifact.package == *package && artifact.target == *target)
+        .position(|long| artifact.package == long.package && artifact.target == long.target)
 }
 
 fn pop<'a>(queue: &Mutex<VecDeque<&'a Artifact>>) -> Option<&'a Artifact> {
@@ -135,7 +152,8 @@ fn run_binary(
 
 /// The command that runs the tests of `artifact`, in the folder and with the variables that cargo gives them.
 fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
-    let threads = format!("--test-threads={THREADS}");
+    let threads = position(artifact).map_or(THREADS, |long| LONGEST[long].threads);
+    let threads = format!("--test-threads={threads}");
     let mut command = bounded(artifact, long);
     if long {
         command.env(LONG_VARIABLE, "1");
@@ -209,7 +227,10 @@ mod tests {
 
     #[test]
     fn every_long_binary_exists() {
-        for (package, target) in LONGEST {
+        for LongBinary {
+            package, target, ..
+        } in LONGEST
+        {
             let folder = shell::root().join(package.trim_start_matches("muster-"));
             let main = folder.join("tests").join(target).join("main.rs");
 
