@@ -7,6 +7,7 @@
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
 mod crates;
+mod doc_comments;
 mod documents;
 mod exceptions;
 mod layout;
@@ -47,6 +48,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         findings.extend(layout::check_file(file));
         findings.extend(text::check(file));
         findings.extend(prose::check(file));
+        findings.extend(doc_comments::check(file));
         findings.extend(names::check(file));
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();

@@ -22,6 +22,7 @@ pub struct AllocHistory {
     pub tasks: BTreeMap<String, TaskHistory>,
 }
 
+/// The history of one task of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskHistory {

@@ -1,7 +1,5 @@
 //! Packets that network policies allowed and refused.
 
-#![expect(missing_docs, reason = "fields are those of the node's answer")]
-
 use serde::{Deserialize, Serialize};
 
 use crate::rpc;
@@ -24,6 +22,7 @@ pub struct AllocNetwork {
     pub last: u64,
 }
 
+/// Counts of one rule of a network policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RuleCount {
@@ -37,6 +36,7 @@ pub struct RuleCount {
     pub bytes: u64,
 }
 
+/// A decision of a network policy about a packet or connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Verdict {

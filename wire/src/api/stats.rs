@@ -4,8 +4,6 @@
 //! `Measured`. Beside them stands `Muster`: the counters as the kernel keeps them, with the reason for each
 //! that is absent.
 
-#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,7 +29,6 @@ pub struct NodeStats {
     pub memory: MemoryStats,
     /// Nanoseconds since the epoch.
     pub timestamp: u64,
-    /// Seconds.
     pub uptime: u64,
     pub muster: NodeCounters,
 }

@@ -1,7 +1,5 @@
 //! Requests that change a registered job, and their answers.
 
-#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
-
 use std::collections::BTreeMap;
 
 use muster_domain::job as domain;
@@ -100,7 +98,6 @@ pub struct ScaleStatus {
     pub job_create_index: u64,
     pub job_modify_index: u64,
     pub job_stopped: bool,
-    /// By name.
     pub task_groups: BTreeMap<String, GroupScaleStatus>,
 }
 
@@ -113,7 +110,6 @@ pub struct GroupScaleStatus {
     pub running: u32,
     pub healthy: u32,
     pub unhealthy: u32,
-    /// Newest first.
     pub events: Vec<ScalingEvent>,
 }
 

@@ -1,7 +1,5 @@
 //! Where instances go, and how they are replaced.
 
-#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
-
 use muster_domain::job as domain;
 use serde::{Deserialize, Serialize};
 

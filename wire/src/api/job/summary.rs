@@ -1,7 +1,5 @@
 //! Jobs in a list, and counts of what became of their instances.
 
-#![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
-
 use std::collections::BTreeMap;
 
 use muster_domain::id::LogIndex;
@@ -79,7 +77,6 @@ pub struct JobSummary {
     #[serde(rename = "JobID")]
     pub job_id: String,
     pub namespace: String,
-    /// By group.
     pub summary: BTreeMap<String, GroupSummary>,
     pub children: Children,
     pub create_index: u64,
