@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, Totals};
 use crate::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
-use crate::context::{AgentContext, now};
+use crate::clock::now;
+use crate::context::AgentContext;
 use crate::drivers::usage::is_hidden;
 use crate::history::series::{AvailablePrograms, Counts, Reasons, SampleTime, Series};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
