@@ -53,7 +53,7 @@ fn earlier(next: &mut Option<Timestamp>, at: Timestamp) {
 fn missed_deadlines(state: &State, now: Timestamp, due: &mut DueCommands) {
     for deployment in state.deployments().active() {
         let mut groups = deployment.groups.iter();
-        if groups.any(|group| is_late(deployment, group, now)) {
+        if groups.any(|group| is_late(state, deployment, group, now)) {
             due.commands.push(Command::ChangeDeployment {
                 id: deployment.id,
                 change: DeploymentChange::MissedDeadline,
