@@ -105,7 +105,7 @@ fn note_silent(silent: &mut BTreeMap<u64, Instant>, members: &[MemberRecord]) {
 struct NotedFaults {
     /// The servers with faults.
     noted: BTreeSet<u64>,
-    /// Since when each server has faults. A new leader has heard of nobody, and a fault must last to be noted.
+    /// Time from which each server has faults. A new leader has heard of nobody, and a fault must last to be noted.
     since: BTreeMap<u64, Instant>,
     /// At most one look. It returns the faults of each server.
     under_way: JoinSet<Vec<(MemberRecord, Vec<String>)>>,

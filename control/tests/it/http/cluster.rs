@@ -238,7 +238,7 @@ async fn all_servers_have_the_same_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_server_is_a_fault_and_an_event() {
+async fn a_lost_server_is_fault_and_event() {
     let mut trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;
