@@ -86,7 +86,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
 
 /// A row, as the entry left it.
 #[derive(Clone, Debug)]
-enum Row {
+enum EventRow {
     Job(Arc<Job>),
     JobGone(Arc<JobKey>),
     Eval(Arc<Evaluation>),
@@ -108,7 +108,7 @@ enum Row {
 pub(crate) struct Batch {
     index: LogIndex,
     cause: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<EventRow>,
     bytes: usize,
 }
 
@@ -124,17 +124,17 @@ impl Batch {
         reports: Vec<LoggedReport>,
     ) -> Option<Self> {
         let passed = applied.passed.iter();
-        let passed = passed.map(|row| Row::Task(Arc::clone(row)));
+        let passed = passed.map(|row| EventRow::Task(Arc::clone(row)));
         let changed = applied.changed.iter();
         let mut allocs = state.allocs().finder();
-        let reports = reports.into_iter().map(Row::from);
+        let reports = reports.into_iter().map(EventRow::from);
         let mut rows = Vec::with_capacity(passed.len() + changed.len() + reports.len());
         rows.extend(passed);
-        rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
+        rows.extend(changed.filter_map(|changed| EventRow::of(state, &mut allocs, changed)));
         rows.extend(reports);
         // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
         rows.shrink_to_fit();
-        let bytes = rows.iter().map(Row::bytes).sum();
+        let bytes = rows.iter().map(EventRow::bytes).sum();
         (!rows.is_empty()).then_some(Self {
             index,
             cause,
@@ -156,19 +156,19 @@ impl Batch {
     /// Changes of one-off tasks.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskChange<'_>> {
         self.rows.iter().filter_map(|row| match row {
-            Row::Task(row) => Some(TaskChange::Now(row)),
-            Row::TaskGone(guid) => Some(TaskChange::Gone(guid)),
-            Row::Job(_)
-            | Row::JobGone(_)
-            | Row::Eval(_)
-            | Row::Deployment(_)
-            | Row::Alloc(..)
-            | Row::AllocAlone(_)
-            | Row::Node(_)
-            | Row::NodeGone(_)
-            | Row::Collection(_)
-            | Row::NodeCollection(_)
-            | Row::ServerHealth(_) => None,
+            EventRow::Task(row) => Some(TaskChange::Now(row)),
+            EventRow::TaskGone(guid) => Some(TaskChange::Gone(guid)),
+            EventRow::Job(_)
+            | EventRow::JobGone(_)
+            | EventRow::Eval(_)
+            | EventRow::Deployment(_)
+            | EventRow::Alloc(..)
+            | EventRow::AllocAlone(_)
+            | EventRow::Node(_)
+            | EventRow::NodeGone(_)
+            | EventRow::Collection(_)
+            | EventRow::NodeCollection(_)
+            | EventRow::ServerHealth(_) => None,
         })
     }
 
@@ -190,7 +190,7 @@ pub(crate) enum LoggedReport {
     ServerHealth(ServerHealthNote),
 }
 
-impl From<LoggedReport> for Row {
+impl From<LoggedReport> for EventRow {
     fn from(report: LoggedReport) -> Self {
         match report {
             LoggedReport::Collection(collection) => Self::Collection(Arc::new(collection)),
@@ -205,11 +205,10 @@ impl From<LoggedReport> for Row {
 pub(crate) enum TaskChange<'a> {
     /// It is there, and like this.
     Now(&'a Arc<OneOff>),
-    /// It was deleted.
     Gone(&'a str),
 }
 
-impl Row {
+impl EventRow {
     fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &ChangedRow) -> Option<Self> {
         match changed {
             ChangedRow::Job(key) => Some(match state.jobs().get(key) {
@@ -418,7 +417,6 @@ impl Row {
 pub(crate) struct Filter {
     /// `None` is every namespace.
     pub(crate) namespace: Option<String>,
-    /// Any of them.
     pub(crate) topics: Vec<TopicFilter>,
 }
 
@@ -430,7 +428,7 @@ pub(crate) struct TopicFilter {
 }
 
 impl Filter {
-    fn takes(&self, row: &Row) -> bool {
+    fn takes(&self, row: &EventRow) -> bool {
         let namespace = row.namespace();
         let here = namespace.is_empty()
             || self
@@ -442,7 +440,7 @@ impl Filter {
 }
 
 impl TopicFilter {
-    fn takes(&self, row: &Row) -> bool {
+    fn takes(&self, row: &EventRow) -> bool {
         self.topic.is_none_or(|topic| topic == row.topic())
             && self.name.as_ref().is_none_or(|name| {
                 *name == row.key()

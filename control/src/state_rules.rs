@@ -24,7 +24,6 @@ pub(crate) enum StateRulesError {
     TooLarge {
         /// Rows of the state.
         rows: usize,
-        /// The most rows.
         max: usize,
     },
     /// The check itself failed.

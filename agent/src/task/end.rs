@@ -14,7 +14,7 @@ use muster_driver::{ExitResult, RecoverTaskError};
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::one_off::{self, ObservedExit};
 use super::streams::remove_fifos;
-use super::{Inputs, LiveTask, TaskRef, remote, root, store_record};
+use super::{LiveTask, TaskInputSender, TaskRef, remote, root, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::clock::now;
@@ -31,7 +31,6 @@ pub(super) enum StartKnowledge {
     No(Vec<String>),
     /// Its runner; the driver has to recover it.
     ToRunner,
-    /// Runner and driver.
     ToRunnerAndDriver,
 }
 
@@ -41,7 +40,7 @@ pub(super) async fn end(
     task: &TaskRef,
     live: &LiveTask,
     known: StartKnowledge,
-    inputs: &Inputs,
+    inputs: &TaskInputSender,
 ) {
     let seen = tokio::select! {
         biased;
@@ -62,7 +61,7 @@ pub(super) async fn end(
             return;
         }
     };
-    let Memory {
+    let MemoryOutcome {
         exit,
         mut detail,
         oom,
@@ -181,7 +180,7 @@ async fn wait(
     context: &AgentContext,
     live: &LiveTask,
     mut known: StartKnowledge,
-    inputs: &Inputs,
+    inputs: &TaskInputSender,
 ) -> Result<ObservedExit, UnreachableTask> {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
@@ -317,7 +316,7 @@ fn from_wait_status(status: i32) -> Exit {
 }
 
 /// The part of memory in the end of a task.
-struct Memory {
+struct MemoryOutcome {
     /// The end, as memory has it.
     exit: Exit,
     /// Details of the end, as text.
@@ -330,7 +329,12 @@ struct Memory {
 
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(context: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Exit) -> Memory {
+fn with_memory(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+    exit: Exit,
+) -> MemoryOutcome {
     let count = live
         .cgroup
         .as_ref()
@@ -345,7 +349,7 @@ fn with_memory(context: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Ex
     let asked = resources.memory_limit().unwrap_or_default().bytes();
     let oom = one_off::oom(count, record.as_ref(), asked);
     let (exit, detail) = classify_memory(exit, count, record, asked);
-    Memory {
+    MemoryOutcome {
         exit,
         detail,
         oom: exit.oom_killed.then_some(oom),

@@ -15,7 +15,7 @@ use muster_wire::api::{duration, time};
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
-use crate::consistency_check::{Comparison, StateHashReport};
+use crate::consistency_check::{StateHashComparison, StateHashReport};
 use crate::handle::{Consistency, Control};
 use crate::peers::health;
 use crate::peers::message::MemberRecord;
@@ -65,7 +65,7 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
         .iter()
         .map(|member| (member.server_id, member.behind))
         .collect();
-    let comparison = Comparison::at(control, index, members).await;
+    let comparison = StateHashComparison::at(control, index, members).await;
     let mut check = shape(&comparison, &behind);
     check.faults = faults;
     if deep {
@@ -98,7 +98,7 @@ async fn deep_check(control: &Control) -> DeepCheck {
     }
 }
 
-fn shape(comparison: &Comparison, behind: &BTreeMap<u64, u64>) -> StateCheck {
+fn shape(comparison: &StateHashComparison, behind: &BTreeMap<u64, u64>) -> StateCheck {
     let right = comparison.right();
     let differing = comparison.differing();
     let server = |one: &StateHashReport| {
