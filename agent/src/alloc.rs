@@ -20,7 +20,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DirError, owner_of};
-use crate::context::{AgentContext, now};
+use crate::clock::now;
+use crate::context::AgentContext;
 use crate::disk::DiskLimit;
 use crate::gc;
 use crate::logs::FifoOwner;

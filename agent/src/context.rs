@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use muster_agent_core::gc::GcState;
 use muster_domain::alloc::DesiredAlloc;
-use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::id::AllocId;
 use muster_domain::node::{NodeSecret, NodeSpec};
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -264,12 +263,4 @@ impl LiveTasks {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The time, as cores take it.
-pub(crate) fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timestamp(0).plus(since)
 }

@@ -39,7 +39,7 @@ use self::limits::{
 pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
 use crate::alloc::Input;
-use crate::context::now;
+use crate::clock::now;
 use crate::sys::IoPriority;
 
 /// The operator's choice for ephemeral disks.

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Bpf, TotalsByCgroup};
 use crate::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
-use crate::context::{AgentContext, now};
+use crate::clock::now;
+use crate::context::AgentContext;
 use crate::drivers::usage::is_hidden;
 use crate::history::series::{
     AbsenceReasons, AvailablePrograms, SampleTime, Series, TaskCountValues,

@@ -28,6 +28,7 @@ pub mod bpf;
 mod bridge;
 pub mod cgroup;
 pub mod clean;
+mod clock;
 mod cni;
 mod conditions;
 mod contact;

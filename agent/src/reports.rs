@@ -19,7 +19,7 @@ use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::report_bytes;
 use tokio::sync::Notify;
 
-use crate::context::now;
+use crate::clock::now;
 use crate::limits::REPORT_BYTES_MAX;
 
 /// Reports that are not committed yet, and which are.

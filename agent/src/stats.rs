@@ -16,7 +16,8 @@ use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressur
 
 use crate::bpf::{self, TaskCounters};
 use crate::cgroup::{self, CgroupRows, Controller, MemoryStats};
-use crate::context::{AgentContext, now};
+use crate::clock::now;
+use crate::context::AgentContext;
 use crate::drivers::usage::{ReportedUsage, is_hidden};
 use crate::fingerprint::{disk_usage, meminfo};
 use crate::limits::STUCK_TOLD_MAX;

@@ -9,7 +9,8 @@ use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Direction, PacketVerdict};
-use crate::context::{AgentContext, now};
+use crate::clock::now;
+use crate::context::AgentContext;
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 
 /// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees

@@ -7,7 +7,7 @@ use std::io::{BufReader, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use muster_wire::api::event::{Event, Events, Line, StreamErrorBody, Topic};
+use muster_wire::api::event::{Event, Events, Line, ServerHealthChange, StreamErrorBody, Topic};
 use muster_wire::api::operator::{GcRound, NodeGcRound};
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// TOPIC or TOPIC:NAME. May be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task,
-    /// GarbageCollection. NAME is an id, or the job of an allocation or evaluation. For collections on a node it is
+    /// GarbageCollection, Server. NAME is an id, or the job of an allocation or evaluation. For collections on a node it is
     /// the node's id.
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
@@ -182,6 +182,7 @@ fn describe(event: &Event) -> String {
         ),
         "Job" if row.is_null() => (output::clean(&event.key), "purged".to_owned()),
         "GarbageCollection" => collection(event),
+        "Server" => (text("Name"), server_health(row)),
         _ => (output::clean(&event.key), text("Status")),
     };
     let names_itself = event.topic == Topic::Job || event.payload[SERVERS].is_object();
@@ -196,6 +197,15 @@ fn describe(event: &Event) -> String {
         event.topic.as_str(),
         output::clean(&event.event_type)
     )
+}
+
+/// The health of a server, with its faults.
+fn server_health(row: &Value) -> String {
+    let change: ServerHealthChange = serde_json::from_value(row.clone()).unwrap_or_default();
+    if change.healthy {
+        return "healthy".to_owned();
+    }
+    output::clean(&change.faults.join("; "))
 }
 
 /// The payload of a collection on servers.

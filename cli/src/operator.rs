@@ -52,10 +52,14 @@ pub enum OperatorCommand {
         #[command(subcommand)]
         command: ClockCommand,
     },
-    /// Compare the state of all servers at one index. Exit 1 if one differs.
+    /// Check the cluster: a leader, servers that advance, disks with room, equal states. Exit 1 on a fault.
     ///
-    /// Example: muster operator check
-    Check,
+    /// Example: muster operator check --deep
+    Check {
+        /// Also check the rules of the state, on the addressed server.
+        #[arg(long)]
+        deep: bool,
+    },
     /// Show the health of every server and how many may fail. Exit 1 if one is unhealthy.
     ///
     /// Example: muster operator health
@@ -88,7 +92,7 @@ pub fn run(client: &Client, json: bool, command: &OperatorCommand) -> CliResult 
         OperatorCommand::Clock {
             command: ClockCommand::Confirm,
         } => check::confirm_clock(client, json),
-        OperatorCommand::Check => check::check(client, json),
+        OperatorCommand::Check { deep } => check::check(client, json, *deep),
         OperatorCommand::Health => check::health(client, json),
     }
 }

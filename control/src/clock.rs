@@ -6,7 +6,8 @@
 //! A wall clock that jumps forward would have everything expire that waits for a time in rows: results, jobs, claims,
 //! deployments. So the server goes on by elapsed time, until the clock is back or an operator confirms the jump.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_domain::id::Timestamp;
@@ -21,6 +22,9 @@ pub(crate) struct Clock {
     /// Time since the boot at the start, in which a machine that sleeps goes on. `None` if it cannot be read.
     uptime: Option<Duration>,
     guard: Mutex<JumpDetector>,
+    /// Whether the wall clock at the start was far ahead of the state; set when this server first leads.
+    gap: OnceLock<bool>,
+    is_confirmed: AtomicBool,
 }
 
 impl Clock {
@@ -32,6 +36,8 @@ impl Clock {
             started_at,
             uptime: uptime(),
             guard: Mutex::new(JumpDetector::new(started_at)),
+            gap: OnceLock::new(),
+            is_confirmed: AtomicBool::new(false),
         }
     }
 
@@ -71,11 +77,34 @@ impl Clock {
     /// Takes the wall clock for right from now on. Gives by how much it had jumped.
     pub(crate) fn confirm(&self) -> Option<Duration> {
         let by = self.jump();
+        self.is_confirmed.store(true, Ordering::Relaxed);
         self.guard().confirm(wall(), self.started.elapsed());
         if let Some(by) = by {
             tracing::warn!(?by, "the jump of the wall clock was confirmed");
         }
         by
+    }
+
+    /// Compares the time of the start with `newest`, the newest time in rows, when this server leads for the first time.
+    pub(crate) fn compare_start(&self, newest: Timestamp) {
+        let gap = self.started_at.since(newest);
+        let is_wide = || newest > Timestamp(0) && gap > limits::CLOCK_GAP_MAX;
+        if *self.gap.get_or_init(is_wide) && !self.is_start_trusted() {
+            tracing::warn!(
+                ?gap,
+                held = ?limits::CLOCK_GAP_HOLD,
+                "the wall clock is far ahead of the newest change: nothing is collected by age for some time; if the \
+                 clock is right, confirm it with `muster operator clock confirm`"
+            );
+        }
+    }
+
+    /// Whether objects may be collected by age. For a time they may not if the wall clock may have jumped while no
+    /// server ran: that looks like a long rest of the cluster, and an operator can tell the difference.
+    pub(crate) fn is_start_trusted(&self) -> bool {
+        self.gap.get() != Some(&true)
+            || self.is_confirmed.load(Ordering::Relaxed)
+            || self.started.elapsed() >= limits::CLOCK_GAP_HOLD
     }
 
     /// How long the machine has slept since the start; `elapsed` is how long it was awake.
@@ -243,5 +272,31 @@ mod tests {
         assert_eq!(guard.read(slewed, 100_000 * SECOND, awake), (slewed, None));
         let back = guard.read(at(50), 100_001 * SECOND, awake);
         assert_eq!(back, (at(50), None));
+    }
+
+    /// A jump while no server ran would have everything collected at the start.
+    #[test]
+    fn a_gap_before_the_start_holds_collection() {
+        let clock = Clock::start();
+        let recent = Timestamp(clock.started_at().0 - 1);
+        clock.compare_start(recent);
+        assert!(clock.is_start_trusted());
+
+        let clock = Clock::start();
+        let day = Duration::from_hours(24).as_nanos() as u64;
+        clock.compare_start(Timestamp(clock.started_at().0 - day));
+        assert!(!clock.is_start_trusted());
+        // Later terms find rows of this start, and do not end it.
+        clock.compare_start(clock.started_at());
+        assert!(!clock.is_start_trusted());
+        clock.confirm();
+        assert!(clock.is_start_trusted());
+    }
+
+    #[test]
+    fn an_empty_state_holds_nothing() {
+        let clock = Clock::start();
+        clock.compare_start(Timestamp(0));
+        assert!(clock.is_start_trusted());
     }
 }

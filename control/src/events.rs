@@ -9,10 +9,11 @@
 //! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an event.
 //! A job or node that goes is an event, because somebody asked for it. A collection that freed something is
 //! an event when it ends ([`Collections`]). A collection on a node has no row and is an event all the same:
-//! the entry that reports it carries it ([`NodeCollection`]).
+//! the entry that reports it carries it ([`NodeCollection`]). So is a change of a server's health ([`ServerHealthNote`]).
 
 mod collection;
 mod node_collection;
+mod server_health;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +34,7 @@ use crate::limits;
 
 pub(crate) use collection::{Collection, CollectionSlice, Collections};
 pub(crate) use node_collection::NodeCollection;
+pub(crate) use server_health::ServerHealthNote;
 
 /// An entry records a job.
 const JOB_REGISTERED: &str = "JobRegistered";
@@ -50,6 +52,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
         Command::NoteCollections { .. } => "NodeGarbageCollected",
+        Command::NoteServerHealth { .. } => "ServerHealthChanged",
         Command::ChangeDeployment { change, .. } => match change {
             DeploymentChange::Promote(_) => "DeploymentPromotion",
             DeploymentChange::SetHealth { .. } => "DeploymentAllocHealth",
@@ -97,6 +100,7 @@ enum EventRow {
     TaskGone(Arc<str>),
     Collection(Arc<Collection>),
     NodeCollection(Arc<NodeCollection>),
+    ServerHealth(Arc<ServerHealthNote>),
 }
 
 /// The changes of one entry.
@@ -110,24 +114,24 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The rows that the entry at `index` changed, read from the `state` after it. One-off tasks as they were
-    /// in between come before them, and so do the collections that the entry reports. `None` if there are no
+    /// in between come before them, and the reports that the entry carries after them. `None` if there are no
     /// rows.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
         state: &State,
         applied: &ApplyResult,
-        collections: Vec<EndedCollection>,
+        reports: Vec<LoggedReport>,
     ) -> Option<Self> {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| EventRow::Task(Arc::clone(row)));
         let changed = applied.changed.iter();
         let mut allocs = state.allocs().finder();
-        let ended = collections.into_iter().map(EventRow::from);
-        let mut rows = Vec::with_capacity(passed.len() + changed.len() + ended.len());
+        let reports = reports.into_iter().map(EventRow::from);
+        let mut rows = Vec::with_capacity(passed.len() + changed.len() + reports.len());
         rows.extend(passed);
         rows.extend(changed.filter_map(|changed| EventRow::of(state, &mut allocs, changed)));
-        rows.extend(ended);
+        rows.extend(reports);
         // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
         rows.shrink_to_fit();
         let bytes = rows.iter().map(EventRow::bytes).sum();
@@ -163,7 +167,8 @@ impl Batch {
             | EventRow::Node(_)
             | EventRow::NodeGone(_)
             | EventRow::Collection(_)
-            | EventRow::NodeCollection(_) => None,
+            | EventRow::NodeCollection(_)
+            | EventRow::ServerHealth(_) => None,
         })
     }
 
@@ -174,20 +179,23 @@ impl Batch {
     }
 }
 
-/// A collection that an entry tells of.
+/// A report in an entry that no row keeps.
 #[derive(Debug)]
-pub(crate) enum EndedCollection {
-    /// It ended with the entry.
-    Here(Collection),
-    /// It ended on a node.
-    OnNode(NodeCollection),
+pub(crate) enum LoggedReport {
+    /// A collection ended with the entry.
+    Collection(Collection),
+    /// A collection ended on a node.
+    NodeCollection(NodeCollection),
+    /// The health of a server changed.
+    ServerHealth(ServerHealthNote),
 }
 
-impl From<EndedCollection> for EventRow {
-    fn from(over: EndedCollection) -> Self {
-        match over {
-            EndedCollection::Here(collection) => Self::Collection(Arc::new(collection)),
-            EndedCollection::OnNode(collection) => Self::NodeCollection(Arc::new(collection)),
+impl From<LoggedReport> for EventRow {
+    fn from(report: LoggedReport) -> Self {
+        match report {
+            LoggedReport::Collection(collection) => Self::Collection(Arc::new(collection)),
+            LoggedReport::NodeCollection(collection) => Self::NodeCollection(Arc::new(collection)),
+            LoggedReport::ServerHealth(note) => Self::ServerHealth(Arc::new(note)),
         }
     }
 }
@@ -247,7 +255,8 @@ impl EventRow {
             | Self::Alloc(..)
             | Self::AllocAlone(_)
             | Self::Collection(_)
-            | Self::NodeCollection(_) => limits::EVENT_ROW_BYTES,
+            | Self::NodeCollection(_)
+            | Self::ServerHealth(_) => limits::EVENT_ROW_BYTES,
             Self::Task(_) => limits::EVENT_TASK_BYTES,
             Self::JobGone(_) | Self::NodeGone(_) | Self::TaskGone(_) => size_of::<Self>(),
         }
@@ -262,6 +271,7 @@ impl EventRow {
             Self::Node(_) | Self::NodeGone(_) => Topic::Node,
             Self::Task(_) | Self::TaskGone(_) => Topic::Task,
             Self::Collection(_) | Self::NodeCollection(_) => Topic::GarbageCollection,
+            Self::ServerHealth(_) => Topic::Server,
         }
     }
 
@@ -277,7 +287,8 @@ impl EventRow {
             | Self::Task(_)
             | Self::TaskGone(_)
             | Self::Collection(_)
-            | Self::NodeCollection(_) => "",
+            | Self::NodeCollection(_)
+            | Self::ServerHealth(_) => "",
         }
     }
 
@@ -294,6 +305,7 @@ impl EventRow {
             Self::TaskGone(guid) => guid.to_string(),
             Self::Collection(collection) => collection.rule().to_owned(),
             Self::NodeCollection(collection) => collection.node_id().to_string(),
+            Self::ServerHealth(note) => note.server_id().to_string(),
         }
     }
 
@@ -311,7 +323,8 @@ impl EventRow {
             | Self::NodeGone(_)
             | Self::TaskGone(_)
             | Self::Collection(_)
-            | Self::NodeCollection(_) => None,
+            | Self::NodeCollection(_)
+            | Self::ServerHealth(_) => None,
         }
     }
 
@@ -328,7 +341,8 @@ impl EventRow {
             | Self::Task(_)
             | Self::TaskGone(_)
             | Self::Collection(_)
-            | Self::NodeCollection(_) => None,
+            | Self::NodeCollection(_)
+            | Self::ServerHealth(_) => None,
         }
     }
 
@@ -357,6 +371,7 @@ impl EventRow {
             Self::NodeCollection(collection) => {
                 Payload::NodeGarbageCollection(Box::new(collection.shape()))
             }
+            Self::ServerHealth(note) => Payload::Server(Box::new(note.shape())),
         }
     }
 
@@ -379,7 +394,8 @@ impl EventRow {
             | Self::Node(_)
             | Self::Task(_)
             | Self::Collection(_)
-            | Self::NodeCollection(_) => cause,
+            | Self::NodeCollection(_)
+            | Self::ServerHealth(_) => cause,
         };
         Event {
             topic: self.topic(),

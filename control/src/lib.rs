@@ -49,6 +49,7 @@ mod raft;
 mod restore;
 pub mod server;
 pub mod snapshot;
+mod state_rules;
 
 pub use consistency_check::DivergedError;
 pub use data_dir::OpenDataDirError;

@@ -15,6 +15,14 @@ pub const DUTY_RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
 /// A wall clock may gain this part of the time between two looks: twice as fast as NTP slews.
 pub const CLOCK_SLEW_PART: u32 = 1_000;
+/// A server whose wall clock at its start is further ahead of the newest change than this may have a wrong clock. Of
+/// the default thresholds of collections it is the shortest.
+pub const CLOCK_GAP_MAX: Duration = Duration::from_hours(1);
+/// How long such a server collects nothing by age: NTP corrects a clock within minutes, and an operator sees the
+/// warning. Nothing but garbage waits.
+pub const CLOCK_GAP_HOLD: Duration = Duration::from_hours(1);
+/// Pause between two looks whether collections are still held.
+pub const CLOCK_GAP_LOOK: Duration = Duration::from_secs(30);
 /// Pause before a proposal is tried again while there is no leader: about a heartbeat's tenth.
 pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 
@@ -61,6 +69,15 @@ pub const STATE_COMPARE_EVERY: u64 = 4096;
 /// How long a server that is asked for its state at an index waits until it has applied that. Below
 /// [`PEER_CALL_WAIT`].
 pub const STATE_HASH_WAIT: Duration = Duration::from_secs(2);
+/// Entries after which a debug build checks the rules of its state. Half would slow tests down, double would find a
+/// mistake later.
+pub const STATE_RULES_EVERY: u64 = 2048;
+/// Rows of a state that a debug build checks by itself: some hundred milliseconds without optimisation.
+pub const STATE_RULES_DEBUG_ROWS_MAX: usize = 20_000;
+/// Rows of a state that `muster operator check --deep` checks. The check makes all indexes anew: about 500 bytes a row.
+pub const STATE_RULES_ROWS_MAX: usize = 2_000_000;
+/// Broken rules that an answer lists: one mistake often breaks thousands of rows.
+pub const BROKEN_RULES_MAX: usize = 100;
 /// A server that lacks entries and takes none for this long is not well: an election and a slow disk take less.
 pub const SERVER_STALLED_AFTER: Duration = Duration::from_secs(5);
 /// Entries that a healthy server may be behind: less than a second of a cluster at its fastest.
@@ -124,6 +141,8 @@ pub const CHANGE_SERVERS_WAIT: Duration = Duration::from_secs(10);
 pub const TRANSFER_WAIT: Duration = Duration::from_secs(3);
 /// A server that was heard of within this time is healthy: some heartbeats may be lost.
 pub const SERVER_HEALTHY_WITHIN: Duration = Duration::from_secs(2);
+/// How long a fault of a server lasts before the leader notes it: a new leader has heard of nobody yet.
+pub const SERVER_FAULT_NOTED_AFTER: Duration = Duration::from_secs(3);
 /// How often the leader looks whether learners have caught up and servers are lost.
 pub const AUTOPILOT_INTERVAL: Duration = Duration::from_millis(500);
 /// Entries that a learner may lack when it gets its vote: less than a busy cluster writes in a few

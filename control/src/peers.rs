@@ -14,6 +14,7 @@
 mod admin;
 pub(crate) mod autopilot;
 pub(crate) mod bootstrap;
+pub(crate) mod health;
 pub(crate) mod join;
 mod lane;
 pub mod message;

@@ -13,7 +13,7 @@ use muster_control_core::state::{State, StateHash};
 use muster_domain::id::LogIndex;
 use tokio::sync::{mpsc, watch};
 
-use crate::events::{Batch, EndedCollection, EventRing};
+use crate::events::{Batch, EventRing, LoggedReport};
 use crate::limits;
 
 /// An effect of an entry, and the term whose leader proposed the entry.
@@ -38,14 +38,14 @@ impl PendingResults {
         cause: &'static str,
         state: &State,
         mut applied: ApplyResult,
-        collections: Vec<EndedCollection>,
+        reports: Vec<LoggedReport>,
     ) {
         self.rows += applied.changed.len();
         let effects = std::mem::take(&mut applied.effects);
         self.effects
             .extend(effects.into_iter().map(|effect| (term, effect)));
         self.batches
-            .extend(Batch::capture(index, cause, state, &applied, collections));
+            .extend(Batch::capture(index, cause, state, &applied, reports));
         self.hashes.push((index, state.hash()));
     }
 }

@@ -51,6 +51,8 @@ use crate::published::Published;
 
 pub(crate) use log::DiskHealth;
 pub use log::OpenLogError;
+#[cfg(test)]
+pub(crate) use log::failpoint;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use log::fuzz::raft_log as fuzz_log;
 pub use membership::ChangeServersError;

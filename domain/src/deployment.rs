@@ -144,11 +144,12 @@ impl DeploymentGroup {
     /// The time by which the next instance must be healthy.
     ///
     /// `None` without a limit, while nothing is awaited, and for a finished group. `None` also if all canaries are
-    /// healthy and an operator has to promote them.
+    /// healthy and an operator has to promote them. Other instances of the group do not count for that.
     #[must_use]
-    pub fn deadline(&self) -> Option<Timestamp> {
-        let awaits_operator =
-            self.awaits_promotion() && !self.auto_promote && self.healthy >= self.desired_canaries;
+    pub fn deadline(&self, healthy_canaries: u32) -> Option<Timestamp> {
+        let awaits_operator = self.awaits_promotion()
+            && !self.auto_promote
+            && healthy_canaries >= self.desired_canaries;
         let counts = self.require_progress_by > Timestamp(0) && !awaits_operator && !self.is_done();
         counts.then_some(self.require_progress_by)
     }

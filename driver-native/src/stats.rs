@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::stream::{self, StreamExt};
 use muster_driver::{
@@ -35,7 +35,7 @@ struct StatsStream {
     task_id: String,
     life: Arc<TaskProcess>,
     before: CpuTime,
-    before_at: SystemTime,
+    before_at: Instant,
     pause: Duration,
 }
 
@@ -46,7 +46,10 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
         task_id: task.id.to_string(),
         life: Arc::clone(&task.life),
         before: CpuTime::default(),
-        before_at: task.started_at,
+        // The first share counts from the start. A wall clock set since then spoils this one share only.
+        before_at: Instant::now()
+            .checked_sub(task.started_at.elapsed().unwrap_or_default())
+            .unwrap_or_else(Instant::now),
         pause: Duration::ZERO,
     };
     stream::unfold(series, move |mut series| async move {
@@ -64,12 +67,12 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
 
 impl StatsStream {
     fn sample(&mut self) -> io::Result<TaskStats> {
-        let at = SystemTime::now();
+        let (at, sampled_at) = (SystemTime::now(), Instant::now());
         let (time, mut cpu, memory) = match &self.life.cgroup {
             Some(cgroup) => of_cgroup(cgroup)?,
             None => of_process(self.life.process.pid)?,
         };
-        let elapsed = at.duration_since(self.before_at).unwrap_or_default();
+        let elapsed = sampled_at.duration_since(self.before_at);
         let share = |now: u64, before: u64| {
             let elapsed_us = elapsed.as_micros().max(1) as f64;
             now.saturating_sub(before) as f64 * 100.0 / elapsed_us
@@ -80,7 +83,7 @@ impl StatsStream {
         cpu.measured
             .extend([CpuField::UserMode, CpuField::SystemMode, CpuField::Percent]);
         self.before = time;
-        self.before_at = at;
+        self.before_at = sampled_at;
         Ok(TaskStats {
             task_id: self.task_id.clone(),
             at,

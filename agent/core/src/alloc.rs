@@ -286,7 +286,7 @@ impl AllocRunner {
         let tasks = policies
             .into_iter()
             .zip(tasks)
-            .map(|((_, policy), saved)| TaskRunner::restore(policy, saved))
+            .map(|((_, policy), saved)| TaskRunner::restore(policy, saved, now))
             .collect();
         let stage = if prepared {
             AllocStage::Ready

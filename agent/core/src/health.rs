@@ -137,7 +137,11 @@ impl Health {
     pub fn restore(desired: &DesiredAlloc, snapshot: HealthSnapshot, now: Timestamp) -> Self {
         let mut this = Self {
             policy: None,
-            state: snapshot,
+            state: HealthSnapshot {
+                // A wall clock that was set back while no agent ran must not prolong the judgement.
+                since: snapshot.since.min(now),
+                ..snapshot
+            },
         };
         this.handle_update(desired, now);
         this

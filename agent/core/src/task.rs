@@ -288,7 +288,7 @@ impl TaskRunner {
 
     /// A task that an earlier agent ran. If a process of it may exist, it is looked for.
     #[must_use]
-    pub fn restore(policy: TaskPolicy, snapshot: TaskSnapshot) -> Self {
+    pub fn restore(policy: TaskPolicy, snapshot: TaskSnapshot, now: Timestamp) -> Self {
         let TaskSnapshot {
             state,
             life,
@@ -305,7 +305,7 @@ impl TaskRunner {
             attempt,
             tracker,
             stop,
-            running_since,
+            running_since: running_since.map(|since| since.min(now)),
             end,
             remote: RemoteTask::default(),
             held: false,
@@ -313,7 +313,12 @@ impl TaskRunner {
             changes: 0,
         };
         match life {
-            TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => {}
+            TaskLifecycle::Waiting { at } => {
+                // A wall clock that was set back while no agent ran must not prolong the delay.
+                let latest = now.plus(runner.policy.restart.longest_delay());
+                runner.life = TaskLifecycle::Waiting { at: at.min(latest) };
+            }
+            TaskLifecycle::Dead => {}
             TaskLifecycle::Starting
             | TaskLifecycle::Recovering
             | TaskLifecycle::Running

@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alloc::{self, AllocTask, Input, PendingStarts};
 use crate::cgroup::{TaskCgroup, TaskName};
+use crate::clock::now;
 use crate::contact::ContactClock;
-use crate::context::{AgentContext, now};
+use crate::context::AgentContext;
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, GcOutcome, GcRequests};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};

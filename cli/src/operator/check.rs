@@ -1,23 +1,29 @@
 //! `muster operator check` and `muster operator health`: whether the servers agree and are well.
 
-use muster_wire::api::operator::{ClockConfirmed, OperatorHealth, StateCheck};
+use muster_wire::api::operator::{ClockConfirmed, DeepCheck, OperatorHealth, StateCheck};
 
 use crate::client::Client;
 use crate::exit::{CliResult, Exit};
 use crate::output;
 
-/// Compares the state of all servers at one index.
+/// Compares the state of all servers at one index, and lists the faults of the cluster. With `deep` the rules of the
+/// state are checked.
 ///
 /// # Errors
 ///
 /// [`crate::exit::CliError`].
-pub(super) fn check(client: &Client, json: bool) -> CliResult {
-    let check: StateCheck = client.get("/v1/operator/check")?;
+pub(super) fn check(client: &Client, json: bool, deep: bool) -> CliResult {
+    let path = if deep {
+        "/v1/operator/check?deep=true"
+    } else {
+        "/v1/operator/check"
+    };
+    let check: StateCheck = client.get(path)?;
     if json {
         output::print_json(&check)?;
-        return Ok(ended(check.agree));
+        return Ok(ended(check.healthy));
     }
-    let mut table = output::table(&["SERVER", "ID", "ADDRESS", "STATE", "DIFFERS IN"]);
+    let mut table = output::table(&["SERVER", "ID", "ADDRESS", "BEHIND", "STATE", "DIFFERS IN"]);
     for server in &check.servers {
         let state = if server.error.is_empty() {
             server.hash.clone()
@@ -28,6 +34,7 @@ pub(super) fn check(client: &Client, json: bool) -> CliResult {
             server.name.clone(),
             server.id.clone(),
             server.address.clone(),
+            server.entries_behind.to_string(),
             state,
             server.differing.join(", "),
         ]);
@@ -56,7 +63,34 @@ pub(super) fn check(client: &Client, json: bool) -> CliResult {
         ),
     };
     output::print(&verdict)?;
-    Ok(ended(check.agree))
+    for fault in &check.faults {
+        output::print(&format!("Fault: {}.\n", output::clean(fault)))?;
+    }
+    if let Some(deep) = &check.deep {
+        output::print(&deep_verdict(deep))?;
+    }
+    Ok(ended(check.healthy))
+}
+
+fn deep_verdict(deep: &DeepCheck) -> String {
+    if !deep.error.is_empty() {
+        return format!(
+            "The rules of the state were not checked: {}.\n",
+            output::clean(&deep.error)
+        );
+    }
+    if deep.broken.is_empty() {
+        return format!("All rules of the state hold at index {}.\n", deep.index);
+    }
+    let broken = deep.broken.iter();
+    let lines = broken.map(|rule| {
+        format!(
+            "Fault of the state at index {}: {}.\n",
+            deep.index,
+            output::clean(rule)
+        )
+    });
+    lines.collect()
 }
 
 /// Shows how every server is.

@@ -371,6 +371,16 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
+    /// The leader found faults of a server, or found that they are over. No row keeps it. It is in the log so that every
+    /// server tells of it, at the same index.
+    NoteServerHealth {
+        server_id: u64,
+        name: String,
+        /// The faults, in words; empty: it is well again.
+        faults: Vec<String>,
+        /// Time of the proposal.
+        at: Timestamp,
+    },
 }
 
 /// Places for all instances of a job that is not recorded yet.
@@ -465,7 +475,9 @@ impl Command {
             | Self::NoteCollections { .. }
             | Self::PurgeJob { .. }
             | Self::AddNodeEvent { .. } => 7,
-            Self::DispatchJobAt { .. } | Self::ScaleGroup { .. } => 9,
+            Self::DispatchJobAt { .. }
+            | Self::ScaleGroup { .. }
+            | Self::NoteServerHealth { .. } => 9,
             Self::Keyed { once: _, command } => command.command().version().max(1),
         }
     }
@@ -530,7 +542,8 @@ impl Command {
             | Self::PurgeJob { at, .. }
             | Self::AddNodeEvent { at, .. }
             | Self::DispatchJobAt { at, .. }
-            | Self::ScaleGroup { at, .. } => *at,
+            | Self::ScaleGroup { at, .. }
+            | Self::NoteServerHealth { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
     }
@@ -571,6 +584,7 @@ impl Command {
             | Self::SetOneOffTimes { .. }
             | Self::SetClusterPolicy { .. }
             | Self::NoteCollections { .. }
+            | Self::NoteServerHealth { .. }
             | Self::AddNodeEvent { .. } => None,
         }
     }
@@ -610,7 +624,8 @@ impl Command {
             | Self::PurgeJob { at, .. }
             | Self::AddNodeEvent { at, .. }
             | Self::DispatchJobAt { at, .. }
-            | Self::ScaleGroup { at, .. } => at,
+            | Self::ScaleGroup { at, .. }
+            | Self::NoteServerHealth { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
     }
@@ -1122,6 +1137,7 @@ pub fn apply_within(
         Command::NoteCollections { collections, at: _ } => {
             Ok(report::note_collections(change.state, &collections))
         }
+        Command::NoteServerHealth { .. } => Ok(Response::Done),
         Command::Keyed { once, command } => {
             return keyed::apply(state, index, once, command);
         }

@@ -111,6 +111,13 @@ impl Collector {
         }
     }
 
+    /// Makes no rule due before `until`.
+    pub fn hold(&mut self, until: Timestamp) {
+        for due in &mut self.due {
+            *due = (*due).max(until);
+        }
+    }
+
     /// Returns the commands to propose, in order, for the rules that are due. `now` is on the clock that [`Self::new`]
     /// was given. `at` is the wall clock, which may have been set since.
     pub fn handle_timeout(&mut self, now: Timestamp, at: Timestamp) -> Vec<Command> {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{ClusterTag, JobKey, LogIndex, NodeId, NodeNumber};
+use muster_domain::id::{ClusterTag, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
 
 use allocs::{AffectedRows, RemovalEffect, UpdateEffect};
 pub use allocs::{
@@ -87,6 +87,17 @@ impl State {
     #[must_use]
     pub fn applied(&self) -> LogIndex {
         self.applied
+    }
+
+    /// The newest time in rows; 0 without any. It shows when the cluster last worked.
+    #[must_use]
+    pub fn newest_time(&self) -> Timestamp {
+        let nodes = self.nodes.iter().map(|node| node.status_at);
+        let jobs = self.jobs.iter().map(|job| job.current.submit_time);
+        let evals = self.evals.iter().map(|eval| eval.modify_time);
+        let one_offs = self.one_offs.iter().map(|one_off| one_off.updated_at);
+        let times = nodes.chain(jobs).chain(evals).chain(one_offs);
+        times.max().unwrap_or(Timestamp(0))
     }
 
     /// Makes the ids of rows the cluster's own. Only a state without rows takes a tag.

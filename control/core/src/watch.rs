@@ -52,7 +52,7 @@ fn earlier(next: &mut Option<Timestamp>, at: Timestamp) {
 fn missed_deadlines(state: &State, now: Timestamp, due: &mut DueCommands) {
     for deployment in state.deployments().active() {
         let mut groups = deployment.groups.iter();
-        if groups.any(|group| is_late(deployment, group, now)) {
+        if groups.any(|group| is_late(state, deployment, group, now)) {
             due.commands.push(Command::ChangeDeployment {
                 id: deployment.id,
                 change: DeploymentChange::MissedDeadline,
@@ -120,7 +120,11 @@ fn drain_node(
     let left: Vec<AllocView<'_>> = state
         .allocs_on(&node.spec.id)
         .filter(|alloc| !alloc.client_status().is_terminal())
-        .filter(|alloc| !(drain.spec.ignore_system_jobs && is_system(alloc)))
+        .filter(|alloc| {
+            // An instance that was to be restarted here ends: the node takes nothing anew.
+            let is_ignored = drain.spec.ignore_system_jobs && !alloc.transition().migrate;
+            !(is_ignored && is_system(alloc))
+        })
         .collect();
     if left.is_empty() {
         due.commands.push(Command::CompleteDrain {
@@ -141,7 +145,10 @@ fn drain_node(
             continue;
         }
         match alloc.job().spec.job_type {
-            JobType::System | JobType::SysBatch if only_system => leaving.push(alloc.id()),
+            // One that was asked to leave before the drain began waits for no other.
+            JobType::System | JobType::SysBatch if only_system || migrate => {
+                leaving.push(alloc.id());
+            }
             JobType::Service | JobType::Batch if is_over => leaving.push(alloc.id()),
             JobType::Service => {
                 let group = ((**alloc.job_key()).clone(), alloc.group().name.clone());

@@ -74,6 +74,7 @@ pub fn command(command: &Command) -> String {
         Command::NoteCollections { collections, .. } => {
             format!("collections on {} nodes", collections.len())
         }
+        Command::NoteServerHealth { name, faults, .. } => format!("{name} has faults: {faults:?}"),
         Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
         Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
         Command::PlaceJob { spec, places, .. } => {

@@ -1,5 +1,6 @@
 //! Whether the servers agree, and whether they are well.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::State as Shared;
@@ -7,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use muster_control_core::state::StateHash;
 use muster_wire::api::operator::{
-    ClockConfirmed, OperatorHealth, ServerHealth, StateCheck, StateCheckServer,
+    ClockConfirmed, DeepCheck, OperatorHealth, ServerHealth, StateCheck, StateCheckServer,
 };
 use muster_wire::api::{duration, time};
 
@@ -16,22 +17,88 @@ use super::query::Query;
 use super::status::ApiError;
 use crate::consistency_check::{StateHashComparison, StateHashReport};
 use crate::handle::{Consistency, Control};
-use crate::limits;
-use crate::peers::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
-use crate::raft::membership::is_healthy;
+use crate::peers::health;
+use crate::peers::message::MemberRecord;
+use crate::state_rules;
 
-/// Compares the states of all servers at the newest index that a read may see.
+/// Compares the states of all servers at the newest index that a read may see, and lists the faults of the servers. With
+/// `deep` it also applies the rules of the state to this server's state.
 pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
-    let members = http.control.list_peers().await?;
-    // Every server has applied, or soon will, what the leader had.
-    let read = http.control.read(Consistency::Leader).await?;
-    let index = *http.control.applied().borrow();
-    drop(read);
-    let comparison = StateHashComparison::at(&http.control, index, members).await;
-    query.json(&shape(&comparison))
+    let deep = query.flag("deep")?;
+    let control = &http.control;
+    let listed = async {
+        let members = control
+            .list_peers()
+            .await
+            .map_err(|error| error.to_string())?;
+        // Every server has applied, or soon will, what the leader had.
+        let read = control.read(Consistency::Leader).await;
+        drop(read.map_err(|error| error.to_string())?);
+        Ok::<_, String>(members)
+    };
+    let (members, mut faults) = match listed.await {
+        Ok(members) => (members, Vec::new()),
+        // Without a leader, this server still tells of itself.
+        Err(error) => (control.known_peers(), vec![format!("no leader: {error}")]),
+    };
+    let index = *control.applied().borrow();
+    let has_leader = faults.is_empty();
+    let of_servers = if has_leader {
+        health::faults(control, &members).await
+    } else {
+        vec![Vec::new(); members.len()]
+    };
+    if !has_leader {
+        let own = control.troubles().0.into_iter();
+        let name = &control.server_info().name;
+        faults.extend(own.map(|fault| format!("server {name}: {fault}")));
+    }
+    for (member, of_server) in members.iter().zip(&of_servers) {
+        let name = &member.node.name;
+        faults.extend(
+            of_server
+                .iter()
+                .map(|fault| format!("server {name}: {fault}")),
+        );
+    }
+    let behind: BTreeMap<u64, u64> = members
+        .iter()
+        .map(|member| (member.server_id, member.behind))
+        .collect();
+    let comparison = StateHashComparison::at(control, index, members).await;
+    let mut check = shape(&comparison, &behind);
+    check.faults = faults;
+    if deep {
+        check.deep = Some(deep_check(control).await);
+    }
+    check.healthy = check.agree
+        && check.faults.is_empty()
+        && check
+            .deep
+            .as_ref()
+            .is_none_or(|deep| deep.broken.is_empty() && deep.error.is_empty());
+    query.json(&check)
 }
 
-fn shape(comparison: &StateHashComparison) -> StateCheck {
+/// Applies the rules of the state to a snapshot of it, on a thread of its own.
+async fn deep_check(control: &Control) -> DeepCheck {
+    let state = control.published().state();
+    let index = state.applied().0;
+    match state_rules::check_state(state).await {
+        Ok(broken) => DeepCheck {
+            index,
+            broken,
+            error: String::new(),
+        },
+        Err(error) => DeepCheck {
+            index,
+            broken: Vec::new(),
+            error: error.to_string(),
+        },
+    }
+}
+
+fn shape(comparison: &StateHashComparison, behind: &BTreeMap<u64, u64>) -> StateCheck {
     let right = comparison.right();
     let differing = comparison.differing();
     let server = |one: &StateHashReport| {
@@ -50,6 +117,7 @@ fn shape(comparison: &StateHashComparison) -> StateCheck {
             hash: hash.map(|hash| hex(hash.whole())).unwrap_or_default(),
             tables: hash.map(tables).unwrap_or_default(),
             differing: differs.into_iter().map(str::to_owned).collect(),
+            entries_behind: behind.get(&one.server.server_id).copied().unwrap_or(0),
             error,
         }
     };
@@ -59,10 +127,11 @@ fn shape(comparison: &StateHashComparison) -> StateCheck {
         agree: differing.is_empty() && all_said,
         differing: differing.into_iter().map(str::to_owned).collect(),
         servers: comparison.testimonies.iter().map(server).collect(),
+        ..StateCheck::default()
     }
 }
 
-fn tables(hash: &StateHash) -> std::collections::BTreeMap<String, String> {
+fn tables(hash: &StateHash) -> BTreeMap<String, String> {
     let tables = hash.tables().into_iter();
     tables
         .map(|(name, hash)| (name.to_owned(), hex(hash)))
@@ -74,13 +143,13 @@ fn hex(hash: u64) -> String {
 }
 
 /// How every server is, as the leader sees it.
-pub(super) async fn health(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+pub(super) async fn server_health(
+    Shared(http): Shared<Http>,
+    query: Query,
+) -> Result<Response, ApiError> {
     let members = http.control.list_peers().await?;
-    let asked = members
-        .iter()
-        .map(|member| troubles(&http.control, member.server_id));
-    let told = futures::future::join_all(asked).await;
-    let health = operator_health(&http, &members, &told);
+    let faults = health::faults(&http.control, &members).await;
+    let health = operator_health(&http, &members, &faults);
     let mut response = query.json(&health)?;
     if !health.healthy {
         // Nomad's answer for "not all is well".
@@ -101,27 +170,14 @@ pub(super) async fn confirm_clock(
     })
 }
 
-/// Troubles of a server, as it reports them; none if it does not answer, which shows otherwise.
-async fn troubles(control: &Control, server_id: u64) -> Troubles {
-    if server_id == control.peers().me().server_id {
-        return control.troubles();
-    }
-    let waited = limits::HELLO_WAIT;
-    let calling = control
-        .peers()
-        .call_within(server_id, PeerRequest::Troubles, waited);
-    match calling.await {
-        Ok(PeerReply::Troubles(troubles)) => troubles,
-        Ok(_) | Err(_) => Troubles::default(),
-    }
-}
-
-fn operator_health(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> OperatorHealth {
+fn operator_health(
+    http: &Http,
+    members: &[MemberRecord],
+    faults: &[Vec<String>],
+) -> OperatorHealth {
     let info = http.control.server_info();
-    let server = |(member, told): (&MemberRecord, &Troubles)| {
-        let own = told.0.iter().cloned();
-        let reasons: Vec<String> = trouble(member).into_iter().chain(own).collect();
-        let reason = reasons.join("; ");
+    let server = |(member, faults): (&MemberRecord, &Vec<String>)| {
+        let reason = faults.join("; ");
         ServerHealth {
             id: member.server_id.to_string(),
             name: member.node.name.clone(),
@@ -142,7 +198,7 @@ fn operator_health(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> 
             reason,
         }
     };
-    let mut servers: Vec<ServerHealth> = members.iter().zip(told).map(server).collect();
+    let mut servers: Vec<ServerHealth> = members.iter().zip(faults).map(server).collect();
     servers.sort_by(|left, right| left.name.cmp(&right.name));
     let voters = servers.iter().filter(|server| server.voter);
     let well = voters.clone().filter(|server| server.healthy).count();
@@ -157,59 +213,5 @@ fn operator_health(http: &Http, members: &[MemberRecord], told: &[Troubles]) -> 
             .unwrap_or_default(),
         voters: voters.map(|server| server.id.clone()).collect(),
         servers,
-    }
-}
-
-/// Why a server is not well, as the leader sees it.
-fn trouble(member: &MemberRecord) -> Option<String> {
-    let stalled = Duration::from_millis(member.stalled_ms);
-    match member.last_contact_ms {
-        None => Some("the leader has never heard of it".to_owned()),
-        Some(ms) if !is_healthy(member) => Some(format!(
-            "the leader has not heard of it for {} s",
-            ms / 1_000
-        )),
-        Some(_) if stalled >= limits::SERVER_STALLED_AFTER => Some(format!(
-            "its log is {} entries behind and has not advanced for {} s",
-            member.behind,
-            stalled.as_secs()
-        )),
-        Some(_) if member.behind > limits::HEALTHY_ENTRIES_BEHIND => {
-            Some(format!("its log is {} entries behind", member.behind))
-        }
-        Some(_) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_domain::id::LogIndex;
-
-    use super::*;
-    use crate::peers::message::ServerNode;
-
-    fn member(last_contact_ms: Option<u64>, behind: u64, stalled_ms: u64) -> MemberRecord {
-        MemberRecord {
-            server_id: 1,
-            node: ServerNode::default(),
-            voter: true,
-            leader: false,
-            last_contact_ms,
-            log_index: Some(LogIndex(100)),
-            behind,
-            stalled_ms,
-        }
-    }
-
-    #[test]
-    fn server_health_requires_contact_and_log_progress() {
-        let why = |contact, behind, stalled| trouble(&member(contact, behind, stalled));
-        assert_eq!(why(Some(20), 10, 900), None);
-        assert!(why(None, 0, 0).unwrap().contains("never"));
-        assert!(why(Some(60_000), 0, 0).unwrap().contains("60 s"));
-        assert!(why(Some(20), 1_000_000, 0).unwrap().contains("behind"));
-        // One entry, for ever: it was called healthy.
-        let stalled = why(Some(20), 1, 7_000).unwrap();
-        assert!(stalled.contains("has not advanced for 7 s"), "{stalled}");
     }
 }

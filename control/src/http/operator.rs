@@ -25,7 +25,7 @@ pub(super) fn routes(table: Table) -> Table {
             put(reconcile).post(reconcile),
         )
         .on("/v1/metrics", get(metrics::read))
-        .on("/v1/operator/autopilot/health", get(check::health))
+        .on("/v1/operator/autopilot/health", get(check::server_health))
         .on("/v1/operator/check", get(check::states))
         .on(
             "/v1/operator/clock/confirm",

@@ -82,6 +82,8 @@ enum GcStep {
 impl GcDuty {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let core = Collector::new(control.gc_config(), now);
+        let newest = control.published().state().newest_time();
+        control.clock().compare_start(newest);
         Self {
             control,
             core,
@@ -115,6 +117,9 @@ impl GcDuty {
     /// Starts what is due; `others` are at work, or are not.
     pub(super) fn advance(&mut self, others: bool, now: Timestamp) {
         if self.queue.is_empty() {
+            if !self.control.clock().is_start_trusted() {
+                self.core.hold(now.plus(limits::CLOCK_GAP_LOOK));
+            }
             let due = self.core.handle_timeout(now, self.control.now());
             if !due.is_empty() {
                 self.queue_round(due, None);

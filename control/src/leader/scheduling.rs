@@ -283,6 +283,8 @@ impl SchedulingPipeline {
         let count = self.wanted.len().min(limits::PLACES_PER_WORKER_RUN_MAX);
         let wanted: Vec<PlacementRequest> = self.wanted.drain(..count).collect();
         self.worker.spawn_blocking(move || {
+            #[cfg(test)]
+            tests::pass_failpoint(&run);
             let (mut scheduler, planned) = plan(scheduler, &state, run, at);
             for wanted in wanted {
                 place(&mut scheduler, &state, wanted, at);
@@ -397,3 +399,6 @@ fn plan(
     let planned = planned.collect();
     (scheduler, planned)
 }
+
+#[cfg(test)]
+mod tests;

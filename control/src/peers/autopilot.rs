@@ -5,15 +5,19 @@
 //!   if there is an even number of voters, and all that remain answer. Three servers of which one died stay three
 //!   until a fourth joins; then the dead one goes.
 //! - A leader whose disk takes no more hands over.
+//! - Faults of servers are noted in the log, where they become events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use muster_control_core::fsm::Command;
 use muster_domain::id::LogIndex;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::health;
 use super::message::MemberRecord;
 use crate::handle::Control;
 use crate::limits;
@@ -33,7 +37,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
     let mut disk = control.raft().disk();
     // Since when each server is silent, as seen by this leader.
     let mut silent: BTreeMap<u64, Instant> = BTreeMap::new();
-    let mut stalled = BTreeSet::new();
+    let mut faults = NotedFaults::default();
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -47,7 +51,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
         }
         if !control.leads() {
             silent.clear();
-            stalled.clear();
+            faults.clear();
             continue;
         }
         let health = disk.borrow_and_update().clone();
@@ -57,7 +61,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
         }
         let members = control.raft().members();
         note_silent(&mut silent, &members);
-        note_stalled(&mut stalled, &members);
+        faults.advance(&control, &members).await;
         promote(&control, &members).await;
         let dead = lost(&members, &silent, config.dead_after);
         if let Some(member) = dead {
@@ -96,19 +100,80 @@ fn note_silent(silent: &mut BTreeMap<u64, Instant>, members: &[MemberRecord]) {
     }
 }
 
-/// Tells when a server stops to take entries, and when it goes on.
-fn note_stalled(stalled: &mut BTreeSet<u64>, members: &[MemberRecord]) {
-    for member in members {
-        let name = &member.node.name;
-        let is_stalled = Duration::from_millis(member.stalled_ms) >= limits::SERVER_STALLED_AFTER;
-        if is_stalled && stalled.insert(member.server_id) {
-            tracing::warn!(
-                name,
-                behind = member.behind,
-                "a server takes no entries: see `muster operator health`"
-            );
-        } else if !is_stalled && stalled.remove(&member.server_id) {
-            tracing::info!(name, "a server takes entries again");
+/// Faults of servers that this leader has noted in the log, and the look at them that is under way.
+#[derive(Debug, Default)]
+struct NotedFaults {
+    /// The servers with faults.
+    noted: BTreeSet<u64>,
+    /// Time from which each server has faults. A new leader has heard of nobody, and a fault must last to be noted.
+    since: BTreeMap<u64, Instant>,
+    /// At most one look. It returns the faults of each server.
+    under_way: JoinSet<Vec<(MemberRecord, Vec<String>)>>,
+}
+
+impl NotedFaults {
+    /// Takes the faults that the last look found, and begins the next look.
+    async fn advance(&mut self, control: &Control, members: &[MemberRecord]) {
+        match self.under_way.try_join_next() {
+            None if !self.under_way.is_empty() => return,
+            Some(Ok(found)) => self.note(control, found).await,
+            Some(Err(error)) => tracing::error!(%error, "the health of servers was not looked at"),
+            None => {}
+        }
+        let (control, members) = (control.clone(), members.to_vec());
+        self.under_way.spawn(async move {
+            let faults = health::faults(&control, &members).await;
+            members.into_iter().zip(faults).collect()
+        });
+    }
+
+    /// Forgets everything: this server does not lead any more.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Logs and proposes each change between well and unwell. Texts change with every entry that a server lacks: a new
+    /// text alone is no change.
+    async fn note(&mut self, control: &Control, found: Vec<(MemberRecord, Vec<String>)>) {
+        let is_member = |server_id: &u64| found.iter().any(|(it, _)| it.server_id == *server_id);
+        self.noted.retain(is_member);
+        self.since.retain(|server_id, _| is_member(server_id));
+        for (member, faults) in found {
+            let server_id = member.server_id;
+            if faults.is_empty() {
+                self.since.remove(&server_id);
+            } else {
+                let since = self.since.entry(server_id).or_insert_with(Instant::now);
+                if since.elapsed() < limits::SERVER_FAULT_NOTED_AFTER {
+                    continue;
+                }
+            }
+            if faults.is_empty() != self.noted.contains(&server_id) {
+                continue;
+            }
+            let name = member.node.name;
+            let command = Command::NoteServerHealth {
+                server_id,
+                name: name.clone(),
+                faults: faults.clone(),
+                at: control.now(),
+            };
+            // What was not noted is found again at the next look.
+            if let Err(error) = control.propose(command).await {
+                tracing::debug!(%error, name, "the health of a server was not noted");
+                continue;
+            }
+            if faults.is_empty() {
+                self.noted.remove(&server_id);
+                tracing::info!(name, "a server is well again");
+            } else {
+                tracing::warn!(
+                    name,
+                    faults = faults.join("; "),
+                    "a server is unwell: see `muster operator health`"
+                );
+                self.noted.insert(server_id);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 //! way, for votes and for handing leadership over. Once that is used up, requests wait. When there is room
 //! they go on by themselves.
 
-pub(super) mod failpoint;
+pub(crate) mod failpoint;
 #[cfg(any(test, feature = "fuzz"))]
 pub(super) mod fuzz;
 mod limits;

@@ -21,9 +21,10 @@ use super::snapshot::{self, Contents, RestoredSnapshot, SnapshotFile, SnapshotSt
 use super::types::{
     Answer, EncodedCommand, Entry, LogId, SnapshotMeta, StoredMembership, TypeConfig,
 };
-use crate::events::{self, Collections, EndedCollection, NodeCollection};
+use crate::events::{self, Collections, LoggedReport, NodeCollection, ServerHealthNote};
 use crate::limits;
 use crate::published::{PendingResults, Published, Retired};
+use crate::state_rules::PeriodicCheck;
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>;
 
@@ -38,6 +39,7 @@ pub(crate) struct Machine {
     restored: LastRestored,
     collections: Collections,
     outdated: StateReclaimer,
+    rules: PeriodicCheck,
     published: Arc<Published>,
     snapshots: SnapshotStore,
 }
@@ -72,6 +74,7 @@ impl Machine {
             restored: LastRestored::default(),
             collections: Collections::default(),
             outdated: StateReclaimer::start(Arc::clone(&published)),
+            rules: PeriodicCheck::default(),
             published,
             snapshots,
         };
@@ -114,7 +117,7 @@ impl Machine {
     }
 
     /// Publishes what was applied and answers whoever waits for it.
-    fn show(&self, unshown: &mut UnpublishedEntries) {
+    fn show(&mut self, unshown: &mut UnpublishedEntries) {
         let UnpublishedEntries {
             entries,
             answers,
@@ -123,6 +126,9 @@ impl Machine {
         if count == 0 {
             return;
         }
+        let (index, published) = (self.index(), Arc::clone(&self.published));
+        self.rules
+            .handle_applied(&self.state, index, move |reason| published.halt(reason));
         let outdated = self.publish(entries);
         for (responder, answer) in answers {
             responder.send(answer);
@@ -172,13 +178,15 @@ impl Machine {
                     self.show(unshown);
                 }
                 let told = NodeCollection::all_of(&command, &self.state);
+                let noted = ServerHealthNote::of(&command);
                 let mut applied = fsm::apply(&mut self.state, index, command);
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
-                let ended = ended.into_iter().map(EndedCollection::Here);
+                let ended = ended.into_iter().map(LoggedReport::Collection);
                 let over = ended
-                    .chain(told.into_iter().map(EndedCollection::OnNode))
+                    .chain(told.into_iter().map(LoggedReport::NodeCollection))
+                    .chain(noted.map(LoggedReport::ServerHealth))
                     .collect();
                 let term = entry.log_id.committed_leader_id().term;
                 let entries = &mut unshown.entries;

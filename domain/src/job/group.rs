@@ -134,6 +134,15 @@ pub struct RestartPolicy {
 }
 
 impl RestartPolicy {
+    /// The longest pause before a restart.
+    #[must_use]
+    pub fn longest_delay(&self) -> Duration {
+        match self.mode {
+            RestartMode::Delay => self.delay.max(self.interval),
+            RestartMode::Fail => self.delay,
+        }
+    }
+
     /// Nomad's default for a job of type `job_type`.
     #[must_use]
     pub fn default_for(job_type: JobType) -> Self {

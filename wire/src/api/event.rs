@@ -31,11 +31,13 @@ pub enum Topic {
     Task,
     /// Collections of garbage: on servers by rule, on nodes by node. Nomad has no such topic.
     GarbageCollection,
+    /// Health of servers. Nomad has no such topic.
+    Server,
 }
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Job,
         Self::Allocation,
         Self::Evaluation,
@@ -44,6 +46,7 @@ impl Topic {
         Self::Service,
         Self::Task,
         Self::GarbageCollection,
+        Self::Server,
     ];
 
     /// Its name.
@@ -58,6 +61,7 @@ impl Topic {
             Self::Service => "Service",
             Self::Task => "Task",
             Self::GarbageCollection => "GarbageCollection",
+            Self::Server => "Server",
         }
     }
 
@@ -106,6 +110,22 @@ pub enum Payload {
     GarbageCollection(Box<GcRound>),
     /// Of the topic `GarbageCollection`, too, and of type `NodeGarbageCollected`.
     NodeGarbageCollection(Box<NodeGcRound>),
+    Server(Box<ServerHealthChange>),
+}
+
+/// A change of a server's health, as the leader noted it. Nomad has no such event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ServerHealthChange {
+    #[serde(rename = "ID")]
+    pub id: String,
+    pub name: String,
+    /// Whether it has no faults.
+    pub healthy: bool,
+    /// A log that does not advance, a full disk, a server that is not heard of.
+    pub faults: Vec<String>,
+    /// RFC 3339.
+    pub at: String,
 }
 
 /// The reason why a stream ends. Nomad's streams break off without one.

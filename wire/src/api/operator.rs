@@ -130,6 +130,25 @@ pub struct StateCheck {
     /// Tables that differ between any two servers.
     pub differing: Vec<String>,
     pub servers: Vec<StateCheckServer>,
+    /// Whether the states agree and nothing else was found.
+    pub healthy: bool,
+    /// Faults of the cluster and its servers: no leader, a server that does not advance, a full disk.
+    pub faults: Vec<String>,
+    /// With `deep`: the rules of the state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deep: Option<DeepCheck>,
+}
+
+/// The rules of the state, applied to the state of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DeepCheck {
+    /// The index of the state.
+    pub index: u64,
+    /// The rules that do not hold, as text; the first hundred.
+    pub broken: Vec<String>,
+    /// The reason for a check that was not made; empty if it was.
+    pub error: String,
 }
 
 /// A server in [`StateCheck`].
@@ -145,6 +164,8 @@ pub struct StateCheckServer {
     pub tables: BTreeMap<String, String>,
     /// Tables in which it differs from most servers.
     pub differing: Vec<String>,
+    /// Entries of the log that it lacks, as far as the leader knows.
+    pub entries_behind: u64,
     /// The reason for a missing hash; empty if it gave one.
     pub error: String,
 }

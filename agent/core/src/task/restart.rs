@@ -33,7 +33,8 @@ impl RestartTracker {
             };
         }
         let start = match self.interval_start {
-            Some(start) if now < start.plus(policy.interval) => start,
+            // A start in the future is of a wall clock that was set back since.
+            Some(start) if start <= now && now < start.plus(policy.interval) => start,
             Some(_) | None => {
                 self.restarts = 0;
                 now

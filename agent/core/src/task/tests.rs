@@ -159,7 +159,7 @@ fn play(mut runner: TaskRunner, script: &str) -> String {
             ["unrunnable"] => runner.handle_unrunnable("no space left", now),
             ["reload"] => {
                 let remote = runner.remote().clone();
-                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot());
+                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot(), now);
                 runner.restore_remote(remote);
             }
             ["told", take, leave] => runner.handle_remote(handle(take), handle(leave)),
@@ -695,7 +695,7 @@ fn driver_network_is_kept_until_task_restarts() {
     let unchanged = runner.changes() == before;
     runner.handle_input(input(&["started"]), at(1));
     let running = address(&runner);
-    let mut next = TaskRunner::restore(service(), runner.snapshot());
+    let mut next = TaskRunner::restore(service(), runner.snapshot(), at(1));
     let restored = address(&next);
     next.handle_input(input(&["recovered"]), at(2));
     next.handle_input(network("10.0.0.2"), at(2));
@@ -786,7 +786,9 @@ fn ends(script: &str) -> Vec<String> {
             ["stop"] => runner.handle_stop(StopCause::Asked, now),
             ["disconnect"] => runner.handle_stop(StopCause::Disconnected, now),
             ["unrunnable"] => runner.handle_unrunnable("no space left", now),
-            ["reload"] => runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot()),
+            ["reload"] => {
+                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot(), now)
+            }
             words => runner.handle_input(input(words), now),
         }
         starts += drain(&mut runner).matches("start#").count();
@@ -864,4 +866,19 @@ fn every_one_off_task_end_has_reason() {
             0
         );
     }
+}
+
+/// A wall clock that was set back while no agent ran prolongs no delay of a restart.
+#[test]
+fn restored_restart_delay_is_bounded() {
+    let hour = 3_600;
+    let mut runner = TaskRunner::new("main", service(), at(hour));
+    runner.handle_timeout(at(hour));
+    runner.handle_input(input(&["started"]), at(hour));
+    runner.handle_input(input(&["exit", "1"]), at(hour));
+
+    let restored = TaskRunner::restore(service(), runner.snapshot(), at(0));
+
+    let (due, _) = restored.poll_timeout().unwrap();
+    assert!(due <= at(0).plus(service().restart.delay), "{due:?}");
 }

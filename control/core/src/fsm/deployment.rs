@@ -455,11 +455,17 @@ pub(super) fn apply(
         }
         DeploymentChange::MissedDeadline => {
             let now = change.at;
-            let late = |group: &DeploymentGroup| is_late(&deployment, group, now);
-            if !deployment.groups.iter().any(late) {
+            let groups = deployment.groups.iter();
+            let late: BTreeSet<&str> = groups
+                .filter(|group| is_late(change.state, &deployment, group, now))
+                .map(|group| group.name.as_str())
+                .collect();
+            if late.is_empty() {
                 return Err(refused("its progress deadline has not passed".to_owned()));
             }
-            return Ok(fail(change, &deployment, DEADLINE, late));
+            return Ok(fail(change, &deployment, DEADLINE, |group| {
+                late.contains(group.name.as_str())
+            }));
         }
         DeploymentChange::Pause => {
             change.put_deployment(status(DeploymentStatus::Paused, PAUSED));
@@ -527,9 +533,15 @@ fn may_promote(
 }
 
 /// Whether no instance of `group` became healthy in time.
-pub(crate) fn is_late(deployment: &Deployment, group: &DeploymentGroup, now: Timestamp) -> bool {
+pub(crate) fn is_late(
+    state: &State,
+    deployment: &Deployment,
+    group: &DeploymentGroup,
+    now: Timestamp,
+) -> bool {
     let is_running = deployment.status == DeploymentStatus::Running;
-    is_running && group.deadline().is_some_and(|at| at <= now)
+    let deadline = || group.deadline(healthy_canaries(state, group));
+    is_running && deadline().is_some_and(|at| at <= now)
 }
 
 fn set_health(
@@ -580,7 +592,7 @@ pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<Timestamp> 
         let late = deployment
             .groups
             .iter()
-            .filter(|group| is_late(deployment, group, Timestamp(u64::MAX)));
+            .filter(|group| is_late(state, deployment, group, Timestamp(u64::MAX)));
         late.map(|group| group.require_progress_by)
     });
     deadlines.filter(|at| *at > now).min()

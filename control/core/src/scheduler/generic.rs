@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, PlacementMetrics};
 use muster_domain::deployment::{DeploymentGroup, DeploymentStatus};
-use muster_domain::eval::{Evaluation, FailedGroup, Trigger};
+use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobType, JobVersion, TaskGroup};
 use muster_domain::plan::{
@@ -26,6 +26,13 @@ use super::reconciler::{
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable};
 use crate::fsm::is_placed_one_off;
 use crate::state::{AllocView, RemainingCapacity, State};
+
+/// The earliest start of a pending evaluation of the job of `eval` besides `eval`.
+fn next_look(state: &State, eval: &Evaluation) -> Option<Timestamp> {
+    let open = state.evals().open_of_job(&eval.job);
+    let others = open.filter(|it| it.id != eval.id && it.status == EvalStatus::Pending);
+    others.map(|it| it.wait_until).min()
+}
 
 pub(super) fn schedule(
     state: &State,
@@ -50,6 +57,7 @@ pub(super) fn schedule(
             .is_some_and(|(job, deployment)| deployment.job_version == job.current.version),
         groups,
         eval_id: eval.id,
+        next_look: next_look(state, eval),
         now,
     };
     let mut work = reconciler::reconcile(&input);

@@ -51,6 +51,8 @@ pub(super) struct Input<'a> {
     pub(super) groups: Vec<GroupInput<'a>>,
     /// The evaluation that looks.
     pub(super) eval_id: EvalId,
+    /// The earliest start of another evaluation of the job that is pending.
+    pub(super) next_look: Option<Timestamp>,
     /// Time of the look.
     pub(super) now: Timestamp,
 }

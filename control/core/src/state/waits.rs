@@ -150,7 +150,7 @@ fn of_group(state: &State, deployment: &Deployment, group: &DeploymentGroup) -> 
             group: name.clone(),
         });
     }
-    if let Some(at) = group.deadline() {
+    if let Some(at) = group.deadline(healthy_canaries(state, group)) {
         waits.push(BlockingEvent::Deadline {
             group: name.clone(),
             at,

@@ -205,6 +205,45 @@ fn system_jobs_leave_last() {
     assert_eq!(cluster.state.nodes().get(&first).unwrap().drain, None);
 }
 
+/// A user stopped the instance, and the node took nothing anew. The drain ends it at once, whether or not it is of system
+/// jobs, and though others are there still.
+#[test]
+fn drain_ends_system_alloc_awaiting_restart() {
+    for ignore_system_jobs in [false, true] {
+        let (mut cluster, node_id) = with_web(1, JobType::System);
+        cluster.run(job("batch").job_type(JobType::Batch).count(20).build());
+        let at = cluster.now;
+        cluster.apply(Command::SetEligibility {
+            node_id,
+            eligibility: Eligibility::Ineligible,
+            at,
+        });
+        let web = cluster.live("web");
+        let alloc = web.iter().find(|alloc| alloc.node_id == node_id).unwrap();
+        cluster.apply(Command::MigrateAllocs {
+            alloc_ids: vec![alloc.id],
+            trigger: Trigger::AllocStop,
+            at,
+        });
+        cluster.settle();
+        let before = on(&cluster, node_id);
+
+        cluster.apply(Command::DrainNode {
+            node_id,
+            drain: Some(DrainSpec {
+                deadline: None,
+                ignore_system_jobs,
+            }),
+            mark_eligible: false,
+            at,
+        });
+        apply_due(&mut cluster);
+
+        assert!(cluster.state.allocs_on(&node_id).count() > 1);
+        assert_eq!((before, on(&cluster, node_id)), (1, 0));
+    }
+}
+
 #[test]
 fn a_deployment_without_progress_fails() {
     let mut cluster = Cluster::new();

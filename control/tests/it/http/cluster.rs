@@ -132,11 +132,15 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
     })
     .await;
 
+    let check = client.get("/v1/operator/check").await.json();
     let stale = client.get("/v1/job/web?stale").await;
     let read = client.get("/v1/job/web").await;
     let consistent = client.get("/v1/job/web?consistent").await;
     let written = client.put("/v1/jobs", &job("other")).await;
 
+    assert_eq!(check["Healthy"], false, "{check}");
+    let fault = check["Faults"][0].as_str().unwrap();
+    assert!(fault.starts_with("no leader: "), "{check}");
     assert_eq!(stale.json()["ID"], "web");
     for refused in [read, consistent] {
         assert_eq!(refused.status, 503, "{}", refused.text);
@@ -217,8 +221,11 @@ async fn all_servers_have_the_same_state() {
     }
 
     for at in trio.running() {
-        let check = trio.client(at).get("/v1/operator/check").await.json();
+        let path = "/v1/operator/check?deep=true";
+        let check = trio.client(at).get(path).await.json();
         assert_eq!(check["Agree"], true, "{check}");
+        assert_eq!(check["Healthy"], true, "{check}");
+        assert_eq!(check["Deep"]["Broken"], json!([]), "{check}");
         let servers = check["Servers"].as_array().unwrap();
         assert_eq!(servers.len(), 3);
         assert!(
@@ -227,6 +234,36 @@ async fn all_servers_have_the_same_state() {
                 .all(|server| server["Hash"] == servers[0]["Hash"])
         );
     }
+    trio.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_server_is_fault_and_event() {
+    let mut trio = ThreeServers::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let lost = trio.follower().await;
+    let client = trio.client(leader);
+    let mut stream = Stream::open(&client.base, "topic=Server&index=1");
+
+    trio.crash(lost);
+
+    // A busy machine may show others to be silent for a moment.
+    let change = loop {
+        let event = stream.events().await.events.remove(0);
+        assert_eq!(event.event_type, "ServerHealthChanged");
+        let change = event.payload["Server"].clone();
+        if change["Name"] == NAMES[lost] {
+            break change;
+        }
+    };
+    assert_eq!(change["Healthy"], false, "{change}");
+    let check = client.get("/v1/operator/check").await.json();
+    assert_eq!(check["Healthy"], false, "{check}");
+    let faults = check["Faults"].as_array().unwrap();
+    let name = format!("server {}: ", NAMES[lost]);
+    let of_lost = |fault: &serde_json::Value| fault.as_str().unwrap().starts_with(&name);
+    assert!(faults.iter().any(of_lost), "{check}");
     trio.shutdown().await;
 }
 

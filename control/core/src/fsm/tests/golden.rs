@@ -358,6 +358,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             },
         ),
         note_collections(),
+        server_health(),
         (
             "resolve_one_off",
             Command::ChangeOneOffs {
@@ -398,6 +399,18 @@ fn note_collections() -> (&'static str, Command) {
         "note_collections",
         Command::NoteCollections {
             collections,
+            at: AT,
+        },
+    )
+}
+
+fn server_health() -> (&'static str, Command) {
+    (
+        "note_server_health",
+        Command::NoteServerHealth {
+            server_id: 7,
+            name: "s1".to_owned(),
+            faults: vec!["no space left".to_owned()],
             at: AT,
         },
     )
@@ -742,7 +755,7 @@ fn commands_read_back_what_they_wrote() {
             "set_cluster_policy" => 6,
             "tag_job_version" | "note_collections" | "purge_job" | "add_node_event" => 7,
             "fail_unplaced_one_off" => 8,
-            "dispatch_job_at" | "scale_group" => 9,
+            "dispatch_job_at" | "scale_group" | "note_server_health" => 9,
             _ => 1,
         };
         assert_eq!(read.version(), version, "{name}");

@@ -250,25 +250,25 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         disconnect.is_some_and(|it| !it.is_lost(since, now))
     }
 
-    /// Marks instances whose node went out of reach. They are looked at again when they count as lost.
+    /// Marks instances whose node went out of reach. They are looked at again when the first of them counts as lost. A
+    /// newer version of the job may have changed that time.
     fn mark_unreachable(&mut self, away: &ById<'a>) {
-        let new: Vec<AllocId> = away
-            .values()
-            .filter(|instance| instance.client != ClientStatus::Unknown)
-            .map(|instance| instance.id)
-            .collect();
-        if new.is_empty() {
-            return;
-        }
-        let lost_after = self.spec.disconnect.and_then(|it| it.lost_after);
-        self.work
-            .follow_ups
-            .extend(lost_after.map(|lost_after| FollowUp {
-                wait_until: self.input.now.plus(lost_after),
+        let now = self.input.now;
+        if let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) {
+            let times = away.values().map(|it| it.lost_at.unwrap_or(now));
+            let first = times.min().map(|since| since.plus(lost_after));
+            let is_late = |at: &Timestamp| self.input.next_look.is_none_or(|next| next > *at);
+            let timeouts = first.filter(is_late).map(|wait_until| FollowUp {
+                wait_until,
                 is_timeout: true,
                 allocs: Vec::new(),
-            }));
-        self.work.unreachable.extend(new);
+            });
+            self.work.follow_ups.extend(timeouts);
+        }
+        let new = away
+            .values()
+            .filter(|instance| instance.client != ClientStatus::Unknown);
+        self.work.unreachable.extend(new.map(|it| it.id));
     }
 
     /// Keeps one of an instance that came back and its replacement.
@@ -900,6 +900,7 @@ mod tests {
                     deployment_is_current: false,
                     groups: Vec::new(),
                     eval_id: EvalId([1; 16]),
+                    next_look: None,
                     now: Timestamp(9),
                 };
                 let told = |is_short: bool| {

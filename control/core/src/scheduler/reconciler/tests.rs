@@ -390,6 +390,7 @@ fn decide(case: &Value) -> BTreeSet<String> {
         deployment_is_current: is_current,
         groups,
         eval_id: text(case, "eval_id").parse().unwrap(),
+        next_look: None,
         now: NOW,
     };
     ours(&reconcile(&input), &names)

@@ -11,6 +11,7 @@ use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
 use crate::fsm::{Command, DeploymentChange, EvalUpdate, NextEval};
+use crate::state::waits;
 use crate::watch;
 
 fn web(count: u32, cpu_mhz: u32, canary: u32) -> JobSpec {
@@ -230,6 +231,39 @@ fn a_healthy_canary_that_fails_is_replaced() {
     cluster.settle();
 
     assert_eq!(canaries(&cluster), 1);
+}
+
+/// One that was healthy has failed, and its replacement is unhealthy: no operator can promote it, so time counts.
+#[test]
+fn progress_deadline_applies_to_unhealthy_replacement_canary() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(1, 100, 0));
+    healthy(&mut cluster);
+    cluster.run(web(1, 200, 1));
+    let canary = |cluster: &Cluster| {
+        let live = cluster.live("web");
+        live.into_iter().find(|alloc| alloc.canary).unwrap()
+    };
+    let first = canary(&cluster);
+    report_health(&mut cluster, &first, ClientStatus::Running, true);
+    report_health(&mut cluster, &first, ClientStatus::Failed, true);
+    cluster.settle();
+    cluster.advance(Duration::from_mins(1));
+    cluster.settle();
+    let second = canary(&cluster);
+    assert_ne!(second.id, first.id);
+
+    report_health(&mut cluster, &second, ClientStatus::Running, false);
+    cluster.settle();
+
+    assert_eq!(waits::broken(&cluster.state), Vec::<String>::new());
+    cluster.advance(Duration::from_mins(11));
+    let due = watch::due(&cluster.state, cluster.now).commands;
+    assert!(
+        matches!(due[..], [Command::ChangeDeployment { .. }]),
+        "{due:?}"
+    );
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture;
-use muster_domain::id::{AllocId, NodeId, Timestamp};
+use muster_domain::id::{AllocId, JobKey, NodeId, Timestamp};
 use muster_domain::job::{Disconnect, JobType, ReconcileStrategy, UpdateStrategy};
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
+use crate::fsm::Command;
 
 const LOST_AFTER: Duration = Duration::from_mins(10);
 
@@ -97,6 +98,39 @@ fn one_out_of_reach_is_waited_for() {
         assert_eq!(pair.state(pair.original), away, "{lost_after:?}");
         assert_eq!((pair.replacement(), pair.count()), (None, 1));
     }
+}
+
+/// A newer version shortens the time until the instance counts as lost: it is looked at in time.
+#[test]
+fn changed_lost_after_applies_to_unknown_allocs() {
+    let mut pair = Pair::new(Disconnect {
+        replace: false,
+        ..Disconnect::default()
+    });
+    pair.goes(NodeStatus::Down);
+    let mut spec = fixture::job("web").count(1).build();
+    spec.groups[0].disconnect = replaced(ReconcileStrategy::BestScore);
+    pair.cluster.run(spec);
+    let due = |pair: &Pair| {
+        let evals = pair.cluster.state.evals().pending();
+        evals.map(|eval| eval.wait_until).collect::<Vec<_>>()
+    };
+    assert_eq!(due(&pair).len(), 1);
+
+    // Looking again adds no other evaluation.
+    pair.cluster.apply(Command::EvaluateJob {
+        key: JobKey::in_default("web"),
+        force_reschedule: false,
+        at: pair.cluster.now,
+    });
+    pair.cluster.settle();
+    assert_eq!(due(&pair).len(), 1);
+    pair.cluster.advance(LOST_AFTER);
+    pair.cluster.settle();
+
+    let lost = (DesiredStatus::Stop, ClientStatus::Lost);
+    assert_eq!(pair.state(pair.original), lost);
+    assert_eq!(due(&pair), Vec::new());
 }
 
 /// The node may be away for long, and other evaluations of the job change nothing.

@@ -1,0 +1,53 @@
+//! Faults of a server, as the leader noted them.
+//!
+//! The entry carries them and no row keeps them, so they cost the state nothing.
+
+use muster_control_core::fsm::Command;
+use muster_domain::id::Timestamp;
+use muster_wire::api::event::ServerHealthChange;
+use muster_wire::api::time;
+
+/// The health of a server when the leader noted a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerHealthNote {
+    server_id: u64,
+    name: String,
+    faults: Vec<String>,
+    at: Timestamp,
+}
+
+impl ServerHealthNote {
+    /// The note in `command`, if there is one.
+    pub(crate) fn of(command: &Command) -> Option<Self> {
+        if let Command::NoteServerHealth {
+            server_id,
+            name,
+            faults,
+            at,
+        } = command
+        {
+            Some(Self {
+                server_id: *server_id,
+                name: name.clone(),
+                faults: faults.clone(),
+                at: *at,
+            })
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn server_id(&self) -> u64 {
+        self.server_id
+    }
+
+    pub(super) fn shape(&self) -> ServerHealthChange {
+        ServerHealthChange {
+            id: self.server_id.to_string(),
+            name: self.name.clone(),
+            healthy: self.faults.is_empty(),
+            faults: self.faults.clone(),
+            at: time::text(self.at),
+        }
+    }
+}

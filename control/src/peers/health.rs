@@ -1,0 +1,91 @@
+//! Faults of servers, as the leader sees them and as the servers report them.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use super::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
+use crate::handle::Control;
+use crate::limits;
+use crate::raft::membership::is_healthy;
+
+/// The faults of each of `members`; empty for a server that is well.
+pub(crate) async fn faults(control: &Control, members: &[MemberRecord]) -> Vec<Vec<String>> {
+    let asked = members
+        .iter()
+        .map(|member| troubles(control, member.server_id));
+    let told = join_all(asked).await;
+    let pairs = members.iter().zip(told);
+    pairs
+        .map(|(member, told)| fault(member).into_iter().chain(told.0).collect())
+        .collect()
+}
+
+/// Troubles of a server, as it reports them; none if it does not answer, which shows otherwise.
+async fn troubles(control: &Control, server_id: u64) -> Troubles {
+    if server_id == control.peers().me().server_id {
+        return control.troubles();
+    }
+    let waited = limits::HELLO_WAIT;
+    let calling = control
+        .peers()
+        .call_within(server_id, PeerRequest::Troubles, waited);
+    match calling.await {
+        Ok(PeerReply::Troubles(troubles)) => troubles,
+        Ok(_) | Err(_) => Troubles::default(),
+    }
+}
+
+/// The fault of a server, as the leader sees it.
+fn fault(member: &MemberRecord) -> Option<String> {
+    let stalled = Duration::from_millis(member.stalled_ms);
+    match member.last_contact_ms {
+        None => Some("the leader has never heard of it".to_owned()),
+        Some(ms) if !is_healthy(member) => Some(format!(
+            "the leader has not heard of it for {} s",
+            ms / 1_000
+        )),
+        Some(_) if stalled >= limits::SERVER_STALLED_AFTER => Some(format!(
+            "its log is {} entries behind and has not advanced for {} s",
+            member.behind,
+            stalled.as_secs()
+        )),
+        Some(_) if member.behind > limits::HEALTHY_ENTRIES_BEHIND => {
+            Some(format!("its log is {} entries behind", member.behind))
+        }
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+    use crate::peers::message::ServerNode;
+
+    fn member(last_contact_ms: Option<u64>, behind: u64, stalled_ms: u64) -> MemberRecord {
+        MemberRecord {
+            server_id: 1,
+            node: ServerNode::default(),
+            voter: true,
+            leader: false,
+            last_contact_ms,
+            log_index: Some(LogIndex(100)),
+            behind,
+            stalled_ms,
+        }
+    }
+
+    #[test]
+    fn server_health_requires_contact_and_log_progress() {
+        let why = |contact, behind, stalled| fault(&member(contact, behind, stalled));
+        assert_eq!(why(Some(20), 10, 900), None);
+        assert!(why(None, 0, 0).unwrap().contains("never"));
+        assert!(why(Some(60_000), 0, 0).unwrap().contains("60 s"));
+        assert!(why(Some(20), 1_000_000, 0).unwrap().contains("behind"));
+        // One entry, for ever: it was called healthy.
+        let stalled = why(Some(20), 1, 7_000).unwrap();
+        assert!(stalled.contains("has not advanced for 7 s"), "{stalled}");
+    }
+}
