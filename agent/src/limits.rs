@@ -36,8 +36,13 @@ pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const DRIVER_ANSWER_INTERVAL: Duration = Duration::from_secs(5);
 /// How long it may take to answer; a busy machine makes it slow, and a stopped process never answers.
 pub(crate) const DRIVER_ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed.
-pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed, and the
+/// driver is asked to destroy the task later.
+pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a start takes before its task's history gives a reason for the wait.
+pub(crate) const START_REPORT_DELAY: Duration = Duration::from_secs(1);
+/// How long a start takes beyond that before it is called slow: an image that is fetched takes longer.
+pub(crate) const START_SLOW: Duration = Duration::from_secs(30);
 /// Pause between two comparisons of eBPF maps with the cgroups that there are.
 pub(crate) const RECONCILE_INTERVAL: Duration = Duration::from_mins(5);
 /// Addresses of this machine at which its servers are kept from tasks. Each is a rule of every task for every server.
