@@ -20,6 +20,13 @@ pub(crate) const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// File descriptors of the agent that a task needs: two FIFOs, files of its output, its cgroups, and those that its
 /// start opens.
 pub(crate) const OPEN_FILES_PER_TASK: u64 = 16;
+/// File descriptors of the agent that a running task keeps, with one to spare: two FIFOs and two files of its output.
+/// A node offers room for so many allocations (`node_max_allocs`).
+pub(crate) const OPEN_FILES_HELD_PER_TASK: u64 = 5;
+/// Process numbers that a task is taken to need on a node with few of them (`kernel.pid_max`).
+pub(crate) const PIDS_PER_TASK: u64 = 4;
+/// Process numbers that are left to the machine.
+pub(crate) const PIDS_SPARED: u64 = 1_024;
 /// File descriptors that no start takes: sessions, streams of logs and the store need them. Of a low limit an eighth.
 pub(crate) const OPEN_FILES_SPARED_MAX: u64 = 512;
 /// Failed starts in a row after which the node is at fault, if they were of [`START_JOBS_FAILED_MAX`] jobs.
