@@ -63,10 +63,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// The time that the timeout at this place has left: `bound`, less the time under an earlier driver.
-    fn time_left(&self, at: &str, bound: Duration) -> Duration {
-        let _at = at;
-        bound
-    }
+    fn time_left(&self, at: &str, bound: Duration) -> Duration;
 
     /// Writes a line to the task's log.
     fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
