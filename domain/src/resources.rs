@@ -41,7 +41,6 @@ pub struct TaskResources {
     pub memory: Mb,
     /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
     pub memory_max: Option<Mb>,
-    /// Devices.
     pub devices: Vec<DeviceAsk>,
     /// Whether `cpu` is also the most that it gets, where cores are idle too.
     pub cpu_hard_limit: bool,
@@ -149,7 +148,6 @@ pub struct Amount {
     pub memory_mb: u64,
     /// MiB of disk.
     pub disk_mb: u64,
-    /// Allocations.
     pub allocs: u64,
 }
 
@@ -311,7 +309,6 @@ impl Holding {
 pub struct HeldCores {
     /// Position of the task in its group.
     pub task_at: u16,
-    /// Their numbers, sorted.
     pub ids: Vec<u16>,
     /// The speed of the cores together, in MHz.
     pub mhz: u64,

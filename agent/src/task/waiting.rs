@@ -7,12 +7,16 @@ use std::convert::Infallible;
 
 use muster_agent_core::task::TaskInput;
 
-use super::{Inputs, TaskRef};
+use super::{TaskInputSender, TaskRef};
 use crate::context::AgentContext;
 use crate::limits::{START_REPORT_DELAY, START_SLOW};
 
 /// Reports once if the driver is unhealthy, and once if the start is slow. Never returns.
-pub(super) async fn report(context: &AgentContext, task: &TaskRef, inputs: &Inputs) -> Infallible {
+pub(super) async fn report(
+    context: &AgentContext,
+    task: &TaskRef,
+    inputs: &TaskInputSender,
+) -> Infallible {
     // Most starts take milliseconds, and a driver that has just been started is not yet healthy.
     tokio::time::sleep(START_REPORT_DELAY).await;
     let driver = &task.task().driver;

@@ -22,9 +22,9 @@ use super::failure::{Failure, OUT_OF_MEMORY};
 use super::progress::{ActionProgress, ProgressFile, boot_milliseconds};
 use super::resume::{EarlierAction, EarlierActions, EarlierProcess};
 use super::tree::{ActionExecutor, ActionStep, Output};
-use super::{ActionProcess, KILLED, Tree};
+use super::{ActionProcess, KILLED, RunningTree};
 use crate::cgroup::ActionCgroup;
-use crate::command::{Launch, ProcessKind, StartProcessError, Streams, start_beside};
+use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_beside};
 use crate::config::{HOME, NativeConfig};
 use crate::node::{Node, chain};
 use crate::process::Process;
@@ -36,7 +36,7 @@ const DEFAULT_USER: &str = "vcap";
 
 /// Carries out the leaves of a task's tree as processes beside its first one.
 pub(crate) struct NativeActionExecutor {
-    pub(super) work: Arc<Work>,
+    pub(super) work: Arc<ActionContext>,
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
@@ -47,12 +47,12 @@ pub(crate) struct NativeActionExecutor {
 }
 
 /// Data that a start needs, also after its caller is gone.
-pub(super) struct Work {
+pub(super) struct ActionContext {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
     pub(super) node: Arc<Node>,
     life: Arc<TaskProcess>,
-    pub(super) tree: Arc<Tree>,
+    pub(super) tree: Arc<RunningTree>,
     pub(super) progress: ProgressFile,
 }
 
@@ -61,7 +61,7 @@ impl NativeActionExecutor {
     pub(crate) fn new(
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
-        tree: Arc<Tree>,
+        tree: Arc<RunningTree>,
         spawns: &Arc<Semaphore>,
         (progress, earlier): (ProgressFile, EarlierActions),
     ) -> Self {
@@ -76,7 +76,7 @@ impl NativeActionExecutor {
                 "stderr of the task",
                 &config.stderr_path,
             )),
-            work: Arc::new(Work {
+            work: Arc::new(ActionContext {
                 config: config.clone(),
                 native: native.clone(),
                 node: Arc::clone(&task.node),
@@ -210,7 +210,9 @@ impl NativeActionExecutor {
     pub(super) async fn begun(
         &self,
         stop: &CancellationToken,
-        begin: impl FnOnce(&Work) -> Result<Option<ActionProcess>, StartProcessError> + Send + 'static,
+        begin: impl FnOnce(&ActionContext) -> Result<Option<ActionProcess>, StartProcessError>
+        + Send
+        + 'static,
     ) -> Result<Option<ActionProcess>, String> {
         let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
         if permit.is_none() {
@@ -382,7 +384,7 @@ fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
     Sender::from_owned_fd(output.ok()?).ok()
 }
 
-impl Work {
+impl ActionContext {
     /// Records the progress of an action that was begun. Without the record the next driver takes it for failed.
     pub(super) fn record(&self, at: &str, progress: ActionProgress) {
         if let Err(error) = self.progress.write(at, progress) {
@@ -436,7 +438,7 @@ impl Work {
         let action_cgroup =
             action_cgroup.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
         let action_cgroup = action_cgroup.transpose().map_err(StartProcessError::Look)?;
-        let launch = Launch {
+        let launch = ProcessConfig {
             config: &config,
             native: &native,
             node: &self.node,
@@ -464,7 +466,7 @@ impl Work {
     ) -> Result<Option<ActionProcess>, StartProcessError> {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         become_user(&mut config, &mut native, user);
-        let process = self.start_in_task(&Launch {
+        let process = self.start_in_task(&ProcessConfig {
             config: &config,
             native: &native,
             node: &self.node,
@@ -478,7 +480,7 @@ impl Work {
         Ok(self.tree.enter(process, None))
     }
 
-    fn start_in_task(&self, launch: &Launch<'_>) -> Result<Process, StartProcessError> {
+    fn start_in_task(&self, launch: &ProcessConfig<'_>) -> Result<Process, StartProcessError> {
         let spawned = start_beside(launch, &self.life.process, ProcessKind::Action)?;
         Process::started(&spawned).map_err(|error| {
             spawned.abandon();

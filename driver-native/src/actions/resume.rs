@@ -21,7 +21,6 @@ use crate::spawn::watch as watch_pidfd;
 pub(super) enum EarlierAction {
     /// It ended with this exit code.
     Ended(i32),
-    /// It runs.
     Runs(EarlierProcess),
     /// Nobody knows how it ended, or whether it had a process.
     Lost,

@@ -14,21 +14,16 @@ use serde::Serialize;
 /// The hash of each table, and what they are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StateHash {
-    /// The nodes.
     pub nodes: u64,
     /// The jobs and their versions.
     pub jobs: u64,
-    /// The allocations.
     pub allocs: u64,
-    /// The evaluations.
     pub evals: u64,
-    /// The deployments.
     pub deployments: u64,
     /// The settings, and the cluster's network policy.
     pub config: u64,
     /// The answers kept for repeated writes.
     pub answers: u64,
-    /// The one-off tasks.
     pub one_offs: u64,
 }
 
