@@ -20,6 +20,13 @@ pub(crate) const STORE_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// File descriptors of the agent that a task needs: two FIFOs, files of its output, its cgroups, and those that its
 /// start opens.
 pub(crate) const OPEN_FILES_PER_TASK: u64 = 16;
+/// File descriptors of the agent that a running task keeps, with one to spare: two FIFOs and two files of its output.
+/// A node offers room for so many allocations (`node_max_allocs`).
+pub(crate) const OPEN_FILES_HELD_PER_TASK: u64 = 5;
+/// Process numbers that a task is taken to need on a node with few of them (`kernel.pid_max`).
+pub(crate) const PIDS_PER_TASK: u64 = 4;
+/// Process numbers that are left to the machine.
+pub(crate) const PIDS_SPARED: u64 = 1_024;
 /// File descriptors that no start takes: sessions, streams of logs and the store need them. Of a low limit an eighth.
 pub(crate) const OPEN_FILES_SPARED_MAX: u64 = 512;
 /// Failed starts in a row after which the node is at fault, if they were of [`START_JOBS_FAILED_MAX`] jobs.
@@ -43,8 +50,13 @@ pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const DRIVER_ANSWER_INTERVAL: Duration = Duration::from_secs(5);
 /// How long it may take to answer; a busy machine makes it slow, and a stopped process never answers.
 pub(crate) const DRIVER_ANSWER_DEADLINE: Duration = Duration::from_secs(10);
-/// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed.
-pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed, and the
+/// driver is asked to destroy the task later.
+pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a start takes before its task's history gives a reason for the wait.
+pub(crate) const START_REPORT_DELAY: Duration = Duration::from_secs(1);
+/// How long a start takes beyond that before it is called slow: an image that is fetched takes longer.
+pub(crate) const START_SLOW: Duration = Duration::from_secs(30);
 /// Pause between two comparisons of eBPF maps with the cgroups that there are.
 pub(crate) const RECONCILE_INTERVAL: Duration = Duration::from_mins(5);
 /// Addresses of this machine at which its servers are kept from tasks. Each is a rule of every task for every server.

@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use crate::conditions::Conditions;
 use crate::context::AgentContext;
 use crate::limits::{
-    OPEN_FILES_PER_TASK, OPEN_FILES_SPARED_MAX, START_FAILURES_MAX, START_HEALTH_INTERVAL,
-    START_JOBS_FAILED_MAX, START_PAUSE_MAX, START_PAUSE_MIN,
+    OPEN_FILES_HELD_PER_TASK, OPEN_FILES_PER_TASK, OPEN_FILES_SPARED_MAX, PIDS_PER_TASK,
+    PIDS_SPARED, START_FAILURES_MAX, START_HEALTH_INTERVAL, START_JOBS_FAILED_MAX, START_PAUSE_MAX,
+    START_PAUSE_MIN,
 };
 
 /// The condition while there are no file descriptors for another task.
@@ -158,6 +159,30 @@ fn open_files_left() -> Result<u64, String> {
     left_of(limit, open_files().unwrap_or(limit))
 }
 
+/// Allocations that the node takes at once: `configured`, unless the machine has room for fewer. 0 means no limit.
+pub(crate) fn max_allocs(configured: u32) -> u32 {
+    let pids = std::fs::read_to_string("/proc/sys/kernel/pid_max");
+    let pids = pids.ok().and_then(|text| text.trim().parse().ok());
+    let files = getrlimit(Resource::Nofile).current;
+    max_allocs_within(configured, files, pids)
+}
+
+/// `None`: there is no limit of open files, or of process numbers.
+fn max_allocs_within(configured: u32, files: Option<u64>, pids: Option<u64>) -> u32 {
+    let by_files = files.map(|limit| (limit - spared(limit)) / OPEN_FILES_HELD_PER_TASK);
+    let by_pids = pids.map(|max| max.saturating_sub(PIDS_SPARED) / PIDS_PER_TASK);
+    let configured = Some(u64::from(configured)).filter(|max| *max > 0);
+    let limits = [by_files, by_pids, configured];
+    let least = limits.into_iter().flatten().min();
+    // A node that has room for none is told by its first start.
+    least.map_or(0, |max| u32::try_from(max).unwrap_or(u32::MAX).max(1))
+}
+
+/// File descriptors that tasks do not take of `limit`.
+fn spared(limit: u64) -> u64 {
+    (limit / 8).min(OPEN_FILES_SPARED_MAX)
+}
+
 /// Counts the open files of this process. Since Linux 6.2 the directory's size is their count; an earlier kernel says 0.
 /// `None` without /proc, or without a descriptor to read it: then a failed start tells.
 fn open_files() -> Option<u64> {
@@ -169,7 +194,7 @@ fn open_files() -> Option<u64> {
 }
 
 fn left_of(limit: u64, open: u64) -> Result<u64, String> {
-    let spared = (limit / 8).min(OPEN_FILES_SPARED_MAX);
+    let spared = spared(limit);
     let left = limit.saturating_sub(spared).saturating_sub(open);
     if left < OPEN_FILES_PER_TASK {
         return Err(format!(
@@ -202,6 +227,17 @@ mod tests {
 
         assert!(refused.contains("3900 of 4096"), "{refused}");
         assert!(is_set(&health, OPEN_FILES));
+    }
+
+    #[test]
+    fn node_offers_room_by_its_scarcest_limit() {
+        let max = max_allocs_within;
+        assert_eq!(max(0, Some(4_096), Some(4_194_304)), 716);
+        assert_eq!(max(0, Some(1_048_576), Some(32_768)), 7_936);
+        assert_eq!(max(100, Some(4_096), None), 100);
+        assert_eq!(max(1_000, Some(4_096), None), 716);
+        assert_eq!(max(0, Some(4), Some(300)), 1);
+        assert_eq!(max(0, None, None), 0);
     }
 
     #[test]

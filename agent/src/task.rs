@@ -16,6 +16,7 @@ mod resources;
 mod root;
 mod streams;
 mod user;
+mod waiting;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -228,15 +229,24 @@ pub(crate) async fn run(
     stopped: CancellationToken,
     inputs: TaskInputSender,
 ) {
-    let begun = {
+    let beginning = async {
         // The start itself reports a driver that is not there.
         let slot = context.drivers.named(&task.task().driver);
         let _room = match slot {
             Some(slot) => slot.room().await,
             None => None,
         };
+        begin::begin(&context, &task, attempt, take, &stopped).await
+    };
+    let begun = {
         // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
-        Box::pin(begin::begin(&context, &task, attempt, take, &stopped)).await
+        let beginning = Box::pin(beginning);
+        let reported = Box::pin(waiting::report(&context, &task, &inputs));
+        tokio::select! {
+            biased;
+            begun = beginning => begun,
+            never = reported => match never {},
+        }
     };
     match begun {
         Ok((live, note)) => {

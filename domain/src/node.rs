@@ -150,7 +150,13 @@ impl NodeSpec {
     /// Resources that tasks may use: the total less the reservation.
     #[must_use]
     pub fn usable(&self) -> Amount {
-        self.resources.total.minus(self.reserved)
+        Amount {
+            allocs: match self.resources.max_allocs {
+                0 => u64::MAX,
+                max => max.into(),
+            },
+            ..self.resources.total.minus(self.reserved)
+        }
     }
 
     /// Whether the driver `name` is there and healthy.
@@ -198,6 +204,8 @@ pub struct NodeResources {
     pub cores: u32,
     /// Cores that tasks may have for themselves, by their number, sorted; empty where that is not possible.
     pub core_ids: Vec<u16>,
+    /// Allocations that may be on the node at once, `node_max_allocs`; 0 means no limit.
+    pub max_allocs: u32,
 }
 
 impl NodeResources {

@@ -62,6 +62,7 @@ impl TaskResources {
             },
             memory_mb: u64::from(self.memory.0),
             disk_mb: 0,
+            allocs: 0,
         }
     }
 }
@@ -138,7 +139,7 @@ impl IoLimits {
     }
 }
 
-/// A sum of cpu, memory and disk: what a group asks, or what is used or free on a node.
+/// A sum of cpu, memory, disk and allocations: what a group asks, or what is used or free on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
     /// MHz.
@@ -147,6 +148,7 @@ pub struct Amount {
     pub memory_mb: u64,
     /// MiB of disk.
     pub disk_mb: u64,
+    pub allocs: u64,
 }
 
 impl Amount {
@@ -157,6 +159,7 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.saturating_add(other.cpu_mhz),
             memory_mb: self.memory_mb.saturating_add(other.memory_mb),
             disk_mb: self.disk_mb.saturating_add(other.disk_mb),
+            allocs: self.allocs.saturating_add(other.allocs),
         }
     }
 
@@ -168,6 +171,7 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.saturating_mul(count),
             memory_mb: self.memory_mb.saturating_mul(count),
             disk_mb: self.disk_mb.saturating_mul(count),
+            allocs: self.allocs.saturating_mul(count),
         }
     }
 
@@ -178,6 +182,7 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.saturating_sub(other.cpu_mhz),
             memory_mb: self.memory_mb.saturating_sub(other.memory_mb),
             disk_mb: self.disk_mb.saturating_sub(other.disk_mb),
+            allocs: self.allocs.saturating_sub(other.allocs),
         }
     }
 
@@ -188,6 +193,7 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.max(other.cpu_mhz),
             memory_mb: self.memory_mb.max(other.memory_mb),
             disk_mb: self.disk_mb.max(other.disk_mb),
+            allocs: self.allocs.max(other.allocs),
         }
     }
 
@@ -198,6 +204,7 @@ impl Amount {
             cpu_mhz: self.cpu_mhz.min(other.cpu_mhz),
             memory_mb: self.memory_mb.min(other.memory_mb),
             disk_mb: self.disk_mb.min(other.disk_mb),
+            allocs: self.allocs.min(other.allocs),
         }
     }
 
@@ -210,6 +217,8 @@ impl Amount {
             Some("memory")
         } else if self.disk_mb > room.disk_mb {
             Some("disk")
+        } else if self.allocs > room.allocs {
+            Some("allocations")
         } else {
             None
         }

@@ -11,6 +11,7 @@
 
 mod executor;
 mod failure;
+mod progress;
 mod result;
 mod resume;
 mod transfer;
@@ -35,9 +36,10 @@ use crate::exec::KillOnDrop;
 use crate::limits;
 use crate::process::Process;
 use crate::task::NativeTask;
-use executor::{ActionNote, NativeActionExecutor};
+use executor::{NativeActionExecutor, lost_action};
 use failure::Failure;
-use resume::ResumedProcess;
+use progress::ProgressFile;
+use resume::EarlierActions;
 
 /// The failure reason of actions whose processes something else killed.
 const KILLED: &str = "the task was killed";
@@ -114,28 +116,47 @@ pub(crate) fn begin(
     native: &NativeConfig,
     spawns: &Arc<Semaphore>,
 ) {
-    run_or_resume_tree(task, (config, native), spawns, None);
+    let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
+        return;
+    };
+    match ProgressFile::create(config, action) {
+        Ok(file) => carry_out(
+            task,
+            (config, native),
+            spawns,
+            (file, EarlierActions::default()),
+        ),
+        Err(error) => {
+            let failure = Failure::plain("", format!("record the progress of actions: {error}"));
+            end_before_actions(task, (config, native), tree, failure);
+        }
+    }
 }
 
-/// Begins the tree, or goes on with it from an action that runs.
-fn run_or_resume_tree(
+/// Carries out the tree, after what an earlier driver did of it.
+fn carry_out(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
     spawns: &Arc<Semaphore>,
-    resumed: Option<ResumedProcess>,
+    (file, earlier): (ProgressFile, EarlierActions),
 ) {
     let (Some(action), Some(tree)) = (native.actions.clone(), task.life.tree.clone()) else {
         return;
     };
-    if resumed.is_some() {
+    if !earlier.is_empty() {
         // Names of cgroups of actions are counted: those of the earlier driver may still be there.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let first = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
         tree.next.store(first, Ordering::Relaxed);
     }
     let (config, native) = (config.clone(), native.clone());
-    let hands =
-        NativeActionExecutor::new(task, (&config, &native), Arc::clone(&tree), spawns, resumed);
+    let hands = NativeActionExecutor::new(
+        task,
+        (&config, &native),
+        Arc::clone(&tree),
+        spawns,
+        (file, earlier),
+    );
     let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
     tokio::spawn(async move {
         let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
@@ -167,19 +188,33 @@ pub(crate) fn recover(
     let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
         return;
     };
-    let noted = ActionNote::read(config);
-    if let Some(resumed) = ResumedProcess::find(action, &noted) {
-        return run_or_resume_tree(task, (config, native), spawns, Some(resumed));
+    let found = ProgressFile::open(config, action);
+    let obstacle = match &found {
+        Some((_, progress)) => resume::obstacle(progress),
+        None => Some("an action"),
+    };
+    if let Some(at) = obstacle {
+        let failure = lost_action(at);
+        return end_before_actions(task, (config, native), tree, failure);
     }
+    if let Some((file, progress)) = found {
+        let earlier = EarlierActions::find(progress);
+        carry_out(task, (config, native), spawns, (file, earlier));
+    }
+}
+
+/// Ends a tree of which nothing can be carried out.
+fn end_before_actions(
+    task: &NativeTask,
+    (config, native): (&TaskConfig, &NativeConfig),
+    tree: &RunningTree,
+    failure: Failure,
+) {
     tree.stop.cancel();
-    let at = noted.at;
-    let action = if at.is_empty() { "an action" } else { &at };
-    let text = format!("the driver was started again while {action} ran");
-    let failure = Failure::plain(&at, text);
     let bytes_max = task.node.policy().result_bytes_max;
     tree.end(outcome((config, native), bytes_max, Err(failure)));
     if let Err(error) = task.life.kill_all() {
-        warn!(task = config.id, %error, "cannot kill a task whose driver died");
+        warn!(task = config.id, %error, "cannot kill a task whose actions cannot be carried out");
     }
 }
 

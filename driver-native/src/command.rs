@@ -61,6 +61,9 @@ pub(crate) enum StartProcessError {
     /// The thread that should start the process is missing, or it failed.
     #[error("the thread that was to start it failed")]
     Thread(#[source] io::Error),
+    /// The start of an action cannot be recorded; it would be begun twice after the driver's death.
+    #[error("record the start of the action")]
+    Record(#[source] io::Error),
     /// The process was started and could not be looked at.
     #[error("look at the started process")]
     Look(#[source] io::Error),

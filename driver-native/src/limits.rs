@@ -137,12 +137,6 @@ pub const ACTION_LINE_DEADLINE: Duration = Duration::from_secs(1);
 /// of the kill gets an answer.
 pub const ACTIONS_END_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Bytes that are read of the note of which action runs.
-pub(crate) const ACTION_NOTE_BYTES_MAX: u64 = 4 << 10;
-
-/// Bytes of every such note: each is written over the one before, and the deepest place with its process has some 700.
-pub(crate) const ACTION_NOTE_BYTES: usize = 1 << 10;
-
 /// Transfers of files at once on a node, and how many of Diego's cells do: a download fetches and unpacks, an upload
 /// reads and sends. More wait for their turn.
 pub const TRANSFERS_MAX: usize = 5;

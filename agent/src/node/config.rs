@@ -91,6 +91,8 @@ pub struct AgentConfig {
     pub gc: GcConfig,
     /// How logs are drained.
     pub ring: RingConfig,
+    /// Allocations that the node takes at once; 0 leaves the number to the machine's limits.
+    pub max_allocs: u32,
     /// A task whose memory or number of processes cannot be limited on this machine is refused;
     /// else it runs, and an event names what is not enforced.
     pub strict_limits: bool,
@@ -143,6 +145,7 @@ impl AgentConfig {
             disk: DiskEnforcement::default(),
             gc: GcConfig::default(),
             ring: RingConfig::from_env(),
+            max_allocs: 0,
             strict_limits: false,
             allow_tasks_without_network_policy: false,
             allow_api_from_tasks: false,

@@ -26,6 +26,7 @@ use crate::drivers::nomad::NomadDrivers;
 use crate::fingerprint::{Facts, address_towards};
 use crate::limits::FINGERPRINT_INTERVAL;
 use crate::ring::Engine;
+use crate::start_health;
 
 /// Facts that the opened parts of the node know.
 #[derive(Debug)]
@@ -119,7 +120,10 @@ impl Publisher {
             pool: config.pool.clone(),
             attributes: BTreeMap::new(),
             meta: config.meta.clone(),
-            resources: NodeResources::default(),
+            resources: NodeResources {
+                max_allocs: start_health::max_allocs(config.max_allocs),
+                ..NodeResources::default()
+            },
             reserved: config.reserved,
             reserved_cores: config.reserved_cores.clone(),
             reserved_ports: config.reserved_ports.clone(),
@@ -199,6 +203,7 @@ impl Publisher {
                 total,
                 cores,
                 core_ids: self.parts.core_ids.clone(),
+                max_allocs: self.base.resources.max_allocs,
             },
             volumes: offered(&self.base.volumes),
             ..self.base.clone()

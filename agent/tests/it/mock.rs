@@ -14,7 +14,7 @@ use muster_domain::job::{
 };
 use muster_domain::resources::Holding;
 use muster_driver::mock::{MockDriver, MockHost, MockTask};
-use muster_driver::{Dns, FsIsolation, TaskDriver};
+use muster_driver::{Dns, FsIsolation, Health, TaskDriver};
 use muster_wire::rpc::{LogStream, NodeReply, NodeRequest, TaskStats};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service};
@@ -75,6 +75,42 @@ async fn recoverable_start_error_is_retried() {
             .any(|event| event.message == "no luck today"),
         "{task:?}"
     );
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
+}
+
+fn has_event(task: &TaskState, part: &str) -> bool {
+    let mut events = task.events.iter();
+    events.any(|event| event.message.contains(part))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hung_start_gives_reason_and_can_be_stopped() {
+    if !privileged("hung_start_gives_reason_and_can_be_stopped") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let driver = Arc::new(MockDriver::on(host.clone()));
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    config.drivers = vec![("mock".to_owned(), driver.clone())];
+    let agent = Agent::start(config).await.unwrap();
+    let hung = MockTask {
+        start_for_ms: 3_600_000,
+        ..MockTask::default()
+    };
+
+    let alloc = service(1, "").driver("mock", &hung.to_config()).build();
+    let alloc_id = server.place(alloc).await;
+    driver.set_health(Health::Unhealthy, "it was stopped");
+    server
+        .reported(alloc_id, "the reason of the wait", |task, _| {
+            has_event(task, "waits for the driver `mock`: it was stopped")
+        })
+        .await;
+    server.stop(alloc_id).await;
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+    assert!(has_event(&task, "did not answer StartTask"), "{task:?}");
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 

@@ -350,34 +350,45 @@ async fn one_off_task_without_record_fails_with_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn driver_crash_ends_its_one_off_tasks() {
-    if !privileged("driver_crash_ends_its_one_off_tasks") {
+async fn one_off_task_survives_driver_crash() {
+    if !privileged("one_off_task_survives_driver_crash") {
         return;
     }
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
-    let sleeping = json!({"parallel": {"actions": [run("sleep 600")]}});
-    let tree = json!({"serial": {"actions": [sleeping, run("echo > /local/no")]}});
+    let waiting = run("touch /local/begun; while [ ! -e /local/go ]; do sleep 0.01; done");
+    let parallel = json!({"parallel": {"actions": [waiting, run("true")]}});
+    let tree = json!({"serial": {"actions": [parallel, run("echo yes > r")]}});
     let alloc_id = server
-        .place(one_off(1, &definition(&tree, "")).build())
+        .place(one_off(1, &definition(&tree, "r")).build())
         .await;
-    let running = |task: &muster_domain::alloc::TaskState, _| task.phase == TaskPhase::Running;
-    server.reported(alloc_id, "running", running).await;
-    let noted = machine.alloc_dir(alloc_id).join("task/.action");
-    eventually("the first action", async || {
-        std::fs::read(&noted)
-            .is_ok_and(|text| !text.is_empty())
-            .then_some(())
+    let task_dir = machine.alloc_dir(alloc_id).join("task");
+    let pid = eventually("both actions", async || {
+        let recorded = std::fs::read_to_string(task_dir.join(".action")).ok()?;
+        let mut lines = recorded.lines();
+        let has_ended = lines.clone().any(|line| line.starts_with("ended"));
+        let pid = lines.find_map(|line| line.strip_prefix("process "))?;
+        let begun = task_dir.join("local/begun").exists();
+        (begun && has_ended).then(|| pid.split(' ').next().unwrap_or_default().to_owned())
     })
     .await;
 
     machine.kill_driver().await;
+    eventually("the next driver holds the process", async || {
+        let (driver, _) = machine.driver().await;
+        let files = std::fs::read_dir(format!("/proc/{driver}/fdinfo")).ok()?;
+        let mut files = files.flatten().map(|file| file.path());
+        let is_held = |text: String| text.lines().any(|line| line == format!("Pid:\t{pid}"));
+        let held = files.any(|file| std::fs::read_to_string(file).is_ok_and(is_held));
+        held.then_some(())
+    })
+    .await;
+    std::fs::write(task_dir.join("local/go"), "").unwrap();
 
     let end = end(&server, alloc_id).await;
-    let reason = "the driver was started again while serial[0].parallel[0].run ran";
-    assert_eq!(end.failure_reason, reason);
-    assert!(!machine.alloc_dir(alloc_id).join("task/local/no").exists());
+    assert_eq!((end.failure_reason.as_str(), end.failed), ("", false));
+    assert_eq!(end.result, "yes\n");
     agent.end().await;
 }
 

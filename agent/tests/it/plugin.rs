@@ -15,6 +15,8 @@ use muster_domain::job::{GroupNetwork, JobSpec, NetworkMode};
 use muster_domain::resources::Holding;
 use muster_driver::go::{self, BuildGoError};
 use muster_wire::rpc::{LogStream, TaskStats};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::support::{FakeServer, Machine, batch, eventually, privileged, service, skipped};
@@ -291,6 +293,32 @@ async fn a_plugin_that_dies_gets_its_tasks_back() {
     assert_ne!(newest, plugin);
     assert_eq!(start_ticks(task), None);
     assert_eq!(start_ticks(newest), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopped_plugin_is_unhealthy_and_tasks_say_why() {
+    let Some(with) = PluginMachine::new("stopped_plugin_is_unhealthy_and_tasks_say_why") else {
+        return;
+    };
+    let agent = with.agent().await;
+    driver_of(&agent, "gotest", true).await;
+    let plugin = Pid::from_raw(i32::try_from(with.plugin().await).unwrap());
+
+    signal::kill(plugin, Signal::SIGSTOP).unwrap();
+    let alloc = service(1, "").driver("gotest", &shell("exec sleep 600"));
+    let alloc_id = with.server.place(alloc.build()).await;
+    let (reason, _) = driver_of(&agent, "gotest", false).await;
+    with.server
+        .reported(alloc_id, "the reason of the wait", |task, status| {
+            let mut events = task.events.iter();
+            status == ClientStatus::Pending && events.any(|it| it.message.contains(&reason))
+        })
+        .await;
+    signal::kill(plugin, Signal::SIGCONT).unwrap();
+    driver_of(&agent, "gotest", true).await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
+
+    assert!(reason.contains("does not answer"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -195,6 +195,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     }
     config.gc = file.gc;
     config.disk = file.disk;
+    config.max_allocs = file.node_max_allocs;
     config.oom_score_adj = Some(file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
     config.allow_tasks_without_network_policy = file.allow_tasks_without_network_policy;
     config.allow_api_from_tasks = file.allow_api_from_tasks;

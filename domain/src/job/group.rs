@@ -62,6 +62,7 @@ impl TaskGroup {
     pub fn ask(&self) -> Amount {
         let disk = Amount {
             disk_mb: u64::from(self.ephemeral_disk.size.0),
+            allocs: 1,
             ..Amount::default()
         };
         let sum = |phase: fn(Option<Lifecycle>) -> bool| {

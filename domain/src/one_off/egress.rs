@@ -191,14 +191,6 @@ impl EgressRule {
 }
 
 impl EgressRule {
-    /// Whether a rule names addresses of IPv6.
-    #[must_use]
-    pub fn names_ipv6(rules: &[Self]) -> bool {
-        let destinations = rules.iter().flat_map(|rule| &rule.destinations);
-        let mut each = destinations.flat_map(|list| list.split(','));
-        each.any(|text| Destination::read(text.trim()).is_some_and(|it| it.first.is_ipv6()))
-    }
-
     /// The policy of a task that may send by `rules` and otherwise nothing. Nobody reaches it: a port
     /// is for tasks that serve.
     #[must_use]

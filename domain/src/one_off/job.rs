@@ -171,11 +171,10 @@ fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
 }
 
 /// A network of the task's own, as a container of Diego's has: no port and no loopback is shared with the node or with
-/// other tasks. Such networks have no IPv6, so that a task with rules for it is in the node's.
+/// other tasks. Such networks have no IPv6, as Diego's have none by default: a rule for it matches no packet.
 fn network_mode(rules: &[EgressRule]) -> NetworkMode {
     match EgressRule::reach(rules) {
         Reach::Nothing => NetworkMode::None,
-        Reach::Some | Reach::Everything if EgressRule::names_ipv6(rules) => NetworkMode::Host,
         Reach::Some | Reach::Everything => NetworkMode::Bridge,
     }
 }

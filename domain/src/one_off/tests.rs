@@ -515,11 +515,9 @@ fn egress_rules_choose_the_network() {
     let all = |to: &str| json!([{"protocol": "all", "destinations": [to]}]);
     assert_eq!(network(json!([])), NetworkMode::None);
     let everything = ["0.0.0.0/0", "0.0.0.0-255.255.255.255", "1.1.1.1, 0.0.0.0/0"];
-    for to in everything.into_iter().chain(["127.0.0.1"]) {
+    let some = ["127.0.0.1", "fd00::/8", "1.1.1.1, ::1"];
+    for to in everything.into_iter().chain(some) {
         assert_eq!(network(all(to)), NetworkMode::Bridge, "{to}");
-    }
-    for to in ["fd00::/8", "1.1.1.1, ::1"] {
-        assert_eq!(network(all(to)), NetworkMode::Host, "{to}");
     }
 }
 
@@ -597,7 +595,7 @@ fn rules_for_some_destinations_become_a_policy() {
     let job = job("g", "d", &definition, OneOffTimings::default());
 
     let network = job.groups[0].network.as_ref().unwrap();
-    assert_eq!(network.mode, NetworkMode::Host);
+    assert_eq!(network.mode, NetworkMode::Bridge);
     let policy = network.policy.as_ref().unwrap();
     assert_eq!(policy.ingress.default, Some(PolicyAction::Deny));
     assert_eq!(policy.egress.default, Some(PolicyAction::Deny));

@@ -1,11 +1,13 @@
 //! Starts the processes of actions, waits for them and ends them.
 //!
-//! A file of the task's directory names the last begun action before its process is made, and its process afterwards.
-//! So a driver that finds the task after another one died can follow it, or say what ran.
+//! The progress of each action is recorded (`progress`), so that a driver that finds the task after another one died can
+//! go on.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use muster_domain::one_off::{Download, GRACE, Run, Upload, go_duration};
@@ -17,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::failure::{Failure, OUT_OF_MEMORY};
-use super::resume::ResumedProcess;
+use super::progress::{ActionProgress, ProgressFile, boot_milliseconds};
+use super::resume::{EarlierAction, EarlierActions, EarlierProcess};
 use super::tree::{ActionExecutor, ActionStep, Output};
 use super::{ActionProcess, KILLED, RunningTree};
 use crate::cgroup::ActionCgroup;
 use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_beside};
 use crate::config::{HOME, NativeConfig};
-use crate::isolation::task_dir;
 use crate::node::{Node, chain};
 use crate::process::Process;
 use crate::task::{NativeTask, TaskProcess};
@@ -31,8 +33,6 @@ use crate::{limits, paths, transfer_helper};
 
 /// The user that means the driver's default one, as in Diego's cells.
 const DEFAULT_USER: &str = "vcap";
-/// Holds the place of the action that was begun last.
-const NOTE: &str = ".action";
 
 /// Carries out the leaves of a task's tree as processes beside its first one.
 pub(crate) struct NativeActionExecutor {
@@ -40,16 +40,10 @@ pub(crate) struct NativeActionExecutor {
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
-    /// The action to go on from, until it is reached: everything before it is done.
-    resumed: Mutex<Option<ResumedProcess>>,
-}
-
-/// The progress of an action under an earlier driver.
-enum ActionProgress {
-    Done,
-    Here(ResumedProcess),
-    /// Nothing: it is this driver's to begin.
-    Over,
+    /// The actions that an earlier driver began, until they are reached.
+    earlier: Mutex<EarlierActions>,
+    /// No action was reached yet that is this driver's to begin: lines were written by the earlier driver.
+    replays: AtomicBool,
 }
 
 /// Data that a start needs, also after its caller is gone.
@@ -59,19 +53,21 @@ pub(super) struct ActionContext {
     pub(super) node: Arc<Node>,
     life: Arc<TaskProcess>,
     pub(super) tree: Arc<RunningTree>,
+    pub(super) progress: ProgressFile,
 }
 
 impl NativeActionExecutor {
-    /// Hands for `task`. Needs a runtime to be entered.
+    /// Hands for `task`, after an earlier driver's part of its tree. Needs a runtime to be entered.
     pub(crate) fn new(
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
         tree: Arc<RunningTree>,
         spawns: &Arc<Semaphore>,
-        resumed: Option<ResumedProcess>,
+        (progress, earlier): (ProgressFile, EarlierActions),
     ) -> Self {
         Self {
-            resumed: Mutex::new(resumed),
+            replays: AtomicBool::new(!earlier.is_empty()),
+            earlier: Mutex::new(earlier),
             stdout: voice(paths::open_output(
                 "stdout of the task",
                 &config.stdout_path,
@@ -86,6 +82,7 @@ impl NativeActionExecutor {
                 node: Arc::clone(&task.node),
                 life: Arc::clone(&task.life),
                 tree,
+                progress,
             }),
             spawns: Arc::clone(spawns),
         }
@@ -99,9 +96,13 @@ impl NativeActionExecutor {
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
         match self.replay(at) {
-            ActionProgress::Done => return Ok(()),
-            ActionProgress::Here(resumed) => return self.follow(run, step, stop, &resumed).await,
-            ActionProgress::Over => {}
+            Some(EarlierAction::Ended(0)) => return Ok(()),
+            Some(EarlierAction::Ended(code)) => return Err(self.exited(step, code)),
+            Some(EarlierAction::Runs(process)) => {
+                return self.follow(run, step, stop, &process).await;
+            }
+            Some(EarlierAction::Lost | EarlierAction::Until(_)) => return Err(lost_action(at)),
+            None => {}
         }
         let entered = match self.start(run, step, stop).await {
             Ok(Some(entered)) => entered,
@@ -117,29 +118,43 @@ impl NativeActionExecutor {
         tokio::select! {
             biased;
             ended = entered.wait() => {
-                let code = self.ended(run, entered, ended.map_err(lost)?, "").await;
-                match code {
+                let ended = ended.map_err(lost)?;
+                self.work.record(at, ActionProgress::Ended(exit_code(&ended)));
+                match self.ended(run, entered, ended, "").await {
                     0 => Ok(()),
-                    code => Err(Failure::exited(at, &step.source, code, self.work.out_of_memory())),
+                    code => Err(self.exited(step, code)),
                 }
             }
             () = stop.cancelled() => self.end(run, entered, at).await.map_err(lost)?,
         }
     }
 
-    /// Whether the action at this place was carried out, or begun, by an earlier driver.
-    fn replay(&self, at: &str) -> ActionProgress {
-        let mut resumed = self.resumed.lock().unwrap_or_else(PoisonError::into_inner);
-        match resumed.take_if(|resumed| resumed.at == at) {
-            Some(here) => ActionProgress::Here(here),
-            None if resumed.is_some() => ActionProgress::Done,
-            None => ActionProgress::Over,
+    /// The action at this place, if an earlier driver began it.
+    fn replay(&self, at: &str) -> Option<EarlierAction> {
+        let mut earlier = self.lock_earlier();
+        let action = earlier.take(at);
+        if action.is_none() || earlier.is_empty() {
+            self.replays.store(false, Ordering::Relaxed);
         }
+        action
     }
 
-    fn is_replaying(&self) -> bool {
-        let resumed = self.resumed.lock().unwrap_or_else(PoisonError::into_inner);
-        resumed.is_some()
+    /// Whether an earlier driver has carried out a transfer, or the transfer's failure.
+    fn replay_transfer(&self, at: &str) -> Option<Result<(), Failure>> {
+        Some(match self.replay(at)? {
+            EarlierAction::Ended(_) => Ok(()),
+            EarlierAction::Runs(_) | EarlierAction::Lost | EarlierAction::Until(_) => {
+                Err(lost_action(at))
+            }
+        })
+    }
+
+    fn lock_earlier(&self) -> MutexGuard<'_, EarlierActions> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exited(&self, step: &ActionStep, code: i32) -> Failure {
+        Failure::exited(&step.at, &step.source, code, self.work.out_of_memory())
     }
 
     /// Follows an action to its end that an earlier driver started.
@@ -148,37 +163,34 @@ impl NativeActionExecutor {
         run: &Run,
         step: &ActionStep,
         stop: &CancellationToken,
-        resumed: &ResumedProcess,
+        earlier: &EarlierProcess,
     ) -> Result<(), Failure> {
         let at = step.at.as_str();
         let lost = |error: io::Error| {
             let text = format!("the driver was started again while {at} ran: {error}");
             Failure::plain(at, text)
         };
-        let _running = self.work.tree.follow(&resumed.process);
-        let waiting = resumed.wait();
+        let _running = self.work.tree.follow(&earlier.0);
+        let waiting = earlier.wait();
         tokio::pin!(waiting);
         let ended = tokio::select! {
             biased;
             ended = &mut waiting => ended.map_err(lost)?,
             () = stop.cancelled() => {
-                resumed.process.signal(Signal::TERM).map_err(lost)?;
+                earlier.0.signal(Signal::TERM).map_err(lost)?;
                 let Ok(ended) = tokio::time::timeout(GRACE, &mut waiting).await else {
-                    resumed.process.kill_group().map_err(lost)?;
+                    earlier.0.kill_group().map_err(lost)?;
                     return Err(Failure::overstayed(at));
                 };
                 ended.map_err(lost)?;
                 return Err(Failure::cancelled(at));
             }
         };
+        self.work
+            .record(at, ActionProgress::Ended(exit_code(&ended)));
         match self.report_exit(run, &ended, "").await {
             0 => Ok(()),
-            code => Err(Failure::exited(
-                at,
-                &step.source,
-                code,
-                self.work.out_of_memory(),
-            )),
+            code => Err(self.exited(step, code)),
         }
     }
 
@@ -265,10 +277,7 @@ impl NativeActionExecutor {
 
     /// Tells the exit code; that of a process that died by a signal is as a shell has it.
     async fn report_exit(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
-        let code = match result.signal {
-            0 => result.exit_code,
-            signal => 128 + signal,
-        };
+        let code = exit_code(result);
         let memory = if code != 0 && self.work.out_of_memory() {
             OUT_OF_MEMORY
         } else {
@@ -303,9 +312,9 @@ impl ActionExecutor for NativeActionExecutor {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            match self.replay(&step.at) {
-                ActionProgress::Over => self.carry_in(download, &step, &stop).await,
-                ActionProgress::Done | ActionProgress::Here(_) => Ok(()),
+            match self.replay_transfer(&step.at) {
+                Some(ended) => ended,
+                None => self.carry_in(download, &step, &stop).await,
             }
         }
         .boxed()
@@ -318,12 +327,22 @@ impl ActionExecutor for NativeActionExecutor {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            match self.replay(&step.at) {
-                ActionProgress::Over => self.carry_out(upload, &step, &stop).await,
-                ActionProgress::Done | ActionProgress::Here(_) => Ok(()),
+            match self.replay_transfer(&step.at) {
+                Some(ended) => ended,
+                None => self.carry_out(upload, &step, &stop).await,
             }
         }
         .boxed()
+    }
+
+    fn time_left(&self, at: &str, bound: Duration) -> Duration {
+        if let Some(left) = self.lock_earlier().take_time_left(at) {
+            return left.min(bound);
+        }
+        let bound_ms = u64::try_from(bound.as_millis()).unwrap_or(u64::MAX);
+        let until = boot_milliseconds().saturating_add(bound_ms);
+        self.work.record(at, ActionProgress::Until(until));
+        bound
     }
 
     /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
@@ -333,7 +352,7 @@ impl ActionExecutor for NativeActionExecutor {
             Output::Stderr => self.stderr.as_ref(),
         };
         // An earlier driver has said it.
-        let to = to.filter(|_| !self.is_replaying());
+        let to = to.filter(|_| !self.replays.load(Ordering::Relaxed));
         async move {
             let Some(to) = to else { return };
             let line = format!("{line}\n");
@@ -366,6 +385,13 @@ fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
 }
 
 impl ActionContext {
+    /// Records the progress of an action that was begun. Without the record the next driver takes it for failed.
+    pub(super) fn record(&self, at: &str, progress: ActionProgress) {
+        if let Err(error) = self.progress.write(at, progress) {
+            warn!(task = self.config.id, at, %error, "the progress of an action is not recorded");
+        }
+    }
+
     pub(super) fn out_of_memory(&self) -> bool {
         let cgroup = self.life.cgroup.as_ref();
         cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0)
@@ -395,7 +421,8 @@ impl ActionContext {
         run: &Run,
         step: &ActionStep,
     ) -> Result<Option<ActionProcess>, StartProcessError> {
-        note(&self.config, &step.at);
+        let begun = self.progress.write(&step.at, ActionProgress::Begun);
+        begun.map_err(StartProcessError::Record)?;
         let (config, native) = self.configured(run);
         let streams = if run.suppress_log_output {
             Streams {
@@ -423,7 +450,9 @@ impl ActionContext {
             terminal: None,
         };
         let process = self.start_in_task(&launch)?;
-        note_process(&self.config, &step.at, &process);
+        if let Err(error) = self.progress.write_process(&step.at, &process) {
+            warn!(task = self.config.id, %error, "the process of an action is not recorded");
+        }
         Ok(self.tree.enter(process, action_cgroup))
     }
 
@@ -501,77 +530,16 @@ fn become_user(config: &mut TaskConfig, native: &mut NativeConfig, user: &str) {
     native.user = (user != DEFAULT_USER).then(|| user.to_owned());
 }
 
-/// Notes where in its tree the task is. Without a note the end of a dead driver's task names no action.
-pub(super) fn note(config: &TaskConfig, at: &str) {
-    write_note(config, at);
-}
-
-/// Notes the process of the action as well, so that another driver can follow it.
-fn note_process(config: &TaskConfig, at: &str, process: &Process) {
-    let (pid, start_ticks) = (process.pid, process.start_ticks);
-    write_note(config, &format!("{at}\n{pid} {start_ticks}"));
-}
-
-/// Writes a note over the last one in a single call, so that a driver that dies leaves one of them whole.
-fn write_note(config: &TaskConfig, text: &str) {
-    let Some(dir) = task_dir(config) else { return };
-    let text = format!("{text:\n<width$}", width = limits::ACTION_NOTE_BYTES);
-    let noted = paths::create_own_file(&dir, NOTE)
-        .map_err(io::Error::other)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
-    if let Err(error) = noted {
-        warn!(task = config.id, %error, "the action that runs is not noted");
+/// The exit code as a shell has it, also for a process that died by a signal.
+fn exit_code(result: &ExitResult) -> i32 {
+    match result.signal {
+        0 => result.exit_code,
+        signal => 128 + signal,
     }
 }
 
-/// The note of the action that was begun last.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ActionNote {
-    /// Its place; empty if nothing can be read.
-    pub(crate) at: String,
-    /// The pid and start time of its process; `None` if it may not have started.
-    pub(crate) process: Option<(i32, u64)>,
-}
-
-impl ActionNote {
-    /// Reads the note of a task.
-    pub(crate) fn read(config: &TaskConfig) -> Self {
-        let mut text = String::new();
-        let file = task_dir(config).map(|dir| paths::open_own_file(&dir, NOTE));
-        if let Some(Ok(file)) = file {
-            let read = file
-                .take(limits::ACTION_NOTE_BYTES_MAX)
-                .read_to_string(&mut text);
-            if read.is_err() {
-                text.clear();
-            }
-        }
-        Self::parse(&text)
-    }
-
-    fn parse(text: &str) -> Self {
-        let mut lines = text.lines();
-        let at = lines.next().unwrap_or_default().to_owned();
-        let words = lines.next().and_then(|line| line.split_once(' '));
-        let process = words.and_then(|(pid, ticks)| Some((pid.parse().ok()?, ticks.parse().ok()?)));
-        Self { at, process }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn note_names_action_and_process() {
-        let noted = |text: &str| {
-            let ActionNote { at, process } = ActionNote::parse(text);
-            (at, process)
-        };
-        let at = || "serial[1].run".to_owned();
-        assert_eq!(noted("serial[1].run\n17 9"), (at(), Some((17, 9))));
-        assert_eq!(noted("serial[1].run\n\n\n"), (at(), None));
-        assert_eq!(noted("serial[1].run\n17 x"), (at(), None));
-        assert_eq!(noted(""), (String::new(), None));
-    }
+/// The failure of an action whose end no driver saw.
+pub(super) fn lost_action(at: &str) -> Failure {
+    let text = format!("the driver was started again while {at} ran");
+    Failure::plain(at, text)
 }

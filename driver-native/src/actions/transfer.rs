@@ -11,8 +11,9 @@ use muster_domain::one_off::{Download, Upload, go_duration};
 use tokio::net::unix::pipe::Receiver;
 use tokio_util::sync::CancellationToken;
 
-use super::executor::{NativeActionExecutor, note};
+use super::executor::NativeActionExecutor;
 use super::failure::{Failure, OUT_OF_MEMORY};
+use super::progress::ActionProgress;
 use super::tree::{ActionExecutor, ActionStep, Output};
 use super::{ActionProcess, KILLED};
 use crate::command::Streams;
@@ -38,7 +39,7 @@ impl NativeActionExecutor {
         };
         let transfers = &self.work.node.transfers;
         let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
-        note(&self.work.config, at);
+        self.record_begun(at)?;
         self.tell_of(what, &format!("Downloading {what}...")).await;
         let policy = self.work.node.policy();
         let dir = self.dir();
@@ -62,7 +63,15 @@ impl NativeActionExecutor {
             self.write_line(Output::Stderr, &text).await;
             return Err(Failure::shown(at, text));
         }
+        self.work.record(at, ActionProgress::Ended(0));
         Ok(())
+    }
+
+    /// Records that a transfer begins. Without the record it would begin twice after the driver's death.
+    fn record_begun(&self, at: &str) -> Result<(), Failure> {
+        let begun = self.work.progress.write(at, ActionProgress::Begun);
+        begun
+            .map_err(|error| Failure::plain(at, format!("record the start of the action: {error}")))
     }
 
     /// Has a file of the task read and sends it.
@@ -76,7 +85,7 @@ impl NativeActionExecutor {
         let what = &upload.artifact;
         let transfers = &self.work.node.transfers;
         let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
-        note(&self.work.config, at);
+        self.record_begun(at)?;
         self.tell_of(what, &format!("Uploading {what}...")).await;
         let policy = self.work.node.policy();
         let sending = async {
@@ -88,6 +97,7 @@ impl NativeActionExecutor {
         match self.unless_over(sending, at, stop).await? {
             Ok(bytes) => {
                 let size = transfer::size(bytes);
+                self.work.record(at, ActionProgress::Ended(0));
                 self.tell_of(what, &format!("Uploaded {what} ({size})"))
                     .await;
                 Ok(())

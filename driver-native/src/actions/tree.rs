@@ -3,6 +3,8 @@
 //! Every action ends: by itself, or some time after it was told to. A stopped action says so ([`Failure::cancelled`]),
 //! and nothing above takes that for a success: neither a `try` nor a `serial` goes on after it.
 
+use std::time::Duration;
+
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use muster_domain::one_off::{
@@ -59,6 +61,9 @@ pub(crate) trait ActionExecutor: Send + Sync {
         step: ActionStep,
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
+
+    /// The time that the timeout at this place has left: `bound`, less the time under an earlier driver.
+    fn time_left(&self, at: &str, bound: Duration) -> Duration;
 
     /// Writes a line to the task's log.
     fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
@@ -182,7 +187,8 @@ async fn timeout(
         here.child(&bounded.action).stoppable(),
         inner_stop.clone(),
     );
-    if let Ok(ended) = tokio::time::timeout(bound, &mut inner).await {
+    let left = hands.time_left(&here.at, bound);
+    if let Ok(ended) = tokio::time::timeout(left, &mut inner).await {
         return ended;
     }
     let stopped_before = stop.is_cancelled();

@@ -856,3 +856,17 @@ impl TaskDriver for Client {
         .boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oversized_driver_state_is_refused() {
+        assert!(check_state(limits::DRIVER_STATE_BYTES_MAX).is_ok());
+
+        let error = check_state(60 << 20).unwrap_err();
+
+        assert!(error.to_string().contains("62914560 bytes"), "{error}");
+    }
+}

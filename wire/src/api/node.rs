@@ -162,6 +162,8 @@ pub struct Node {
     pub modify_index: u64,
     pub name: String,
     pub node_class: String,
+    /// Allocations that may be on it at once; 0 means no limit.
+    pub node_max_allocs: u32,
     pub node_pool: String,
     pub node_resources: NodeResources,
     pub reserved: Resources,
@@ -204,6 +206,7 @@ impl From<&domain::Node> for Node {
             modify_index: modify_index.0,
             name: spec.name.clone(),
             node_class: spec.class.clone(),
+            node_max_allocs: spec.resources.max_allocs,
             node_pool: spec.pool.clone(),
             reserved: Resources::from(spec.reserved),
             reserved_resources: ReservedResources::new(spec.reserved),
@@ -302,6 +305,7 @@ impl NodeResources {
             total,
             cores,
             core_ids,
+            max_allocs: _,
         } = &spec.resources;
         let address = ip(&spec.address);
         let bits = if address.contains(':') { 128 } else { 32 };

@@ -170,6 +170,7 @@ impl From<Amount> for Resources {
             cpu_mhz,
             memory_mb,
             disk_mb,
+            allocs: _,
         } = amount;
         Self {
             cpu: cpu_mhz,

@@ -65,7 +65,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, region, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, oom_score_adj; blocks: reserved, users";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, node_max_allocs, oom_score_adj; blocks: reserved, users";
 
 /// Directories of CNI plugins, with colons between them as in Nomad.
 fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFault> {
@@ -113,6 +113,7 @@ pub(super) struct AgentFile {
     pub(super) allow_tasks_without_network_policy: bool,
     pub(super) allow_api_from_tasks: bool,
     pub(super) oom_score_adj: Option<i16>,
+    pub(super) node_max_allocs: u32,
     pub(super) reserved: Reserved,
     pub(super) users: UserRange,
     pub(super) policy: NetworkPolicy,
@@ -290,6 +291,10 @@ impl AgentFile {
                 self.gc.limits.inode_threshold = percent(&name, attribute)?;
             }
             "gc_max_allocs" => self.gc.limits.allocs_max = count(0)?,
+            "node_max_allocs" => {
+                let max = number(&name, attribute, 0, COUNT_MAX)?;
+                self.node_max_allocs = u32::try_from(max).unwrap_or(u32::MAX);
+            }
             "oom_score_adj" => self.oom_score_adj = Some(oom_score(&name, attribute)?),
             "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,
             _ => {
@@ -617,7 +622,7 @@ host_volume "certs" {
     #[test]
     fn collection_is_configured_under_nomads_names() {
         let file = parse(
-            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n gc_parallel_destroys = 3\n disk_enforcement = \"off\"\n bridge_network_subnet = \"10.88.0.7/16\"\n cni_path = \"/opt/cni/bin:/usr/lib/cni\"\n cni_config_dir = \"/etc/cni/net.d\"\n}\n",
+            "client {\n gc_interval = \"90s\"\n gc_disk_usage_threshold = 85.0\n gc_inode_usage_threshold = 60\n gc_max_allocs = 7\n node_max_allocs = 900\n gc_parallel_destroys = 3\n disk_enforcement = \"off\"\n bridge_network_subnet = \"10.88.0.7/16\"\n cni_path = \"/opt/cni/bin:/usr/lib/cni\"\n cni_config_dir = \"/etc/cni/net.d\"\n}\n",
         )
         .unwrap();
         assert_eq!(file.disk, DiskEnforcement::Off);
@@ -634,6 +639,7 @@ host_volume "certs" {
         assert_eq!(interval, Duration::from_secs(90));
         assert_eq!((limits.disk_threshold, limits.inode_threshold), (85, 60));
         assert_eq!((limits.allocs_max, parallel_destroys), (7, 3));
+        assert_eq!(file.node_max_allocs, 900);
         assert_eq!(parse("").unwrap().gc, GcConfig::default());
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Queue {
 }
 
 /// A need as a key.
-type NeedKey = Option<[u64; 3]>;
+type NeedKey = Option<[u64; 4]>;
 
 #[derive(Debug)]
 struct BlockedEval {
@@ -33,14 +33,23 @@ struct BlockedEval {
 }
 
 fn key(need: Option<Amount>) -> NeedKey {
-    need.map(|amount| [amount.cpu_mhz, amount.memory_mb, amount.disk_mb])
+    need.map(|amount| {
+        let Amount {
+            cpu_mhz,
+            memory_mb,
+            disk_mb,
+            allocs,
+        } = amount;
+        [cpu_mhz, memory_mb, disk_mb, allocs]
+    })
 }
 
 fn amount(need: NeedKey) -> Option<Amount> {
-    need.map(|[cpu_mhz, memory_mb, disk_mb]| Amount {
+    need.map(|[cpu_mhz, memory_mb, disk_mb, allocs]| Amount {
         cpu_mhz,
         memory_mb,
         disk_mb,
+        allocs,
     })
 }
 

@@ -82,7 +82,16 @@ impl NodeShape {
         })
     }
 
-    /// Returns the number of open nodes that have too little.
+    /// Returns the number of open nodes that have as many allocations as they may have.
+    pub(super) fn full(&self) -> u32 {
+        if self.total.allocs == u64::MAX {
+            return 0;
+        }
+        let full = self.blocks.iter().map(Block::full);
+        full.sum()
+    }
+
+    /// Returns the number of open nodes that have too little. Full ones count as short of cpu.
     pub(super) fn short(&self, ask: ScaledRequest) -> ShortfallCounts {
         if let Some(short) = self.whole.short(ask) {
             return short;
@@ -315,7 +324,7 @@ pub(super) struct NodeShapes {
     /// The columns from which the kinds follow.
     columns: Columns,
     kinds: Vec<NodeShape>,
-    by_key: BTreeMap<(usize, [u64; 3]), usize>,
+    by_key: BTreeMap<(usize, [u64; 4]), usize>,
     classes: BTreeMap<NodeClass, ShapeClass>,
     /// Groups of classes are below this number.
     groups: usize,
@@ -374,7 +383,8 @@ impl NodeShapes {
             return;
         };
         let total = column.total;
-        let key = (group, [total.cpu_mhz, total.memory_mb, total.disk_mb]);
+        let amounts = [total.cpu_mhz, total.memory_mb, total.disk_mb, total.allocs];
+        let key = (group, amounts);
         let kinds = &mut self.kinds;
         let at = *self.by_key.entry(key).or_insert_with(|| {
             kinds.push(NodeShape {

@@ -200,6 +200,8 @@ impl RemainingNeed {
             cpu_mhz,
             memory_mb,
             disk_mb,
+            // Every allocation that goes makes room for one.
+            allocs: _,
         } = amount;
         self.cpu -= cpu_mhz as f64;
         self.memory -= memory_mb as f64;

@@ -101,6 +101,33 @@ fn what_does_not_fit_waits_for_room() {
     );
 }
 
+/// A few instances are placed by a scan, many by a ranking.
+#[test]
+fn node_takes_as_many_allocs_as_it_says() {
+    check(
+        "node n1 cpu=4000 mem=8192 allocs=2
+         node n2 cpu=4000 mem=8192 allocs=1
+         job old cpu=100
+         job web count=3 cpu=100 mem=100
+         stop old",
+        expect![[r#"
+            place old[0] n2 score 0.041
+            place web[0..=1] n1 score 0.046
+            wait web x1: allocations on 2
+            stop old[0] on n2: alloc not needed due to job update
+            place web[2] n2 score 0.046"#]],
+    );
+    check(
+        "node n1 cpu=4000 mem=8192 allocs=10
+         job web count=12 cpu=100 mem=100
+         node n2 cpu=4000 mem=8192 allocs=2",
+        expect![[r#"
+            place web[0..=9] n1 score 0.046
+            wait web x2: allocations on 1
+            place web[10..=11] n2 score 0.046"#]],
+    );
+}
+
 #[test]
 fn room_of_a_stopped_job_wakes_who_waits() {
     check(

@@ -16,10 +16,11 @@ use crate::state::State;
 type Dimension = (&'static str, fn(Amount) -> u64);
 
 /// Diego's resources in Diego's order, then ours.
-const DIMENSIONS: [Dimension; 3] = [
+const DIMENSIONS: [Dimension; 4] = [
     ("disk", |amount| amount.disk_mb),
     ("memory", |amount| amount.memory_mb),
     ("cpu", |amount| amount.cpu_mhz),
+    ("allocations", |amount| amount.allocs),
 ];
 
 /// Whether the task waits and no registered node could hold it, even without other work. False if no node is in its

@@ -204,10 +204,11 @@ fn room(
     let column = fleet.column(number);
     let (ask, free) = (ranking.ask_on(fleet, number), column.free());
     type AmountField = (&'static str, fn(Amount) -> u64);
-    let parts: [AmountField; 3] = [
+    let parts: [AmountField; 4] = [
         ("cpu", |amount| amount.cpu_mhz),
         ("memory", |amount| amount.memory_mb),
         ("disk", |amount| amount.disk_mb),
+        ("allocations", |amount| amount.allocs),
     ];
     for (what, of) in parts {
         let (needed, free) = (of(ask), of(free));

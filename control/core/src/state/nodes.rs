@@ -123,11 +123,13 @@ impl Column {
             cpu_mhz: 0,
             memory_mb: 0,
             disk_mb: 0,
+            allocs: 0,
         },
         used: Amount {
             cpu_mhz: 0,
             memory_mb: 0,
             disk_mb: 0,
+            allocs: 0,
         },
     };
 

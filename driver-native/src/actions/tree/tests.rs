@@ -57,6 +57,10 @@ impl FakeExecutor {
 }
 
 impl ActionExecutor for FakeExecutor {
+    fn time_left(&self, _at: &str, bound: Duration) -> Duration {
+        bound
+    }
+
     fn run<'a>(
         &'a self,
         run: &'a Run,

@@ -28,6 +28,8 @@ pub(in crate::scheduler) struct Block {
     memory_power: [f32; BLOCK],
     /// A bit for each slot where somebody may be placed.
     pub(super) open: u64,
+    /// A bit for each slot whose node has as many allocations as it may have.
+    full: u64,
     /// A bit for each slot that was written to since the kind was sorted.
     pub(super) touched: u64,
 }
@@ -148,6 +150,7 @@ impl Block {
         cpu_power: [0.0; BLOCK],
         memory_power: [0.0; BLOCK],
         open: 0,
+        full: 0,
         touched: 0,
     };
 
@@ -288,6 +291,7 @@ impl Block {
             free: [self.cpu[slot], self.memory[slot], self.disk[slot]],
             powers: [self.cpu_power[slot], self.memory_power[slot]],
             is_open: self.open >> slot & 1 == 1,
+            is_full: self.full >> slot & 1 == 1,
         }
     }
 
@@ -296,6 +300,7 @@ impl Block {
         [self.cpu[slot], self.memory[slot], self.disk[slot]] = row.free;
         [self.cpu_power[slot], self.memory_power[slot]] = row.powers;
         self.open = self.open & !(1 << slot) | u64::from(row.is_open) << slot;
+        self.full = self.full & !(1 << slot) | u64::from(row.is_full) << slot;
     }
 
     pub(super) fn write(&mut self, slot: usize, number: u32, column: &Column) {
@@ -313,10 +318,20 @@ impl Block {
         self.cpu_power[slot] = power(total.cpu_mhz, used.cpu_mhz);
         self.memory_power[slot] = power(total.memory_mb, used.memory_mb);
         self.open |= 1 << slot;
+        self.full &= !(1 << slot);
+        if used.allocs >= total.allocs {
+            self.cpu[slot] = -1;
+            self.full |= 1 << slot;
+        }
         if !column.takes_work {
             self.cpu[slot] = -1;
             self.open &= !(1 << slot);
         }
+    }
+
+    /// Returns the number of open nodes that have as many allocations as they may have.
+    pub(super) fn full(&self) -> u32 {
+        (self.full & self.open).count_ones()
     }
 
     pub(super) fn close(&mut self, slot: usize) {
@@ -332,6 +347,7 @@ pub(super) struct BlockNode {
     free: [i32; 3],
     pub(super) powers: [f32; 2],
     is_open: bool,
+    is_full: bool,
 }
 
 impl BlockNode {
@@ -340,5 +356,6 @@ impl BlockNode {
         free: [-1; 3],
         powers: [0.0; 2],
         is_open: false,
+        is_full: false,
     };
 }

@@ -33,6 +33,7 @@ fn amount(value: &Value, prefix: &str) -> Amount {
         cpu_mhz: number(&value[format!("{prefix}cpu_mhz")]),
         memory_mb: number(&value[format!("{prefix}memory_mb")]),
         disk_mb: number(&value[format!("{prefix}disk_mb")]),
+        allocs: 0,
     }
 }
 
@@ -152,6 +153,7 @@ fn compare_equal_victims(case: &Value) -> Outcome {
                     cpu_mhz,
                     memory_mb,
                     disk_mb,
+                    allocs: _,
                 } = it.amount;
                 (it.priority, cpu_mhz, memory_mb, disk_mb)
             })
@@ -191,6 +193,7 @@ fn candidate(name: u32, priority: u8, memory_mb: u64, disk_mb: u64, cpu_mhz: u64
             cpu_mhz,
             memory_mb,
             disk_mb,
+            allocs: 0,
         },
         max_parallel: 0,
         evicted: 0,
@@ -223,6 +226,7 @@ fn preemption_example_evicts_exactly_a1_a2_a4() {
         cpu_mhz: 0,
         memory_mb: 2_048,
         disk_mb: 1_000,
+        allocs: 0,
     };
 
     let chosen = choose(75, ask, full(&candidates), &candidates).unwrap();
@@ -239,6 +243,7 @@ fn preemption_requires_priority_difference_of_ten() {
         cpu_mhz: 0,
         memory_mb: 1,
         disk_mb: 0,
+        allocs: 0,
     };
     for (priority, expected) in [(66, None), (65, Some(vec![0]))] {
         let candidates = [candidate(1, priority, 1, 0, 0)];

@@ -240,7 +240,11 @@ impl<'a> Scan<'a> {
             });
         }
         let short = scan.look_at_all(fleet);
-        scan.exhausted(["cpu", "memory", "disk"], short);
+        let full = scan.usable.iter();
+        let full: u32 = full.map(|it| fleet.kinds().all()[it.kind].full()).sum();
+        let [cpu, memory, disk] = short;
+        let short = [cpu.saturating_sub(full), memory, disk, full];
+        scan.exhausted(["cpu", "memory", "disk", "allocations"], short);
         scan.count_special_cases(fleet);
         scan.metrics.dimension_exhausted.sort_unstable();
         scan.metrics.scores = scan.best_few(fleet);

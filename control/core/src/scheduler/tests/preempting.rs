@@ -155,6 +155,23 @@ fn port_is_preempted_from_lower_priority_alloc() {
     assert_eq!(cluster.live("bystander").len(), 1);
 }
 
+/// A node may have room for everything but one more allocation.
+#[test]
+fn alloc_is_preempted_on_node_full_of_allocs() {
+    let mut cluster = cluster();
+    let mut spec = node("n1").build();
+    spec.resources.max_allocs = 2;
+    cluster.node(spec);
+    cluster.run(job("low").priority(10).build());
+    cluster.run(job("bystander").priority(20).build());
+
+    cluster.run(job("high").priority(80).build());
+
+    assert_eq!(cluster.live("high").len(), 1);
+    assert!(cluster.live("low").is_empty());
+    assert_eq!(cluster.live("bystander").len(), 1);
+}
+
 #[test]
 fn port_of_higher_priority_alloc_is_not_preempted() {
     let mut cluster = cluster();

@@ -108,6 +108,7 @@ fn node(name: &str, words: &[&str]) -> NodeSpec {
             "cpu" => total.cpu_mhz = value.parse().unwrap(),
             "mem" => total.memory_mb = value.parse().unwrap(),
             "disk" => total.disk_mb = value.parse().unwrap(),
+            "allocs" => spec.resources.max_allocs = value.parse().unwrap(),
             "dc" => value.clone_into(&mut spec.datacenter),
             "pool" => value.clone_into(&mut spec.pool),
             "class" => value.clone_into(&mut spec.class),

@@ -19,6 +19,7 @@ fn amount_of([cpu, memory, disk]: Amounts) -> Amount {
         cpu_mhz: cpu.into(),
         memory_mb: memory.into(),
         disk_mb: disk.into(),
+        allocs: 0,
     }
 }
 
