@@ -47,7 +47,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
-        Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
+        Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
         Command::NoteCollections { .. } => "NodeGarbageCollected",
         Command::ChangeDeployment { change, .. } => match change {
@@ -63,10 +63,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::CompleteDrain { .. } => "NodeDrain",
         Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
         Command::RegisterJob { .. }
-        | Command::PlaceJob { .. }
-        | Command::ScaleJob { .. }
         | Command::ScaleGroup { .. }
-        | Command::DispatchJobAt { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
         | Command::TagJobVersion { .. }
@@ -75,7 +72,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
         Command::SetClusterPolicy { .. } => "NetworkPolicyUpdated",
         Command::FreshenDomain { .. } | Command::SetOneOffTimes { .. } => "TaskSettingsUpdated",
-        Command::DesireOneOffs { .. } | Command::PlaceOneOffs { .. } => "TaskDesired",
+        Command::DesireOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
@@ -563,6 +560,7 @@ mod tests {
             spec: Box::new(muster_domain::fixture::job(job_id).build()),
             at: Timestamp(index),
             check_index: None,
+            places: None,
         };
         let cause = cause(&command);
         let applied = fsm::apply(state, LogIndex(index), command);
@@ -612,9 +610,8 @@ mod tests {
         let mut state = State::default();
         let first = registered(&mut state, 7, "web");
         let key = JobKey::in_default("web");
-        let stop = Command::DeregisterJob {
+        let stop = Command::PurgeJob {
             key,
-            purge: true,
             at: Timestamp(8),
         };
         let cause = cause(&stop);

@@ -61,7 +61,7 @@ pub use one_off::{
 };
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 1;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,10 +91,13 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user submits a job.
+    /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
+    /// them is gone, the evaluation of the job places it.
     RegisterJob {
         /// The job, validated.
         spec: Box<JobSpec>,
+        /// The places of its instances, where the leader found them.
+        places: Option<Box<JobPlacement>>,
         /// Time of the proposal.
         at: Timestamp,
         /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
@@ -104,8 +107,6 @@ pub enum Command {
     DeregisterJob {
         /// The job.
         key: JobKey,
-        /// Forget it as well. Only in logs of earlier versions: who purges a job proposes [`Self::PurgeJob`].
-        purge: bool,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -134,15 +135,6 @@ pub enum Command {
     UpdateEvals {
         /// The updates.
         evals: Vec<EvalUpdate>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An agent reports what became of allocations.
-    ReportAllocs {
-        /// The node.
-        node_id: NodeId,
-        /// The reports. Later ones about the same allocation win.
-        reports: Vec<AllocReport>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -209,19 +201,6 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user changes how many instances of a group there should be.
-    ScaleJob {
-        /// The job.
-        key: JobKey,
-        /// The group.
-        group: String,
-        /// Instances.
-        count: u32,
-        /// Refuse unless the job was last registered by this entry.
-        check_index: Option<LogIndex>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
     /// A user goes back to an older version of a job.
     RevertJob {
         /// The job.
@@ -256,6 +235,8 @@ pub enum Command {
         meta: BTreeMap<String, String>,
         /// A token by which a repeated dispatch is known; empty for none.
         idempotency_token: String,
+        /// The priority of the new job; `None` for that of the parameterized job.
+        priority: Option<u8>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -279,13 +260,6 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Clients want one-off tasks done.
-    DesireOneOffs {
-        /// The tasks; one that is refused keeps no other back.
-        tasks: Vec<NewOneOff>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
     /// Clients, and the duties of one-off tasks, move some of them on.
     ChangeOneOffs {
         /// The changes, each of one task; one that is refused keeps no other back.
@@ -293,27 +267,14 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Clients want one-off tasks done, and the leader has found places for them. A place that is not there any more
-    /// leaves its task to wait as [`Self::DesireOneOffs`] does.
-    PlaceOneOffs {
+    /// Clients want one-off tasks done. A task without a place, or whose place is gone, waits for its evaluation.
+    DesireOneOffs {
         /// The tasks, each with its place if one was found; one that is refused keeps no other back.
         tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
         /// The state in which the places were found.
         seen: LogIndex,
         /// Time of the proposal.
         at: Timestamp,
-    },
-    /// A user submits a job that is not there, and the leader has found places for all its instances. If one of them is
-    /// not there any more, or the job is, it is recorded as [`Self::RegisterJob`] does, and its evaluation places it.
-    PlaceJob {
-        /// The job, validated.
-        spec: Box<JobSpec>,
-        /// The places.
-        places: Box<JobPlacement>,
-        /// Time of the proposal.
-        at: Timestamp,
-        /// As of [`Self::RegisterJob`].
-        check_index: Option<LogIndex>,
     },
     /// A client says that what it knows of a domain is all there is to know.
     FreshenDomain {
@@ -359,8 +320,7 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user stops a job and has it forgotten: [`Self::DeregisterJob`] with `purge`, with an answer that counts what
-    /// went.
+    /// A user stops a job and has it forgotten. The answer counts what went.
     PurgeJob {
         /// The job.
         key: JobKey,
@@ -375,23 +335,6 @@ pub enum Command {
         subsystem: NodeSubsystem,
         /// A sentence for the operator.
         message: String,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user runs a parameterized job: [`Self::DispatchJob`] with a priority.
-    DispatchJobAt {
-        /// The parameterized job.
-        key: JobKey,
-        /// The end of the new job's id, which tells this dispatch from others.
-        suffix: String,
-        /// The data for the new job, in bytes.
-        payload: Vec<u8>,
-        /// Metadata, besides the job's own.
-        meta: BTreeMap<String, String>,
-        /// A token by which a repeated dispatch is known; empty for none.
-        idempotency_token: String,
-        /// The priority of the new job.
-        priority: u8,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -418,7 +361,7 @@ pub struct JobPlacement {
 }
 
 /// A scaling action on a group, or an event of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupScaling {
     /// The group.
     pub group: String,
@@ -469,68 +412,18 @@ impl Command {
     #[must_use]
     pub fn version(&self) -> u32 {
         match self {
-            Self::RegisterNode { .. }
-            | Self::SetNodeStatus { .. }
-            | Self::SetEligibility { .. }
-            | Self::RegisterJob { .. }
-            | Self::DeregisterJob { .. }
-            | Self::EvaluateJob { .. }
-            | Self::ApplyPlans { .. }
-            | Self::UpdateEvals { .. }
-            | Self::ReportAllocs { .. }
-            | Self::ReportNodes { .. }
-            | Self::ChangeDeployment { .. }
-            | Self::DrainNode { .. }
-            | Self::CompleteDrain { .. }
-            | Self::MigrateAllocs { .. }
-            | Self::ScaleJob { .. }
-            | Self::RevertJob { .. }
-            | Self::SetJobStable { .. }
-            | Self::DispatchJob { .. }
-            | Self::LaunchPeriodic { .. }
-            | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOffs { .. } => 1,
-            Self::ChangeOneOffs { changes, .. } => changes
-                .iter()
-                .map(|change| change.step.version())
-                .fold(1, u32::max),
-            Self::CollectGarbage { rule, after, .. } => match (rule, after) {
-                (GcRule::OneOffs, _) | (_, Some(GcCursor::BatchEvalAt { .. })) => 5,
-                (GcRule::Evals | GcRule::Jobs | GcRule::Nodes | GcRule::Deployments, _) => 1,
-            },
-            Self::PlaceOneOffs { .. } => 2,
-            Self::PlaceJob { .. } => 3,
-            Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
-            Self::SetClusterPolicy { .. } => 6,
-            Self::TagJobVersion { .. }
-            | Self::NoteCollections { .. }
-            | Self::PurgeJob { .. }
-            | Self::AddNodeEvent { .. } => 7,
-            Self::DispatchJobAt { .. } | Self::ScaleGroup { .. } => 9,
-            Self::Keyed { once: _, command } => command.command().version().max(1),
+            Self::Keyed { once: _, command } => command.command().version(),
+            _ => 1,
         }
     }
 
-    /// Records a job; with `places`, places it at once.
+    /// Records one-off tasks for which no places were found.
     #[must_use]
-    pub fn registration(
-        spec: Box<JobSpec>,
-        places: Option<Box<JobPlacement>>,
-        at: Timestamp,
-        check_index: Option<LogIndex>,
-    ) -> Self {
-        match places {
-            Some(places) => Self::PlaceJob {
-                spec,
-                places,
-                at,
-                check_index,
-            },
-            None => Self::RegisterJob {
-                spec,
-                at,
-                check_index,
-            },
+    pub fn desire_one_offs(tasks: Vec<NewOneOff>, at: Timestamp) -> Self {
+        Self::DesireOneOffs {
+            tasks: tasks.into_iter().map(|task| (task, None)).collect(),
+            seen: LogIndex(0),
+            at,
         }
     }
 
@@ -546,14 +439,12 @@ impl Command {
             | Self::EvaluateJob { at, .. }
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
-            | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
             | Self::ReportNodes { at, .. }
             | Self::ChangeDeployment { at, .. }
             | Self::DrainNode { at, .. }
             | Self::CompleteDrain { at, .. }
             | Self::MigrateAllocs { at, .. }
-            | Self::ScaleJob { at, .. }
             | Self::RevertJob { at, .. }
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
@@ -561,8 +452,6 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
@@ -570,7 +459,6 @@ impl Command {
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
             | Self::AddNodeEvent { at, .. }
-            | Self::DispatchJobAt { at, .. }
             | Self::ScaleGroup { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
         }
@@ -579,13 +467,11 @@ impl Command {
     /// The job that a user changes by it, if it is one.
     fn job_key(&self) -> Option<JobKey> {
         match self {
-            Self::RegisterJob { spec, .. } | Self::PlaceJob { spec, .. } => Some(spec.key()),
+            Self::RegisterJob { spec, .. } => Some(spec.key()),
             Self::DeregisterJob { key, .. }
             | Self::PurgeJob { key, .. }
             | Self::EvaluateJob { key, .. }
-            | Self::ScaleJob { key, .. }
             | Self::ScaleGroup { key, .. }
-            | Self::DispatchJobAt { key, .. }
             | Self::RevertJob { key, .. }
             | Self::SetJobStable { key, .. }
             | Self::TagJobVersion { key, .. }
@@ -596,7 +482,6 @@ impl Command {
             | Self::SetEligibility { .. }
             | Self::ApplyPlans { .. }
             | Self::UpdateEvals { .. }
-            | Self::ReportAllocs { .. }
             | Self::CollectGarbage { .. }
             | Self::Keyed { .. }
             | Self::ReportNodes { .. }
@@ -607,7 +492,6 @@ impl Command {
             | Self::SetSchedulerConfig { .. }
             | Self::DesireOneOffs { .. }
             | Self::ChangeOneOffs { .. }
-            | Self::PlaceOneOffs { .. }
             | Self::FreshenDomain { .. }
             | Self::SetOneOffTimes { .. }
             | Self::SetClusterPolicy { .. }
@@ -626,14 +510,12 @@ impl Command {
             | Self::EvaluateJob { at, .. }
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
-            | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
             | Self::ReportNodes { at, .. }
             | Self::ChangeDeployment { at, .. }
             | Self::DrainNode { at, .. }
             | Self::CompleteDrain { at, .. }
             | Self::MigrateAllocs { at, .. }
-            | Self::ScaleJob { at, .. }
             | Self::RevertJob { at, .. }
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
@@ -641,8 +523,6 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
@@ -650,7 +530,6 @@ impl Command {
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
             | Self::AddNodeEvent { at, .. }
-            | Self::DispatchJobAt { at, .. }
             | Self::ScaleGroup { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
         }
@@ -755,15 +634,12 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
-        /// One-off tasks. Only for the proposer on the server where it was applied: neither stored nor sent.
-        #[serde(skip)]
+        /// One-off tasks.
         one_offs: u32,
-        /// Objects that were looked at and stay, by reason. Neither stored nor sent.
-        #[serde(skip)]
+        /// Objects that were looked at and stay, by reason.
         kept: BTreeMap<GcKept, u32>,
         /// Size of the forgotten objects, in bytes as they are hashed, without the parts that rows share. An
-        /// allocation's part of its job is the job's. Neither stored nor sent.
-        #[serde(skip)]
+        /// allocation's part of its job is the job's.
         bytes: u64,
     },
     /// The reports of nodes are recorded.
@@ -1027,18 +903,11 @@ pub fn apply_within(
         } => node::set_eligibility(&mut change, node_id, eligibility),
         Command::RegisterJob {
             spec,
-            at: _,
-            check_index,
-        } => job::register(&mut change, *spec, check_index),
-        Command::PlaceJob {
-            spec,
             places,
             at: _,
             check_index,
-        } => job::register_placed(&mut change, *spec, *places, check_index),
-        Command::DeregisterJob { key, purge, at: _ } => {
-            job::deregister(&mut change, key, purge, bounds)
-        }
+        } => job::register(&mut change, *spec, places, check_index),
+        Command::DeregisterJob { key, at: _ } => job::deregister(&mut change, key),
         Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
         Command::AddNodeEvent {
             node_id,
@@ -1062,11 +931,6 @@ pub fn apply_within(
             }
             Ok(Response::Done)
         }
-        Command::ReportAllocs {
-            node_id,
-            reports,
-            at: _,
-        } => report::apply(&mut change, node_id, reports),
         Command::CollectGarbage {
             rule,
             before,
@@ -1081,7 +945,7 @@ pub fn apply_within(
             batch_before,
             after,
         )),
-        Command::ReportNodes { reports, at: _ } => Ok(report::apply_all(&mut change, reports)),
+        Command::ReportNodes { reports, at: _ } => Ok(report::apply(&mut change, reports)),
         Command::ChangeDeployment {
             id,
             change: wanted,
@@ -1099,13 +963,6 @@ pub fn apply_within(
             trigger,
             at: _,
         } => alloc::migrate(&mut change, &alloc_ids, trigger),
-        Command::ScaleJob {
-            key,
-            group,
-            count,
-            check_index,
-            at: _,
-        } => job::scale(&mut change, key, &group, count, check_index),
         Command::RevertJob {
             key,
             version,
@@ -1130,23 +987,6 @@ pub fn apply_within(
             payload,
             meta,
             idempotency_token,
-            at: _,
-        } => {
-            let dispatch = launch::Dispatch {
-                suffix,
-                payload,
-                meta,
-                idempotency_token,
-                priority: None,
-            };
-            launch::dispatch(&mut change, key, dispatch)
-        }
-        Command::DispatchJobAt {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
             priority,
             at: _,
         } => {
@@ -1155,7 +995,7 @@ pub fn apply_within(
                 payload,
                 meta,
                 idempotency_token,
-                priority: Some(priority),
+                priority,
             };
             launch::dispatch(&mut change, key, dispatch)
         }
@@ -1176,11 +1016,7 @@ pub fn apply_within(
             check_index,
             at: _,
         } => set_config(&mut change, config, check_index),
-        Command::DesireOneOffs { tasks, at: _ } => {
-            let tasks = tasks.into_iter().map(|task| (task, None));
-            Ok(one_off::desire_all(&mut change, tasks, LogIndex(0)))
-        }
-        Command::PlaceOneOffs { tasks, seen, at: _ } => {
+        Command::DesireOneOffs { tasks, seen, at: _ } => {
             Ok(one_off::desire_all(&mut change, tasks, seen))
         }
         Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),

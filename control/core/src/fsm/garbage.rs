@@ -68,17 +68,6 @@ impl Default for Bounds {
 /// Where a slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
-    /// After this evaluation, which is of no batch job, in the order of their end.
-    Eval {
-        /// When it ended.
-        at: Timestamp,
-        /// Its id.
-        eval_id: EvalId,
-    },
-    /// Not written any more: the walk begins anew.
-    Job(JobKey),
-    /// Not written any more: the walk begins anew.
-    Node(NodeId),
     /// After this deployment, in the order of their end.
     Deployment {
         /// When it ended.
@@ -86,10 +75,8 @@ pub enum GcCursor {
         /// Its id.
         id: DeploymentId,
     },
-    /// At an evaluation, in the order of their end.
-    EvalAt {
-        /// Whether it is a batch job's. Not written any more: the walk of those begins anew.
-        is_batch: bool,
+    /// At an evaluation of no batch job, in the order of their end.
+    Eval {
         /// When it ended.
         at: Timestamp,
         /// Its id.
@@ -98,7 +85,7 @@ pub enum GcCursor {
         alloc: u64,
     },
     /// At a job, in the order of submission.
-    JobAt {
+    Job {
         /// When it was submitted.
         at: Timestamp,
         /// Its key.
@@ -107,21 +94,21 @@ pub enum GcCursor {
         step: GcJobStep,
     },
     /// At this node, in the order of their going down.
-    NodeAt {
+    Node {
         /// When it went down.
         at: Timestamp,
         /// Its id.
         node_id: NodeId,
     },
     /// At this one-off task, in the order in which time changes them.
-    OneOffAt {
+    OneOff {
         /// When it does.
         due: Timestamp,
         /// Its name.
         guid: String,
     },
     /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
-    BatchEvalAt {
+    BatchEval {
         /// The job.
         key: JobKey,
         /// When it ended.
@@ -372,7 +359,7 @@ fn collect_evals(
 ) -> Option<GcCursor> {
     let snapshot = change.state.clone();
     let (from, alloc) = match after {
-        Some(GcCursor::BatchEvalAt {
+        Some(GcCursor::BatchEval {
             key,
             at,
             eval_id,
@@ -387,23 +374,12 @@ fn collect_evals(
                 slice,
             );
         }
-        Some(GcCursor::EvalAt {
-            is_batch: false,
-            at,
-            eval_id,
-            alloc,
-        }) => ((at, eval_id), alloc),
-        Some(GcCursor::Eval { at, eval_id }) => ((at, eval_id), 0),
+        Some(GcCursor::Eval { at, eval_id, alloc }) => ((at, eval_id), alloc),
         Some(_) | None => (FIRST_EVAL_AT, 0),
     };
     let due = snapshot.evals.due_from(from);
     match collect_each(change, &snapshot, due, before, (from, alloc), slice) {
-        Some(((at, eval_id), alloc)) => Some(GcCursor::EvalAt {
-            is_batch: false,
-            at,
-            eval_id,
-            alloc,
-        }),
+        Some(((at, eval_id), alloc)) => Some(GcCursor::Eval { at, eval_id, alloc }),
         None => {
             let first = (no_job(), FIRST_EVAL_AT, 0);
             collect_of_batch_jobs(change, &snapshot, batch_before, first, slice)
@@ -425,7 +401,7 @@ fn collect_of_batch_jobs(
         } else {
             (FIRST_EVAL_AT, 0)
         };
-        let stopped_at = |((at, eval_id), alloc)| GcCursor::BatchEvalAt {
+        let stopped_at = |((at, eval_id), alloc)| GcCursor::BatchEval {
             key: (**key).clone(),
             at,
             eval_id,
@@ -526,7 +502,7 @@ fn collect_jobs(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let (from, mut step) = if let Some(GcCursor::JobAt { at, key, step }) = after {
+    let (from, mut step) = if let Some(GcCursor::Job { at, key, step }) = after {
         ((at, key), step)
     } else {
         ((Timestamp(0), no_job()), GcJobStep::Begin)
@@ -542,7 +518,7 @@ fn collect_jobs(
         if let Some(cut) = cut {
             let (at, key) = from;
             let step = GcJobStep::remove_from(cut);
-            return Some(GcCursor::JobAt { at, key, step });
+            return Some(GcCursor::Job { at, key, step });
         }
         // A job that took the name is looked at without them.
         slice.remove_allocs(change);
@@ -563,7 +539,7 @@ fn collect_jobs(
             collect_job(change, &snapshot, key, before, step, slice)
         };
         if let Some(step) = next {
-            return Some(GcCursor::JobAt {
+            return Some(GcCursor::Job {
                 at,
                 key: key.clone(),
                 step,
@@ -797,7 +773,7 @@ fn collect_nodes(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let from = if let Some(GcCursor::NodeAt { at, node_id }) = after {
+    let from = if let Some(GcCursor::Node { at, node_id }) = after {
         (at, node_id)
     } else {
         (Timestamp(0), NodeId([0; 16]))
@@ -818,7 +794,7 @@ fn collect_nodes(
             None => {}
         }
     });
-    cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id })
+    cut.map(|(at, node_id)| GcCursor::Node { at, node_id })
 }
 
 /// Tasks that owe a callback are not due for anything, so they are not even looked at.
@@ -828,7 +804,7 @@ fn collect_one_offs(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let (first, guid) = if let Some(GcCursor::OneOffAt { due, guid }) = after {
+    let (first, guid) = if let Some(GcCursor::OneOff { due, guid }) = after {
         (due, guid)
     } else {
         (Timestamp(0), String::new())
@@ -837,7 +813,7 @@ fn collect_one_offs(
     for (due, row) in snapshot.one_offs.due_from(first, &guid) {
         if slice.is_full() {
             let guid = row.guid.clone();
-            return Some(GcCursor::OneOffAt { due, guid });
+            return Some(GcCursor::OneOff { due, guid });
         }
         slice.count_visited();
         match rule::one_off(row, before) {

@@ -47,6 +47,7 @@ fn state(jobs: u64) -> State {
                 spec,
                 at,
                 check_index: None,
+                places: None,
             },
         );
     }

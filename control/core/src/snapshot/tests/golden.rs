@@ -12,7 +12,7 @@ use super::*;
 /// The first two records of each kind. The state has something in every table, so every kind is there.
 #[test]
 fn records_keep_their_bytes() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.v1.txt");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.txt");
     let mut kinds: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let tag = Record::Cluster(ClusterTag::of_servers([1, 2, 3]));
     for record in records(&populated()).chain([tag]) {
