@@ -43,7 +43,9 @@ const PLANNED: &str = "PlanResult";
 pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
-        Command::SetNodeStatus { .. } | Command::AddNodeEvent { .. } => "NodeStreamEvent",
+        Command::SetNodeStatus { .. }
+        | Command::AddNodeEventV1 { .. }
+        | Command::AddNodeEvent { .. } => "NodeStreamEvent",
         Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",

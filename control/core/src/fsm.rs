@@ -6,7 +6,8 @@
 //! the state.
 //!
 //! The encoding of [`Command`] is persisted: variants and fields are only ever appended as new
-//! variants, and `testdata/` keeps the bytes of each.
+//! variants, and `testdata/` keeps the bytes of each. The old variant is the decoder of its version, as
+//! [`Command::AddNodeEventV1`] is.
 
 mod admit;
 mod alloc;
@@ -61,7 +62,7 @@ pub use one_off::{
 };
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,8 +328,8 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Something happened to a node that its operator should see.
-    AddNodeEvent {
+    /// [`Self::AddNodeEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
+    AddNodeEventV1 {
         /// The node.
         node_id: NodeId,
         /// The part of Muster that it is about.
@@ -346,6 +347,19 @@ pub enum Command {
         scaling: Box<GroupScaling>,
         /// Refuse unless the job was last registered by this entry.
         check_index: Option<LogIndex>,
+        /// Time of the proposal.
+        at: Timestamp,
+    },
+    /// Something happened to a node that its operator should see.
+    AddNodeEvent {
+        /// The node.
+        node_id: NodeId,
+        /// The part of Muster that it is about.
+        subsystem: NodeSubsystem,
+        /// A sentence for the operator.
+        message: String,
+        /// Facts for programs.
+        details: BTreeMap<String, String>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -412,6 +426,7 @@ impl Command {
     #[must_use]
     pub fn version(&self) -> u32 {
         match self {
+            Self::AddNodeEvent { .. } => 2,
             Self::Keyed { once: _, command } => command.command().version(),
             _ => 1,
         }
@@ -458,6 +473,7 @@ impl Command {
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
+            | Self::AddNodeEventV1 { at, .. }
             | Self::AddNodeEvent { at, .. }
             | Self::ScaleGroup { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
@@ -496,6 +512,7 @@ impl Command {
             | Self::SetOneOffTimes { .. }
             | Self::SetClusterPolicy { .. }
             | Self::NoteCollections { .. }
+            | Self::AddNodeEventV1 { .. }
             | Self::AddNodeEvent { .. } => None,
         }
     }
@@ -529,6 +546,7 @@ impl Command {
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
+            | Self::AddNodeEventV1 { at, .. }
             | Self::AddNodeEvent { at, .. }
             | Self::ScaleGroup { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
@@ -909,12 +927,19 @@ pub fn apply_within(
         } => job::register(&mut change, *spec, places, check_index),
         Command::DeregisterJob { key, at: _ } => job::deregister(&mut change, key),
         Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
-        Command::AddNodeEvent {
+        Command::AddNodeEventV1 {
             node_id,
             subsystem,
             message,
             at: _,
-        } => node::add_event(&mut change, node_id, subsystem, message),
+        } => node::add_event(&mut change, node_id, subsystem, message, BTreeMap::new()),
+        Command::AddNodeEvent {
+            node_id,
+            subsystem,
+            message,
+            details,
+            at: _,
+        } => node::add_event(&mut change, node_id, subsystem, message, details),
         Command::EvaluateJob {
             key,
             force_reschedule,

@@ -76,7 +76,9 @@ pub fn command(command: &Command) -> String {
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::SetClusterPolicy { .. } => "network policy".to_owned(),
         Command::PurgeJob { key, .. } => format!("purge {key}"),
-        Command::AddNodeEvent { message, .. } => format!("node event: {message}"),
+        Command::AddNodeEventV1 { message, .. } | Command::AddNodeEvent { message, .. } => {
+            format!("node event: {message}")
+        }
         Command::NoteCollections { collections, .. } => {
             format!("collections on {} nodes", collections.len())
         }

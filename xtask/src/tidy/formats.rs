@@ -100,7 +100,11 @@ impl Row {
 /// The findings of the lock among the files of the tree.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
     let Some(lock) = text(files, PATH) else {
-        return vec![finding(PATH, 0, "the lock of formats is missing: restore it")];
+        return vec![finding(
+            PATH,
+            0,
+            "the lock of formats is missing: restore it",
+        )];
     };
     check_locked(&FORMATS, lock, &|path| text(files, path))
 }
@@ -261,7 +265,8 @@ fn check_row<'a>(
         return Some(format!("unknown format `{}`: restore its name", row.format));
     };
     let current = read(format.source).and_then(|source| constant(source, format.constant))?;
-    if row.version > current {
+    // Where versions share a file, each record has a version of its own.
+    if format.golden.contains("{}") && row.version > current {
         return Some(format!(
             "{} has version {}, but {} in {} is {current}: a version never goes back",
             row.format, row.version, format.constant, format.source

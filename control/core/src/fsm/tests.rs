@@ -699,6 +699,7 @@ fn node_keeps_its_newest_events() {
             node_id,
             subsystem: NodeSubsystem::Storage,
             message: message.to_owned(),
+            details: BTreeMap::new(),
             at: cluster.now,
         })
     };

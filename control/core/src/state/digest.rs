@@ -12,7 +12,7 @@ mod serialise;
 use serde::Serialize;
 
 /// The encoding of hashed rows. It goes up with every change of a row, such as a new field.
-pub(super) const ENCODING: u32 = 1;
+pub(super) const ENCODING: u32 = 2;
 
 /// The hash of each table, and what they are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

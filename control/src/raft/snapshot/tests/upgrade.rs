@@ -52,3 +52,39 @@ fn version_1_entries_give_the_old_servers_state() {
         (3, 1)
     );
 }
+
+/// An old server has the same check of its own version: it stops before it applies what it does not know.
+#[test]
+fn an_entry_of_a_newer_version_is_refused() {
+    let (_, body) = recorded("entry").remove(0);
+    let logged = EncodedCommand {
+        format: fsm::VERSION + 1,
+        body: body.into(),
+    };
+
+    let refused = machine::decode(LogIndex(1), &logged)
+        .unwrap_err()
+        .to_string();
+
+    assert!(refused.contains("start the newer version"), "{refused}");
+}
+
+/// This server writes the state of the old entries in its own version, and reads it back.
+#[test]
+fn upgraded_state_is_written_in_the_new_version() {
+    let mut bytes = Vec::new();
+    let contents = Contents {
+        meta: meta(6),
+        state: applied(),
+        restoring: None,
+    };
+
+    format::write(&mut bytes, &contents).unwrap();
+
+    let (size, path) = (bytes.len() as u64, Path::new("upgraded"));
+    let info = inspect(bytes.as_slice(), size, path).unwrap();
+    let nodes = info.tables.iter().find(|table| table.name == "nodes");
+    assert_eq!(nodes.map(|table| table.version), Some(2));
+    let read = read_from(bytes.as_slice(), size, path).unwrap();
+    assert_eq!(read.state, applied());
+}
