@@ -23,11 +23,11 @@ use crate::allocdir::{DirError, owner_of};
 use crate::context::{AgentContext, now};
 use crate::disk::DiskLimit;
 use crate::gc;
-use crate::logs::Owner;
+use crate::logs::FifoOwner;
 use crate::migrate;
 use crate::node;
 use crate::store::{PendingWrite, TaskRecord, Write};
-use crate::task::{self, Inputs, MissingRecordMeaning, TaskRef};
+use crate::task::{self, MissingRecordMeaning, TaskInputSender, TaskRef};
 
 pub(crate) use self::starts::PendingStarts;
 
@@ -44,7 +44,6 @@ pub(crate) enum Input {
     Disconnected,
     /// The node's or the cluster's network rules changed.
     RulesChanged,
-    /// Something happened.
     Event(Box<Event>),
 }
 
@@ -61,7 +60,6 @@ pub(crate) struct AllocTask {
     pub(crate) context: Arc<AgentContext>,
     /// The desired state of the allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
-    /// Decides.
     pub(crate) runner: AllocRunner,
     /// The stored records of its tasks, by name.
     pub(crate) records: BTreeMap<String, TaskRecord>,
@@ -301,7 +299,7 @@ impl AllocTask {
             desired: Arc::clone(&self.desired),
             at: task_at,
         };
-        let inputs = Inputs {
+        let inputs = TaskInputSender {
             task_at,
             inbox: inbox.clone(),
         };
@@ -486,7 +484,6 @@ impl Preparation {
 enum PreviousData {
     /// They were on this node, or came from another before.
     Here,
-    /// It has none.
     Not,
 }
 
@@ -494,7 +491,7 @@ enum PreviousData {
 fn owners(
     context: &AgentContext,
     desired: &DesiredAlloc,
-) -> Result<Vec<(String, Option<Owner>)>, String> {
+) -> Result<Vec<(String, Option<FifoOwner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
     let owner = |task: &Task| {
         let owner = owner_of(context, desired.alloc_id, task);

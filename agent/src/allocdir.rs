@@ -33,7 +33,7 @@ use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use crate::context::AgentContext;
-use crate::logs::Owner;
+use crate::logs::FifoOwner;
 use crate::roots;
 use crate::trash::Trash;
 use crate::users;
@@ -67,7 +67,7 @@ pub(crate) struct UnknownUserError {
 }
 
 /// The user called or numbered `name`; `None` for no name, which is the driver's default.
-pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError> {
+pub(crate) fn owner_named(name: &str) -> Result<Option<FifoOwner>, UnknownUserError> {
     if name.is_empty() {
         return Ok(None);
     }
@@ -79,11 +79,11 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<Owner>, UnknownUserError>
         Account::Name(name) => (nix::unistd::User::from_name(name), None),
     };
     let owner = match (found.ok().flatten(), number) {
-        (Some(user), _) => Owner {
+        (Some(user), _) => FifoOwner {
             uid: user.uid.as_raw(),
             gid: user.gid.as_raw(),
         },
-        (None, Some(uid)) => Owner { uid, gid: uid },
+        (None, Some(uid)) => FifoOwner { uid, gid: uid },
         (None, None) => return Err(unknown()),
     };
     if owner.uid.max(owner.gid) > ACCOUNT_ID_MAX {
@@ -97,7 +97,7 @@ pub(crate) fn owner_of(
     context: &AgentContext,
     alloc_id: AllocId,
     task: &Task,
-) -> Result<Option<Owner>, UnknownUserError> {
+) -> Result<Option<FifoOwner>, UnknownUserError> {
     if let Some(number) = context.users.of(alloc_id, &task.name) {
         return Ok(Some(users::owner(number)));
     }
@@ -120,9 +120,7 @@ pub(crate) struct DataDir {
 pub(crate) struct AllocDirs {
     /// The directories that tasks see, shared and own.
     pub(crate) alloc: PathBuf,
-    /// Log files.
     pub(crate) logs: PathBuf,
-    /// FIFOs.
     pub(crate) fifos: PathBuf,
 }
 
@@ -235,7 +233,7 @@ impl DataDir {
     pub(crate) fn make_alloc(
         &self,
         alloc_id: AllocId,
-        tasks: &[(String, Option<Owner>)],
+        tasks: &[(String, Option<FifoOwner>)],
     ) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
         let root = make_private(&dirs.alloc)?;
@@ -261,7 +259,7 @@ impl DataDir {
         &self,
         previous: AllocId,
         heir: AllocId,
-        tasks: &[(String, Option<Owner>)],
+        tasks: &[(String, Option<FifoOwner>)],
         carry: impl Fn(OwnedFd, &Path) -> io::Result<()>,
     ) -> Result<bool, DirError> {
         let (from, to) = (self.alloc(previous).alloc, self.alloc(heir).alloc);
@@ -361,7 +359,7 @@ struct OpenDir {
 
 impl OpenDir {
     /// Makes a directory in this one, as [`make`] does.
-    fn make(&self, name: &str, mode: u32, owner: Option<Owner>) -> Result<Self, DirError> {
+    fn make(&self, name: &str, mode: u32, owner: Option<FifoOwner>) -> Result<Self, DirError> {
         make_at(
             Some(self.fd.as_fd()),
             Path::new(name),
@@ -374,7 +372,7 @@ impl OpenDir {
 
 /// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
 /// once it is open: a task may put a link in the place of a directory that it owns.
-fn make(path: &Path, mode: u32, owner: Option<Owner>) -> Result<OpenDir, DirError> {
+fn make(path: &Path, mode: u32, owner: Option<FifoOwner>) -> Result<OpenDir, DirError> {
     make_at(None, path, path.to_owned(), mode, owner)
 }
 
@@ -391,7 +389,7 @@ fn make_at(
     name: &Path,
     path: PathBuf,
     mode: u32,
-    owner: Option<Owner>,
+    owner: Option<FifoOwner>,
 ) -> Result<OpenDir, DirError> {
     let attempt = || {
         let is_new = match rustix::fs::mkdirat(at.unwrap_or(rustix::fs::CWD), name, Mode::RWXU) {
@@ -413,7 +411,7 @@ fn make_at(
             }
             None => beneath::open_top(name, OFlags::RDONLY)?,
         };
-        if let Some(Owner { uid, gid }) = owner {
+        if let Some(FifoOwner { uid, gid }) = owner {
             let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
             rustix::fs::fchown(&fd, Some(uid), Some(gid))?;
         }
@@ -548,8 +546,14 @@ mod tests {
     #[test]
     fn users_are_found_by_name_and_number() {
         assert_eq!(owner_named("").unwrap(), None);
-        assert_eq!(owner_named("root").unwrap(), Some(Owner { uid: 0, gid: 0 }));
-        assert_eq!(owner_named("0").unwrap(), Some(Owner { uid: 0, gid: 0 }));
+        assert_eq!(
+            owner_named("root").unwrap(),
+            Some(FifoOwner { uid: 0, gid: 0 })
+        );
+        assert_eq!(
+            owner_named("0").unwrap(),
+            Some(FifoOwner { uid: 0, gid: 0 })
+        );
         assert!(owner_named("no such user").is_err());
         for number in ["4294967295", "-1", "4294967296"] {
             assert!(owner_named(number).is_err(), "{number}");

@@ -129,14 +129,10 @@ pub enum OpenBpfError {
         "pin eBPF programs at {path}: it is not in a bpffs; mount one with \
          `mount -t bpf bpf <directory>`"
     )]
-    NotBpffs {
-        /// The directory.
-        path: PathBuf,
-    },
+    NotBpffs { path: PathBuf },
     /// `cgroup_dir` cannot be opened.
     #[error("open cgroup directory {path}")]
     OpenCgroup {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -144,10 +140,7 @@ pub enum OpenBpfError {
     },
     /// `cgroup_dir` is not in the v2 hierarchy.
     #[error("attach eBPF programs to {path}: it is not a cgroup v2 directory")]
-    NotCgroupV2 {
-        /// The directory.
-        path: PathBuf,
-    },
+    NotCgroupV2 { path: PathBuf },
     /// The kernel does not show its types, or they lack what the programs read.
     #[error("learn where this kernel keeps what the eBPF programs read")]
     Types(#[from] ReadTypesError),
@@ -157,7 +150,6 @@ pub enum OpenBpfError {
     /// A pinned map could not be opened.
     #[error("open the eBPF map pinned at {path}: remove the node's pins with `muster agent clean`")]
     OpenMap {
-        /// The pin.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -166,7 +158,6 @@ pub enum OpenBpfError {
     /// Pins could not be made, read or removed.
     #[error("arrange the eBPF pins below {path}")]
     Pins {
-        /// The node's directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -212,11 +203,8 @@ pub enum Adoption {
 pub struct TaskCounters {
     /// CPU time and switches.
     pub sched: SchedCounters,
-    /// Processes.
     pub exec: ExecCounters,
-    /// Traffic.
     pub net: NetCounters,
-    /// Block I/O.
     pub block: BlockCounters,
 }
 
@@ -269,7 +257,7 @@ impl TaskTotals {
 }
 
 /// The resources that tasks used, by their cgroups.
-pub type Totals = HashMap<CgroupId, TaskTotals, IdHash>;
+pub type TotalsByCgroup = HashMap<CgroupId, TaskTotals, IdHash>;
 
 /// Hashes ids that the kernel gives, which nobody chooses, by one multiplication.
 pub type IdHash = BuildHasherDefault<IdHasher>;
@@ -816,10 +804,10 @@ impl Bpf {
     /// # Errors
     ///
     /// The error of the kernel on a look-up.
-    pub fn collect_totals(&self, expected: usize) -> io::Result<Totals> {
+    pub fn collect_totals(&self, expected: usize) -> io::Result<TotalsByCgroup> {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
-        let mut tasks = Totals::with_capacity_and_hasher(expected, IdHash::default());
+        let mut tasks = TotalsByCgroup::with_capacity_and_hasher(expected, IdHash::default());
         self.slots.with_given(|given, among| {
             self.sched.slots.visit(among, |_, values| {
                 let (mut task, mut used) = (0, TaskTotals::default());

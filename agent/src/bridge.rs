@@ -82,10 +82,7 @@ pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
 pub enum BridgeError {
     /// The node has no networks for allocations at all.
     #[error("this node has no network mode `bridge`: {reason}")]
-    Unsupported {
-        /// The cause.
-        reason: String,
-    },
+    Unsupported { reason: String },
     /// The subnet is unusable.
     #[error("bridge: {0}")]
     Subnet(#[from] SmallSubnetError),
@@ -93,18 +90,12 @@ pub enum BridgeError {
     #[error(
         "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (client {{ bridge_network_subnet }})"
     )]
-    Overlap {
-        /// The subnet.
-        subnet: Ipv4Net,
-        /// The address.
-        address: Ipv4Addr,
-    },
+    Overlap { subnet: Ipv4Net, address: Ipv4Addr },
     /// No address is free.
     #[error(
         "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (client {{ bridge_network_subnet }})"
     )]
     NoAddress {
-        /// The subnet.
         subnet: Ipv4Net,
         /// How many addresses it has.
         size: u32,
@@ -113,26 +104,15 @@ pub enum BridgeError {
     #[error(
         "the machine has a device called {name} that this agent did not make for the allocation: remove or rename it"
     )]
-    Foreign {
-        /// The name.
-        name: String,
-    },
+    Foreign { name: String },
     /// Another agent of this machine gave the address away.
     #[error("address {address} is taken on this machine")]
-    Taken {
-        /// The address.
-        address: Ipv4Addr,
-    },
+    Taken { address: Ipv4Addr },
     /// Ports can be published on IPv4 alone.
     #[error(
         "port \"{label}\" is on {address}, and ports of mode `bridge` can be published on IPv4 addresses alone: ask for another host_network"
     )]
-    NotV4 {
-        /// The port.
-        label: String,
-        /// Its address.
-        address: String,
-    },
+    NotV4 { label: String, address: String },
     /// The kernel refused something.
     #[error("the allocation's network cannot be made: {what} failed")]
     Kernel {
@@ -246,7 +226,6 @@ pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
 /// The network of one allocation.
 #[derive(Debug)]
 pub(crate) struct AllocNetwork {
-    /// Its address.
     pub(crate) address: IpAddr,
     /// Files of the host that its tasks see, and where.
     pub(crate) files: Vec<(PathBuf, &'static str)>,

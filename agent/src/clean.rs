@@ -34,7 +34,6 @@ pub enum CleanError {
     /// An agent runs on the data directory.
     #[error(transparent)]
     Lock(#[from] LockDataDirError),
-    /// Tasks run.
     #[error("{} tasks run: {}; stop their jobs first, or end them with --force", tasks.len(), tasks.join(", "))]
     TasksRun {
         /// `<allocation>/<task>` of each.
@@ -58,7 +57,6 @@ pub enum CleanError {
     /// A file cannot be removed.
     #[error("{} cannot be removed", path.display())]
     Remove {
-        /// The file.
         path: PathBuf,
         /// The error of the kernel.
         #[source]

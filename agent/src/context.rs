@@ -32,7 +32,7 @@ use crate::ring::LogRing;
 use crate::roots::ChrootEnv;
 use crate::start_health::StartHealth;
 use crate::store::Store;
-use crate::task::{Inputs, LiveTask, chain};
+use crate::task::{LiveTask, TaskInputSender, chain};
 use crate::trash::Trash;
 use crate::users::WorkloadUsers;
 use crate::verdicts::VerdictLog;
@@ -40,7 +40,6 @@ use crate::verdicts::VerdictLog;
 /// Shared by all runners of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentContext {
-    /// Paths.
     pub(crate) data: DataDir,
     /// The secret with which the node registers.
     pub(crate) node_secret: NodeSecret,
@@ -50,19 +49,16 @@ pub(crate) struct AgentContext {
     pub(crate) conditions: Conditions,
     /// Whether starts succeed here.
     pub(crate) start_health: StartHealth,
-    /// The node's cgroups.
     pub(crate) tree: NodeTree,
     /// The eBPF programs, or why there are none.
     pub(crate) bpf: Result<Bpf, String>,
     /// The node's additions to every task's network policy.
     pub(crate) network: NodeRules,
-    /// Networks of allocations.
     pub(crate) bridge: Bridge,
     /// Networks of allocations that CNI plugins set up.
     pub(crate) cni: Arc<CniNetworks>,
     /// The newest verdicts on their packets.
     pub(crate) verdicts: VerdictLog,
-    /// Drains FIFOs.
     pub(crate) ring: LogRing,
     /// Limits that were found to be others than their task's, and set again.
     pub(crate) limits_repaired: AtomicU64,
@@ -74,7 +70,6 @@ pub(crate) struct AgentContext {
     pub(crate) chroot_env: Arc<ChrootEnv>,
     /// The disk limits of allocations.
     pub(crate) disks: Arc<Disks>,
-    /// By name.
     pub(crate) drivers: Drivers,
     /// Nomad's drivers that the native driver serves.
     pub(crate) nomad_drivers: NomadDrivers,
@@ -116,7 +111,6 @@ pub(crate) struct AgentContext {
     pub(crate) destroys: Semaphore,
     /// The state of collection, as the node's loop last said.
     pub(crate) collection: watch::Sender<GcState>,
-    /// The node's loop.
     pub(crate) node: mpsc::Sender<crate::node::Event>,
 }
 
@@ -218,7 +212,7 @@ pub(crate) struct LiveTasks {
 }
 
 /// A task that has a process, and the way to its runner.
-type LiveTaskEntry = (Arc<LiveTask>, Inputs);
+type LiveTaskEntry = (Arc<LiveTask>, TaskInputSender);
 
 impl LiveTasks {
     /// A process runs.
@@ -227,7 +221,7 @@ impl LiveTasks {
         alloc_id: AllocId,
         task: &str,
         live: Arc<LiveTask>,
-        runner: Inputs,
+        runner: TaskInputSender,
     ) {
         self.locked()
             .insert((alloc_id, task.to_owned()), (live, runner));
@@ -246,7 +240,12 @@ impl LiveTasks {
     }
 
     /// The runner of the start `task_id` of a task, if that is the one that runs.
-    pub(crate) fn runner(&self, alloc_id: AllocId, task: &str, task_id: &str) -> Option<Inputs> {
+    pub(crate) fn runner(
+        &self,
+        alloc_id: AllocId,
+        task: &str,
+        task_id: &str,
+    ) -> Option<TaskInputSender> {
         let tasks = self.locked();
         let (live, runner) = tasks.get(&(alloc_id, task.to_owned()))?;
         (live.record.task_id == task_id).then(|| runner.clone())

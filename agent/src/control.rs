@@ -47,54 +47,40 @@ pub(crate) enum SessionError {
     /// The address cannot be connected to at all.
     #[error("{addr} cannot be connected to")]
     Connect {
-        /// The server.
         addr: SocketAddr,
-        /// The cause.
         #[source]
         source: quinn::ConnectError,
     },
     /// One of the two certificates is refused.
     #[error("not connected to {addr}: {reason}")]
     Untrusted {
-        /// The server.
         addr: SocketAddr,
         /// The reason, with what to do.
         reason: String,
     },
     /// The server is busy with others.
     #[error("{addr} takes no connection at this moment: many come at once")]
-    Busy {
-        /// The server.
-        addr: SocketAddr,
-    },
+    Busy { addr: SocketAddr },
     /// The connection broke, or never stood.
     #[error("the connection to {addr} is lost")]
     Lost {
-        /// The server.
         addr: SocketAddr,
-        /// The cause.
         #[source]
         source: quinn::ConnectionError,
     },
     /// The peer is no server of this cluster.
     #[error("{addr} is not a server of this cluster")]
     Peer {
-        /// The peer.
         addr: SocketAddr,
-        /// The cause.
         #[source]
         source: PeerError,
     },
     /// The peer's certificate names another role.
     #[error("{addr} does not show a server's certificate; give --servers the address of a server")]
-    Role {
-        /// The peer.
-        addr: SocketAddr,
-    },
+    Role { addr: SocketAddr },
     /// The server answered nothing in time.
     #[error("{addr} did not answer within {waited:?}")]
     Late {
-        /// The server.
         addr: SocketAddr,
         /// Time that was waited.
         waited: Duration,
@@ -102,7 +88,6 @@ pub(crate) enum SessionError {
     /// No leader counts the heartbeats that this server is sent.
     #[error("no leader has answered through {addr} for {waited:?}; another server is tried")]
     Leaderless {
-        /// The server.
         addr: SocketAddr,
         /// Time that was waited.
         waited: Duration,
@@ -110,19 +95,14 @@ pub(crate) enum SessionError {
     /// The server says that another would do better.
     #[error("{addr} sends the node away: {reason}")]
     SentAway {
-        /// The server.
         addr: SocketAddr,
-        /// Its words.
         reason: String,
         /// Not to come back before.
         after: Duration,
     },
     /// The server refuses the node.
     #[error("the server refuses this node: {reason}")]
-    Refused {
-        /// Its words.
-        reason: String,
-    },
+    Refused { reason: String },
     /// The server ended the session.
     #[error("the server ended the session")]
     Ended,
@@ -151,13 +131,11 @@ impl SessionError {
 pub(crate) struct Link {
     /// The context that answer questions.
     pub(crate) context: Arc<AgentContext>,
-    /// The agent's socket.
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
     pub(crate) servers: Servers<SocketAddr>,
     /// The certificates that the agent shows and trusts; they name the cluster.
     pub(crate) certificates: Certificates,
-    /// The node's loop.
     pub(crate) node: mpsc::Sender<node::Event>,
 }
 

@@ -71,10 +71,8 @@ pub(crate) enum DiskEnforcementMode {
     Quota,
     /// By measuring, because there is no quota.
     Accounted {
-        /// The reason.
         reason: String,
     },
-    /// Not at all.
     Off,
 }
 
@@ -91,14 +89,13 @@ impl DiskEnforcementMode {
 
 /// Some of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct DiskAmount {
     /// Bytes in blocks of the file system.
     pub bytes: u64,
-    /// Files, directories, links.
     pub inodes: u64,
 }
 
-impl Amount {
+impl DiskAmount {
     fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.inodes = self.inodes.saturating_add(other.inodes);
@@ -118,7 +115,6 @@ impl Amount {
 pub struct DiskLimit {
     /// Most bytes.
     pub bytes: u64,
-    /// Most inodes.
     pub inodes: u64,
 }
 
@@ -143,7 +139,7 @@ impl DiskLimit {
         self == Self::default()
     }
 
-    pub(crate) fn is_exceeded(self, used: Amount) -> bool {
+    pub(crate) fn is_exceeded(self, used: DiskAmount) -> bool {
         !self.is_none() && (used.bytes > self.bytes || used.inodes > self.inodes)
     }
 }
@@ -162,7 +158,7 @@ pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
 /// # Errors
 ///
 /// If it has no quota.
-pub fn project_quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)> {
+pub fn project_quota(dir: &Path, project: u32) -> io::Result<(DiskAmount, DiskLimit)> {
     project::quota(dir, project)
 }
 
@@ -193,10 +189,9 @@ struct MeasuredAlloc {
     /// The file system holds it to its limit.
     quota: bool,
     due: Instant,
-    /// The newest measurement.
-    seen: Option<(Timestamp, Amount)>,
-    /// [`Space::grown`] when that began.
-    grown: Amount,
+    seen: Option<(Timestamp, DiskAmount)>,
+    /// [`FilesystemUsage::grown`] when that began.
+    grown: DiskAmount,
     /// Looks in a row that found what the one before did.
     calm: u32,
     inbox: mpsc::Sender<Input>,
@@ -204,10 +199,10 @@ struct MeasuredAlloc {
 
 /// One measurement of an allocation.
 struct Measurement {
-    used: Amount,
+    used: DiskAmount,
     /// The limit in force under quota.
     in_force: Option<DiskLimit>,
-    by_place: BTreeMap<String, Amount>,
+    by_place: BTreeMap<String, DiskAmount>,
     too_deep: bool,
 }
 
@@ -316,7 +311,7 @@ impl Disks {
                 quota,
                 due: Instant::now(),
                 seen,
-                grown: Amount::default(),
+                grown: DiskAmount::default(),
                 calm: 0,
                 inbox: inbox.clone(),
             },
@@ -394,7 +389,7 @@ impl Disks {
             .flatten()?;
         let full =
             used.bytes.saturating_add(BYTES_PER_INODE) > limit.bytes || used.inodes >= limit.inodes;
-        full.then(|| format!("its ephemeral disk is full: {}", Use(used, limit)))
+        full.then(|| format!("its ephemeral disk is full: {}", UsageText(used, limit)))
     }
 }
 
@@ -433,7 +428,7 @@ impl DiskState {
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
-        let mut space = Space::default();
+        let mut space = FilesystemUsage::default();
         let mut owed = MeasureDebt::default();
         while let Some(due) = self.next(&mut space) {
             for (alloc_id, watched) in due {
@@ -449,7 +444,7 @@ impl DiskState {
     }
 
     /// Waits for allocations that are due, and returns the first of them; `None` when the agent stops.
-    fn next(&self, space: &mut Space) -> Option<Vec<(AllocId, MeasuredAlloc)>> {
+    fn next(&self, space: &mut FilesystemUsage) -> Option<Vec<(AllocId, MeasuredAlloc)>> {
         let mut watched = self.locked();
         loop {
             if self.stop.load(Ordering::Relaxed) {
@@ -571,11 +566,11 @@ impl DiskState {
 
 /// How full the file system is, as far as it is asked.
 #[derive(Debug, Default)]
-struct Space {
-    asked: Option<(Instant, Amount)>,
+struct FilesystemUsage {
+    asked: Option<(Instant, DiskAmount)>,
     /// By how much it got fuller since the thread began, from one question to the next. What got free in between
     /// hides as much.
-    grown: Amount,
+    grown: DiskAmount,
 }
 
 /// The rest that measurements have cost and that was not taken yet.
@@ -596,14 +591,14 @@ enum UsageGrowth {
     /// It was not asked, or is no fuller.
     None,
     /// By so much since the thread began.
-    To(Amount),
+    To(DiskAmount),
     /// It does not say.
     Unknown,
 }
 
-impl Space {
+impl FilesystemUsage {
     /// Asks, if the last time is long ago.
-    fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<Amount>) -> UsageGrowth {
+    fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<DiskAmount>) -> UsageGrowth {
         let before = self.asked;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
             return UsageGrowth::None;
@@ -612,8 +607,8 @@ impl Space {
             return UsageGrowth::Unknown;
         };
         self.asked = Some((now, used));
-        let more = before.map_or(Amount::default(), |(_, before)| used.beyond(before));
-        if more == Amount::default() {
+        let more = before.map_or(DiskAmount::default(), |(_, before)| used.beyond(before));
+        if more == DiskAmount::default() {
             return UsageGrowth::None;
         }
         self.grown.add(more);
@@ -622,9 +617,9 @@ impl Space {
 }
 
 /// Returns the amount in use in the file system of `dir`; `None` if it does not say.
-fn in_use(dir: &Path) -> Option<Amount> {
+fn in_use(dir: &Path) -> Option<DiskAmount> {
     let space = rustix::fs::statvfs(dir).ok()?;
-    Some(Amount {
+    Some(DiskAmount {
         bytes: space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize,
         inodes: space.f_files.saturating_sub(space.f_ffree),
     })
@@ -652,7 +647,7 @@ fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
 fn due(
     watched: &mut BTreeMap<AllocId, MeasuredAlloc>,
     now: Instant,
-    grown: Amount,
+    grown: DiskAmount,
 ) -> Vec<(AllocId, MeasuredAlloc)> {
     let due = watched.iter_mut().filter(|(_, watched)| watched.due <= now);
     let mut due: Vec<_> = due.collect();
@@ -673,12 +668,15 @@ fn pause(took: Duration, calm: u32) -> Duration {
 
 /// The message to the operator.
 fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
-    let mut message = format!("the ephemeral disk is exceeded: {}", Use(look.used, limit));
+    let mut message = format!(
+        "the ephemeral disk is exceeded: {}",
+        UsageText(look.used, limit)
+    );
     if look.too_deep {
         message.push_str(", and directories are nested deeper than can be measured");
     }
     let by_inodes = look.used.bytes <= limit.bytes;
-    let mut places: Vec<(&String, &Amount)> = look.by_place.iter().collect();
+    let mut places: Vec<(&String, &DiskAmount)> = look.by_place.iter().collect();
     places.sort_by_key(|(_, used)| {
         std::cmp::Reverse(if by_inodes { used.inodes } else { used.bytes })
     });
@@ -703,9 +701,9 @@ fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
 }
 
 /// The use of a limit, as text.
-struct Use(Amount, DiskLimit);
+struct UsageText(DiskAmount, DiskLimit);
 
-impl fmt::Display for Use {
+impl fmt::Display for UsageText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(used, limit) = self;
         let (bytes, bytes_max) = (mib(used.bytes), mib(limit.bytes));

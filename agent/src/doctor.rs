@@ -21,7 +21,6 @@ const DIRS_OF_TASKS: [&str; 3] = ["alloc", "bpf", "roots"];
 /// How much of one thing can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// All of it.
     Ok,
     /// The agent does without, or with less.
     Degraded,

@@ -37,7 +37,6 @@ pub(crate) use tell::follow_events;
 /// A driver and whether it answers.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverSlot {
-    /// The driver.
     pub(crate) driver: Arc<dyn TaskDriver>,
     /// Counts its lives; 0 while it does not answer.
     lives: watch::Receiver<u64>,

@@ -25,11 +25,9 @@ pub(crate) use topology::topology;
 /// Facts of the machine that need nothing but reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// By name.
     pub(crate) attributes: BTreeMap<String, String>,
     /// The total amount of the machine.
     pub(crate) total: Amount,
-    /// Cores.
     pub(crate) cores: u32,
 }
 

@@ -28,11 +28,9 @@ use crate::trash::Trash;
 /// The remains of a start of a task that its driver or the kernel did not let go of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leftover {
-    /// The driver.
     pub(crate) driver: String,
     /// The driver's name for the start.
     pub(crate) task_id: String,
-    /// The task.
     pub(crate) task: String,
     /// The id of its cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,

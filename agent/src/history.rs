@@ -20,11 +20,13 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::bpf::{Bpf, Totals};
+use crate::bpf::{Bpf, TotalsByCgroup};
 use crate::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
 use crate::context::{AgentContext, now};
 use crate::drivers::usage::is_hidden;
-use crate::history::series::{AvailablePrograms, Counts, Reasons, SampleTime, Series};
+use crate::history::series::{
+    AbsenceReasons, AvailablePrograms, SampleTime, Series, TaskCountValues,
+};
 use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
 use crate::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
 use crate::task::{LiveTask, chain};
@@ -50,7 +52,7 @@ const PRESSURE_VALUES: [&str; 3] = ["pressure_cpu", "pressure_memory", "pressure
 const NO_MEMORY: &str = "this machine has no memory controller for tasks";
 
 /// A task, whatever start of it.
-type Key = (AllocId, String);
+type TaskKey = (AllocId, String);
 
 /// The histories of a node's tasks.
 #[derive(Debug)]
@@ -62,7 +64,7 @@ pub(crate) struct Histories {
 #[derive(Debug, Default)]
 struct HistoryState {
     /// At most [`HISTORY_TASKS_MAX`].
-    tasks: BTreeMap<Key, Series>,
+    tasks: BTreeMap<TaskKey, Series>,
     /// When all tasks were looked at last, since boot.
     looked: Option<Duration>,
 }
@@ -112,7 +114,7 @@ impl Histories {
                 tracing::warn!(%error, "what tasks use was not collected");
                 return;
             }
-            None => Totals::default(),
+            None => TotalsByCgroup::default(),
         };
         let walked = context.walked();
         let has = |part| {
@@ -131,13 +133,15 @@ impl Histories {
                 sample(&live)
             } else {
                 let totals = counted.get(&cgroup_id);
-                let counts = totals.map_or(Counts::NONE, |totals| Counts::new(totals, has));
-                let mut absent = Reasons {
+                let counts = totals.map_or(TaskCountValues::NONE, |totals| {
+                    TaskCountValues::new(totals, has)
+                });
+                let mut absent = AbsenceReasons {
                     counts: totals.is_none().then(|| match &context.bpf {
                         Ok(_) => NOT_REGISTERED.into(),
                         Err(reason) => reason.as_str().into(),
                     }),
-                    ..Reasons::default()
+                    ..AbsenceReasons::default()
                 };
                 // Files are read while others may ask.
                 let (memory_bytes, waits) = memory_and_stalls(&live, walked.as_ref(), &mut absent);
@@ -164,11 +168,11 @@ impl Histories {
 /// One sample of a task.
 struct Sample {
     cgroup_id: u64,
-    counts: Counts,
+    counts: TaskCountValues,
     /// When its first process began, since boot; `None` if that is not known, or the start is.
     began: Option<Duration>,
     memory_bytes: Option<u64>,
-    absent: Reasons,
+    absent: AbsenceReasons,
 }
 
 /// Samples a task that only its driver sees. Its use before the driver was asked is not known.
@@ -186,10 +190,10 @@ fn sample(live: &LiveTask) -> Sample {
     let unless = |is_told: bool| (!is_told).then(|| reason.clone());
     Sample {
         cgroup_id: live.record.cgroup_id,
-        counts: Counts::of_cpu(known.cpu.map(nanos)).with_waits(waits),
+        counts: TaskCountValues::of_cpu(known.cpu.map(nanos)).with_waits(waits),
         began: None,
         memory_bytes: known.memory_bytes,
-        absent: Reasons {
+        absent: AbsenceReasons {
             memory: unless(known.memory_bytes.is_some()),
             counts: unless(false),
             throttled: unless(throttled_us.is_some()),
@@ -207,7 +211,7 @@ fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T
 fn memory_and_stalls(
     live: &LiveTask,
     walked: Option<&CgroupRows>,
-    absent: &mut Reasons,
+    absent: &mut AbsenceReasons,
 ) -> (Option<u64>, StallStats) {
     let cgroup = live.cgroup.as_ref().zip(walked);
     if let Some((memory, waits)) = cgroup.and_then(|(cgroup, walked)| cgroup.now_in(walked)) {
@@ -226,7 +230,7 @@ fn memory_and_stalls(
 fn waits_or(
     live: &LiveTask,
     found: Option<Result<StallStats, CgroupFileError>>,
-    absent: &mut Reasons,
+    absent: &mut AbsenceReasons,
 ) -> StallStats {
     let reason = match found {
         Some(Ok(waits)) => {
@@ -266,12 +270,12 @@ fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
 
 impl HistoryState {
     /// Whether this start of the task was looked at before.
-    fn knows(&self, key: &Key, cgroup_id: u64) -> bool {
+    fn knows(&self, key: &TaskKey, cgroup_id: u64) -> bool {
         let series = self.tasks.get(key);
         series.is_some_and(|series| series.is_of(cgroup_id))
     }
 
-    fn add_sample(&mut self, key: Key, look: Sample, moment: SampleTime) {
+    fn add_sample(&mut self, key: TaskKey, look: Sample, moment: SampleTime) {
         let Sample {
             cgroup_id,
             counts,
@@ -286,7 +290,7 @@ impl HistoryState {
             since_boot: began.min(moment.since_boot),
         });
         let (counts_before, looked_before) = match begin {
-            Some(begin) => (Counts::ZERO, begin),
+            Some(begin) => (TaskCountValues::ZERO, begin),
             None => (counts, moment),
         };
         let has_room = self.tasks.len() < HISTORY_TASKS_MAX;
@@ -319,7 +323,7 @@ impl HistoryState {
             return;
         }
         let ended = self.tasks.iter();
-        let mut ended: Vec<(Duration, Key)> = ended
+        let mut ended: Vec<(Duration, TaskKey)> = ended
             .filter(|(_, series)| series.looked() < moment.since_boot)
             .map(|(key, series)| (series.looked(), key.clone()))
             .collect();
@@ -384,7 +388,7 @@ fn no_history(is_full: bool) -> String {
 
 /// Why values of a task are absent.
 fn absent(context: &AgentContext, series: &Series) -> BTreeMap<String, String> {
-    let Reasons {
+    let AbsenceReasons {
         memory,
         counts,
         throttled,

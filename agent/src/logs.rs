@@ -18,7 +18,7 @@ mod rotate;
 mod times;
 
 pub use dir::{LogDir, OpenLogDirError};
-pub use fifo::{Fifo, OpenFifoError, Owner};
+pub use fifo::{Fifo, FifoOwner, OpenFifoError};
 pub use reader::{Chunk, GapCause, LogFile, LogReader, ReadLogError};
 pub use rotate::{OpenLogError, RotateLimits, RotatingFile};
 

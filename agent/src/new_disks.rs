@@ -17,12 +17,12 @@ use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::task::chain;
 
 /// A task, with what was last said of it that could not be done.
-type Failures = BTreeMap<(AllocId, String), String>;
+type LastFailures = BTreeMap<(AllocId, String), String>;
 
 /// Looks until the agent stops.
 pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut looks = tokio::time::interval(DISKS_LOOK_INTERVAL);
-    let mut failures = Failures::new();
+    let mut failures = LastFailures::new();
     loop {
         tokio::select! {
             _ = looks.tick() => failures = reconcile(&context, &failures).await,
@@ -32,9 +32,9 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
 }
 
 /// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
-async fn reconcile(context: &AgentContext, before: &Failures) -> Failures {
+async fn reconcile(context: &AgentContext, before: &LastFailures) -> LastFailures {
     let disks = disks();
-    let mut failures = Failures::new();
+    let mut failures = LastFailures::new();
     for (alloc_id, task, live) in context.live.of(None) {
         let Some(cgroup) = &live.cgroup else {
             continue;

@@ -106,7 +106,6 @@ pub struct Agent {
     certificates: Certificates,
     stop: CancellationToken,
     tasks: JoinSet<()>,
-    /// Given back last.
     _lock: DataDirLock,
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
-use crate::logs::Owner;
+use crate::logs::FifoOwner;
 
 /// Why the payload is not there.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(crate) fn write(
     local: &Path,
     file: &str,
     payload: &[u8],
-    owner: Option<Owner>,
+    owner: Option<FifoOwner>,
 ) -> Result<(), WritePayloadError> {
     let attempt = || {
         let file = Path::new(file);
@@ -51,7 +51,7 @@ pub(crate) fn write(
 }
 
 /// The directory `parents` in `local`, made as far as it is not there.
-fn make_dirs(local: &Path, parents: &Path, owner: Option<Owner>) -> io::Result<OwnedFd> {
+fn make_dirs(local: &Path, parents: &Path, owner: Option<FifoOwner>) -> io::Result<OwnedFd> {
     let mut dir = beneath::open_top(local, OFlags::RDONLY)?;
     for part in parents {
         let made = match rustix::fs::mkdirat(&dir, part, Mode::from_raw_mode(0o755)) {
@@ -68,8 +68,8 @@ fn make_dirs(local: &Path, parents: &Path, owner: Option<Owner>) -> io::Result<O
     Ok(dir)
 }
 
-fn change_owner(file: &OwnedFd, owner: Option<Owner>) -> io::Result<()> {
-    if let Some(Owner { uid, gid }) = owner {
+fn change_owner(file: &OwnedFd, owner: Option<FifoOwner>) -> io::Result<()> {
+    if let Some(FifoOwner { uid, gid }) = owner {
         rustix::fs::fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     }
     Ok(())

@@ -24,7 +24,7 @@ use crate::context::AgentContext;
 use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
 
 /// A task, whatever start of it.
-type Key = (AllocId, String);
+type TaskKey = (AllocId, String);
 
 /// The wants of tasks, each with the share of time, in percent, from which on it is told. Any waiting for memory means
 /// that its limit is too small. Tasks wait for disks and processors in the best of times.
@@ -65,7 +65,7 @@ async fn follow_want(
         reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
     )]
     let trigger = AsyncFd::with_interest(trigger, Interest::PRIORITY)?;
-    let mut told: BTreeMap<Key, Instant> = BTreeMap::new();
+    let mut told: BTreeMap<TaskKey, Instant> = BTreeMap::new();
     loop {
         wait(&trigger).await?;
         told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
@@ -96,7 +96,7 @@ fn part(window: Duration, percent: u32) -> Duration {
 }
 
 /// How long each task has stood still since it began.
-fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<Key, Duration> {
+fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
     let live = context.live.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
         let stood = live.cgroup.as_ref()?.stalled(want)?;
@@ -107,10 +107,10 @@ fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<Key, Durat
 
 /// Returns the tasks that stood still for `least` between two looks, and for how long.
 fn stuck(
-    before: &BTreeMap<Key, Duration>,
-    after: &BTreeMap<Key, Duration>,
+    before: &BTreeMap<TaskKey, Duration>,
+    after: &BTreeMap<TaskKey, Duration>,
     least: Duration,
-) -> Vec<(Key, Duration)> {
+) -> Vec<(TaskKey, Duration)> {
     let both = after.iter().filter_map(|(key, after)| {
         let stood = after.checked_sub(*before.get(key)?)?;
         (stood >= least).then(|| (key.clone(), stood))
@@ -120,7 +120,7 @@ fn stuck(
 
 async fn send_event(
     context: &AgentContext,
-    key: &Key,
+    key: &TaskKey,
     want: PressureResource,
     stood: Duration,
     window: Duration,

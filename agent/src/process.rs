@@ -12,7 +12,6 @@ use tokio::io::unix::AsyncFd;
 /// A process, as recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
-    /// Its pid.
     pub(crate) pid: u32,
     /// When it was started, in clock ticks since boot.
     pub(crate) start_ticks: u64,

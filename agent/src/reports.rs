@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use muster_agent_core::gc::GcNews;
+use muster_agent_core::gc::GcReportQueue;
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::id::AllocId;
 use muster_domain::node::NodeCollected;
@@ -28,7 +28,7 @@ pub(crate) struct Outbox {
     entries: Mutex<BTreeMap<AllocId, ReportEntry>>,
     news: Notify,
     urgent: Notify,
-    collections: Mutex<GcNews>,
+    collections: Mutex<GcReportQueue>,
     collected: Notify,
 }
 
@@ -178,7 +178,7 @@ impl Outbox {
         self.collections().poll_report(sequence, now())
     }
 
-    fn collections(&self) -> MutexGuard<'_, GcNews> {
+    fn collections(&self) -> MutexGuard<'_, GcReportQueue> {
         // A panic elsewhere loses one report at most.
         self.collections
             .lock()

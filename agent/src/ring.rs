@@ -56,7 +56,6 @@ pub enum Transfer {
 /// The mechanism that waits for FIFOs to become readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// io_uring, through tokio-uring.
     IoUring,
     /// epoll, and why it is not io_uring.
     Epoll {
@@ -80,14 +79,12 @@ pub enum EngineChoice {
     /// io_uring where the kernel allows it, else epoll.
     #[default]
     Auto,
-    /// epoll.
     Epoll,
 }
 
 /// How to run the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingConfig {
-    /// The wanted engine.
     pub engine: EngineChoice,
     /// How bytes are moved.
     pub transfer: Transfer,
@@ -168,7 +165,6 @@ pub struct StreamStats {
 /// The totals of a stream, and the bytes that it left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DetachReport {
-    /// The last numbers.
     pub stats: StreamStats,
     /// Bytes still in the FIFO because they could not be written in time; 0 when all are safe.
     pub left_bytes: u64,
@@ -200,7 +196,6 @@ pub enum AttachError {
     /// The FIFO cannot be waited for.
     #[error("wait for FIFO of log {name}")]
     Wait {
-        /// The stream's name.
         name: String,
         /// The error of the kernel.
         #[source]
@@ -208,18 +203,10 @@ pub enum AttachError {
     },
     /// Two streams would write the same files.
     #[error("log {name} in {dir} is attached already")]
-    Twice {
-        /// The directory.
-        dir: PathBuf,
-        /// The stream's name.
-        name: String,
-    },
+    Twice { dir: PathBuf, name: String },
     /// More than the loop takes.
     #[error("{max} log streams are attached, the most that one agent drains")]
-    Full {
-        /// The bound.
-        max: usize,
-    },
+    Full { max: usize },
     /// The loop has ended.
     #[error(transparent)]
     Stopped(#[from] RingStopped),

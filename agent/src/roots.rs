@@ -61,7 +61,6 @@ pub(crate) enum RootError {
         "the driver's process {pid} does not see what the agent mounts: an agent in another mount namespace started it. End it, so that this agent starts it, and give the agent's service no mounts of its own (`PrivateTmp=` and the like)"
     )]
     Unseen { pid: u32 },
-    /// The kernel refuses.
     #[error("cannot {what} {}; see `fs.mount-max` and free space", path.display())]
     Kernel {
         what: &'static str,
@@ -95,7 +94,6 @@ fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E)
 pub(crate) struct Root {
     /// In place of the allocation's directory.
     pub(crate) alloc_dir: PathBuf,
-    /// The root itself.
     pub(crate) task_dir: PathBuf,
     /// The entries of `chroot_env` that this machine does not have.
     pub(crate) absent: Vec<PathBuf>,

@@ -46,11 +46,11 @@ pub(crate) fn raise_open_files() -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct StartHealth {
     conditions: Conditions,
-    state: Mutex<State>,
+    state: Mutex<StartFailures>,
 }
 
 #[derive(Debug)]
-struct State {
+struct StartFailures {
     /// Descriptors that starts may take before open files are counted again.
     left: u64,
     /// Failed starts without a successful one between them, and the jobs that they were of.
@@ -65,7 +65,7 @@ impl StartHealth {
     pub(crate) fn new(conditions: Conditions) -> Self {
         Self {
             conditions,
-            state: Mutex::new(State {
+            state: Mutex::new(StartFailures {
                 left: 0,
                 failures: 0,
                 jobs: BTreeSet::new(),
@@ -137,7 +137,7 @@ impl StartHealth {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, State> {
+    fn locked(&self) -> MutexGuard<'_, StartFailures> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

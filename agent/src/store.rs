@@ -68,7 +68,6 @@ const META_CLUSTER_POLICY: &str = "cluster-policy";
 pub(crate) struct TaskRecord {
     /// The number of this start.
     pub(crate) attempt: u32,
-    /// The driver.
     pub(crate) driver: String,
     /// The driver's name for it.
     pub(crate) task_id: String,
@@ -76,7 +75,6 @@ pub(crate) struct TaskRecord {
     pub(crate) cgroup_id: u64,
     /// The boot it was started in.
     pub(crate) boot_id: String,
-    /// The driver's handle.
     pub(crate) handle: Vec<u8>,
     /// How it ended, once that is known.
     pub(crate) ended: Option<Ended>,
@@ -96,7 +94,6 @@ pub(crate) struct Ended {
 /// The content of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreContents {
-    /// Allocations by id.
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
@@ -128,23 +125,13 @@ pub enum OpenStoreError {
         "{}: the data has format {found}, this version reads up to {SCHEMA}; start a newer muster, or give another --data-dir",
         path.display()
     )]
-    Newer {
-        /// The database.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    Newer { path: PathBuf, found: u32 },
     /// It was written by an older Muster, whose format this version does not read.
     #[error(
         "{}: the data has format {found}, this version reads format {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
         path.display()
     )]
-    Older {
-        /// The database.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    Older { path: PathBuf, found: u32 },
     /// The data directory cannot be used.
     #[error("{}: the data directory cannot be used; check its owner and free space", path.display())]
     Io {
@@ -156,14 +143,10 @@ pub enum OpenStoreError {
     },
     /// Something else has it open, although no agent holds the data directory.
     #[error("{}: another process has the database open; find it with `fuser {}`", path.display(), path.display())]
-    Open {
-        /// The database.
-        path: PathBuf,
-    },
+    Open { path: PathBuf },
     /// `node-id` is not an id.
     #[error("{}: not a node id; restore the file, or remove it to become a new node", path.display())]
     NodeId {
-        /// The file.
         path: PathBuf,
         /// The fault of the id.
         #[source]
@@ -171,10 +154,7 @@ pub enum OpenStoreError {
     },
     /// `node-secret` is not a secret.
     #[error("{}: not 64 hexadecimal digits; restore the file, or remove it and node-id to become a new node", path.display())]
-    NodeSecret {
-        /// The file.
-        path: PathBuf,
-    },
+    NodeSecret { path: PathBuf },
 }
 
 enum ReadError {

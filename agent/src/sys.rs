@@ -81,9 +81,7 @@ pub(crate) struct ProjectQuota {
     pub(crate) bytes_max: u64,
     /// Bytes charged.
     pub(crate) bytes: u64,
-    /// Most inodes.
     pub(crate) inodes_max: u64,
-    /// Inodes charged.
     pub(crate) inodes: u64,
 }
 

@@ -48,7 +48,6 @@ pub(crate) use streams::{stream_name, why_untaken};
 /// The place of a task in its allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskRef {
-    /// Its allocation.
     pub(crate) desired: Arc<DesiredAlloc>,
     /// Its position in the group.
     pub(crate) at: usize,
@@ -116,14 +115,12 @@ impl TaskRef {
 
 /// Takes what happens to one task to its runner.
 #[derive(Clone, Debug)]
-pub(crate) struct Inputs {
-    /// The task.
+pub(crate) struct TaskInputSender {
     pub(crate) task_at: usize,
-    /// Its runner's inbox.
     pub(crate) inbox: mpsc::Sender<Input>,
 }
 
-impl Inputs {
+impl TaskInputSender {
     /// Says that `input` happened.
     pub(crate) async fn send(&self, input: TaskInput) {
         let event = muster_agent_core::alloc::Event::Task {
@@ -138,13 +135,11 @@ impl Inputs {
 /// A task that has a process.
 #[derive(Debug)]
 pub(crate) struct LiveTask {
-    /// Its driver.
     pub(crate) slot: DriverSlot,
     /// The stored record of the task.
     pub(crate) record: TaskRecord,
     /// Its cgroups; `None` if they were gone when it was looked for.
     pub(crate) cgroup: Option<TaskCgroup>,
-    /// Its output.
     pub(crate) streams: Streams,
     /// It was started, or taken over, on another system: this finds it there.
     pub(crate) elsewhere: Option<Vec<u8>>,
@@ -231,7 +226,7 @@ pub(crate) async fn run(
     attempt: u32,
     take: Option<Vec<u8>>,
     stopped: CancellationToken,
-    inputs: Inputs,
+    inputs: TaskInputSender,
 ) {
     let begun = {
         // The start itself reports a driver that is not there.
@@ -299,7 +294,7 @@ async fn attend(
     task: &TaskRef,
     live: &LiveTask,
     known: end::StartKnowledge,
-    inputs: &Inputs,
+    inputs: &TaskInputSender,
 ) {
     let mut ending = pin!(end::end(context, task, live, known, inputs));
     if live.record.driver == native::NAME {
@@ -321,7 +316,7 @@ pub(crate) async fn find(
     attempt: u32,
     record: Option<TaskRecord>,
     (unrecorded, elsewhere): (MissingRecordMeaning, bool),
-    inputs: Inputs,
+    inputs: TaskInputSender,
 ) {
     let found = recover::recover(&context, &task, attempt, record, unrecorded, elsewhere);
     match Box::pin(found).await {

@@ -26,7 +26,6 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The environment of a task and what `${…}` can name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskEnv {
-    /// The whole environment.
     pub(crate) vars: BTreeMap<String, String>,
     /// Facts of the node: `attr.*`, `meta.*`, `node.*`.
     node: BTreeMap<String, String>,
@@ -37,11 +36,8 @@ pub(crate) struct TaskEnv {
 pub(crate) struct TaskPaths {
     /// The directory that all tasks of the group share.
     shared: PathBuf,
-    /// Its own.
     local: PathBuf,
-    /// Its secrets.
     secrets: PathBuf,
-    /// Its temporary files.
     tmp: PathBuf,
     /// The directory at which a relative destination of a mount begins.
     pub(crate) root: PathBuf,
@@ -394,7 +390,7 @@ mod tests {
             name: "CF_INSTANCE_PORT".to_owned(),
             value: "80".to_owned(),
         }];
-        let times = muster_domain::one_off::Times::default();
+        let times = muster_domain::one_off::OneOffTimings::default();
         let job = muster_domain::one_off::job("g", "d", &definition, times);
         let desired = fixture::desired(AllocId::at(LogIndex(1), 0), fixture::version(job));
         let dirs = DataDir::new(Path::new("/d"))

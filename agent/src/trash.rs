@@ -47,8 +47,8 @@ const EXT4_MAGIC: i64 = 0xEF53;
 
 /// The contents of the trash and its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TrashState {
-    /// Entries known to wait; more may be in the trash when it is [`TrashState::unread`].
+pub struct TrashStatus {
+    /// Entries known to wait; more may be in the trash when it is [`TrashStatus::unread`].
     pub waiting: usize,
     /// Entries that are being deleted.
     pub deleting: usize,
@@ -69,9 +69,7 @@ pub struct TrashState {
 /// The counts of a trash since the start, in short.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrashCounts {
-    /// Everything deleted.
     pub(crate) deleted: DeleteCounts,
-    /// Deletions that failed.
     pub(crate) failures: u64,
     /// Not all that can be deleted is.
     pub(crate) deleting: bool,
@@ -284,9 +282,9 @@ impl Trash {
 
     /// The contents of the trash and its counts.
     #[must_use]
-    pub fn state(&self) -> TrashState {
+    pub fn state(&self) -> TrashStatus {
         let queue = self.shared.locked();
-        TrashState {
+        TrashStatus {
             waiting: queue.names.len(),
             deleting: queue.claimed.len(),
             unread: queue.unread,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_domain::id::AllocId;
 
-use crate::logs::Owner;
+use crate::logs::FifoOwner;
 
 /// The words before a number in the name that drivers are told, as drivers for Nomad read it.
 const NAME_PREFIX: &str = "nomad-";
@@ -195,8 +195,8 @@ pub(crate) fn number_in(name: &str) -> Option<u32> {
 }
 
 /// User and group of one number.
-pub(crate) fn owner(number: u32) -> Owner {
-    Owner {
+pub(crate) fn owner(number: u32) -> FifoOwner {
+    FifoOwner {
         uid: number,
         gid: number,
     }

@@ -141,7 +141,7 @@ struct Collection {
 }
 
 /// A node's answer, when it came, and how long it took.
-type Answer = (Result<NodeStats, CliError>, Instant, Duration);
+type TimedAnswer = (Result<NodeStats, CliError>, Instant, Duration);
 
 /// Shows what tasks use.
 ///
@@ -188,7 +188,7 @@ fn collect(client: &Client) -> Result<Collection, CliError> {
     Ok(collection)
 }
 
-fn fetch_stats(client: &Client, node: &NodeListStub) -> Answer {
+fn fetch_stats(client: &Client, node: &NodeListStub) -> TimedAnswer {
     let id = escape(&node.id);
     let begun = Instant::now();
     let stats = client.get(&format!("/v1/client/stats?node_id={id}&counters=true"));
@@ -227,7 +227,7 @@ impl Collection {
     /// # Errors
     ///
     /// If it was not the node that did not answer, but all servers.
-    fn add(&mut self, node: &str, (stats, at, took): Answer) -> Result<(), CliError> {
+    fn add(&mut self, node: &str, (stats, at, took): TimedAnswer) -> Result<(), CliError> {
         if took >= SLOW {
             self.slow.push((node.to_owned(), took));
         }

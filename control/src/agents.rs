@@ -35,7 +35,7 @@ use quinn::{Connection, VarInt};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::beats::{PendingHeartbeat, Service};
+use self::beats::{PendingHeartbeat, ServiceInfo};
 use self::push_limiter::PushLimiter;
 use self::reports::Reports;
 use self::wake::Wake;
@@ -116,7 +116,7 @@ struct AgentsState {
     table: Mutex<Table>,
     reports: Reports,
     pace: PushLimiter,
-    service: watch::Sender<Service>,
+    service: watch::Sender<ServiceInfo>,
     /// Places for data that are passed on, [`limits::DISKS_PASSED_MAX`].
     disks: Semaphore,
     peers: Peers,
@@ -243,7 +243,7 @@ impl Nodes {
     }
 
     /// Watches what this server offers its agents.
-    fn service(&self) -> watch::Receiver<Service> {
+    fn service(&self) -> watch::Receiver<ServiceInfo> {
         self.shared.service.subscribe()
     }
 

@@ -67,9 +67,7 @@ pub enum OpenBbsError {
         "TCP {addr} cannot be bound: another process may hold it; choose another with --bbs, or see `ss -ltnp`"
     )]
     Bind {
-        /// The address.
         addr: SocketAddr,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -80,7 +78,7 @@ pub enum OpenBbsError {
 pub(crate) struct Bbs {
     listener: TcpListener,
     addr: SocketAddr,
-    files: tls::Files,
+    files: tls::WatchedFiles,
     shown: watch::Sender<Arc<rustls::ServerConfig>>,
 }
 
@@ -90,7 +88,7 @@ impl Bbs {
         let Some(config) = config else {
             return Ok(None);
         };
-        let (files, loaded) = tls::Files::open(config.tls_dir.clone())?;
+        let (files, loaded) = tls::WatchedFiles::open(config.tls_dir.clone())?;
         let bind = |source| OpenBbsError::Bind {
             addr: config.addr,
             source,
@@ -147,7 +145,6 @@ struct Context {
     control: Control,
     /// Streams end when it is cancelled.
     shutdown: CancellationToken,
-    /// Places of streams.
     streams: Arc<Semaphore>,
 }
 

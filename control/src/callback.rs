@@ -38,35 +38,22 @@ pub(crate) enum OpenCallbacksError {
     /// A file cannot be read.
     #[error("read {} for callbacks of one-off tasks", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// It is not what it should be.
     #[error("{} for callbacks of one-off tasks: {reason}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
+    Content { path: PathBuf, reason: String },
 }
 
 /// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// The endpoint took it, or refuses it for good.
-    Taken {
-        /// The status.
-        status: u16,
-    },
+    Taken { status: u16 },
     /// It may take it another time.
-    Failed {
-        /// The cause.
-        reason: String,
-    },
+    Failed { reason: String },
 }
 
 /// Outcomes that metrics count separately.
@@ -74,7 +61,6 @@ pub(crate) enum Delivery {
 pub(crate) enum Outcome {
     /// The endpoint took it.
     Taken,
-    /// A call failed.
     Failed,
     /// It failed too often.
     GivenUp,

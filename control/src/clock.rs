@@ -20,7 +20,7 @@ pub(crate) struct Clock {
     started_at: Timestamp,
     /// Time since the boot at the start, in which a machine that sleeps goes on. `None` if it cannot be read.
     uptime: Option<Duration>,
-    guard: Mutex<Guard>,
+    guard: Mutex<JumpDetector>,
 }
 
 impl Clock {
@@ -31,7 +31,7 @@ impl Clock {
             started: Instant::now(),
             started_at,
             uptime: uptime(),
-            guard: Mutex::new(Guard::new(started_at)),
+            guard: Mutex::new(JumpDetector::new(started_at)),
         }
     }
 
@@ -50,12 +50,12 @@ impl Clock {
         let elapsed = self.started.elapsed();
         let (now, change) = self.guard().read(wall(), elapsed, || self.slept(elapsed));
         match change {
-            Some(Change::Jumped(by)) => tracing::error!(
+            Some(ClockChange::Jumped(by)) => tracing::error!(
                 ?by,
                 "the wall clock has jumped forward: nothing expires by that; set it back, or confirm it with \
                  `muster operator clock confirm`"
             ),
-            Some(Change::Back) => tracing::info!("the wall clock is back"),
+            Some(ClockChange::Back) => tracing::info!("the wall clock is back"),
             None => {}
         }
         now
@@ -86,7 +86,7 @@ impl Clock {
         })
     }
 
-    fn guard(&self) -> MutexGuard<'_, Guard> {
+    fn guard(&self) -> MutexGuard<'_, JumpDetector> {
         // It is replaced by assignments only, so a panic elsewhere leaves it whole.
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,7 +109,7 @@ fn uptime() -> Option<Duration> {
 
 /// The result of the newest look at the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum ClockChange {
     /// It has jumped forward by so much.
     Jumped(Duration),
     /// It has come back.
@@ -118,7 +118,7 @@ enum Change {
 
 /// Compares the wall clock with elapsed time.
 #[derive(Debug)]
-struct Guard {
+struct JumpDetector {
     /// The wall clock when it was last right.
     base: Timestamp,
     /// Time elapsed until then.
@@ -129,7 +129,7 @@ struct Guard {
     is_held: bool,
 }
 
-impl Guard {
+impl JumpDetector {
     fn new(wall: Timestamp) -> Self {
         Self {
             base: wall,
@@ -146,7 +146,7 @@ impl Guard {
         wall: Timestamp,
         elapsed: Duration,
         slept: impl FnOnce() -> Duration,
-    ) -> (Timestamp, Option<Change>) {
+    ) -> (Timestamp, Option<ClockChange>) {
         if self.is_right(wall, elapsed) {
             return self.follow(wall, elapsed);
         }
@@ -158,17 +158,17 @@ impl Guard {
         }
         let now = self.expected(elapsed);
         let is_new = !std::mem::replace(&mut self.is_held, true);
-        (now, is_new.then(|| Change::Jumped(wall.since(now))))
+        (now, is_new.then(|| ClockChange::Jumped(wall.since(now))))
     }
 
     fn confirm(&mut self, wall: Timestamp, elapsed: Duration) {
         self.follow(wall, elapsed);
     }
 
-    fn follow(&mut self, wall: Timestamp, elapsed: Duration) -> (Timestamp, Option<Change>) {
+    fn follow(&mut self, wall: Timestamp, elapsed: Duration) -> (Timestamp, Option<ClockChange>) {
         (self.base, self.anchor) = (wall, elapsed);
         let was_held = std::mem::replace(&mut self.is_held, false);
-        (wall, was_held.then_some(Change::Back))
+        (wall, was_held.then_some(ClockChange::Back))
     }
 
     fn expected(&self, elapsed: Duration) -> Timestamp {
@@ -203,20 +203,20 @@ mod tests {
     /// An hour forward expires nothing: time goes on second by second until the clock is back.
     #[test]
     fn a_forward_jump_is_not_followed() {
-        let mut guard = Guard::new(at(0));
+        let mut guard = JumpDetector::new(at(0));
         assert_eq!(guard.read(at(1), SECOND, awake), (at(1), None));
         let jumped = guard.read(at(2).plus(HOUR), 2 * SECOND, awake);
-        assert_eq!(jumped, (at(2), Some(Change::Jumped(HOUR))));
+        assert_eq!(jumped, (at(2), Some(ClockChange::Jumped(HOUR))));
         let held = guard.read(at(60).plus(HOUR), 60 * SECOND, awake);
         assert_eq!(held, (at(60), None));
         let back = guard.read(at(61), 61 * SECOND, awake);
-        assert_eq!(back, (at(61), Some(Change::Back)));
+        assert_eq!(back, (at(61), Some(ClockChange::Back)));
         assert_eq!(guard.read(at(62), 62 * SECOND, awake), (at(62), None));
     }
 
     #[test]
     fn a_confirmed_jump_is_followed() {
-        let mut guard = Guard::new(at(0));
+        let mut guard = JumpDetector::new(at(0));
         guard.read(at(1).plus(HOUR), SECOND, awake);
         guard.confirm(at(2).plus(HOUR), 2 * SECOND);
         let followed = guard.read(at(3).plus(HOUR), 3 * SECOND, awake);
@@ -227,7 +227,7 @@ mod tests {
     /// Time in which the machine slept has elapsed.
     #[test]
     fn a_sleep_is_no_jump() {
-        let mut guard = Guard::new(at(0));
+        let mut guard = JumpDetector::new(at(0));
         let woken = guard.read(at(1).plus(HOUR), SECOND, || HOUR);
         assert_eq!(woken, (at(1).plus(HOUR), None));
         // Only once.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn slewing_and_setting_back_are_followed() {
-        let mut guard = Guard::new(at(0));
+        let mut guard = JumpDetector::new(at(0));
         let slewed = at(100_040);
         assert_eq!(guard.read(slewed, 100_000 * SECOND, awake), (slewed, None));
         let back = guard.read(at(50), 100_001 * SECOND, awake);

@@ -25,9 +25,7 @@ const MARK_FILE: &str = "state-differs";
 /// A server's answer about its state at an index.
 #[derive(Clone, Debug)]
 pub(crate) struct StateHashReport {
-    /// The server.
     pub(crate) server: PeerInfo,
-    /// Whether it votes.
     pub(crate) voter: bool,
     /// The hash of its state; the reason if it gives none.
     pub(crate) hash: Result<StateHash, String>,
@@ -35,14 +33,13 @@ pub(crate) struct StateHashReport {
 
 /// The answers of all servers about their states at one index.
 #[derive(Clone, Debug)]
-pub(crate) struct Comparison {
-    /// The index.
+pub(crate) struct StateHashComparison {
     pub(crate) index: LogIndex,
     /// The answers, by the servers' names.
     pub(crate) testimonies: Vec<StateHashReport>,
 }
 
-impl Comparison {
+impl StateHashComparison {
     /// Asks `members`, this server included.
     pub(crate) async fn at(control: &Control, index: LogIndex, members: Vec<MemberRecord>) -> Self {
         let asked = members
@@ -164,9 +161,7 @@ pub enum DivergedError {
     /// It cannot be told whether it does.
     #[error("{} cannot be read", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -42,7 +42,6 @@ pub enum OpenDataDirError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -53,7 +52,6 @@ pub enum OpenDataDirError {
         pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
     )]
     InUse {
-        /// The directory.
         path: PathBuf,
         /// The other server's process, if it wrote it down.
         pid: Option<u32>,
@@ -64,16 +62,10 @@ pub enum OpenDataDirError {
         path.display(),
         version = env!("CARGO_PKG_VERSION")
     )]
-    Newer {
-        /// The directory.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    Newer { path: PathBuf, found: u32 },
     /// A file in it holds something else.
     #[error("data directory: {} holds `{text}`, not a number: it is not a data directory of a server, or it is damaged", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// The text in the file.
         text: String,

@@ -82,7 +82,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
 
 /// A row, as the entry left it.
 #[derive(Clone, Debug)]
-enum Row {
+enum EventRow {
     Job(Arc<Job>),
     JobGone(Arc<JobKey>),
     Eval(Arc<Evaluation>),
@@ -103,7 +103,7 @@ enum Row {
 pub(crate) struct Batch {
     index: LogIndex,
     cause: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<EventRow>,
     bytes: usize,
 }
 
@@ -119,17 +119,17 @@ impl Batch {
         collections: Vec<EndedCollection>,
     ) -> Option<Self> {
         let passed = applied.passed.iter();
-        let passed = passed.map(|row| Row::Task(Arc::clone(row)));
+        let passed = passed.map(|row| EventRow::Task(Arc::clone(row)));
         let changed = applied.changed.iter();
         let mut allocs = state.allocs().finder();
-        let ended = collections.into_iter().map(Row::from);
+        let ended = collections.into_iter().map(EventRow::from);
         let mut rows = Vec::with_capacity(passed.len() + changed.len() + ended.len());
         rows.extend(passed);
-        rows.extend(changed.filter_map(|changed| Row::of(state, &mut allocs, changed)));
+        rows.extend(changed.filter_map(|changed| EventRow::of(state, &mut allocs, changed)));
         rows.extend(ended);
         // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
         rows.shrink_to_fit();
-        let bytes = rows.iter().map(Row::bytes).sum();
+        let bytes = rows.iter().map(EventRow::bytes).sum();
         (!rows.is_empty()).then_some(Self {
             index,
             cause,
@@ -151,18 +151,18 @@ impl Batch {
     /// Changes of one-off tasks.
     pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskChange<'_>> {
         self.rows.iter().filter_map(|row| match row {
-            Row::Task(row) => Some(TaskChange::Now(row)),
-            Row::TaskGone(guid) => Some(TaskChange::Gone(guid)),
-            Row::Job(_)
-            | Row::JobGone(_)
-            | Row::Eval(_)
-            | Row::Deployment(_)
-            | Row::Alloc(..)
-            | Row::AllocAlone(_)
-            | Row::Node(_)
-            | Row::NodeGone(_)
-            | Row::Collection(_)
-            | Row::NodeCollection(_) => None,
+            EventRow::Task(row) => Some(TaskChange::Now(row)),
+            EventRow::TaskGone(guid) => Some(TaskChange::Gone(guid)),
+            EventRow::Job(_)
+            | EventRow::JobGone(_)
+            | EventRow::Eval(_)
+            | EventRow::Deployment(_)
+            | EventRow::Alloc(..)
+            | EventRow::AllocAlone(_)
+            | EventRow::Node(_)
+            | EventRow::NodeGone(_)
+            | EventRow::Collection(_)
+            | EventRow::NodeCollection(_) => None,
         })
     }
 
@@ -182,7 +182,7 @@ pub(crate) enum EndedCollection {
     OnNode(NodeCollection),
 }
 
-impl From<EndedCollection> for Row {
+impl From<EndedCollection> for EventRow {
     fn from(over: EndedCollection) -> Self {
         match over {
             EndedCollection::Here(collection) => Self::Collection(Arc::new(collection)),
@@ -196,11 +196,10 @@ impl From<EndedCollection> for Row {
 pub(crate) enum TaskChange<'a> {
     /// It is there, and like this.
     Now(&'a Arc<OneOff>),
-    /// It was deleted.
     Gone(&'a str),
 }
 
-impl Row {
+impl EventRow {
     fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &ChangedRow) -> Option<Self> {
         match changed {
             ChangedRow::Job(key) => Some(match state.jobs().get(key) {
@@ -401,7 +400,6 @@ impl Row {
 pub(crate) struct Filter {
     /// `None` is every namespace.
     pub(crate) namespace: Option<String>,
-    /// Any of them.
     pub(crate) topics: Vec<TopicFilter>,
 }
 
@@ -413,7 +411,7 @@ pub(crate) struct TopicFilter {
 }
 
 impl Filter {
-    fn takes(&self, row: &Row) -> bool {
+    fn takes(&self, row: &EventRow) -> bool {
         let namespace = row.namespace();
         let here = namespace.is_empty()
             || self
@@ -425,7 +423,7 @@ impl Filter {
 }
 
 impl TopicFilter {
-    fn takes(&self, row: &Row) -> bool {
+    fn takes(&self, row: &EventRow) -> bool {
         self.topic.is_none_or(|topic| topic == row.topic())
             && self.name.as_ref().is_none_or(|name| {
                 *name == row.key()

@@ -11,23 +11,16 @@ use serde::{Deserialize, Serialize};
 /// Objects that a collection freed. Sent between servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FreedCounts {
-    /// Jobs.
     pub jobs: u64,
-    /// Evaluations.
     pub evals: u64,
-    /// Allocations.
     pub allocs: u64,
-    /// Deployments.
     pub deployments: u64,
-    /// Nodes.
     pub nodes: u64,
     /// How large they were, in bytes: see [`Response::Collected`].
     pub bytes: u64,
     /// Log entries it took.
     pub slices: u64,
-    /// Time it took.
     pub took: Duration,
-    /// One-off tasks.
     pub one_offs: u64,
 }
 

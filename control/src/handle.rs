@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::garbage::{FreedCounts, Totals};
 use crate::leader::{Lease, ServerHeartbeats};
 use crate::limits;
-use crate::one_off::batch::Requests;
+use crate::one_off::batch::RequestQueues;
 use crate::peers::Peers;
 use crate::peers::bootstrap::Bootstrap;
 use crate::peers::message::{
@@ -35,7 +35,6 @@ pub use crate::raft::LeaderInfo;
 /// A server's identity and addresses.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
-    /// The server's name.
     pub name: String,
     /// The cluster it belongs to.
     pub cluster: String,
@@ -47,11 +46,9 @@ pub struct ServerInfo {
     pub quic_addr: SocketAddr,
     /// The address for Diego's clients, if it serves them.
     pub bbs_addr: Option<SocketAddr>,
-    /// Muster's version.
     pub version: &'static str,
     /// Time at which the process started to serve.
     pub started_at: Timestamp,
-    /// Its data directory.
     pub data_dir: PathBuf,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
@@ -108,27 +105,20 @@ pub enum ProposeError {
     },
     /// The change is too large.
     #[error("the change has {bytes} bytes, the log takes {max}", max = limits::ENTRY_BYTES_MAX)]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// The change cannot be encoded: a mistake of ours.
     #[error("the change cannot be encoded")]
     Encode(#[from] EncodeError),
     /// The log cannot grow. Nothing was changed.
     #[error("the disk under {} is full ({reason}): make room; a restart is not needed", dir.display())]
     DiskFull {
-        /// The log's directory.
         dir: PathBuf,
         /// The error of the operating system.
         reason: String,
     },
     /// The log has failed; the server is going down.
     #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
-    Stopped {
-        /// The cause.
-        reason: String,
-    },
+    Stopped { reason: String },
 }
 
 impl ProposeError {
@@ -200,17 +190,13 @@ pub enum ReadError {
         index.0
     )]
     Behind {
-        /// The entry.
         index: LogIndex,
         /// How long it was waited for.
         waited: Duration,
     },
     /// The log has failed; the server is going down.
     #[error("the log has stopped: {reason}; see the server's messages, then start it again")]
-    Stopped {
-        /// The cause.
-        reason: String,
-    },
+    Stopped { reason: String },
 }
 
 impl ReadError {
@@ -240,7 +226,6 @@ pub(crate) enum DutyRequest {
 /// without places.
 #[derive(Debug)]
 pub(crate) enum PlacementRequest {
-    /// One-off tasks.
     Tasks {
         tasks: Arc<Vec<NewOneOff>>,
         reply: oneshot::Sender<OneOffPlacements>,
@@ -281,7 +266,7 @@ struct HandleState {
     duties: mpsc::Sender<DutyRequest>,
     gc: GcConfig,
     tasks: TasksConfig,
-    one_offs: Requests,
+    one_offs: RequestQueues,
     callbacks: CallbackTotals,
     gc_totals: Totals,
 }
@@ -302,7 +287,7 @@ pub(crate) struct ControlParts {
     pub(crate) duties: mpsc::Sender<DutyRequest>,
     pub(crate) gc: GcConfig,
     pub(crate) tasks: TasksConfig,
-    pub(crate) one_offs: Requests,
+    pub(crate) one_offs: RequestQueues,
 }
 
 impl Control {
@@ -694,7 +679,7 @@ impl Control {
     }
 
     /// The queue of clients' requests about one-off tasks.
-    pub(crate) fn one_offs(&self) -> &Requests {
+    pub(crate) fn one_offs(&self) -> &RequestQueues {
         &self.shared.one_offs
     }
 

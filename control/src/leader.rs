@@ -24,8 +24,8 @@ use self::consistency_check::ComparisonDuty;
 use self::garbage::GcDuty;
 use self::heartbeats::NodeHeartbeats;
 pub(crate) use self::heartbeats::{Lease, ServerHeartbeats};
-use self::one_offs::OneOffs;
-use self::periodic::Periodic;
+use self::one_offs::OneOffDuty;
+use self::periodic::PeriodicDuty;
 use self::scheduling::SchedulingPipeline;
 use self::watching::WatchDuty;
 use crate::backoff::Backoff;
@@ -36,17 +36,16 @@ use crate::raft::Leadership;
 
 /// Channels from the rest of the process to the duties.
 #[derive(Debug)]
-pub(crate) struct Inputs {
+pub(crate) struct DutyChannels {
     /// Effects of applied entries.
     pub(crate) effects: mpsc::Receiver<Vec<TermEffect>>,
     /// Heartbeats that servers gathered from their nodes.
     pub(crate) beats: mpsc::Receiver<ServerHeartbeats>,
-    /// Requests.
     pub(crate) requests: mpsc::Receiver<DutyRequest>,
 }
 
 /// Runs until `shutdown`: follows while another server leads, and leads while this one does.
-pub(crate) async fn run(control: Control, mut inputs: Inputs, shutdown: CancellationToken) {
+pub(crate) async fn run(control: Control, mut inputs: DutyChannels, shutdown: CancellationToken) {
     let mut leadership = control.leadership();
     let mut failures = Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX);
     loop {
@@ -67,7 +66,7 @@ pub(crate) async fn run(control: Control, mut inputs: Inputs, shutdown: Cancella
 /// Follows until leadership changes. False: shut down.
 async fn follow(
     control: &Control,
-    inputs: &mut Inputs,
+    inputs: &mut DutyChannels,
     leadership: &mut watch::Receiver<Leadership>,
     shutdown: &CancellationToken,
 ) -> bool {
@@ -109,7 +108,7 @@ async fn begin_to_lead(control: &Control, failures: &mut Backoff) -> bool {
 /// Leads until leadership changes. False: shut down.
 async fn lead(
     control: &Control,
-    inputs: &mut Inputs,
+    inputs: &mut DutyChannels,
     leadership: &mut watch::Receiver<Leadership>,
     shutdown: &CancellationToken,
 ) -> bool {
@@ -172,8 +171,8 @@ struct Duties {
     heartbeats: NodeHeartbeats,
     garbage: GcDuty,
     watching: WatchDuty,
-    periodic: Periodic,
-    one_offs: OneOffs,
+    periodic: PeriodicDuty,
+    one_offs: OneOffDuty,
     comparing: ComparisonDuty,
 }
 
@@ -186,8 +185,8 @@ impl Duties {
             heartbeats: NodeHeartbeats::begin(control.clone(), term, now),
             garbage: GcDuty::begin(control.clone(), now),
             watching: WatchDuty::begin(control.clone(), now),
-            periodic: Periodic::begin(control.clone(), now),
-            one_offs: OneOffs::begin(control.clone(), now),
+            periodic: PeriodicDuty::begin(control.clone(), now),
+            one_offs: OneOffDuty::begin(control.clone(), now),
             comparing: ComparisonDuty::begin(control.clone()),
         }
     }

@@ -31,7 +31,7 @@ use muster_wire::frame;
 use muster_wire::rpc::ALPN_RAFT;
 use quinn::{Connection, ConnectionError, Endpoint};
 
-use self::lane::{PeerConnection, Target};
+use self::lane::{PeerConnection, PeerTarget};
 use self::message::{PeerInfo, PeerReply, PeerRequest, ServerNode, StreamHeader};
 use crate::limits;
 
@@ -43,16 +43,12 @@ pub enum PeerError {
     #[error(
         "the address of server {server_id} is not known: it has left the cluster, or never joined"
     )]
-    Unknown {
-        /// Its number.
-        server_id: u64,
-    },
+    Unknown { server_id: u64 },
     /// It cannot be reached.
     #[error("{server} cannot be reached: {reason}")]
     Unreachable {
         /// Its name and address.
         server: String,
-        /// The cause.
         reason: String,
     },
     /// The connection was lost before an answer came: it may have done what it was asked.
@@ -60,7 +56,6 @@ pub enum PeerError {
     Lost {
         /// Its name and address.
         server: String,
-        /// The cause.
         reason: String,
     },
     /// It did not answer in time; it may still do what it was asked.
@@ -92,7 +87,6 @@ impl PeerError {
 pub(crate) enum PeerChannel {
     /// Votes, heartbeats, entries, requests.
     Control,
-    /// Snapshots.
     Snapshot,
     /// Streams passed on for clients, such as log output.
     Passage,
@@ -332,7 +326,7 @@ impl Peers {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             Arc::clone(strangers.entry(addr.to_owned()).or_insert_with(|| {
-                let target = Target {
+                let target = PeerTarget {
                     shown: format!("the server at {addr}"),
                     addr: addr.to_owned(),
                     dns_name: Role::Server.dns_name(&self.shared.cluster),
@@ -459,7 +453,7 @@ impl PeersState {
 
     fn lanes(&self, node: &ServerNode) -> [Arc<PeerConnection>; PEER_CHANNELS] {
         std::array::from_fn(|way| {
-            let target = Target {
+            let target = PeerTarget {
                 shown: format!("server {} at {}", node.name, node.quic_addr),
                 addr: node.quic_addr.clone(),
                 dns_name: server_dns_name(&node.name, &self.cluster),

@@ -68,9 +68,7 @@ const ENTRY_OVERHEAD_BYTES: usize = 4096;
 /// The server that leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderInfo {
-    /// Its number.
     pub server_id: u64,
-    /// Its name.
     pub name: String,
     /// The address for QUIC.
     pub raft_addr: String,
@@ -85,7 +83,6 @@ pub struct LeaderInfo {
 pub(crate) struct Leadership {
     /// `None` during an election.
     pub(crate) leader: Option<LeaderInfo>,
-    /// Counts elections.
     pub(crate) term: u64,
     /// Time at which this server learned of it.
     pub(crate) since: Instant,
@@ -111,7 +108,6 @@ impl Leadership {
 /// Settings and parts that Raft needs to start.
 #[derive(Clone, Debug)]
 pub(crate) struct RaftConfig {
-    /// The cluster's name.
     pub(crate) cluster: String,
     /// The way to other servers.
     pub(crate) peers: Peers,
@@ -130,9 +126,7 @@ pub enum StartRaftError {
     /// The directory of snapshots cannot be used.
     #[error("the snapshots in {} cannot be used", dir.display())]
     SnapshotDir {
-        /// The directory.
         dir: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -143,7 +137,6 @@ pub enum StartRaftError {
         dir.display()
     )]
     Snapshot {
-        /// The snapshots' directory.
         dir: PathBuf,
         /// The last entry that the log does not hold any more.
         purged: u64,
@@ -158,17 +151,13 @@ pub enum StartRaftError {
         dir.display()
     )]
     LostEntries {
-        /// The log's directory.
         dir: PathBuf,
         /// The last entry that was acknowledged.
         lost: u64,
     },
     /// openraft refused to start.
     #[error("raft cannot start: {reason}")]
-    Raft {
-        /// Its reason.
-        reason: String,
-    },
+    Raft { reason: String },
     /// The only server did not come to lead.
     #[error(
         "raft elected no leader within {waited:?}: the disk may be stuck; see the messages before this one"
@@ -187,10 +176,7 @@ pub(crate) enum WriteError {
     Encode(#[from] EncodeError),
     /// It is too large for an entry.
     #[error("a command of {bytes} bytes is above the limit of {max}", max = limits::ENTRY_BYTES_MAX)]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// Another server leads, or none.
     #[error("this server does not lead")]
     NotLeader {
@@ -202,23 +188,17 @@ pub(crate) enum WriteError {
     Unknown {
         /// How long it was waited for.
         waited: Duration,
-        /// The cause.
         reason: String,
     },
     /// The log cannot grow.
     #[error("the disk under {} is full: {reason}", dir.display())]
     DiskFull {
-        /// The log's directory.
         dir: PathBuf,
         /// The error of the operating system.
         reason: String,
     },
-    /// Raft has stopped.
     #[error("raft has stopped: {reason}")]
-    Stopped {
-        /// The cause.
-        reason: String,
-    },
+    Stopped { reason: String },
 }
 
 /// A running Raft.

@@ -14,23 +14,16 @@ pub(crate) enum RestoreError {
     /// This server leads and could not.
     #[error(transparent)]
     Here(#[from] RestoreSnapshotError),
-    /// Nobody leads.
     #[error("no server leads, so nothing is restored: try again when one does")]
     NoLeader,
     /// The leader said no.
     #[error("the leader has not restored it: {reason}")]
-    There {
-        /// Its reason.
-        reason: String,
-    },
+    There { reason: String },
     /// The leader was lost.
     #[error(
         "the leader was lost, and may have restored it or not: {reason}; look at the cluster before trying again"
     )]
-    Lost {
-        /// How.
-        reason: String,
-    },
+    Lost { reason: String },
 }
 
 /// Puts `saved` in the place of the state of all servers. Returns the entry with which it has happened.

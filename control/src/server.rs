@@ -34,7 +34,7 @@ use crate::handle::{Control, ControlParts, ServerInfo};
 use crate::http;
 use crate::http::cross_site::SitePolicy;
 pub use crate::http::cross_site::{AllowedHost, AllowedHostError};
-use crate::leader::{self, Inputs};
+use crate::leader::{self, DutyChannels};
 use crate::limits;
 use crate::listen;
 use crate::niceness::yield_to_others;
@@ -42,7 +42,7 @@ use crate::one_off::batch;
 use crate::peers::Peers;
 use crate::peers::autopilot::{self, ServersConfig};
 use crate::peers::bootstrap::Bootstrap;
-use crate::peers::join::{self, Search};
+use crate::peers::join::{self, JoinConfig};
 use crate::peers::message::{PeerInfo, ServerNode};
 use crate::published::Published;
 use crate::raft::{Raft, RaftConfig, StartRaftError};
@@ -75,7 +75,6 @@ pub struct ServerConfig {
     pub quic_addr: SocketAddr,
     /// The cluster's name: letters, digits, hyphens.
     pub cluster: String,
-    /// The server's name.
     pub name: String,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
@@ -197,9 +196,7 @@ pub enum StartServerError {
         dir.display()
     )]
     Cluster {
-        /// The certificates' directory.
         dir: PathBuf,
-        /// Their cluster.
         theirs: String,
         /// The cluster asked for.
         ours: String,
@@ -217,19 +214,14 @@ pub enum StartServerError {
         dir.display()
     )]
     CertificateName {
-        /// The certificates' directory.
         dir: PathBuf,
         /// The name in it.
         theirs: String,
-        /// This server's name.
         ours: String,
     },
     /// The server's name cannot stand in a certificate.
     #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens in --name")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
     /// Others cannot be told where this server is.
     #[error(
         "{bound} means every address of this machine: say with --advertise which one other servers are to use"
@@ -243,9 +235,7 @@ pub enum StartServerError {
         "TCP {addr} cannot be bound: another process may hold it; choose another with --http, or see `ss -ltnp`"
     )]
     BindHttp {
-        /// The address.
         addr: SocketAddr,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -415,7 +405,7 @@ impl Server {
             one_offs,
         });
 
-        let inputs = Inputs {
+        let inputs = DutyChannels {
             effects,
             beats: beat_inbox,
             requests,
@@ -528,7 +518,7 @@ impl Server {
 
 /// The parts that work with the other servers.
 fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [ServerTask; 2] {
-    let search = Search { join };
+    let search = JoinConfig { join };
     let servers = ServersConfig { dead_after };
     [
         ServerTask::start("join", |stop| join::run(control.clone(), search, stop)),

@@ -15,7 +15,6 @@ const SHOWN_BYTES_MAX: usize = 64;
 pub enum Account<'a> {
     /// An id, at most [`ACCOUNT_ID_MAX`].
     Id(u32),
-    /// A name.
     Name(&'a str),
 }
 

@@ -20,9 +20,7 @@ pub use remote::{RemoteAlloc, RemoteHandle};
 /// The state that the control plane wants for an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DesiredStatus {
-    /// Run it.
     Run,
-    /// Stop it.
     Stop,
     /// Stop it to make room for something more important.
     Evict,
@@ -43,7 +41,6 @@ impl DesiredStatus {
 /// The state of an allocation as its agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ClientStatus {
-    /// Not started yet.
     Pending,
     /// At least one task runs.
     Running,
@@ -84,7 +81,6 @@ impl ClientStatus {
 /// A task group placed on a node: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its id.
     pub id: AllocId,
     /// The evaluation that placed it.
     pub eval_id: EvalId,
@@ -190,7 +186,6 @@ pub struct Transition {
     pub migrate: bool,
     /// May be replaced although its deployment is under way.
     pub reschedule: bool,
-    /// Is replaced now.
     pub force_reschedule: bool,
 }
 
@@ -199,7 +194,6 @@ pub struct Transition {
 pub struct Reschedule {
     /// Time of the replacement.
     pub at: Timestamp,
-    /// After which delay.
     pub delay: Duration,
     /// The allocation that was replaced.
     pub previous: AllocId,
@@ -240,7 +234,6 @@ impl Score {
 /// Details of the choice of places for the instances of one group in one plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementMetrics {
-    /// Nodes looked at.
     pub nodes_evaluated: u32,
     /// Nodes that failed a constraint.
     pub nodes_filtered: u32,
@@ -261,11 +254,9 @@ pub struct PlacementMetrics {
 /// The score of one node, by component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeScore {
-    /// The node.
     pub node_id: NodeId,
     /// Component and its value: `binpack`, `job-anti-affinity`, …. Nodes as full as each other share them.
     pub components: Arc<[(Component, Score)]>,
-    /// Their mean.
     pub normalised: Score,
 }
 
@@ -323,7 +314,6 @@ impl<'de> Deserialize<'de> for Component {
 pub enum TaskPhase {
     /// Not started, or waiting for a restart.
     Pending,
-    /// Its process runs.
     Running,
     /// It ended and will not be started again.
     Dead,
@@ -344,13 +334,10 @@ impl TaskPhase {
 /// A task of an allocation, as reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskState {
-    /// The task's name.
     pub name: String,
-    /// Its phase.
     pub phase: TaskPhase,
     /// Whether it failed for good.
     pub failed: bool,
-    /// Restarts in place.
     pub restarts: u32,
     /// Time of the last restart.
     pub last_restart: Option<Timestamp>,
@@ -367,7 +354,6 @@ pub struct TaskState {
 /// The address of a task that its driver put on a network of the driver's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskNetwork {
-    /// Its address.
     pub address: String,
     /// Ports there, by label.
     pub ports: BTreeMap<String, u16>,
@@ -434,24 +420,20 @@ pub enum TaskEventKind {
     Received,
     /// Directories, cgroup, FIFOs are being made.
     Setup,
-    /// Its process runs.
     Started,
     /// It was found running by a restarted agent or driver.
     Recovered,
     /// It could not be started.
     DriverFailure,
-    /// Its process ended.
     Terminated(Exit),
     /// It will be started again after `delay`.
     Restarting {
-        /// The pause.
         delay: Duration,
     },
     /// Its restarts are used up.
     NotRestarting,
     /// It was asked to stop.
     Killing,
-    /// It was stopped.
     Killed,
     /// A sibling failed, so it is stopped as well.
     SiblingFailed,
@@ -508,13 +490,11 @@ impl Exit {
 /// One allocation's state as its agent reports it. Only a report newer than the last one is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocReport {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Its state as a whole.
     pub client_status: ClientStatus,
     /// Reason for the client status, as text for a human reader.
     pub client_description: String,
-    /// Per task.
     pub task_states: Vec<TaskState>,
     /// Whether it is healthy, by its group's `update` block within a deployment, else by its `migrate`
     /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
@@ -528,7 +508,6 @@ pub struct AllocReport {
 /// An order to an agent: one allocation of its node, to run or to stop, as the control plane wants it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredAlloc {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Decides between two messages about the same allocation: the higher is newer.
     pub alloc_modify_index: LogIndex,
@@ -548,7 +527,6 @@ pub struct DesiredAlloc {
     pub previous: Option<AllocId>,
     /// The last client status that the control plane received.
     pub client_status: ClientStatus,
-    /// The job's version.
     pub job: Arc<JobVersion>,
 }
 

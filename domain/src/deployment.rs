@@ -9,7 +9,6 @@ use crate::id::{AllocId, DeploymentId, JobKey, LogIndex, Timestamp};
 /// The state of a deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeploymentStatus {
-    /// Under way.
     Running,
     /// An operator has stopped it for now.
     Paused,
@@ -47,9 +46,7 @@ impl DeploymentStatus {
 /// A version of a job taking the place of an older one: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
-    /// Its id.
     pub id: DeploymentId,
-    /// The job.
     pub job: JobKey,
     /// The version it brings.
     pub job_version: u64,
@@ -101,7 +98,6 @@ impl Deployment {
 /// A group within a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentGroup {
-    /// Its name.
     pub name: String,
     /// Go back to the last stable version on failure.
     pub auto_revert: bool,
@@ -113,11 +109,8 @@ pub struct DeploymentGroup {
     pub require_progress_by: Timestamp,
     /// Its canaries were promoted.
     pub promoted: bool,
-    /// Its canaries.
     pub placed_canaries: Vec<AllocId>,
-    /// Canaries wanted.
     pub desired_canaries: u32,
-    /// Instances wanted.
     pub desired_total: u32,
     /// Instances of the new version placed.
     pub placed: u32,

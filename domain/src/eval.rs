@@ -17,7 +17,6 @@ pub enum Trigger {
     JobDeregister,
     /// A node came, went or changed.
     NodeUpdate,
-    /// An allocation failed.
     AllocFailure,
     /// An allocation ended or its operator asked to stop it.
     AllocStop,
@@ -67,13 +66,10 @@ impl Trigger {
 /// The state of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EvalStatus {
-    /// Waits for room.
     Blocked,
     /// Waits for a worker, or one has it.
     Pending,
-    /// Done.
     Complete,
-    /// Given up.
     Failed,
     /// A newer one of the same job makes it needless.
     Canceled,
@@ -105,13 +101,11 @@ impl EvalStatus {
 /// A reason to look at a job: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Its id.
     pub id: EvalId,
     /// The job to look at.
     pub job: JobKey,
     /// The job's type, which decides the scheduler.
     pub job_type: JobType,
-    /// The job's priority.
     pub priority: u8,
     /// Reason for the evaluation.
     pub trigger: Trigger,
@@ -179,9 +173,7 @@ impl Evaluation {
 /// A group of which instances could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedGroup {
-    /// The group's name.
     pub group: String,
-    /// Instances not placed.
     pub count: u32,
     /// Details of the placement, which show the reason.
     pub metrics: Arc<PlacementMetrics>,

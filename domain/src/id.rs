@@ -247,11 +247,8 @@ macro_rules! uuid_ids {
 }
 
 uuid_ids! {
-    /// Names an allocation.
     AllocId = 1;
-    /// Names a deployment.
     DeploymentId = 2;
-    /// Names an evaluation.
     EvalId = 3;
     /// Names a node. Chosen by the node at its first start and kept in its data directory.
     NodeId = 4;

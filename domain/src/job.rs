@@ -56,7 +56,6 @@ pub const DEFAULT_PRIORITY: u8 = 50;
 pub enum JobType {
     /// Runs for ever; a task that ends is started again.
     Service,
-    /// Runs to completion.
     Batch,
     /// One instance on every feasible node, for ever.
     System,
@@ -135,7 +134,6 @@ pub struct JobSpec {
     pub affinities: Vec<Affinity>,
     /// Spreads of every group.
     pub spreads: Vec<Spread>,
-    /// Launched by time.
     pub periodic: Option<Periodic>,
     /// Run only as what is dispatched from it.
     pub parameterized: Option<Parameterized>,
@@ -143,7 +141,6 @@ pub struct JobSpec {
     pub launched: Option<LaunchOrigin>,
     /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
     pub meta: BTreeMap<String, String>,
-    /// At least one.
     pub groups: Vec<TaskGroup>,
     /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
     pub stop: bool,
@@ -241,7 +238,6 @@ impl JobStatus {
 /// A name that somebody gave to a version of a job, which is kept for as long as it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionTag {
-    /// The version.
     pub version: u64,
     /// The name: one version of a job has it.
     pub name: String,
@@ -258,9 +254,7 @@ pub struct ScalingEvent {
     pub at: Timestamp,
     /// Instances asked for; `None` if only the event was recorded.
     pub count: Option<u32>,
-    /// Instances before.
     pub previous_count: u32,
-    /// The scaling failed.
     pub error: bool,
     /// A message for a human reader.
     pub message: String,
@@ -277,7 +271,6 @@ pub struct ScalingEvent {
 pub struct Job {
     /// The version to run.
     pub current: Arc<JobVersion>,
-    /// Asked to stop.
     pub stop: bool,
     /// State of the job.
     pub status: JobStatus,

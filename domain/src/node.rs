@@ -78,7 +78,6 @@ pub enum NodeSubsystem {
     Drain,
     /// The node's own storage.
     Storage,
-    /// Task drivers.
     Driver,
 }
 
@@ -139,9 +138,7 @@ pub struct NodeSpec {
     pub addresses: Vec<HostAddress>,
     /// Host volumes by name.
     pub volumes: BTreeMap<String, HostVolume>,
-    /// Devices, by kind.
     pub devices: Vec<DeviceGroup>,
-    /// Drivers by name.
     pub drivers: BTreeMap<String, DriverInfo>,
     /// Muster's version on the node.
     pub version: String,
@@ -200,7 +197,6 @@ impl NodeSpec {
 pub struct NodeResources {
     /// MHz over all cores, memory, disk for allocations.
     pub total: Amount,
-    /// Cores.
     pub cores: u32,
     /// Cores that tasks may have for themselves, by their number, sorted; empty where that is not possible.
     pub core_ids: Vec<u16>,
@@ -223,7 +219,6 @@ pub struct DriverInfo {
     pub healthy: bool,
     /// Reason for the bad health, or `Healthy`.
     pub description: String,
-    /// Facts about it.
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -238,7 +233,6 @@ pub fn limits_in_place(driver: &str) -> String {
 pub enum NodeStatus {
     /// Registered, no heartbeat yet.
     Initializing,
-    /// Heartbeats arrive.
     Ready,
     /// Heartbeats stopped; its allocations are lost.
     Down,
@@ -262,7 +256,6 @@ impl NodeStatus {
 /// Whether a node takes new allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Eligibility {
-    /// It does.
     Eligible,
     /// An operator said no.
     Ineligible,
@@ -282,7 +275,6 @@ impl Eligibility {
 /// A registered node: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The newest fingerprint.
     pub spec: Arc<NodeSpec>,
     /// State of the node in the view of the control plane.
     pub status: NodeStatus,

@@ -30,7 +30,7 @@ pub use job::{
     GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
     META_METRICS_GUID, NAMESPACE, TASK, has_unlimited_disk, job,
 };
-pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, Times};
+pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, OneOffTimings};
 pub use validate::{check, check_domain, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
@@ -147,13 +147,11 @@ pub enum Phase {
     /// A node has it and has not reported a process. That report may take a moment longer than the process does to
     /// start, since nobody waits for it.
     Preparing,
-    /// Its process runs.
     Running,
     /// It is to end, and may still run.
     Cancelling,
     /// Its node is out of reach; it may run.
     Unreachable,
-    /// It is over.
     Completed,
     /// Its callback is being delivered.
     Delivering,
@@ -192,7 +190,6 @@ pub struct OneOff {
     pub definition: Arc<Definition>,
     /// State of the task's life.
     pub state: OneOffState,
-    /// The finer state.
     pub phase: Phase,
     /// Somebody wants it to end before it ends by itself, and what its failure reason will be.
     pub ending: Option<String>,
@@ -229,7 +226,6 @@ pub struct OneOff {
 /// The delivery of a completion callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
-    /// Deliveries tried.
     pub attempts: u32,
     /// Not to be tried before; of one that was given up, when that was.
     pub next_at: Timestamp,

@@ -19,7 +19,6 @@ use crate::resources::Holding;
 pub struct Plan {
     /// The evaluation it answers.
     pub eval_id: EvalId,
-    /// The job.
     pub job: JobKey,
     /// The job's version placed.
     pub job_version: u64,
@@ -27,7 +26,6 @@ pub struct Plan {
     pub snapshot_index: LogIndex,
     /// Instances to place, by group.
     pub groups: Vec<GroupPlacements>,
-    /// Allocations to stop.
     pub stops: Vec<PlannedStop>,
     /// Groups that could not be placed.
     pub failed: Vec<FailedGroup>,
@@ -35,7 +33,6 @@ pub struct Plan {
     pub new_deployment: Option<NewDeployment>,
     /// The update of the job's deployment.
     pub deployment_update: Option<DeploymentUpdate>,
-    /// Evaluations to come.
     pub follow_ups: Vec<PlannedFollowUp>,
     /// Allocations whose node is out of reach and that may come back.
     pub unreachable: Vec<AllocId>,
@@ -209,7 +206,6 @@ pub struct PlacementDetail {
 /// An allocation to stop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedStop {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Reason for the stop, as text for a human reader.
     pub description: String,
@@ -235,16 +231,13 @@ pub struct PlannedFollowUp {
 pub struct NewDeployment {
     /// Text for a human reader.
     pub description: String,
-    /// Its groups.
     pub groups: Vec<DeploymentGroup>,
 }
 
 /// A change of a deployment's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentUpdate {
-    /// The deployment.
     pub id: DeploymentId,
-    /// The new status.
     pub status: DeploymentStatus,
     /// Reason for the new status, as text for a human reader.
     pub description: String,

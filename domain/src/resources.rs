@@ -41,7 +41,6 @@ pub struct TaskResources {
     pub memory: Mb,
     /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
     pub memory_max: Option<Mb>,
-    /// Devices.
     pub devices: Vec<DeviceAsk>,
     /// Whether `cpu` is also the most that it gets, where cores are idle too.
     pub cpu_hard_limit: bool,
@@ -301,7 +300,6 @@ impl Holding {
 pub struct HeldCores {
     /// Position of the task in its group.
     pub task_at: u16,
-    /// Their numbers, sorted.
     pub ids: Vec<u16>,
     /// The speed of the cores together, in MHz.
     pub mhz: u64,

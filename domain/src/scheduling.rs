@@ -5,10 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Which of two nodes with room is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// The fuller one.
     #[default]
     Binpack,
-    /// The emptier one.
     Spread,
 }
 
@@ -47,13 +45,9 @@ pub fn may_evict(asking: u8, running: u8) -> bool {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreemptionConfig {
-    /// System jobs.
     pub system: bool,
-    /// Sysbatch jobs.
     pub sysbatch: bool,
-    /// Batch jobs.
     pub batch: bool,
-    /// Services.
     pub service: bool,
 }
 

@@ -9,8 +9,7 @@ use std::cmp::Ordering;
 
 /// The rules that versions are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rules {
-    /// The lenient ones.
+pub enum VersionRules {
     Version,
     /// Those of Semantic Versioning.
     Semver,
@@ -19,7 +18,7 @@ pub enum Rules {
 /// A list of conditions, all of which must hold.
 #[derive(Debug)]
 pub struct Conditions {
-    rules: Rules,
+    rules: VersionRules,
     list: Vec<(Comparison, Version)>,
 }
 
@@ -51,14 +50,14 @@ impl Comparison {
 impl Conditions {
     /// The conditions in `text`, separated by commas; `None` if one of them is not one.
     #[must_use]
-    pub fn parse(text: &str, rules: Rules) -> Option<Self> {
+    pub fn parse(text: &str, rules: VersionRules) -> Option<Self> {
         let one = |text: &str| {
             let text = text.trim();
             let (comparison, rest) = Comparison::SIGNS
                 .into_iter()
                 .find_map(|(sign, comparison)| Some((comparison, text.strip_prefix(sign)?)))
                 .unwrap_or((Comparison::Equal, text));
-            if comparison == Comparison::Pessimistic && rules == Rules::Semver {
+            if comparison == Comparison::Pessimistic && rules == VersionRules::Semver {
                 return None;
             }
             Some((comparison, Version::parse(rest.trim(), rules)?))
@@ -70,7 +69,7 @@ impl Conditions {
     /// Whether `text` is a version that meets all conditions.
     #[must_use]
     pub fn accept(&self, text: &str) -> bool {
-        Version::parse(text, Rules::Version).is_some_and(|version| {
+        Version::parse(text, VersionRules::Version).is_some_and(|version| {
             self.list
                 .iter()
                 .all(|(comparison, wanted)| holds(self.rules, &version, *comparison, wanted))
@@ -78,7 +77,7 @@ impl Conditions {
     }
 }
 
-fn holds(rules: Rules, version: &Version, comparison: Comparison, wanted: &Version) -> bool {
+fn holds(rules: VersionRules, version: &Version, comparison: Comparison, wanted: &Version) -> bool {
     let order = version.order(wanted);
     match comparison {
         Comparison::Equal => return order == Ordering::Equal,
@@ -89,7 +88,7 @@ fn holds(rules: Rules, version: &Version, comparison: Comparison, wanted: &Versi
         | Comparison::LessOrEqual
         | Comparison::Pessimistic => {}
     }
-    if rules == Rules::Version && !version.may_be_ordered_against(wanted) {
+    if rules == VersionRules::Version && !version.may_be_ordered_against(wanted) {
         return false;
     }
     match comparison {
@@ -105,7 +104,6 @@ fn holds(rules: Rules, version: &Version, comparison: Comparison, wanted: &Versi
 /// A version.
 #[derive(Debug)]
 struct Version {
-    /// At least three.
     parts: Vec<u64>,
     /// How many were written.
     written: usize,
@@ -115,7 +113,7 @@ struct Version {
 
 impl Version {
     /// The version `text` is; `None` if it is none.
-    fn parse(text: &str, rules: Rules) -> Option<Self> {
+    fn parse(text: &str, rules: VersionRules) -> Option<Self> {
         let text = text.strip_suffix('?').unwrap_or(text);
         let text = text.strip_prefix('v').unwrap_or(text);
         let (text, build) = match text.split_once('+') {
@@ -135,7 +133,7 @@ impl Version {
             // The dash may be missing before a letter, and a lone one is an identifier itself; but not by
             // the rules of Semantic Versioning.
             Some(_) | None
-                if rules == Rules::Version
+                if rules == VersionRules::Version
                     && are_identifiers(rest)
                     && !rest.starts_with(|c: char| c.is_ascii_digit()) =>
             {

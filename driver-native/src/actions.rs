@@ -47,7 +47,7 @@ const NO_RESULT: &str = "failed to fetch result";
 
 /// A tree that is carried out, as its task sees it.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct RunningTree {
     /// Nothing more is to be begun, and what runs is to end.
     stop: CancellationToken,
     /// The task's first process ended, and everything in the cgroup was or will be killed.
@@ -220,7 +220,7 @@ fn outcome(
     Outcome { code, end }
 }
 
-impl Tree {
+impl RunningTree {
     /// Nothing more is begun, and what runs is asked to end.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
@@ -317,7 +317,7 @@ impl Tree {
 /// A process of an action that an earlier driver started.
 #[derive(Debug)]
 struct AdoptedProcess {
-    tree: Arc<Tree>,
+    tree: Arc<RunningTree>,
     number: u64,
 }
 
@@ -330,7 +330,7 @@ impl Drop for AdoptedProcess {
 /// A process of an action, killed when nobody waits for it.
 #[derive(Debug)]
 struct ActionProcess {
-    tree: Arc<Tree>,
+    tree: Arc<RunningTree>,
     number: u64,
     process: Process,
     guard: Option<KillOnDrop>,

@@ -19,14 +19,16 @@ use crate::isolation::capabilities::Capabilities;
 use crate::isolation::privileges::{self, ProcessIo, WorkDir};
 use crate::isolation::ranges::Range;
 use crate::isolation::template::{MountPoint, TemplateKey};
-use crate::isolation::view::{self, Attachment, TaskView};
-use crate::isolation::{Confinement, IsolationError, TaskNetwork, Translation, network, task_dir};
+use crate::isolation::view::{self, DetachedMount, TaskView};
+use crate::isolation::{
+    Confinement, IsolationError, PathTranslation, TaskNetwork, network, task_dir,
+};
 use crate::node::Node;
 use crate::paths::{self, Owner, PathError};
 use crate::process::Process;
 use crate::spawn::{
-    MountFlags, Program, Propagation, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess, held,
-    spawn, user_namespace,
+    MountFlags, ProgramLocation, Propagation, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess,
+    held, spawn, user_namespace,
 };
 use crate::{init, limits, names, spawn_pool};
 
@@ -173,7 +175,7 @@ impl Streams {
 
 /// A task's process to be.
 #[derive(Debug)]
-pub(crate) struct Launch<'a> {
+pub(crate) struct ProcessConfig<'a> {
     pub(crate) config: &'a TaskConfig,
     pub(crate) native: &'a NativeConfig,
     pub(crate) node: &'a Node,
@@ -191,9 +193,9 @@ pub(crate) struct Launch<'a> {
 
 /// Starts the task itself. The answer holds the ids of a strict task.
 pub(crate) fn start_task(
-    launch: &Launch<'_>,
+    launch: &ProcessConfig<'_>,
 ) -> Result<(SpawnedProcess, Option<Range>), StartProcessError> {
-    let Launch {
+    let ProcessConfig {
         config,
         native,
         node,
@@ -266,11 +268,11 @@ pub(crate) enum ProcessKind {
 
 /// Starts a process beside the task's first one, in its namespaces.
 pub(crate) fn start_beside(
-    launch: &Launch<'_>,
+    launch: &ProcessConfig<'_>,
     first: &Process,
     what: ProcessKind,
 ) -> Result<SpawnedProcess, StartProcessError> {
-    let Launch {
+    let ProcessConfig {
         config,
         native,
         node,
@@ -332,7 +334,7 @@ fn range_of(config: &TaskConfig, node: &Node) -> Result<Range, IsolationError> {
         .ok_or(IsolationError::NoRange { count })
 }
 
-impl Launch<'_> {
+impl ProcessConfig<'_> {
     /// Adds what every process does before its program, and starts it.
     fn run(
         &self,
@@ -345,7 +347,7 @@ impl Launch<'_> {
         if raw {
             self.join_cgroups(&mut script)?;
         }
-        let translation = Translation::of(self.config, confinement.level);
+        let translation = PathTranslation::of(self.config, confinement.level);
         let command = translation.apply(self.command);
         let path_variable = self.config.env.get("PATH").map(String::as_str);
         let programs = match self.own {
@@ -381,12 +383,12 @@ impl Launch<'_> {
         };
         privileges::write(&mut script, confinement, user_namespace, &seat);
         let (program, argv) = if let Some(own) = self.own {
-            (Program::File(own), argv)
+            (ProgramLocation::File(own), argv)
         } else if confinement.init {
             let argv = init::arguments(&programs, &argv);
-            (Program::File(self.node.init()?), argv)
+            (ProgramLocation::File(self.node.init()?), argv)
         } else {
-            (Program::Paths(&programs), argv)
+            (ProgramLocation::Paths(&programs), argv)
         };
         let start = |script: &Script, cgroup| {
             spawn(&Spawn {
@@ -463,7 +465,7 @@ impl Launch<'_> {
     fn argv(
         &self,
         command: &str,
-        translation: &Translation,
+        translation: &PathTranslation,
     ) -> Result<Vec<CString>, StartProcessError> {
         std::iter::once(command.to_owned())
             .chain(self.args.iter().map(|arg| translation.apply(arg)))
@@ -473,7 +475,7 @@ impl Launch<'_> {
 
     /// As the task sees it. The root, where `local`, `secrets`, `tmp` and `alloc` are, unless the job says otherwise.
     /// Actions begin in `/local`, where they can write.
-    fn work_dir(&self, translation: &Translation) -> Result<CString, StartProcessError> {
+    fn work_dir(&self, translation: &PathTranslation) -> Result<CString, StartProcessError> {
         let home = match self.native.actions {
             Some(_) => Path::new("/local"),
             None => Path::new("/"),
@@ -525,7 +527,7 @@ fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
 
 /// The inputs for opening the parts of a task's view.
 struct ViewBuilder<'a> {
-    launch: &'a Launch<'a>,
+    launch: &'a ProcessConfig<'a>,
     owner: Option<Owner>,
     range: Option<&'a Range>,
     ids: Option<&'a OwnedFd>,
@@ -534,7 +536,7 @@ struct ViewBuilder<'a> {
 
 impl ViewBuilder<'_> {
     fn view(&self) -> Result<TaskView, IsolationError> {
-        let Launch {
+        let ProcessConfig {
             config,
             native,
             node,
@@ -590,7 +592,7 @@ impl ViewBuilder<'_> {
 
     /// The task's directories: `/local`, `/secrets`, `/tmp`, those that clients of one-off tasks expect, and, shared by
     /// its group, `/alloc`.
-    fn own(&self) -> Result<Vec<Attachment>, IsolationError> {
+    fn own(&self) -> Result<Vec<DetachedMount>, IsolationError> {
         let config = self.launch.config;
         let mut own = Vec::new();
         if let Some(task_dir) = task_dir(config) {
@@ -620,7 +622,7 @@ impl ViewBuilder<'_> {
         dir: &OwnedFd,
         target: &str,
         flags: MountFlags,
-    ) -> Result<Attachment, IsolationError> {
+    ) -> Result<DetachedMount, IsolationError> {
         let ids = self.ids.map(AsFd::as_fd);
         let mount = match view::detached(dir.as_fd(), target, flags, Propagation::Private, ids) {
             Err(error) if ids.is_some() && view::cannot_map(&error) => {
@@ -633,15 +635,15 @@ impl ViewBuilder<'_> {
             }
             mount => mount?,
         };
-        Ok(Attachment {
+        Ok(DetachedMount {
             mount,
             target: target.to_owned(),
         })
     }
 
     /// Opens the mounts that the job and the host ask for.
-    fn mounts(&self) -> Result<Vec<(Attachment, MountPoint)>, IsolationError> {
-        let Launch {
+    fn mounts(&self) -> Result<Vec<(DetachedMount, MountPoint)>, IsolationError> {
+        let ProcessConfig {
             config,
             native,
             node,
@@ -691,7 +693,7 @@ impl ViewBuilder<'_> {
         target: &str,
         read_only: bool,
         propagation: Propagation,
-    ) -> Result<(Attachment, MountPoint), IsolationError> {
+    ) -> Result<(DetachedMount, MountPoint), IsolationError> {
         let flags = MountFlags::default().and_if(read_only, MountFlags::READ_ONLY);
         let ids = self.ids.map(AsFd::as_fd).filter(|_| !read_only);
         let mount = view::detached(source.file.as_fd(), target, flags, propagation, ids)?;
@@ -700,7 +702,7 @@ impl ViewBuilder<'_> {
             is_dir: source.is_dir,
         };
         let target = target.to_owned();
-        Ok((Attachment { mount, target }, point))
+        Ok((DetachedMount { mount, target }, point))
     }
 
     /// The tree that the job names, with a layer above it for what the task writes and for the places
@@ -708,10 +710,10 @@ impl ViewBuilder<'_> {
     fn root(
         &self,
         named: &str,
-        own: &[Attachment],
-        mounts: &[(Attachment, MountPoint)],
+        own: &[DetachedMount],
+        mounts: &[(DetachedMount, MountPoint)],
     ) -> Result<OwnedFd, IsolationError> {
-        let Launch { config, node, .. } = self.launch;
+        let ProcessConfig { config, node, .. } = self.launch;
         let task_dir = task_dir(config).ok_or(IsolationError::Unsupported {
             what: "a root without a directory of the task",
         })?;
@@ -782,7 +784,7 @@ fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
 /// The environment as given, nothing added; paths of the host are those that the task sees.
 fn environment(
     config: &TaskConfig,
-    translation: &Translation,
+    translation: &PathTranslation,
 ) -> Result<Vec<CString>, StartProcessError> {
     config
         .env

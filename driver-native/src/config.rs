@@ -87,7 +87,6 @@ pub(crate) struct NativeConfig {
     /// MiB that one download of the actions may unpack to, and one file may have that is fetched or sent.
     #[serde(default)]
     pub(crate) disk_mb: Option<u64>,
-    /// Its arguments.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) args: Vec<String>,
     /// The working directory: a path below the task's directory, or an absolute one.

@@ -42,7 +42,7 @@ pub struct NativeDriver {
 
 #[derive(Debug)]
 struct DriverState {
-    tasks: Mutex<HashMap<String, Slot>>,
+    tasks: Mutex<HashMap<String, TaskSlot>>,
     events: broadcast::Sender<TaskEvent>,
     spawns: Arc<Semaphore>,
     starters: SpawnPool,
@@ -55,7 +55,7 @@ struct DriverState {
 
 /// A task's place in the table.
 #[derive(Clone, Debug)]
-enum Slot {
+enum TaskSlot {
     /// Its id is taken while its process is made or looked for.
     Reserved,
     Known(Arc<NativeTask>),
@@ -281,7 +281,7 @@ fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
 }
 
 impl DriverState {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, TaskSlot>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,14 +299,14 @@ impl DriverState {
         if tasks.contains_key(task_id) {
             return Err(TaskIdInUse);
         }
-        tasks.insert(task_id.to_owned(), Slot::Reserved);
+        tasks.insert(task_id.to_owned(), TaskSlot::Reserved);
         Ok(())
     }
 
     fn find(&self, task_id: &str) -> Result<Arc<NativeTask>, TaskError> {
         match self.lock().get(task_id) {
-            Some(Slot::Known(task)) => Ok(Arc::clone(task)),
-            Some(Slot::Reserved) | None => Err(TaskError::not_found(task_id)),
+            Some(TaskSlot::Known(task)) => Ok(Arc::clone(task)),
+            Some(TaskSlot::Reserved) | None => Err(TaskError::not_found(task_id)),
         }
     }
 
@@ -322,7 +322,7 @@ impl DriverState {
     fn remove(&self, task_id: &str, task: &Arc<NativeTask>) -> Result<(), TaskError> {
         let mut tasks = self.lock();
         match tasks.get(task_id) {
-            Some(Slot::Known(known)) if Arc::ptr_eq(known, task) => {
+            Some(TaskSlot::Known(known)) if Arc::ptr_eq(known, task) => {
                 tasks.remove(task_id);
                 Ok(())
             }
@@ -447,7 +447,7 @@ impl Reservation {
         self.shared.guard(&task);
         self.shared
             .lock()
-            .insert(self.task_id.clone(), Slot::Known(Arc::clone(&task)));
+            .insert(self.task_id.clone(), TaskSlot::Known(Arc::clone(&task)));
         task
     }
 }
@@ -605,9 +605,9 @@ impl TaskDriver for NativeDriver {
 
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
         async {
-            let known = |slot: &Slot| match slot {
-                Slot::Known(task) => Some(Arc::clone(task)),
-                Slot::Reserved => None,
+            let known = |slot: &TaskSlot| match slot {
+                TaskSlot::Known(task) => Some(Arc::clone(task)),
+                TaskSlot::Reserved => None,
             };
             let tasks: Vec<_> = self.shared.lock().values().filter_map(known).collect();
             let handles = tasks.iter().map(|task| task.handle());

@@ -16,7 +16,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::command::{Launch, ProcessKind, Streams, start_beside};
+use crate::command::{ProcessConfig, ProcessKind, Streams, start_beside};
 use crate::config::NativeConfig;
 use crate::limits;
 use crate::paths;
@@ -62,7 +62,7 @@ fn launch(
     let Some((program, args)) = command.split_first() else {
         return Err(refused("no command was given".to_owned()));
     };
-    let launch = Launch {
+    let launch = ProcessConfig {
         config,
         native,
         node: &task.node,

@@ -31,7 +31,7 @@ use thiserror::Error;
 use crate::config::{ConfigError, IsolationLevel, NativeConfig, Network};
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::isolation::rlimits::Limit;
-use crate::isolation::seccomp::Files;
+use crate::isolation::seccomp::CreatableFiles;
 use crate::isolation::template::TemplateError;
 use crate::limits;
 use crate::names::NamesError;
@@ -125,7 +125,6 @@ pub(crate) enum IsolationError {
 /// The network in which a task's sockets are.
 #[derive(Debug)]
 pub(crate) enum TaskNetwork {
-    /// With everybody's.
     Host,
     /// In a namespace of its own, where nothing but `lo` is.
     Empty,
@@ -139,7 +138,6 @@ pub(crate) struct Confinement {
     pub(crate) level: IsolationLevel,
     /// The user to become; `None` is the driver's own, in raw tasks only.
     pub(crate) identity: Option<Identity>,
-    /// Capabilities it keeps.
     pub(crate) capabilities: Capabilities,
     pub(crate) limits: Vec<Limit>,
     pub(crate) hostname: String,
@@ -149,7 +147,7 @@ pub(crate) struct Confinement {
     pub(crate) scoped: bool,
     pub(crate) init: bool,
     /// The kind of files that it makes.
-    pub(crate) files: Files,
+    pub(crate) files: CreatableFiles,
 }
 
 impl Confinement {
@@ -208,9 +206,9 @@ impl Confinement {
         };
         let files = files(config, native);
         let capabilities = match files {
-            Files::Any => capabilities,
+            CreatableFiles::Any => capabilities,
             // A program with capabilities of its own is as good as one that runs as root.
-            Files::Plain => capabilities.without(Capabilities::of_files()),
+            CreatableFiles::Plain => capabilities.without(Capabilities::of_files()),
         };
         let mut limits = native.limits()?;
         let has = |limits: &[Limit], resource| limits.iter().any(|l| l.resource == resource);
@@ -241,13 +239,17 @@ impl Confinement {
 /// The kind of files that the task may make. Files must be plain if other users of the host can find them. Such users
 /// reach files that a task writes to the host's directories, and the mounts there may run such programs as their
 /// owners.
-fn files(config: &TaskConfig, native: &NativeConfig) -> Files {
+fn files(config: &TaskConfig, native: &NativeConfig) -> CreatableFiles {
     let on_host = |mount: &crate::config::BindMount| {
         mount.readonly == Some(false) && Path::new(&mount.source).is_absolute()
     };
     let writes =
         config.mounts.iter().any(|mount| !mount.readonly) || native.mounts.iter().any(on_host);
-    if writes { Files::Plain } else { Files::Any }
+    if writes {
+        CreatableFiles::Plain
+    } else {
+        CreatableFiles::Any
+    }
 }
 
 /// The network that a task gets.
@@ -440,7 +442,7 @@ fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
 /// A raw task sees the host's paths. A host of another make, that knows nothing of levels, tells it those of a root of
 /// its own (`NOMAD_TASK_DIR=/local`), where nothing is: then it is the other way round.
 #[derive(Debug, Default)]
-pub(crate) struct Translation {
+pub(crate) struct PathTranslation {
     inwards: Vec<(String, &'static str)>,
     outwards: Vec<(&'static str, String)>,
 }
@@ -451,7 +453,7 @@ pub(crate) const UPPER_LAYER: &str = ".root/upper";
 /// The variable that shows which paths a host tells.
 const TASK_DIR_VARIABLE: &str = "NOMAD_TASK_DIR";
 
-impl Translation {
+impl PathTranslation {
     pub(crate) fn of(config: &TaskConfig, level: IsolationLevel) -> Self {
         let task_dir = task_dir(config);
         let pairs = [

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::cgroup::Hierarchy;
 use crate::isolation::IsolationError;
 use crate::isolation::mounts::MountNamespaceCache;
-use crate::isolation::ranges::Ranges;
+use crate::isolation::ranges::IdRanges;
 use crate::isolation::template::{Template, TemplateError, TemplateKey};
 use crate::isolation::view;
 use crate::policy::Policy;
@@ -24,12 +24,11 @@ use crate::{init, limits, process, transfer_helper};
 /// A driver's node.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// This boot.
     pub(crate) boot_id: String,
     /// The limit of open files that tasks get; `None` is the driver's own.
     pub(crate) open_files: Option<OpenFiles>,
     /// Ids of strict tasks.
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: IdRanges,
     /// The host has nothing but cgroup v2, so that a task's own cgroup tells it its limits.
     pub(crate) shows_cgroup: bool,
     pub(crate) hierarchy: Hierarchy,
@@ -75,7 +74,7 @@ impl Node {
         Ok(Self {
             boot_id: process::boot_id()?,
             open_files,
-            ranges: Ranges::default(),
+            ranges: IdRanges::default(),
             shows_cgroup: view::cgroups_are_unified(),
             hierarchy: Hierarchy::default(),
             cgroups: Arc::new(Semaphore::new(limits::CGROUPS_HELD_MAX)),

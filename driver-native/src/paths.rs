@@ -91,7 +91,6 @@ pub(crate) enum PathError {
         path: PathBuf,
         found: &'static str,
     },
-    /// No such program.
     #[error(
         "command {command:?} not found: looked in {searched}; install it on the node or give its path"
     )]

@@ -43,7 +43,6 @@ pub(crate) struct Process {
 /// The reason why a recorded process cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum FindError {
-    /// It ended.
     #[error("no process has pid {pid}")]
     NoProcess { pid: i32 },
     /// Its number went to another.
@@ -52,7 +51,6 @@ pub(crate) enum FindError {
     /// It ended and waits for its parent to notice.
     #[error("process {pid} ended and its exit status belongs to its parent")]
     Dead { pid: i32 },
-    /// The kernel refused.
     #[error("look at process {pid}")]
     Io {
         pid: i32,

@@ -33,19 +33,13 @@ pub enum ServeError {
         "serve the native driver at {}: another driver serves there (it holds {}); use it, or end it first",
         socket.display(), lock.display()
     )]
-    AlreadyServed {
-        /// The socket.
-        socket: PathBuf,
-        /// The lock file.
-        lock: PathBuf,
-    },
+    AlreadyServed { socket: PathBuf, lock: PathBuf },
     /// The kernel takes no path of that length.
     #[error(
         "serve the native driver at {}: the path has {length} bytes, a unix socket's has at most {max}; use a shorter directory",
         socket.display(), max = limits::SOCKET_PATH_BYTES_MAX
     )]
     PathTooLong {
-        /// The socket.
         socket: PathBuf,
         /// Bytes of its path.
         length: usize,
@@ -57,7 +51,6 @@ pub enum ServeError {
         what: &'static str,
         /// The path of the file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -67,7 +60,6 @@ pub enum ServeError {
     /// The host that started this process as a plugin cannot be served.
     #[error(transparent)]
     Announce(#[from] plugin::AnnounceError),
-    /// The transport failed.
     #[error(transparent)]
     Plugin(#[from] plugin::ServeError),
 }

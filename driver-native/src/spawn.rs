@@ -57,7 +57,7 @@ compile_error!(
 pub(crate) struct Spawn<'a> {
     /// The child's calls before its program.
     pub(crate) script: &'a Script,
-    pub(crate) program: Program<'a>,
+    pub(crate) program: ProgramLocation<'a>,
     /// The program's name first.
     pub(crate) argv: &'a [CString],
     /// `NAME=value`.
@@ -70,7 +70,7 @@ pub(crate) struct Spawn<'a> {
 
 /// The place of the program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Program<'a> {
+pub(crate) enum ProgramLocation<'a> {
     /// At the first of these paths, as the child sees them, where there is something to run.
     Paths(&'a [CString]),
     /// In an open file.
@@ -201,8 +201,8 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
     let argv = null_terminated(spawn.argv);
     let envp = null_terminated(spawn.envp);
     let (programs, file) = match spawn.program {
-        Program::Paths(paths) => (paths.iter().map(|path| path.as_ptr()).collect(), -1),
-        Program::File(file) => (Vec::new(), file.as_raw_fd()),
+        ProgramLocation::Paths(paths) => (paths.iter().map(|path| path.as_ptr()).collect(), -1),
+        ProgramLocation::File(file) => (Vec::new(), file.as_raw_fd()),
     };
     let calls = spawn.script.calls();
     let plan = Plan {

@@ -32,7 +32,7 @@ pub(crate) fn bounding() -> Capabilities {
     BOUNDING.get().unwrap_or_else(Capabilities::all)
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type SpawnJob = Box<dyn FnOnce() + Send>;
 
 /// The threads. They are begun when there is work that none of them waits for, and end when there is none for a while.
 #[derive(Clone, Default)]
@@ -54,7 +54,7 @@ struct PoolState {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<SpawnJob>,
     /// Threads that wait for a job and were not woken for one.
     idle: usize,
 }
@@ -83,7 +83,7 @@ impl SpawnPool {
             .map_err(|_dropped| io::Error::other("it panicked"))
     }
 
-    fn push(&self, job: Job) -> io::Result<()> {
+    fn push(&self, job: SpawnJob) -> io::Result<()> {
         let mut state = self.shared.lock();
         if state.idle > 0 {
             state.idle -= 1;

@@ -31,7 +31,7 @@ struct CpuTime {
 }
 
 /// The state that the next item of a stream builds on.
-struct Series {
+struct StatsStream {
     task_id: String,
     life: Arc<TaskProcess>,
     before: CpuTime,
@@ -42,7 +42,7 @@ struct Series {
 /// Statistics of `task`, one at once and then at `interval`, until it ends.
 pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     let interval = interval.max(limits::STATS_INTERVAL_MIN);
-    let series = Series {
+    let series = StatsStream {
         task_id: task.id.to_string(),
         life: Arc::clone(&task.life),
         before: CpuTime::default(),
@@ -62,7 +62,7 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     .boxed()
 }
 
-impl Series {
+impl StatsStream {
     fn sample(&mut self) -> io::Result<TaskStats> {
         let at = SystemTime::now();
         let (time, mut cpu, memory) = match &self.life.cgroup {

@@ -22,9 +22,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tracing::{debug, warn};
 
-use crate::actions::{self, Tree};
+use crate::actions::{self, RunningTree};
 use crate::cgroup::{TaskCgroup, named};
-use crate::command::{Launch, OpenOutputs, StartProcessError, Streams, start_task};
+use crate::command::{OpenOutputs, ProcessConfig, StartProcessError, Streams, start_task};
 use crate::config::{IsolationLevel, NativeConfig};
 use crate::driver::NAME;
 use crate::isolation::ranges::Range;
@@ -109,7 +109,7 @@ pub(crate) struct TaskProcess {
     /// Kills for want of memory that the group had counted before the task.
     oom_kills_before: u64,
     /// The tree of actions that runs beside the first process.
-    pub(crate) tree: Option<Arc<Tree>>,
+    pub(crate) tree: Option<Arc<RunningTree>>,
     exit: watch::Sender<Option<TaskEnd>>,
     /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
     /// handle.
@@ -161,7 +161,7 @@ impl NativeTask {
             oom_kills: cgroup.oom_kills(),
         });
         let streams = Streams::of_task(&config)?;
-        let (spawned, ids) = start_task(&Launch {
+        let (spawned, ids) = start_task(&ProcessConfig {
             config: &config,
             native: &native,
             node,

@@ -30,7 +30,7 @@ use crate::paths::{self, PathError};
 use crate::policy::Policy;
 use crate::transfer_helper::Name;
 
-pub(crate) use archive::{Bounds, UnpackError, unpack};
+pub(crate) use archive::{ArchiveLimits, UnpackError, unpack};
 use digest::{ExpectedDigest, SumError};
 use http::{Client, HttpError};
 pub(crate) use pipe::{DeadlinePipe, pipe};

@@ -19,7 +19,6 @@ use rustix::path::Arg;
 pub enum Traversal {
     /// Directories of the same mount alone.
     Dirs,
-    /// Directories and mounts.
     Mounts,
     /// Directories, mounts, and links as long as they stay beneath.
     Links,

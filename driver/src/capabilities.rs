@@ -23,7 +23,6 @@ pub enum FsIsolation {
     None,
     /// A root directory made from the host's files.
     Chroot,
-    /// An image.
     Image,
     /// The host's, with only named paths to be seen.
     Unveil,
@@ -32,10 +31,8 @@ pub enum FsIsolation {
 /// Whether a job may ask for mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountConfigs {
-    /// Yes.
     #[default]
     Any,
-    /// No.
     None,
 }
 
@@ -76,20 +73,17 @@ pub enum Health {
     Undetected,
     /// A prerequisite is there and does not work.
     Unhealthy,
-    /// It works.
     Healthy,
 }
 
 /// A value that a driver adds to its node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
-    /// Yes or no.
     Bool(bool),
     /// A number, with its unit or an empty one.
     Int(i64, String),
     /// A fractional number, with its unit or an empty one.
     Float(f64, String),
-    /// Words.
     Text(String),
 }
 
@@ -98,7 +92,6 @@ pub enum Attribute {
 pub struct Fingerprint {
     /// Attributes that the driver adds to the node, by full name (`driver.<name>…`).
     pub attributes: BTreeMap<String, Attribute>,
-    /// Whether it works.
     pub health: Health,
     /// The same in words, with the way out if it does not.
     pub health_description: String,

@@ -56,7 +56,6 @@ pub enum DriverError {
     /// The driver reported a failure.
     #[error("{message}")]
     Failed {
-        /// The driver's words.
         message: String,
         /// The driver's advice about another attempt.
         retry: Retry,
@@ -125,7 +124,6 @@ pub enum RecoverTaskError {
     /// ledger); processes it left behind may still be in its cgroup.
     #[error("recover task {task_id}: it is gone: {reason}")]
     Gone {
-        /// The task.
         task_id: String,
         /// The sign that it is gone.
         reason: String,
@@ -175,22 +173,13 @@ pub enum TaskError {
     },
     /// The task has ended, so that there is nothing to signal or to run a command in.
     #[error("task {task_id} is not running")]
-    NotRunning {
-        /// The task.
-        task_id: String,
-    },
+    NotRunning { task_id: String },
     /// The task runs; destroying it needs `force`.
     #[error("task {task_id} is still running; stop it first or destroy it by force")]
-    StillRunning {
-        /// The task.
-        task_id: String,
-    },
+    StillRunning { task_id: String },
     /// No signal of this name or number.
     #[error("signal {signal:?} is not known; use a name like SIGTERM or a number")]
-    UnknownSignal {
-        /// The given signal.
-        signal: String,
-    },
+    UnknownSignal { signal: String },
     /// The driver could not be asked, or failed.
     #[error(transparent)]
     Driver(#[from] DriverError),

@@ -16,7 +16,6 @@ pub struct ExecResult {
 /// A command to run interactively.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecRequest {
-    /// Program and arguments.
     pub command: Vec<String>,
     /// Give it a terminal.
     pub tty: bool,
@@ -25,9 +24,7 @@ pub struct ExecRequest {
 /// Size of a terminal in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TerminalSize {
-    /// Lines.
     pub height: i32,
-    /// Columns.
     pub width: i32,
 }
 

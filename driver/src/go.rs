@@ -55,10 +55,8 @@ pub enum BuildGoError {
     Missing {
         /// The path of the missing file.
         path: &'static str,
-        /// Debian's package.
         package: &'static str,
     },
-    /// A tool failed.
     #[error("build a Go program: {what}")]
     Tool {
         /// The output of the tool.

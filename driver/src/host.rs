@@ -12,7 +12,6 @@ use crate::limits::{DRIVER_PORT_MAX, DRIVER_PORT_MIN};
 pub struct HostInfo {
     /// Ports of the loopback that drivers may listen on; none that tasks are given.
     pub ports: RangeInclusive<u16>,
-    /// The machine.
     pub topology: Topology,
 }
 
@@ -42,7 +41,6 @@ pub struct Topology {
 /// A logical core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Core {
-    /// Its number.
     pub id: u32,
     /// The NUMA node that it is of.
     pub numa_node: u32,

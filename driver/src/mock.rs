@@ -150,7 +150,6 @@ impl MockTask {
 #[derive(Clone, Debug, Default)]
 pub struct MockHost {
     processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
-    /// Drivers destroy nothing.
     stubborn: Arc<AtomicBool>,
     /// Drivers say nothing when they are asked to destroy a task.
     silent: Arc<watch::Sender<bool>>,

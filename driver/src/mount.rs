@@ -49,7 +49,6 @@ struct MountAttr {
 /// Whether a mount receives the mounts that are made at its source later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
-    /// It does not.
     #[default]
     Private,
     /// It does, if the mount of the source is shared. Mounts made below it do not reach the source.

@@ -34,7 +34,6 @@ pub struct NetworkIsolation {
 /// A network that a driver made for an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreatedNetwork {
-    /// The namespace.
     pub isolation: NetworkIsolation,
     /// `false` when it was there before the call.
     pub created: bool,
@@ -55,7 +54,6 @@ pub enum TaskReach {
 /// Where a task is reached when its driver put it on a network of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOverride {
-    /// Ports by label.
     pub port_map: BTreeMap<String, i32>,
     /// Address of the task.
     pub addr: String,

@@ -4,7 +4,7 @@
 //! fields numbered 1000 and above, in the service `muster.driver.v1.MusterDriver`, and in the
 //! metadata key of `status`; a peer that does not know them works without.
 //!
-//! [`Launch`] starts a plugin's process and shakes hands with it, [`FollowLog`] passes its log on;
+//! [`PluginCommand`] starts a plugin's process and shakes hands with it, [`FollowLog`] passes its log on;
 //! [`announce()`] is the other side of the handshake. Who keeps a plugin alive is the agent.
 
 pub(crate) mod convert;
@@ -25,7 +25,7 @@ mod status;
 pub use self::announce::{AnnounceError, AnnouncedSocket, announce, started_by_host};
 pub use self::client::Client;
 pub use self::handshake::HandshakeError;
-pub use self::launch::{Launch, LaunchError, UnusedFile, discover};
+pub use self::launch::{LaunchError, PluginCommand, UnusedFile, discover};
 pub use self::output::FollowLog;
 pub use self::server::{ServeError, serve};
 

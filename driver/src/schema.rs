@@ -30,7 +30,6 @@ pub struct ConfigFault {
 pub struct SchemaError {
     /// Where in the schema.
     pub place: String,
-    /// The fault.
     pub reason: String,
 }
 
@@ -50,7 +49,6 @@ pub enum Spec {
         /// The block must have it.
         required: bool,
     },
-    /// One nested block.
     Block {
         /// Type of the nested block.
         name: String,
@@ -72,7 +70,6 @@ pub enum Spec {
     BlockList {
         /// Type of the nested blocks.
         name: String,
-        /// The fewest.
         items_min: u64,
         /// The most; 0 is any number.
         items_max: u64,
@@ -83,7 +80,6 @@ pub enum Spec {
     BlockSet {
         /// Type of the nested blocks.
         name: String,
-        /// The fewest.
         items_min: u64,
         /// The most; 0 is any number.
         items_max: u64,
@@ -101,7 +97,6 @@ pub enum Spec {
     },
     /// The first of two that is not null.
     Default {
-        /// Tried first.
         primary: Box<Spec>,
         /// Tried if the first is null.
         default: Box<Spec>,

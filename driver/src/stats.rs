@@ -9,11 +9,9 @@ use std::time::SystemTime;
 /// Usage of a task at a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskStats {
-    /// The task.
     pub task_id: String,
     /// When it was measured.
     pub at: SystemTime,
-    /// The whole task.
     pub usage: TaskUsage,
     /// By process, where the driver looks at processes.
     pub by_pid: BTreeMap<String, TaskUsage>,
@@ -22,9 +20,7 @@ pub struct TaskStats {
 /// CPU and memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskUsage {
-    /// CPU.
     pub cpu: CpuUsage,
-    /// Memory.
     pub memory: MemoryUsage,
 }
 
@@ -69,9 +65,7 @@ pub enum CpuField {
 pub struct MemoryUsage {
     /// Memory of the processes that is no cache.
     pub rss: u64,
-    /// Page cache.
     pub cache: u64,
-    /// Swap.
     pub swap: u64,
     /// Memory that counts against the limit.
     pub usage: u64,

@@ -24,7 +24,6 @@ pub struct TaskConfig {
     pub task_name: String,
     /// Name of the task group.
     pub group_name: String,
-    /// The allocation.
     pub alloc_id: String,
     /// Id of the job.
     pub job_id: String,
@@ -137,7 +136,6 @@ pub struct PortMapping {
     pub value: i32,
     /// The port in the task's namespace; 0 is the same.
     pub to: i32,
-    /// The host's address.
     pub host_ip: String,
 }
 
@@ -172,7 +170,6 @@ pub struct Device {
 pub struct Dns {
     /// Addresses of the servers.
     pub servers: Vec<String>,
-    /// Domains to search.
     pub searches: Vec<String>,
     /// Options of the resolver.
     pub options: Vec<String>,
@@ -212,9 +209,7 @@ pub enum TaskState {
     /// The driver cannot say.
     #[default]
     Unknown,
-    /// It runs.
     Running,
-    /// It ended.
     Exited,
 }
 
@@ -229,7 +224,6 @@ pub struct TaskHandle {
     pub config: TaskConfig,
     /// The state when the handle was made.
     pub state: TaskState,
-    /// The driver's own.
     pub driver_state: Vec<u8>,
 }
 
@@ -369,17 +363,13 @@ impl ExitResult {
 /// A task as its driver knows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskStatus {
-    /// The task.
     pub id: String,
     /// Its name in the group.
     pub name: String,
-    /// Whether it runs.
     pub state: TaskState,
     /// When it was started.
     pub started_at: Option<SystemTime>,
-    /// When it ended.
     pub completed_at: Option<SystemTime>,
-    /// How it ended.
     pub result: Option<ExitResult>,
     /// Further facts that the driver reports about it, like `pid`.
     pub attributes: BTreeMap<String, String>,

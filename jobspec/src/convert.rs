@@ -9,13 +9,13 @@ use crate::value::{Attribute, Type, Value};
 
 /// The reason why a value does not become one of another type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mismatch {
+pub(crate) struct ConversionError {
     /// The path of the part that does not fit, such as `[1].name`; empty for the value as a whole.
     pub(crate) path: String,
     pub(crate) message: String,
 }
 
-impl Mismatch {
+impl ConversionError {
     fn new(message: impl Into<String>) -> Self {
         Self {
             path: String::new(),
@@ -29,7 +29,7 @@ impl Mismatch {
     }
 }
 
-type Outcome = Result<Value, Mismatch>;
+type Outcome = Result<Value, ConversionError>;
 
 /// `value` as a text.
 pub(crate) fn text(value: &Value) -> Option<String> {
@@ -184,7 +184,7 @@ fn converted(value: Value, to: &Type) -> Outcome {
 fn object(
     mut entries: BTreeMap<String, Value>,
     to: &BTreeMap<String, Attribute>,
-) -> Result<BTreeMap<String, Value>, Mismatch> {
+) -> Result<BTreeMap<String, Value>, ConversionError> {
     let mut object = BTreeMap::new();
     for (name, attribute) in to {
         let value = match entries.remove(name) {
@@ -192,14 +192,14 @@ fn object(
                 convert(value, &attribute.kind).map_err(|e| e.within(&format!(".{name}")))?
             }
             None if attribute.optional => Value::Null(attribute.kind.without_optional()),
-            None => return Err(Mismatch::new("is missing").within(&format!(".{name}"))),
+            None => return Err(ConversionError::new("is missing").within(&format!(".{name}"))),
         };
         object.insert(name.clone(), value);
     }
     Ok(object)
 }
 
-fn elements(items: Vec<Value>, to: &Type) -> Result<(Type, Vec<Value>), Mismatch> {
+fn elements(items: Vec<Value>, to: &Type) -> Result<(Type, Vec<Value>), ConversionError> {
     elements_at(items, to, |at| format!("[{at}]"))
 }
 
@@ -208,7 +208,7 @@ fn elements_at(
     items: Vec<Value>,
     to: &Type,
     step: impl Fn(usize) -> String,
-) -> Result<(Type, Vec<Value>), Mismatch> {
+) -> Result<(Type, Vec<Value>), ConversionError> {
     if items.is_empty() {
         return Ok((to.without_optional(), items));
     }
@@ -242,12 +242,12 @@ fn elements_at(
     Ok((of, items))
 }
 
-fn no_common_type() -> Mismatch {
-    Mismatch::new("the elements have no type in common")
+fn no_common_type() -> ConversionError {
+    ConversionError::new("the elements have no type in common")
 }
 
 /// The message for a value that is not of the type `to`, at the first part that does not fit.
-fn mismatch(value: &Value, to: &Type) -> Mismatch {
+fn mismatch(value: &Value, to: &Type) -> ConversionError {
     let inner = match (value, to) {
         (_, Type::List(to) | Type::Set(to)) => value.items().and_then(|items| {
             items.iter().enumerate().find_map(|(at, item)| {
@@ -267,7 +267,7 @@ fn mismatch(value: &Value, to: &Type) -> Mismatch {
         _ => None,
     };
     inner.unwrap_or_else(|| {
-        Mismatch::new(match value {
+        ConversionError::new(match value {
             Value::Text(text) if text.len() <= 40 => {
                 format!("must be of type {to}, not the text `{text}`")
             }

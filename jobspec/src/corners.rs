@@ -128,7 +128,7 @@ fn corners_are_stored_as_nomad_stores_them() {
 fn files_and_the_api_know_the_same_fields() {
     for (block, rows) in unsupported::BLOCKS {
         for row in rows.iter().filter(|row| !row.file.is_empty()) {
-            let is_refused = matches!(row.answer, unsupported::Answer::Refused(_));
+            let is_refused = matches!(row.answer, unsupported::FieldTreatment::Refused(_));
             let is_known = crate::schema::knows(block, row.file);
             // A volume's are refused where both are read: by the API's reader.
             assert!(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use muster_wire::api::job::unsupported::{self, Answer, Row};
+use muster_wire::api::job::unsupported::{self, FieldTreatment, Row};
 use serde_json::{Map, Value};
 
 use crate::convert;
@@ -12,7 +12,7 @@ use crate::fault::{JobFileFault, ReadJobFileError, nearest};
 use crate::field;
 use crate::free;
 use crate::locals;
-use crate::schema::{ALONE, Attr, Block, JOB, Nested, Shape, ValueKind};
+use crate::schema::{ALONE, Attr, Block, BlockShape, JOB, Nested, ValueKind};
 use crate::scope::Scope;
 use crate::syntax::{Attribute, Block as HclBlock, Body, Structure};
 use crate::variable::{Inputs, Variables};
@@ -231,7 +231,7 @@ impl Decoder<'_> {
             self.faults.push(unknown(block, schema, name, key));
             return;
         };
-        if nested.shape != Shape::Free {
+        if nested.shape != BlockShape::Free {
             self.faults.push(
                 JobFileFault::at(key, format!("`{name}` is a block, not a value"))
                     .help(format!("write {name} {{ … }} without `=`")),
@@ -284,17 +284,17 @@ impl Decoder<'_> {
             return;
         };
         match nested.shape {
-            Shape::One => {
+            BlockShape::One => {
                 let value = self.object(inner, nested.block);
                 self.once(inner, nested, value, object);
             }
-            Shape::Free => {
+            BlockShape::Free => {
                 let mut faults = Vec::new();
                 let (map, _places) = free::read_in(inner.name, inner, self.evaluator, &mut faults);
                 self.faults.append(&mut faults);
                 self.once(inner, nested, map, object);
             }
-            Shape::Many => {
+            BlockShape::Many => {
                 let mut value = self.object(inner, nested.block);
                 if nested.json == "ScalingPolicies" {
                     self.task_scaling(inner, &mut value);
@@ -309,8 +309,8 @@ impl Decoder<'_> {
                 }
                 push(object, nested.json, Value::Object(value));
             }
-            Shape::Named => self.named(inner, nested, object),
-            Shape::Ports => {
+            BlockShape::Named => self.named(inner, nested, object),
+            BlockShape::Ports => {
                 let port = self.object(inner, nested.block);
                 let list = if port.contains_key("Value") {
                     "ReservedPorts"
@@ -319,8 +319,8 @@ impl Decoder<'_> {
                 };
                 push(object, list, Value::Object(port));
             }
-            Shape::Conditions => self.condition(inner, nested, object),
-            Shape::Alone => self.alone(inner, nested, object),
+            BlockShape::Conditions => self.condition(inner, nested, object),
+            BlockShape::Alone => self.alone(inner, nested, object),
         }
     }
 
@@ -529,7 +529,7 @@ fn unknown(
 ) -> JobFileFault {
     let owner = block.name;
     if let Some(Row {
-        answer: Answer::Refused(instead),
+        answer: FieldTreatment::Refused(instead),
         ..
     }) = unsupported::in_file(owner, name)
     {

@@ -17,7 +17,6 @@ pub struct JobFileFault {
     pub span: Range<usize>,
     /// The problem; names the field.
     pub message: String,
-    /// The remedy.
     pub help: Option<String>,
 }
 
@@ -51,26 +50,16 @@ impl JobFileFault {
 pub enum ReadJobFileError {
     /// It could not be read at all.
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
     /// It is too large.
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// It is not text.
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
+    NotText { path: PathBuf },
     /// Its contents are wrong.
     Faulty {
-        /// The file's name.
         name: String,
-        /// Its text.
         text: String,
         /// Everything wrong with it; never empty.
         faults: Vec<JobFileFault>,

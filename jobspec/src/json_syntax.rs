@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::fault::{JobFileFault, from_parser};
 use crate::number::Number;
-use crate::schema::{Block as Schema, JOB, Shape};
+use crate::schema::{Block as Schema, BlockShape, JOB};
 use crate::syntax::json::{Key, Node, NodeKind};
 use crate::syntax::{self, Attribute, Block, Body, ExprKind, Expression, Ident, Structure};
 
@@ -15,7 +15,7 @@ type ParseResult<T> = Result<T, JobFileFault>;
 
 /// The contents that a body may have.
 #[derive(Clone, Copy)]
-enum Form {
+enum BodyForm {
     /// A whole job file.
     File,
     Schema(&'static Schema),
@@ -32,10 +32,10 @@ enum Item {
     /// The text of the value is an expression.
     Keyword,
     /// Blocks with this number of labels.
-    Blocks(usize, Form),
+    Blocks(usize, BodyForm),
 }
 
-impl Form {
+impl BodyForm {
     fn item(self, name: &str) -> Item {
         match self {
             Self::File => match name {
@@ -65,7 +65,7 @@ impl Form {
             return Item::Blocks(1, Self::Schema(schema));
         }
         match schema.blocks.iter().find(|nested| nested.name == name) {
-            Some(nested) if nested.shape == Shape::Free => Item::Blocks(0, Self::Values(true)),
+            Some(nested) if nested.shape == BlockShape::Free => Item::Blocks(0, Self::Values(true)),
             Some(nested) => {
                 let labels = usize::from(!nested.block.label.is_empty());
                 Item::Blocks(labels, Self::Schema(nested.block))
@@ -77,7 +77,7 @@ impl Form {
     /// The form of the blocks that `dynamic` makes by the name `name`.
     fn of_dynamic(schema: &'static Schema, name: &str) -> Self {
         match schema.blocks.iter().find(|nested| nested.name == name) {
-            Some(nested) => Self::Dynamic(nested.block, nested.shape == Shape::Free),
+            Some(nested) => Self::Dynamic(nested.block, nested.shape == BlockShape::Free),
             None => Self::Values(true),
         }
     }
@@ -90,18 +90,18 @@ impl Form {
 /// The blocks of a job file.
 pub(crate) fn job_file(node: &Node) -> ParseResult<Body> {
     let mut body = Body::default();
-    add_body(&mut body, node, Form::File)?;
+    add_body(&mut body, node, BodyForm::File)?;
     Ok(body)
 }
 
 /// The attributes of a file of values. Its texts are no templates, as in Nomad.
 pub(crate) fn values(node: &Node) -> ParseResult<Body> {
     let mut body = Body::default();
-    add_body(&mut body, node, Form::Values(false))?;
+    add_body(&mut body, node, BodyForm::Values(false))?;
     Ok(body)
 }
 
-fn add_body(body: &mut Body, node: &Node, form: Form) -> ParseResult<()> {
+fn add_body(body: &mut Body, node: &Node, form: BodyForm) -> ParseResult<()> {
     match &node.kind {
         NodeKind::Object(entries) => {
             let mut names: BTreeSet<String> = body
@@ -142,14 +142,14 @@ fn add_blocks(
     key: &Key,
     node: &Node,
     labels: usize,
-    form: Form,
+    form: BodyForm,
 ) -> ParseResult<()> {
     let mut found = Vec::new();
     let is_dynamic = key.text == "dynamic";
     labelled(node, labels, &mut Vec::new(), &mut |known, node| {
         let form = match (form, known.first()) {
-            (Form::Schema(schema), Some(name)) if is_dynamic => {
-                Form::of_dynamic(schema, &name.name)
+            (BodyForm::Schema(schema), Some(name)) if is_dynamic => {
+                BodyForm::of_dynamic(schema, &name.name)
             }
             (form, _) => form,
         };

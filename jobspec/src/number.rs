@@ -21,13 +21,13 @@ const DOUBLE_BITS: u64 = 53;
 #[derive(Clone, Debug)]
 pub(crate) struct Number {
     negative: bool,
-    form: Form,
+    form: NumberForm,
     /// Bits that a result of this number is rounded to.
     precision: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
+enum NumberForm {
     Zero,
     /// The mantissa is odd.
     Finite(BigUint, i64),
@@ -38,7 +38,7 @@ impl Number {
     fn zero(negative: bool, precision: u64) -> Self {
         Self {
             negative,
-            form: Form::Zero,
+            form: NumberForm::Zero,
             precision,
         }
     }
@@ -46,7 +46,7 @@ impl Number {
     fn infinite(negative: bool, precision: u64) -> Self {
         Self {
             negative,
-            form: Form::Infinite,
+            form: NumberForm::Infinite,
             precision,
         }
     }
@@ -93,7 +93,7 @@ impl Number {
         }
         Some(Self {
             negative,
-            form: Form::Finite(mantissa, exponent),
+            form: NumberForm::Finite(mantissa, exponent),
             precision,
         })
     }
@@ -142,7 +142,7 @@ impl Number {
         }
         let exponent = two.checked_add(ten)?;
         let five = power_of_five(ten.unsigned_abs(), PARSED_BITS + 64)?;
-        let Form::Finite(five, five_exponent) = five.form else {
+        let NumberForm::Finite(five, five_exponent) = five.form else {
             return None;
         };
         if ten >= 0 {
@@ -204,35 +204,35 @@ impl Number {
 
     /// Whether it is below zero, or the zero that is written `-0`.
     pub(crate) fn is_negative(&self) -> bool {
-        self.negative && self.form != Form::Zero
+        self.negative && self.form != NumberForm::Zero
     }
 
     pub(crate) fn is_zero(&self) -> bool {
-        self.form == Form::Zero
+        self.form == NumberForm::Zero
     }
 
     pub(crate) fn is_infinite(&self) -> bool {
-        self.form == Form::Infinite
+        self.form == NumberForm::Infinite
     }
 
     /// Whether it has no fraction.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.form {
-            Form::Zero => true,
-            Form::Finite(_, exponent) => *exponent >= 0,
-            Form::Infinite => false,
+            NumberForm::Zero => true,
+            NumberForm::Finite(_, exponent) => *exponent >= 0,
+            NumberForm::Infinite => false,
         }
     }
 
     /// Its size without fraction and sign; `None` if it is infinite.
     pub(crate) fn truncated(&self) -> Option<BigUint> {
         match &self.form {
-            Form::Zero => Some(BigUint::ZERO),
-            Form::Finite(mantissa, exponent) if *exponent >= 0 => {
+            NumberForm::Zero => Some(BigUint::ZERO),
+            NumberForm::Finite(mantissa, exponent) if *exponent >= 0 => {
                 Some(mantissa << exponent.unsigned_abs())
             }
-            Form::Finite(mantissa, exponent) => Some(mantissa >> exponent.unsigned_abs()),
-            Form::Infinite => None,
+            NumberForm::Finite(mantissa, exponent) => Some(mantissa >> exponent.unsigned_abs()),
+            NumberForm::Infinite => None,
         }
     }
 
@@ -276,22 +276,22 @@ impl Number {
     pub(crate) fn plus(&self, other: &Self) -> Option<Self> {
         let precision = self.precision.max(other.precision);
         let as_is = |number: &Self| match &number.form {
-            Form::Finite(mantissa, exponent) => {
+            NumberForm::Finite(mantissa, exponent) => {
                 Self::rounded(number.negative, mantissa.clone(), *exponent, precision)
             }
-            Form::Zero | Form::Infinite => Some(Self {
+            NumberForm::Zero | NumberForm::Infinite => Some(Self {
                 precision,
                 ..number.clone()
             }),
         };
         match (&self.form, &other.form) {
-            (Form::Infinite, Form::Infinite) if self.negative != other.negative => None,
-            (Form::Infinite, _) | (Form::Finite(..), Form::Zero) => as_is(self),
-            (_, Form::Infinite) | (Form::Zero, Form::Finite(..)) => as_is(other),
-            (Form::Zero, Form::Zero) => {
+            (NumberForm::Infinite, NumberForm::Infinite) if self.negative != other.negative => None,
+            (NumberForm::Infinite, _) | (NumberForm::Finite(..), NumberForm::Zero) => as_is(self),
+            (_, NumberForm::Infinite) | (NumberForm::Zero, NumberForm::Finite(..)) => as_is(other),
+            (NumberForm::Zero, NumberForm::Zero) => {
                 Some(Self::zero(self.negative && other.negative, precision))
             }
-            (Form::Finite(a, a_exponent), Form::Finite(b, b_exponent)) => {
+            (NumberForm::Finite(a, a_exponent), NumberForm::Finite(b, b_exponent)) => {
                 let exponent = *a_exponent.min(b_exponent);
                 let a = a << (a_exponent - exponent).unsigned_abs();
                 let b = b << (b_exponent - exponent).unsigned_abs();
@@ -318,10 +318,14 @@ impl Number {
     fn product(&self, other: &Self, precision: u64) -> Option<Self> {
         let negative = self.negative != other.negative;
         match (&self.form, &other.form) {
-            (Form::Infinite, Form::Zero) | (Form::Zero, Form::Infinite) => None,
-            (Form::Infinite, _) | (_, Form::Infinite) => Some(Self::infinite(negative, precision)),
-            (Form::Zero, _) | (_, Form::Zero) => Some(Self::zero(negative, precision)),
-            (Form::Finite(a, a_exponent), Form::Finite(b, b_exponent)) => {
+            (NumberForm::Infinite, NumberForm::Zero) | (NumberForm::Zero, NumberForm::Infinite) => {
+                None
+            }
+            (NumberForm::Infinite, _) | (_, NumberForm::Infinite) => {
+                Some(Self::infinite(negative, precision))
+            }
+            (NumberForm::Zero, _) | (_, NumberForm::Zero) => Some(Self::zero(negative, precision)),
+            (NumberForm::Finite(a, a_exponent), NumberForm::Finite(b, b_exponent)) => {
                 Self::rounded(negative, a * b, a_exponent + b_exponent, precision)
             }
         }
@@ -331,8 +335,8 @@ impl Number {
     pub(crate) fn times(&self, other: &Self) -> Option<Self> {
         let mut product = self.product(other, PARSED_BITS)?;
         let needed = match &product.form {
-            Form::Finite(mantissa, _) => mantissa.bits(),
-            Form::Zero | Form::Infinite => 0,
+            NumberForm::Finite(mantissa, _) => mantissa.bits(),
+            NumberForm::Zero | NumberForm::Infinite => 0,
         };
         product.precision = self.precision.max(other.precision).max(needed);
         Some(product)
@@ -343,10 +347,16 @@ impl Number {
         let precision = self.precision.max(other.precision);
         let negative = self.negative != other.negative;
         match (&self.form, &other.form) {
-            (Form::Infinite, Form::Infinite) | (Form::Zero, Form::Zero) => None,
-            (Form::Infinite, _) | (_, Form::Zero) => Some(Self::infinite(negative, precision)),
-            (Form::Zero, _) | (_, Form::Infinite) => Some(Self::zero(negative, precision)),
-            (Form::Finite(a, a_exponent), Form::Finite(b, b_exponent)) => {
+            (NumberForm::Infinite, NumberForm::Infinite) | (NumberForm::Zero, NumberForm::Zero) => {
+                None
+            }
+            (NumberForm::Infinite, _) | (_, NumberForm::Zero) => {
+                Some(Self::infinite(negative, precision))
+            }
+            (NumberForm::Zero, _) | (_, NumberForm::Infinite) => {
+                Some(Self::zero(negative, precision))
+            }
+            (NumberForm::Finite(a, a_exponent), NumberForm::Finite(b, b_exponent)) => {
                 quotient(negative, a.clone(), b, a_exponent - b_exponent, precision)
             }
         }
@@ -395,14 +405,15 @@ impl Number {
     /// The order of two numbers.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
         let class = |number: &Self| match (&number.form, number.negative) {
-            (Form::Infinite, true) => -2,
-            (Form::Finite(..), true) => -1,
-            (Form::Zero, _) => 0,
-            (Form::Finite(..), false) => 1,
-            (Form::Infinite, false) => 2,
+            (NumberForm::Infinite, true) => -2,
+            (NumberForm::Finite(..), true) => -1,
+            (NumberForm::Zero, _) => 0,
+            (NumberForm::Finite(..), false) => 1,
+            (NumberForm::Infinite, false) => 2,
         };
         let by_class = class(self).cmp(&class(other));
-        let (Form::Finite(a, a_exponent), Form::Finite(b, b_exponent)) = (&self.form, &other.form)
+        let (NumberForm::Finite(a, a_exponent), NumberForm::Finite(b, b_exponent)) =
+            (&self.form, &other.form)
         else {
             return by_class;
         };
@@ -536,8 +547,8 @@ impl Number {
     /// Its exact decimal digits.
     fn decimal(&self) -> Decimal {
         match &self.form {
-            Form::Finite(mantissa, exponent) => Decimal::new(mantissa, *exponent),
-            Form::Zero | Form::Infinite => Decimal::default(),
+            NumberForm::Finite(mantissa, exponent) => Decimal::new(mantissa, *exponent),
+            NumberForm::Zero | NumberForm::Infinite => Decimal::default(),
         }
     }
 
@@ -545,7 +556,7 @@ impl Number {
     ///
     /// The interval and its comparison digit by digit are those of Go's `math/big`.
     fn shorten(&self, decimal: &mut Decimal) {
-        let Form::Finite(mantissa, exponent) = &self.form else {
+        let NumberForm::Finite(mantissa, exponent) = &self.form else {
             return;
         };
         // The lowest bit is half of the distance to a neighbour.

@@ -37,7 +37,6 @@ const PLACELESS: [&str; 1] = ["extra__error_variable_cycle"];
 struct Tally {
     equal: usize,
     refused_by_design: usize,
-    /// One line each.
     different: Vec<String>,
 }
 

@@ -6,13 +6,10 @@
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueKind {
-    /// A text.
     Text,
     /// One of a few texts.
     Word(&'static [&'static str]),
-    /// A whole number.
     Int,
-    /// True or false.
     Bool,
     /// A text such as `30s`, or a number of nanoseconds; nanoseconds in the API.
     Duration,
@@ -49,8 +46,7 @@ pub(crate) struct Attr {
 
 /// How often a block may stand, and what it becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// Once; an object.
+pub(crate) enum BlockShape {
     One,
     /// Any number of times; a list of objects.
     Many,
@@ -71,7 +67,7 @@ pub(crate) enum Shape {
 pub(crate) struct Nested {
     pub(crate) name: &'static str,
     pub(crate) json: &'static str,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BlockShape,
     pub(crate) block: &'static Block,
 }
 
@@ -95,7 +91,7 @@ const fn attr(name: &'static str, json: &'static str, kind: ValueKind) -> Attr {
 const fn nested(
     name: &'static str,
     json: &'static str,
-    shape: Shape,
+    shape: BlockShape,
     block: &'static Block,
 ) -> Nested {
     Nested {
@@ -132,22 +128,27 @@ pub(crate) const JOB: Block = Block {
         attr("meta", "Meta", ValueKind::TextMap),
     ],
     blocks: &[
-        nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
-        nested("constraint", "Constraints", Shape::Conditions, &CONSTRAINT),
-        nested("group", "TaskGroups", Shape::Many, &GROUP),
-        nested("migrate", "Migrate", Shape::One, &MIGRATE),
+        nested("affinity", "Affinities", BlockShape::Conditions, &AFFINITY),
+        nested(
+            "constraint",
+            "Constraints",
+            BlockShape::Conditions,
+            &CONSTRAINT,
+        ),
+        nested("group", "TaskGroups", BlockShape::Many, &GROUP),
+        nested("migrate", "Migrate", BlockShape::One, &MIGRATE),
         nested(
             "parameterized",
             "ParameterizedJob",
-            Shape::One,
+            BlockShape::One,
             &PARAMETERIZED,
         ),
-        nested("periodic", "Periodic", Shape::One, &PERIODIC),
-        nested("reschedule", "Reschedule", Shape::One, &RESCHEDULE),
-        nested("spread", "Spreads", Shape::Many, &SPREAD),
-        nested("task", ALONE, Shape::Alone, &TASK),
-        nested("ui", "UI", Shape::One, &UI),
-        nested("update", "Update", Shape::One, &UPDATE),
+        nested("periodic", "Periodic", BlockShape::One, &PERIODIC),
+        nested("reschedule", "Reschedule", BlockShape::One, &RESCHEDULE),
+        nested("spread", "Spreads", BlockShape::Many, &SPREAD),
+        nested("task", ALONE, BlockShape::Alone, &TASK),
+        nested("ui", "UI", BlockShape::One, &UI),
+        nested("update", "Update", BlockShape::One, &UPDATE),
     ],
     ..EMPTY
 };
@@ -175,24 +176,34 @@ const GROUP: Block = Block {
         ),
     ],
     blocks: &[
-        nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
-        nested("constraint", "Constraints", Shape::Conditions, &CONSTRAINT),
-        nested("disconnect", "Disconnect", Shape::One, &DISCONNECT),
+        nested("affinity", "Affinities", BlockShape::Conditions, &AFFINITY),
+        nested(
+            "constraint",
+            "Constraints",
+            BlockShape::Conditions,
+            &CONSTRAINT,
+        ),
+        nested("disconnect", "Disconnect", BlockShape::One, &DISCONNECT),
         nested(
             "ephemeral_disk",
             "EphemeralDisk",
-            Shape::One,
+            BlockShape::One,
             &EPHEMERAL_DISK,
         ),
-        nested("migrate", "Migrate", Shape::One, &MIGRATE),
-        nested("network", "Networks", Shape::Many, &NETWORK),
-        nested("reschedule", "ReschedulePolicy", Shape::One, &RESCHEDULE),
-        nested("restart", "RestartPolicy", Shape::One, &RESTART),
-        nested("scaling", "Scaling", Shape::One, &SCALING),
-        nested("spread", "Spreads", Shape::Many, &SPREAD),
-        nested("task", "Tasks", Shape::Many, &TASK),
-        nested("update", "Update", Shape::One, &UPDATE),
-        nested("volume", "Volumes", Shape::Named, &VOLUME),
+        nested("migrate", "Migrate", BlockShape::One, &MIGRATE),
+        nested("network", "Networks", BlockShape::Many, &NETWORK),
+        nested(
+            "reschedule",
+            "ReschedulePolicy",
+            BlockShape::One,
+            &RESCHEDULE,
+        ),
+        nested("restart", "RestartPolicy", BlockShape::One, &RESTART),
+        nested("scaling", "Scaling", BlockShape::One, &SCALING),
+        nested("spread", "Spreads", BlockShape::Many, &SPREAD),
+        nested("task", "Tasks", BlockShape::Many, &TASK),
+        nested("update", "Update", BlockShape::One, &UPDATE),
+        nested("volume", "Volumes", BlockShape::Named, &VOLUME),
     ],
     ..EMPTY
 };
@@ -210,23 +221,38 @@ const TASK: Block = Block {
         attr("user", "User", ValueKind::Text),
     ],
     blocks: &[
-        nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
-        nested("config", "Config", Shape::Free, &EMPTY),
-        nested("constraint", "Constraints", Shape::Conditions, &CONSTRAINT),
+        nested("affinity", "Affinities", BlockShape::Conditions, &AFFINITY),
+        nested("config", "Config", BlockShape::Free, &EMPTY),
+        nested(
+            "constraint",
+            "Constraints",
+            BlockShape::Conditions,
+            &CONSTRAINT,
+        ),
         nested(
             "dispatch_payload",
             "DispatchPayload",
-            Shape::One,
+            BlockShape::One,
             &DISPATCH_PAYLOAD,
         ),
-        nested("identity", "Identities", Shape::Many, &IDENTITY),
-        nested("lifecycle", "Lifecycle", Shape::One, &LIFECYCLE),
-        nested("logs", "LogConfig", Shape::One, &LOGS),
-        nested("policy", "Policy", Shape::One, &POLICY),
-        nested("resources", "Resources", Shape::One, &RESOURCES),
-        nested("restart", "RestartPolicy", Shape::One, &RESTART),
-        nested("scaling", "ScalingPolicies", Shape::Many, &TASK_SCALING),
-        nested("volume_mount", "VolumeMounts", Shape::Many, &VOLUME_MOUNT),
+        nested("identity", "Identities", BlockShape::Many, &IDENTITY),
+        nested("lifecycle", "Lifecycle", BlockShape::One, &LIFECYCLE),
+        nested("logs", "LogConfig", BlockShape::One, &LOGS),
+        nested("policy", "Policy", BlockShape::One, &POLICY),
+        nested("resources", "Resources", BlockShape::One, &RESOURCES),
+        nested("restart", "RestartPolicy", BlockShape::One, &RESTART),
+        nested(
+            "scaling",
+            "ScalingPolicies",
+            BlockShape::Many,
+            &TASK_SCALING,
+        ),
+        nested(
+            "volume_mount",
+            "VolumeMounts",
+            BlockShape::Many,
+            &VOLUME_MOUNT,
+        ),
     ],
     ..EMPTY
 };
@@ -277,7 +303,7 @@ const SPREAD: Block = Block {
         attr("attribute", "Attribute", ValueKind::Text),
         attr("weight", "Weight", ValueKind::Int),
     ],
-    blocks: &[nested("target", "SpreadTarget", Shape::Many, &TARGET)],
+    blocks: &[nested("target", "SpreadTarget", BlockShape::Many, &TARGET)],
     ..EMPTY
 };
 
@@ -347,7 +373,7 @@ const PARAMETERIZED: Block = Block {
 
 const UI: Block = Block {
     attrs: &[attr("description", "Description", ValueKind::Text)],
-    blocks: &[nested("link", "Links", Shape::Many, &LINK)],
+    blocks: &[nested("link", "Links", BlockShape::Many, &LINK)],
     ..EMPTY
 };
 
@@ -391,7 +417,7 @@ const SCALING: Block = Block {
         attr("min", "Min", ValueKind::Int),
         attr("type", "Type", ValueKind::Word(&["horizontal"])),
     ],
-    blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
+    blocks: &[nested("policy", "Policy", BlockShape::Free, &EMPTY)],
     required: &["max"],
     defaults: &[("Type", "horizontal")],
     ..EMPTY
@@ -406,7 +432,7 @@ const TASK_SCALING: Block = Block {
         attr("min", "Min", ValueKind::Int),
         attr("type", "type", ValueKind::Text),
     ],
-    blocks: &[nested("policy", "Policy", Shape::Free, &EMPTY)],
+    blocks: &[nested("policy", "Policy", BlockShape::Free, &EMPTY)],
     required: &["max"],
     ..EMPTY
 };
@@ -466,10 +492,10 @@ const NETWORK: Block = Block {
         attr("mode", "Mode", ValueKind::Text),
     ],
     blocks: &[
-        nested("cni", "CNI", Shape::One, &CNI),
-        nested("dns", "DNS", Shape::One, &DNS),
-        nested("policy", "Policy", Shape::One, &POLICY),
-        nested("port", "", Shape::Ports, &PORT),
+        nested("cni", "CNI", BlockShape::One, &CNI),
+        nested("dns", "DNS", BlockShape::One, &DNS),
+        nested("policy", "Policy", BlockShape::One, &POLICY),
+        nested("port", "", BlockShape::Ports, &PORT),
     ],
     ..EMPTY
 };
@@ -501,8 +527,8 @@ const PORT: Block = Block {
 
 const POLICY: Block = Block {
     blocks: &[
-        nested("egress", "Egress", Shape::One, &POLICY_DIRECTION),
-        nested("ingress", "Ingress", Shape::One, &POLICY_DIRECTION),
+        nested("egress", "Egress", BlockShape::One, &POLICY_DIRECTION),
+        nested("ingress", "Ingress", BlockShape::One, &POLICY_DIRECTION),
     ],
     ..EMPTY
 };
@@ -512,7 +538,7 @@ const POLICY_DIRECTION: Block = Block {
         attr("default", "Default", ValueKind::Text),
         attr("rate", "Rate", ValueKind::Text),
     ],
-    blocks: &[nested("rule", "Rules", Shape::Many, &POLICY_RULE)],
+    blocks: &[nested("rule", "Rules", BlockShape::Many, &POLICY_RULE)],
     ..EMPTY
 };
 
@@ -556,9 +582,9 @@ const RESOURCES: Block = Block {
         attr("memory_max", "MemoryMaxMB", ValueKind::Int),
     ],
     blocks: &[
-        nested("device", "Devices", Shape::Many, &DEVICE),
-        nested("io", "IO", Shape::One, &IO),
-        nested("network", "Networks", Shape::Many, &NETWORK),
+        nested("device", "Devices", BlockShape::Many, &DEVICE),
+        nested("io", "IO", BlockShape::One, &IO),
+        nested("network", "Networks", BlockShape::Many, &NETWORK),
     ],
     ..EMPTY
 };
@@ -578,8 +604,13 @@ const DEVICE: Block = Block {
     label: &["Name"],
     attrs: &[attr("count", "Count", ValueKind::Int)],
     blocks: &[
-        nested("affinity", "Affinities", Shape::Conditions, &AFFINITY),
-        nested("constraint", "Constraints", Shape::Conditions, &CONSTRAINT),
+        nested("affinity", "Affinities", BlockShape::Conditions, &AFFINITY),
+        nested(
+            "constraint",
+            "Constraints",
+            BlockShape::Conditions,
+            &CONSTRAINT,
+        ),
     ],
     ..EMPTY
 };

@@ -36,12 +36,12 @@ pub(crate) struct Variable<'a> {
     place: Range<usize>,
     kind: Type,
     value: Option<Value>,
-    checks: Vec<Check<'a>>,
+    checks: Vec<ValidationRule<'a>>,
 }
 
 /// A `validation` block.
 #[derive(Debug)]
-struct Check<'a> {
+struct ValidationRule<'a> {
     condition: &'a Expression,
     message: &'a Expression,
 }
@@ -94,7 +94,7 @@ impl<'a> Variables<'a> {
                     }
                 },
                 Structure::Block(inner) if inner.has_ident("validation") => {
-                    match Check::read(inner) {
+                    match ValidationRule::read(inner) {
                         Ok(check) => checks.push(check),
                         Err(fault) => faults.push(fault),
                     }
@@ -302,7 +302,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-impl<'a> Check<'a> {
+impl<'a> ValidationRule<'a> {
     fn read(block: &'a Block) -> Result<Self, JobFileFault> {
         let part = |name: &str| {
             let mut parts = block.body.attributes();
@@ -367,6 +367,6 @@ fn unknown(at: Range<usize>, name: &str) -> JobFileFault {
         .help("known here: type, default, description, validation")
 }
 
-fn mismatch(fault: &convert::Mismatch, at: Range<usize>) -> JobFileFault {
+fn mismatch(fault: &convert::ConversionError, at: Range<usize>) -> JobFileFault {
     JobFileFault::at(at, format!("it{} {}", fault.path, fault.message))
 }

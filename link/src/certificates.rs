@@ -38,11 +38,8 @@ pub enum ReloadError {
         dir.display()
     )]
     Cluster {
-        /// Where they are.
         dir: PathBuf,
-        /// Their cluster.
         found: String,
-        /// The process's.
         ours: String,
     },
     /// They do not fit together, or do not hold at this time.
@@ -50,12 +47,7 @@ pub enum ReloadError {
         "the certificate in {} does not work here: {reason}",
         dir.display()
     )]
-    Unfit {
-        /// Where they are.
-        dir: PathBuf,
-        /// Why not.
-        reason: String,
-    },
+    Unfit { dir: PathBuf, reason: String },
 }
 
 /// The state of a file: time, size, number.

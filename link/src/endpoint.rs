@@ -34,9 +34,7 @@ pub enum OpenEndpointError {
         "UDP {addr} cannot be bound: another process may hold it; choose another with --quic, or see `ss -ulpn`"
     )]
     Bind {
-        /// The address.
         addr: SocketAddr,
-        /// Why.
         #[source]
         source: std::io::Error,
     },

@@ -31,20 +31,13 @@ pub enum PeerError {
     NoRole(String),
     /// It belongs to another cluster.
     #[error("the peer belongs to cluster `{theirs}`, this is cluster `{ours}`")]
-    Cluster {
-        /// Its cluster.
-        theirs: String,
-        /// Our cluster.
-        ours: String,
-    },
+    Cluster { theirs: String, ours: String },
 }
 
 /// The facts that a certificate states about its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its role.
     pub role: Role,
-    /// Its cluster.
     pub cluster: String,
     /// A server's name, if its certificate has one.
     pub server_name: Option<String>,

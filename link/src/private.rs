@@ -130,9 +130,7 @@ pub fn claim_dir(path: &Path, is_own: impl Fn(&str) -> bool) -> io::Result<bool>
 /// A file or directory that other users may read or change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExposedFile {
-    /// Where it is.
     pub path: PathBuf,
-    /// Its permissions.
     pub mode: u32,
 }
 

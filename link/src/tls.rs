@@ -37,7 +37,6 @@ pub const DEFAULT_CLUSTER: &str = "local";
 /// The role of a certificate's holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A node agent.
     Agent,
     /// A person or a program that uses the HTTP API.
     Operator,
@@ -87,7 +86,6 @@ pub enum CertificateSubject<'a> {
     Operator,
     /// The server of this name.
     Server {
-        /// Its name.
         name: &'a str,
         /// Host names and IP addresses under which clients reach it, besides `localhost` and `127.0.0.1`.
         hosts: &'a [String],
@@ -112,27 +110,21 @@ pub enum TlsError {
     /// A file could not be read.
     #[error("certificate file {} cannot be read: give --tls-dir the directory that holds ca.pem and the role's .pem and .key", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// A file could not be written.
     #[error("certificate file {} cannot be written", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// A file holds something else.
     #[error("{} holds no usable {what}: {reason}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
-        /// The expected content.
         what: &'static str,
         /// Why it does not.
         reason: String,
@@ -140,30 +132,19 @@ pub enum TlsError {
     /// A certificate could not be made.
     #[error("the certificate of {name} cannot be made")]
     Generate {
-        /// Its name.
         name: String,
-        /// Why.
         #[source]
         source: rcgen::Error,
     },
     /// The cluster's name cannot stand in a certificate.
     #[error("`{name}` cannot name a cluster: use 1 to 40 letters, digits and hyphens")]
-    ClusterName {
-        /// The given name.
-        name: String,
-    },
+    ClusterName { name: String },
     /// The server's name cannot stand in a certificate.
     #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens")]
-    ServerName {
-        /// The given name.
-        name: String,
-    },
+    ServerName { name: String },
     /// There is an authority already.
     #[error("{} is there already: a new authority would make every certificate of the cluster worthless; give another directory, or remove it first", path.display())]
-    Exists {
-        /// The authority's certificate.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
 }
 
 /// The certificate that a process shows, and those that it trusts.
@@ -175,9 +156,7 @@ pub struct Identity {
     pub server_name: Option<String>,
     /// Its certificate, leaf first.
     pub chain: Vec<CertificateDer<'static>>,
-    /// Its key.
     pub key: PrivateKeyDer<'static>,
-    /// The cluster's authority.
     pub authority: CertificateDer<'static>,
 }
 

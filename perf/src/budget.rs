@@ -147,14 +147,14 @@ fn verdict(budget: &Budget, results: &[(String, Metric)]) -> (Outcome, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Tally;
+    use crate::harness::MetricSet;
 
     fn budget(text: &str) -> Budget {
         toml::from_str(text).unwrap()
     }
 
     fn metric(values: &[f64]) -> (String, Metric) {
-        let mut tally = Tally::default();
+        let mut tally = MetricSet::default();
         for value in values {
             tally.ours("m", "x/s", *value);
             tally.rival("m", "x/s", "rival", 10.0);

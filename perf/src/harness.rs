@@ -90,11 +90,11 @@ impl Metric {
 
 /// Collects what rounds find.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct MetricSet {
     metrics: Vec<Metric>,
 }
 
-impl Tally {
+impl MetricSet {
     /// Adds a round's value of `name`.
     pub(crate) fn ours(&mut self, name: &str, unit: &'static str, value: f64) {
         self.metric(name, unit).ours.0.push(value);
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_taken_round_by_round() {
-        let mut tally = Tally::default();
+        let mut tally = MetricSet::default();
         for (ours, theirs) in [(10.0, 5.0), (1.0, 0.5), (40.0, 20.0)] {
             tally.rival("m", "x/s", "rival", theirs);
             tally.ours("m", "x/s", ours);

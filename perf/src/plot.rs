@@ -197,11 +197,11 @@ fn time(nanos: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::Tally;
+    use crate::harness::MetricSet;
 
     #[test]
     fn costs_of_one_shape_are_one_line() {
-        let mut tally = Tally::default();
+        let mut tally = MetricSet::default();
         for (nodes, nanos) in [(10_000, 800.0), (100, 400.0)] {
             let name = format!("plan_cost_1x10000_on_{nodes}");
             tally.ours(&name, "ns/placement", nanos);

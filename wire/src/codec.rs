@@ -15,7 +15,6 @@ pub enum DecodeError {
     /// The bytes end before the value does.
     #[error("{what}: the bytes end early, after {len}")]
     Short {
-        /// The type wanted.
         what: &'static str,
         /// Bytes there were.
         len: usize,
@@ -23,28 +22,20 @@ pub enum DecodeError {
     /// There are bytes after the value: it was written by another version.
     #[error("{what}: {extra} bytes follow the value; the writer is of another version")]
     Trailing {
-        /// The type wanted.
         what: &'static str,
         /// Bytes too many.
         extra: usize,
     },
     /// The bytes are no such value.
     #[error("{what}: malformed: {reason}")]
-    Malformed {
-        /// The type wanted.
-        what: &'static str,
-        /// The decoder's reason.
-        reason: String,
-    },
+    Malformed { what: &'static str, reason: String },
 }
 
 /// Why a value could not be written.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: cannot be encoded: {reason}")]
 pub struct EncodeError {
-    /// The type.
     pub what: &'static str,
-    /// The encoder's reason.
     pub reason: String,
 }
 

@@ -48,7 +48,6 @@ pub enum HeaderError {
     TooLarge {
         /// The size in the header.
         bytes: usize,
-        /// The limit.
         max: usize,
     },
     /// The peer speaks another version.
@@ -56,11 +55,9 @@ pub enum HeaderError {
         "the peer speaks version {theirs} of the {protocol} protocol, this is version {ours}: upgrade the older one"
     )]
     Version {
-        /// The protocol's name.
         protocol: &'static str,
         /// The version in the header.
         theirs: u16,
-        /// Our version.
         ours: u16,
     },
 }
@@ -70,12 +67,7 @@ pub enum HeaderError {
 pub enum EncodeFrameError {
     /// The body is too large.
     #[error("a message of {bytes} bytes is above the limit of {max}")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-        /// The limit.
-        max: usize,
-    },
+    TooLarge { bytes: usize, max: usize },
     /// The message cannot be encoded.
     #[error("the message cannot be encoded")]
     Encode(#[from] EncodeError),

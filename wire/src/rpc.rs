@@ -36,7 +36,6 @@ pub const ALPN_RAFT: &[u8] = b"muster-raft/1";
 pub enum FromAgent {
     /// First message, and again whenever the fingerprint changes.
     Register {
-        /// The fingerprint.
         node: Box<NodeSpec>,
         /// The secret of the node, whose hash is in the fingerprint.
         secret: NodeSecret,
@@ -61,7 +60,6 @@ pub enum FromAgent {
     Collected {
         /// The agent's number of this message, counted with those of [`Self::Report`].
         sequence: u64,
-        /// The result.
         report: Box<NodeCollected>,
     },
 }
@@ -109,7 +107,6 @@ pub enum ToAgent {
     },
     /// The leader has counted a heartbeat, and all before it.
     HeartbeatAck {
-        /// The heartbeat's number.
         number: u64,
         /// The node's lease: it is not taken for down before this time has passed since the heartbeat
         /// was *sent*, whatever server leads. The agent measures it on its own monotonic clock.
@@ -147,7 +144,6 @@ pub enum ToAgent {
     },
     /// This server cannot serve the node for a while. The session ends.
     TryElsewhere {
-        /// The reason.
         reason: String,
         /// Not to come back here before.
         after: Duration,
@@ -157,7 +153,6 @@ pub enum ToAgent {
     ClusterPolicy {
         /// The index of the entry that wrote it. An agent that received a later one gets no older one.
         index: LogIndex,
-        /// The policy.
         policy: Box<NetworkPolicy>,
     },
     /// The addresses on which servers listen for clients, by TCP. No task is to reach them unless its node allows it.
@@ -177,10 +172,7 @@ pub enum NodeRequest {
     /// Resource usage of the node.
     NodeStats,
     /// Resource usage of an allocation.
-    AllocStats {
-        /// The allocation.
-        alloc_id: AllocId,
-    },
+    AllocStats { alloc_id: AllocId },
     /// Destroy what is over, whatever the thresholds say: [`NodeReply::Collected`] when that is done and its space is
     /// free, [`NodeReply::Idle`] meanwhile.
     CollectGarbage {
@@ -189,7 +181,6 @@ pub enum NodeRequest {
     },
     /// Packets that the network policies of an allocation's tasks allowed and refused.
     AllocNetwork {
-        /// The allocation.
         alloc_id: AllocId,
         /// Only verdicts with a greater number.
         after: u64,
@@ -201,7 +192,6 @@ pub enum NodeRequest {
     Exec(ExecSession),
     /// Send a signal to tasks: [`NodeReply::Signaled`] when that is done.
     Signal {
-        /// The allocation.
         alloc_id: AllocId,
         /// One task; every one that runs unless given.
         task: Option<String>,
@@ -209,10 +199,7 @@ pub enum NodeRequest {
         signal: String,
     },
     /// Resources that an allocation used in the last minutes.
-    AllocHistory {
-        /// The allocation.
-        alloc_id: AllocId,
-    },
+    AllocHistory { alloc_id: AllocId },
     /// The data of an allocation that has ended, in [`DiskPiece`]s. The reader acknowledges with [`DiskAck`] on the
     /// same stream the data that it unpacked.
     ReadDisk(DiskRequest),
@@ -221,13 +208,10 @@ pub enum NodeRequest {
 /// An output of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogsRequest {
-    /// The allocation.
     pub alloc_id: AllocId,
-    /// The task.
     pub task: String,
     /// The stream: one of its two.
     pub stream: LogStream,
-    /// Where to begin.
     pub from: LogOrigin,
     /// Whether to go on when the end is reached, until the task is gone or the stream is closed.
     pub follow: bool,
@@ -236,9 +220,7 @@ pub struct LogsRequest {
 /// One of a task's two outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogStream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
@@ -329,10 +311,7 @@ pub enum NodeReply {
         data: Vec<u8>,
     },
     /// Bytes were rotated away before they could be read.
-    LogGap {
-        /// How many.
-        bytes: u64,
-    },
+    LogGap { bytes: u64 },
     /// Nothing happened for a while; the node is alive.
     Idle,
     /// Resource usage of the node.
@@ -348,7 +327,6 @@ pub enum NodeReply {
     },
     /// The result of a collection, or of a dry run.
     Collected {
-        /// Allocations destroyed.
         freed: u64,
         /// Files and directories deleted meanwhile: inodes given back.
         inodes: u64,
@@ -365,7 +343,6 @@ pub enum NodeReply {
     LogMissing {
         /// Position in the stream after them.
         position: u64,
-        /// How many.
         bytes: u64,
         /// They were never kept, for want of room or because they were more than the task's rate. Else they were
         /// rotated away before they were read.
@@ -388,10 +365,7 @@ pub enum NodeReply {
     /// It ended; nothing follows.
     ExecExited(ExecExit),
     /// A signal was sent.
-    Signaled {
-        /// To these tasks.
-        tasks: Vec<String>,
-    },
+    Signaled { tasks: Vec<String> },
     /// Resources that an allocation used in the last minutes.
     AllocHistory(Box<AllocHistory>),
     /// Some of an allocation's data.
@@ -417,15 +391,12 @@ pub struct AllocNetwork {
 /// Packets that one rule of one task met since the task has its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCount {
-    /// The task.
     pub task: String,
     /// Whether the rule is for sent packets; else it is for received ones.
     pub egress: bool,
-    /// The rule's name.
     pub rule: String,
     /// Whether it lets packets pass.
     pub allows: bool,
-    /// Packets.
     pub packets: u64,
     /// Their bytes, IP headers included.
     pub bytes: u64,
@@ -439,17 +410,14 @@ pub struct Verdict {
     pub number: u64,
     /// Time of the verdict.
     pub at: Timestamp,
-    /// The task.
     pub task: String,
     /// Whether the task sent it.
     pub egress: bool,
     /// The rule that decided.
     pub rule: String,
-    /// Whether it passed.
     pub allowed: bool,
     /// The number of the IP protocol.
     pub protocol: u8,
-    /// The other side.
     pub remote: IpAddr,
     /// Its port; 0 without ports.
     pub remote_port: u16,
@@ -470,7 +438,6 @@ pub struct NodeStats {
     pub memory_available_bytes: u64,
     /// Bytes free.
     pub memory_free_bytes: u64,
-    /// Time since boot.
     pub uptime: Duration,
     /// CPU busy since boot, over all cores.
     pub cpu_busy: Duration,
@@ -519,7 +486,6 @@ pub struct NodeCollection {
     pub deleted_inodes: u64,
     /// Bytes deleted with them.
     pub deleted_bytes: u64,
-    /// Deletions that failed.
     pub delete_failures: u64,
     /// Time that all threads together spent on deleting.
     pub delete_busy: Duration,
@@ -530,7 +496,6 @@ pub struct NodeCollection {
 /// Resource usage of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocStats {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Time of the measurement.
     pub at: Timestamp,
@@ -549,11 +514,9 @@ pub struct AllocDisk {
     pub reason: String,
     /// Most bytes.
     pub limit_bytes: u64,
-    /// Most inodes.
     pub limit_inodes: u64,
     /// Bytes in use; `None` if that was not measured.
     pub used_bytes: Option<u64>,
-    /// Inodes in use.
     pub used_inodes: Option<u64>,
     /// Time of the measurement; `None` if it was not measured.
     pub measured_at: Option<Timestamp>,
@@ -567,7 +530,6 @@ pub struct AllocDisk {
 pub struct Histogram {
     /// How many there were.
     pub counts: Vec<u64>,
-    /// All times together.
     pub sum: Duration,
 }
 

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use crate::test::Check;
+use crate::test::SourceCheck;
 use crate::{compiler, shell, test, tidy};
 
 /// Options that leave out or add steps.
@@ -19,13 +19,13 @@ pub(crate) struct Options {
 }
 
 /// Checks that take seconds.
-const FIRST: [Check; 2] = [
-    Check {
+const FIRST: [SourceCheck; 2] = [
+    SourceCheck {
         name: "format",
         command: "cargo xtask fix",
         run: format,
     },
-    Check {
+    SourceCheck {
         name: "tidy",
         command: "cargo xtask tidy",
         run: tidy::run,
@@ -33,8 +33,8 @@ const FIRST: [Check; 2] = [
 ];
 
 /// Checks that run after the build. Clippy compiles the tests, so the lints are no step of their own.
-const BESIDE: [Check; 2] = [
-    Check {
+const BESIDE: [SourceCheck; 2] = [
+    SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
         run: compiler::documents,
@@ -43,13 +43,13 @@ const BESIDE: [Check; 2] = [
 ];
 
 /// The checks in place of [`BESIDE`] when nothing is compiled for tests.
-const WITHOUT_TESTS: [Check; 3] = [
-    Check {
+const WITHOUT_TESTS: [SourceCheck; 3] = [
+    SourceCheck {
         name: "lints",
         command: "cargo clippy --workspace --all-targets -- -D warnings",
         run: lints,
     },
-    Check {
+    SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
         run: documents,
@@ -57,7 +57,7 @@ const WITHOUT_TESTS: [Check; 3] = [
     ADVISORIES,
 ];
 
-const ADVISORIES: Check = Check {
+const ADVISORIES: SourceCheck = SourceCheck {
     name: "advisories",
     command: "cargo deny check",
     run: advisories,
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 /// The checks alone, one after the other.
 fn checks() -> ExitCode {
     let mut failed = false;
-    for Check { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
+    for SourceCheck { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
         println!("── {name}");
         if let Err(error) = run() {
             failed = true;

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::setup::Scope;
 use crate::{ebpf, setup, shell, steps};
-use checks::Checks;
+use checks::CheckCounts;
 use cluster::Cluster;
 
 /// How the demo runs.
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         }
     };
 
-    let mut checks = Checks::default();
+    let mut checks = CheckCounts::default();
     println!("\nmuster demo · one server, one agent, this machine only (127.0.0.1)\n");
     let mut cluster = Cluster::start(&muster)?;
     let outcome = show(&mut cluster, &mut checks);
@@ -133,7 +133,7 @@ fn print_next_steps() {
     );
 }
 
-fn show(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn show(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     doctor(cluster, checks)?;
     place(cluster, checks)?;
     serve(cluster, checks)?;
@@ -143,7 +143,7 @@ fn show(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
     survive(cluster, checks)
 }
 
-fn doctor(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn doctor(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     let data = cluster.dir().join("agent").display().to_string();
     cluster.muster(&["doctor", "--data-dir", &data])?;
     let ready = cluster.wait("the node to be ready", |cluster| {
@@ -161,7 +161,7 @@ fn doctor(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn place(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn place(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     cluster.muster(&["job", "run", "examples/web.hcl"])?;
     let allocs = cluster.running("web")?;
     checks.holds(
@@ -186,7 +186,7 @@ fn place(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
 }
 
 /// Asks each instance over TCP, as its users would.
-fn serve(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn serve(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     for alloc in cluster.running("web")? {
         let name = text(&alloc, "Name")?;
         let port = port_of(cluster, &alloc)?;
@@ -202,7 +202,7 @@ fn serve(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn batch(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn batch(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     cluster.muster(&["job", "run", "examples/batch.hcl"])?;
     cluster.wait("the batch job to complete", |cluster| {
         let allocs = cluster.get("/v1/job/count/allocations")?;
@@ -229,7 +229,7 @@ fn batch(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
 }
 
 /// Live numbers, from eBPF where this machine can.
-fn usage(cluster: &Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.has_ebpf() {
         checks.skipped(
             "live eBPF numbers",
@@ -260,7 +260,7 @@ fn usage(cluster: &Cluster, checks: &mut Checks) -> anyhow::Result<()> {
 }
 
 /// A task above its memory limit is killed by the kernel, and Muster says why.
-fn hungry(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.limits_memory() {
         checks.skipped(
             "a memory-limit kill",
@@ -291,7 +291,7 @@ fn hungry(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
 }
 
 /// kill -9 of the agent: tasks go on, and the next agent finds them.
-fn survive(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn survive(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     let before = processes(cluster)?;
     println!("\n$ kill -9 {}   # the agent", cluster.agent_pid());
     cluster.kill_agent()?;
@@ -341,7 +341,7 @@ fn survive(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn clean_up(cluster: &mut Cluster, checks: &mut Checks) -> anyhow::Result<()> {
+fn clean_up(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     println!();
     for job in ["web", "count", "hungry"] {
         if cluster.get(&format!("/v1/job/{job}")).is_ok() {

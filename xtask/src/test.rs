@@ -31,7 +31,7 @@ use timing::{StepTimer, Timing};
 
 /// A check of the source.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check {
+pub(crate) struct SourceCheck {
     pub(crate) name: &'static str,
     /// The command that repeats it.
     pub(crate) command: &'static str,
@@ -92,8 +92,8 @@ impl Options {
 pub(crate) fn run_gate(
     options: &Options,
     lints: bool,
-    first: &[Check],
-    beside: &[Check],
+    first: &[SourceCheck],
+    beside: &[SourceCheck],
 ) -> anyhow::Result<ExitCode> {
     println!("muster test · T0 in process, T1 this machine, T2 QEMU guest, T3 demo");
     let folder = shell::target_dir().join("test-report");
@@ -156,7 +156,7 @@ impl GateRun<'_> {
         result
     }
 
-    fn check(&self, check: Check) {
+    fn check(&self, check: SourceCheck) {
         if let Err(error) = self.step(check.name, check.run) {
             let what = format!("{error:#}");
             self.report().fail(check.name, &what, check.command);
@@ -234,7 +234,7 @@ impl GateRun<'_> {
     /// compiler that is preempted within the kernel holds up grace periods of RCU, for which every attached eBPF
     /// program and removed namespace waits: tests of agents took five times as long. A guest that gets little of the
     /// processor fails its tests of rates.
-    fn everything(&self, artifacts: &[Artifact], beside: &[Check]) -> anyhow::Result<()> {
+    fn everything(&self, artifacts: &[Artifact], beside: &[SourceCheck]) -> anyhow::Result<()> {
         // In turn: the build of the simulator may replace libraries that rustdoc reads.
         for check in beside {
             self.check(*check);

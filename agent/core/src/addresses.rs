@@ -20,7 +20,6 @@ pub struct AddressPool {
     "{subnet} is not a subnet for allocations: use one with a prefix between /8 and /29, such as 172.26.64.0/20"
 )]
 pub struct SmallSubnetError {
-    /// The subnet.
     pub subnet: Ipv4Net,
 }
 

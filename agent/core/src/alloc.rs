@@ -36,20 +36,13 @@ pub enum Event {
     /// The allocations whose place it takes have ended.
     TurnCame,
     /// Something happened on the way to its directories that an operator should know.
-    Message {
-        /// The message.
-        message: String,
-    },
+    Message { message: String },
     /// The allocation's directories are there.
     Prepared,
     /// The allocation's directories could not be made.
-    PrepareFailed {
-        /// The cause.
-        reason: String,
-    },
+    PrepareFailed { reason: String },
     /// Something happened to the task at this position of the group.
     Task {
-        /// Its position.
         task_at: usize,
         /// The input for the task's runner.
         input: TaskInput,
@@ -78,7 +71,6 @@ pub enum Effect {
     PrepareAlloc,
     /// Do this for the task at this position of the group.
     Task {
-        /// Its position.
         task_at: usize,
         /// The action on the task.
         effect: TaskEffect,
@@ -110,7 +102,6 @@ pub struct AllocSnapshot {
 /// The stop of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocStop {
-    /// The cause.
     pub cause: StopCause,
     /// The group's delay lasts until then; `None` when it is over.
     pub kill_at: Option<Timestamp>,
@@ -123,18 +114,12 @@ pub enum MalformedAllocError {
     #[error(
         "allocation {alloc_id}: the job has no group at position {group_at}; the server is at fault, stop the allocation"
     )]
-    Group {
-        /// The allocation.
-        alloc_id: AllocId,
-        /// The position named.
-        group_at: u16,
-    },
+    Group { alloc_id: AllocId, group_at: u16 },
     /// The tasks that are known do not fit the job.
     #[error(
         "allocation {alloc_id}: it has {found} tasks and the group named has {wanted}, or others; stop the allocation"
     )]
     Tasks {
-        /// The allocation.
         alloc_id: AllocId,
         /// Tasks that are known.
         found: usize,
@@ -144,7 +129,7 @@ pub enum MalformedAllocError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum AllocStage {
     /// Others have to end before it begins.
     Waiting,
     Received,
@@ -159,7 +144,7 @@ enum Stage {
 pub struct AllocRunner {
     alloc_id: AllocId,
     tasks: Vec<TaskRunner>,
-    stage: Stage,
+    stage: AllocStage,
     destroy_asked: bool,
     stopping: Option<AllocStop>,
     /// From the decision to stop the allocation to the first stop of a task.
@@ -176,11 +161,11 @@ pub struct AllocRunner {
 }
 
 /// Where an allocation begins that waits for those of `before`.
-fn first_stage(before: &BTreeSet<AllocId>) -> Stage {
+fn first_stage(before: &BTreeSet<AllocId>) -> AllocStage {
     if before.is_empty() {
-        Stage::Received
+        AllocStage::Received
     } else {
-        Stage::Waiting
+        AllocStage::Waiting
     }
 }
 
@@ -304,7 +289,7 @@ impl AllocRunner {
             .map(|((_, policy), saved)| TaskRunner::restore(policy, saved))
             .collect();
         let stage = if prepared {
-            Stage::Ready
+            AllocStage::Ready
         } else {
             first_stage(before)
         };
@@ -331,7 +316,7 @@ impl AllocRunner {
             .map(|(name, policy)| TaskRunner::adopt(&name, policy, now))
             .collect();
         let health = Health::new(desired, now);
-        let mut runner = Self::with_tasks(desired, tasks, health, Stage::Received);
+        let mut runner = Self::with_tasks(desired, tasks, health, AllocStage::Received);
         runner.handle_event(Event::DesiredChanged(desired.desired), now);
         Ok(runner)
     }
@@ -340,7 +325,7 @@ impl AllocRunner {
         desired: &DesiredAlloc,
         tasks: Vec<TaskRunner>,
         health: Health,
-        stage: Stage,
+        stage: AllocStage,
     ) -> Self {
         Self {
             alloc_id: desired.alloc_id,
@@ -368,8 +353,8 @@ impl AllocRunner {
             Event::Disconnected => self.stop(StopCause::Disconnected, now),
             Event::DiskExceeded { message } => self.disk_exceeded(&message, now),
             Event::TurnCame => {
-                if self.stage == Stage::Waiting {
-                    self.stage = Stage::Received;
+                if self.stage == AllocStage::Waiting {
+                    self.stage = AllocStage::Received;
                 }
             }
             Event::Message { message } => self.record_event(&message, now),
@@ -394,7 +379,7 @@ impl AllocRunner {
                 self.stop_what_comes_last(now);
                 self.stop(StopCause::Asked, now);
             }
-            Event::Destroyed => self.stage = Stage::Destroyed,
+            Event::Destroyed => self.stage = AllocStage::Destroyed,
         }
         self.advance(now);
     }
@@ -452,14 +437,14 @@ impl AllocRunner {
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         let health = self.health.poll_timeout(self.condition(&self.siblings()));
         match self.stage {
-            Stage::Ready => {
+            AllocStage::Ready => {
                 let tasks = self.tasks.iter().filter_map(TaskRunner::poll_timeout);
                 let kill_at = self.stopping.and_then(|stopping| stopping.kill_at);
                 let kill_at = kill_at.map(|at| (at, "stop the tasks"));
                 tasks.chain(kill_at).chain(health).min()
             }
-            Stage::Waiting | Stage::Received | Stage::Preparing => health,
-            Stage::Destroying | Stage::Destroyed => None,
+            AllocStage::Waiting | AllocStage::Received | AllocStage::Preparing => health,
+            AllocStage::Destroying | AllocStage::Destroyed => None,
         }
     }
 
@@ -478,7 +463,7 @@ impl AllocRunner {
     /// Whether everything of it was removed.
     #[must_use]
     pub fn is_destroyed(&self) -> bool {
-        self.stage == Stage::Destroyed
+        self.stage == AllocStage::Destroyed
     }
 
     /// Whether somebody wants it to be removed.
@@ -583,8 +568,8 @@ impl AllocRunner {
     #[must_use]
     pub fn snapshot(&self) -> AllocSnapshot {
         let prepared = match self.stage {
-            Stage::Waiting | Stage::Received | Stage::Preparing => false,
-            Stage::Ready | Stage::Destroying | Stage::Destroyed => true,
+            AllocStage::Waiting | AllocStage::Received | AllocStage::Preparing => false,
+            AllocStage::Ready | AllocStage::Destroying | AllocStage::Destroyed => true,
         };
         AllocSnapshot {
             prepared,
@@ -630,17 +615,17 @@ impl AllocRunner {
     }
 
     fn prepared(&mut self) {
-        if self.stage == Stage::Preparing {
-            self.stage = Stage::Ready;
+        if self.stage == AllocStage::Preparing {
+            self.stage = AllocStage::Ready;
             self.unsaved = true;
         }
     }
 
     fn prepare_failed(&mut self, reason: &str, now: Timestamp) {
-        if self.stage != Stage::Preparing {
+        if self.stage != AllocStage::Preparing {
             return;
         }
-        self.stage = Stage::Ready;
+        self.stage = AllocStage::Ready;
         for task in &mut self.tasks {
             task.handle_unrunnable(reason, now);
         }
@@ -732,7 +717,7 @@ impl AllocRunner {
         loop {
             let before = self.task_changes();
             self.hold_back();
-            if self.stage == Stage::Ready {
+            if self.stage == AllocStage::Ready {
                 for task in &mut self.tasks {
                     task.handle_timeout(now);
                 }
@@ -747,22 +732,22 @@ impl AllocRunner {
         }
         self.collect_effects(now);
         match self.stage {
-            Stage::Received if !self.is_terminal() => {
-                self.stage = Stage::Preparing;
+            AllocStage::Received if !self.is_terminal() => {
+                self.stage = AllocStage::Preparing;
                 self.effects.push_back(Effect::PrepareAlloc);
             }
-            Stage::Waiting | Stage::Received | Stage::Ready
+            AllocStage::Waiting | AllocStage::Received | AllocStage::Ready
                 if self.destroy_asked && self.is_terminal() =>
             {
-                self.stage = Stage::Destroying;
+                self.stage = AllocStage::Destroying;
                 self.effects.push_back(Effect::DestroyAlloc);
             }
-            Stage::Waiting
-            | Stage::Received
-            | Stage::Preparing
-            | Stage::Ready
-            | Stage::Destroying
-            | Stage::Destroyed => {}
+            AllocStage::Waiting
+            | AllocStage::Received
+            | AllocStage::Preparing
+            | AllocStage::Ready
+            | AllocStage::Destroying
+            | AllocStage::Destroyed => {}
         }
     }
 
@@ -785,7 +770,7 @@ impl AllocRunner {
             return;
         };
         // Without a process that ran, there is nothing for those that come last to follow.
-        let is_ready = self.stage == Stage::Ready;
+        let is_ready = self.stage == AllocStage::Ready;
         let nothing_ran = !self.siblings().iter().any(|task| task.attempted);
         let mut tasks: Vec<&mut TaskRunner> = self
             .tasks

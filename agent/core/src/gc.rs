@@ -21,8 +21,8 @@ use muster_domain::node::Thresholds;
 use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 
 pub use muster_domain::node::{GcReason, KeptReason};
-pub use news::GcNews;
-pub use rounds::{GcReading, Rounds};
+pub use news::GcReportQueue;
+pub use rounds::{GcReading, GcRoundTracker};
 
 /// Thresholds of a node. Names and defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,6 @@ impl Default for GcLimits {
 /// Settings of collection, with Nomad's names and defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcConfig {
-    /// Thresholds.
     pub limits: GcLimits,
     /// `gc_interval`: time between two looks at the thresholds.
     pub interval: Duration,

@@ -275,9 +275,9 @@ mod tests {
     /// after its last contact.
     #[test]
     fn one_off_tasks_stop_before_servers_mark_lost() {
-        use muster_domain::one_off::{GRACE, LOST_AFTER, Times};
+        use muster_domain::one_off::{GRACE, LOST_AFTER, OneOffTimings};
 
-        let ended = Times::default().stop_after()
+        let ended = OneOffTimings::default().stop_after()
             + FIRST_CONTACT_LATE_MAX
             + GRACE
             + crate::limits::STOP_GRACE;

@@ -71,11 +71,9 @@ impl Role {
     reason = "each is a fact of its own about the task"
 )]
 pub struct GroupTask {
-    /// When it runs.
     pub role: Role,
     /// Whether the others end with it.
     pub leader: bool,
-    /// Where it is.
     pub phase: TaskPhase,
     /// Whether it failed for good.
     pub failed: bool,

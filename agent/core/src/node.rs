@@ -33,11 +33,9 @@ pub enum Change {
 pub struct DesiredUpdate {
     /// The state it was made from.
     pub index: LogIndex,
-    /// Changed allocations.
     pub allocs: Vec<DesiredAlloc>,
     /// Allocations that are wanted as they were.
     pub unchanged: Vec<AllocId>,
-    /// Forgotten allocations.
     pub gone: Vec<AllocId>,
     /// If it ends a set: how many allocations the node has at `index`.
     pub complete: Option<u32>,

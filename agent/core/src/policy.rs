@@ -43,7 +43,6 @@ const LAYERS_MAX: usize = 4_000_000;
 pub struct CompiledPolicy {
     /// Rules by number, as they are told: name and what they do. The last is the default.
     pub rules: Vec<(String, bool)>,
-    /// Intervals of prefixes.
     pub lists: Vec<Vec<Interval>>,
     /// For each prefix, its list.
     pub v4: BTreeMap<Ipv4Net, usize>,
@@ -111,8 +110,8 @@ pub fn compile(
     Ok(TaskPolicies {
         ingress_rate: rate(|policy| &policy.ingress),
         egress_rate: rate(|policy| &policy.egress),
-        ingress: Layers::new(&[], pick(|policy| &policy.ingress)).compile("ingress")?,
-        egress: Layers::new(&built_in, pick(|policy| &policy.egress)).compile("egress")?,
+        ingress: OrderedRules::new(&[], pick(|policy| &policy.ingress)).compile("ingress")?,
+        egress: OrderedRules::new(&built_in, pick(|policy| &policy.egress)).compile("egress")?,
     })
 }
 
@@ -145,13 +144,13 @@ fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
 }
 
 /// Rules in the order in which they are asked, and the default.
-struct Layers<'a> {
+struct OrderedRules<'a> {
     rules: Vec<(String, &'a PolicyRule)>,
     default: PolicyAction,
     open: bool,
 }
 
-impl<'a> Layers<'a> {
+impl<'a> OrderedRules<'a> {
     fn new(built_in: &'a [PolicyRule], all: [Option<&'a DirectionPolicy>; 4]) -> Self {
         let own = built_in.iter().map(|rule| (rule.name.clone(), rule));
         let said = all.into_iter().zip(["", "", NODE, CLUSTER]);
@@ -176,7 +175,7 @@ impl<'a> Layers<'a> {
 
     fn compile(self, direction: &'static str) -> Result<CompiledPolicy, PolicyTooLargeError> {
         let too_large = PolicyTooLargeError { direction };
-        let mut lists = Lists::default();
+        let mut lists = IntervalLists::default();
         let mut layers = 0;
         let mut seen = |rules: &[usize]| {
             layers += rules.len();
@@ -328,13 +327,13 @@ fn ranges(rule: &PolicyRule) -> Vec<(u32, u32)> {
 
 /// Lists of intervals, each once.
 #[derive(Default)]
-struct Lists {
+struct IntervalLists {
     lists: Vec<Vec<Interval>>,
     numbers: BTreeMap<Vec<Interval>, usize>,
     intervals: usize,
 }
 
-impl Lists {
+impl IntervalLists {
     fn number(&mut self, list: Vec<Interval>) -> usize {
         if let Some(number) = self.numbers.get(&list) {
             return *number;

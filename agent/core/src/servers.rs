@@ -18,7 +18,6 @@ use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_
 /// The record of one server's failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ServerBackoff {
-    /// In a row.
     failures: u32,
     /// Time of the next attempt, at the earliest.
     until: Timestamp,

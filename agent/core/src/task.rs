@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::lifecycle::{GroupTask, Role};
 use crate::limits;
 pub use remote::RemoteTask;
-use restart::Decision;
+use restart::RestartDecision;
 pub use restart::RestartTracker;
 
 /// The settings that decide about a task, taken from its job.
@@ -36,7 +36,6 @@ pub struct TaskPolicy {
     pub kill_timeout: Duration,
     /// From the decision to stop it to that signal.
     pub shutdown_delay: Duration,
-    /// When it runs.
     pub role: Role,
     /// Whether the others end with it.
     pub leader: bool,
@@ -74,7 +73,6 @@ pub enum TaskLifecycle {
     Starting,
     /// A recovery was asked for and is not answered.
     Recovering,
-    /// Its process runs.
     Running,
     /// Its process runs and is to end: at `kill_at` it is asked to.
     Closing {
@@ -95,14 +93,12 @@ pub enum TaskLifecycle {
 /// Something that happened to a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskInput {
-    /// A start succeeded.
     Started {
         /// A note for the operator, such as a limit that could not be enforced; may be empty.
         note: String,
     },
     /// A start failed and left nothing behind.
     StartFailed {
-        /// The cause.
         reason: String,
         /// Whether the same start may succeed later.
         retryable: bool,
@@ -141,20 +137,11 @@ pub enum TaskInput {
     /// A recovery found that it was never started.
     NeverStarted,
     /// Its process went away with something that no start can bring back, such as a reboot.
-    Lost {
-        /// The cause.
-        reason: String,
-    },
+    Lost { reason: String },
     /// Its driver, or the agent on what the driver does not set, has something to tell that changes nothing.
-    Message {
-        /// The message.
-        message: String,
-    },
+    Message { message: String },
     /// The driver could not carry out a stop. The agent forces when the time is over.
-    StopFailed {
-        /// The cause.
-        reason: String,
-    },
+    StopFailed { reason: String },
 }
 
 /// Something the shell must do for a task.
@@ -180,7 +167,6 @@ pub enum TaskEffect {
     },
     /// Ask it to end. `Exited` follows.
     Stop {
-        /// With this signal.
         signal: String,
         /// The driver forces after this.
         timeout: Duration,
@@ -246,11 +232,8 @@ impl StopCause {
 /// The part of a [`TaskRunner`] that survives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSnapshot {
-    /// The reported state.
     pub state: TaskState,
-    /// Where it was.
     pub life: TaskLifecycle,
-    /// Starts so far.
     pub attempt: u32,
     /// Restarts counted by the policy.
     pub tracker: RestartTracker,
@@ -273,7 +256,6 @@ pub struct TaskRunner {
     stop: Option<StopCause>,
     running_since: Option<Timestamp>,
     end: Option<Box<WorkEnd>>,
-    /// Saved by itself.
     remote: RemoteTask,
     /// It waits for others of its allocation; follows from their states, and is not saved.
     held: bool,
@@ -925,7 +907,7 @@ impl TaskRunner {
             return;
         }
         match self.tracker.decide(&self.policy.restart, now) {
-            Decision::Restart { at, why } => {
+            RestartDecision::Restart { at, why } => {
                 self.event(
                     TaskEventKind::Restarting {
                         delay: at.since(now),
@@ -938,7 +920,7 @@ impl TaskRunner {
                 self.set_life(TaskLifecycle::Waiting { at });
                 self.handle_timeout(now);
             }
-            Decision::GiveUp { why } => {
+            RestartDecision::GiveUp { why } => {
                 self.event(TaskEventKind::NotRestarting, &why, now);
                 self.die(true, reason, now);
             }

@@ -15,7 +15,6 @@ pub(crate) struct PendingStarts {
 
 #[derive(Debug)]
 enum PendingStart {
-    /// As this says.
     Of(Arc<DesiredAlloc>),
     /// The node's rules have changed since.
     Outdated,

@@ -34,7 +34,6 @@ pub enum EnsureBpffsError {
     /// The directory to mount it at could not be made.
     #[error("make directory {path} to mount a bpffs at")]
     MakeDirectory {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -45,7 +44,6 @@ pub enum EnsureBpffsError {
         "mount a bpffs at {path}: is it allowed here, and does the kernel have CONFIG_BPF_SYSCALL?"
     )]
     Mount {
-        /// The mount point.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -59,7 +57,6 @@ pub enum UnmountBpffsError {
     /// The kernel did not unmount it.
     #[error("unmount the bpffs at {path}: a process still uses a file in it")]
     Unmount {
-        /// The mount point.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -68,7 +65,6 @@ pub enum UnmountBpffsError {
     /// The directory it was mounted at could not be removed.
     #[error("remove directory {path}, where a bpffs was mounted")]
     RemoveDirectory {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]

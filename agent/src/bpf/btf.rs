@@ -40,7 +40,6 @@ pub enum ReadTypesError {
     /// The file could not be read; the kernel was built without `CONFIG_DEBUG_INFO_BTF`.
     #[error("read the kernel's types from {path}: use a kernel built with CONFIG_DEBUG_INFO_BTF")]
     Read {
-        /// The file.
         path: String,
         /// The error of the kernel.
         #[source]
@@ -51,25 +50,16 @@ pub enum ReadTypesError {
     Malformed {
         /// The offset, in bytes.
         at: usize,
-        /// The expected content.
         what: &'static str,
     },
     /// The kernel has no such structure.
     #[error("this kernel has no structure {structure}, which the eBPF programs read")]
-    NoStructure {
-        /// Its name.
-        structure: String,
-    },
+    NoStructure { structure: String },
     /// The structure has no such field.
     #[error(
         "this kernel's structure {structure} has no field {field}, which the eBPF programs read"
     )]
-    NoField {
-        /// The structure's name.
-        structure: String,
-        /// The field's name.
-        field: String,
-    },
+    NoField { structure: String, field: String },
 }
 
 /// All types of a kernel.

@@ -12,7 +12,6 @@ use crate::bpf::{empty, load};
 /// The cost of one program while it was measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
-    /// Its name.
     pub name: String,
     /// How often it ran.
     pub runs: u64,

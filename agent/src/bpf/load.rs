@@ -125,16 +125,12 @@ pub enum LoadProgramsError {
     Types(#[source] aya::BtfError),
     /// The object has no such program: it was built from other sources.
     #[error("find program {program} in the eBPF object: rebuild it with `cargo xtask build-ebpf`")]
-    Missing {
-        /// The program.
-        program: &'static str,
-    },
+    Missing { program: &'static str },
     /// The verifier, or a limit of the kernel, refused a program.
     #[error(
         "load eBPF program {program}: the kernel refused it: {source}; the verifier said:\n{log}"
     )]
     Refused {
-        /// The program.
         program: &'static str,
         /// The error of the kernel.
         source: io::Error,
@@ -144,7 +140,6 @@ pub enum LoadProgramsError {
     /// The program could not be attached.
     #[error("attach eBPF program {program}")]
     Attach {
-        /// The program.
         program: &'static str,
         /// The error of the kernel.
         #[source]
@@ -153,7 +148,6 @@ pub enum LoadProgramsError {
     /// The kernel attached the program without a link that can be pinned (older than 5.7).
     #[error("hold eBPF program {program} by a link: Linux 6.1 or newer is needed")]
     NoLink {
-        /// The program.
         program: &'static str,
         /// The error of aya.
         #[source]
@@ -162,7 +156,6 @@ pub enum LoadProgramsError {
     /// The program or its link could not be pinned.
     #[error("pin eBPF program {program} at {path}")]
     Pin {
-        /// The program.
         program: &'static str,
         /// The path of the pin.
         path: PathBuf,
@@ -173,7 +166,6 @@ pub enum LoadProgramsError {
     /// The reason why something is not counted could not be kept.
     #[error("keep in {path} why something is not counted")]
     KeepReason {
-        /// The link.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -182,7 +174,6 @@ pub enum LoadProgramsError {
     /// A directory for pins could not be made.
     #[error("make directory {path} for pins")]
     MakeDirectory {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]

@@ -274,7 +274,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     pub(super) fn visit(
         &self,
         most: usize,
-        mut each: impl FnMut(K, Values<'_, V>),
+        mut each: impl FnMut(K, EntryValues<'_, V>),
     ) -> io::Result<()> {
         let mut left = most;
         let mut room = BATCH_ENTRIES.min(left);
@@ -312,7 +312,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
             let count = (attr.count as usize).min(room);
             let entries = words.chunks_exact(self.value_words());
             for (key, words) in keys[..count].iter().zip(entries) {
-                each(*key, Values::new(words));
+                each(*key, EntryValues::new(words));
             }
             left = left.saturating_sub(count);
             room = room.min(left);
@@ -397,12 +397,12 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
 
 /// The values of one entry, where the kernel wrote them: most of a large one may not be wanted.
 #[derive(Clone, Debug)]
-pub(super) struct Values<'a, V> {
+pub(super) struct EntryValues<'a, V> {
     words: std::slice::ChunksExact<'a, u64>,
     types: PhantomData<&'a V>,
 }
 
-impl<'a, V: Plain> Values<'a, V> {
+impl<'a, V: Plain> EntryValues<'a, V> {
     fn new(words: &'a [u64]) -> Self {
         Self {
             words: words.chunks_exact(size_of::<V>().div_ceil(size_of::<u64>())),
@@ -411,7 +411,7 @@ impl<'a, V: Plain> Values<'a, V> {
     }
 }
 
-impl<'a, V: Plain> Iterator for Values<'a, V> {
+impl<'a, V: Plain> Iterator for EntryValues<'a, V> {
     type Item = &'a V;
 
     fn next(&mut self) -> Option<&'a V> {

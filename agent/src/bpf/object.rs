@@ -43,9 +43,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Where an object came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectSource {
-    /// The binary.
     Embedded,
-    /// A file.
     File(PathBuf),
 }
 
@@ -76,41 +74,24 @@ pub enum FindObjectError {
     /// The file could not be read.
     #[error("cannot read eBPF object {path}: {source}")]
     Read {
-        /// The file.
         path: PathBuf,
         /// The error of the kernel.
         source: io::Error,
     },
     /// The path names something else than a regular file.
     #[error("eBPF object {path} is not a regular file")]
-    NotFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotFile { path: PathBuf },
     /// Another user owns the file or may write it.
     #[error(
         "eBPF object {path} is not trusted: user {uid} owns it, its mode is {mode:04o}, and the agent loads it as root"
     )]
-    Untrusted {
-        /// The file.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-        /// Its permissions.
-        mode: u32,
-    },
+    Untrusted { path: PathBuf, uid: u32, mode: u32 },
     /// The file is larger than any object of ours.
     #[error("eBPF object {path} is larger than {OBJECT_BYTES_MAX} bytes")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// The file is not an ELF file for eBPF.
     #[error("{path} is not an eBPF object: it is not an ELF file for the machine BPF")]
-    NotBpf {
-        /// The file.
-        path: PathBuf,
-    },
+    NotBpf { path: PathBuf },
 }
 
 impl FindObjectError {
@@ -150,7 +131,7 @@ fn join(paths: &[PathBuf]) -> String {
 /// An object that was found and checked.
 #[derive(Debug)]
 pub struct Object {
-    content: Content,
+    content: ObjectBytes,
     hash: u64,
     source: ObjectSource,
 }
@@ -169,12 +150,12 @@ impl Object {
     /// Its bytes, aligned to [`OBJECT_ALIGNMENT`].
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.content {
-            Content::Embedded(bytes) => bytes,
-            Content::Read { buffer, start } => &buffer[*start..],
+            ObjectBytes::Embedded(bytes) => bytes,
+            ObjectBytes::Read { buffer, start } => &buffer[*start..],
         }
     }
 
-    fn new(content: Content, source: ObjectSource) -> Self {
+    fn new(content: ObjectBytes, source: ObjectSource) -> Self {
         let mut object = Self {
             content,
             hash: 0,
@@ -186,7 +167,7 @@ impl Object {
 }
 
 #[derive(Debug)]
-enum Content {
+enum ObjectBytes {
     Embedded(&'static [u8]),
     /// The object is the end of the buffer, from `start`, where its address is aligned.
     Read {
@@ -234,7 +215,7 @@ fn find_for(
     }
     if !embedded.is_empty() {
         return Ok(Object::new(
-            Content::Embedded(embedded),
+            ObjectBytes::Embedded(embedded),
             ObjectSource::Embedded,
         ));
     }
@@ -313,14 +294,14 @@ fn check_trust(path: &Path, uid: u32, mode: u32, trusted: &[u32]) -> Result<(), 
 }
 
 /// A copy of `bytes` that begins at a multiple of [`OBJECT_ALIGNMENT`], where the ELF parser can read its structures.
-fn aligned(bytes: &[u8]) -> Content {
+fn aligned(bytes: &[u8]) -> ObjectBytes {
     // The room is enough for all of it, so the buffer stays where it is.
     let mut buffer: Vec<u8> = Vec::with_capacity(bytes.len() + OBJECT_ALIGNMENT);
     let address = buffer.as_ptr().addr();
     let start = address.next_multiple_of(OBJECT_ALIGNMENT) - address;
     buffer.resize(start, 0);
     buffer.extend_from_slice(bytes);
-    Content::Read { buffer, start }
+    ObjectBytes::Read { buffer, start }
 }
 
 /// A 64-bit FNV-1a hash over `parts`.

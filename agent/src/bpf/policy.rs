@@ -109,26 +109,26 @@ struct PolicyTable {
 struct PolicyIndex {
     tasks: BTreeMap<CgroupId, Arc<TaskPolicyState>>,
     /// The policies by number, those that programs may still be reading included.
-    rules: BTreeMap<u32, Arc<Rules>>,
+    rules: BTreeMap<u32, Arc<NamedRules>>,
     /// The task whose policies are being changed.
     changing: Option<CgroupId>,
 }
 
 #[derive(Debug)]
 struct SharedRules {
-    rules: Arc<Rules>,
+    rules: Arc<NamedRules>,
     ranges: Vec<(u32, u32)>,
     tasks: u32,
 }
 
 /// A policy, and what its rules' names are known by.
 #[derive(Debug)]
-struct Rules {
+struct NamedRules {
     compiled: Arc<CompiledPolicy>,
     names: Vec<u64>,
 }
 
-impl Rules {
+impl NamedRules {
     fn of(compiled: CompiledPolicy) -> Self {
         let names = compiled.rules.iter().map(|(name, _)| name_hash(name));
         Self {
@@ -142,7 +142,7 @@ impl Rules {
 #[derive(Debug)]
 struct TaskPolicyState {
     numbers: [u32; 2],
-    rules: [Arc<Rules>; 2],
+    rules: [Arc<NamedRules>; 2],
     ports: BTreeSet<u16>,
     carried: CarriedOverCounters,
 }
@@ -436,7 +436,7 @@ impl Policy {
         &self,
         loaded: &mut PolicyTable,
         compiled: &CompiledPolicy,
-    ) -> Result<(u32, Arc<Rules>), LoadPolicyError> {
+    ) -> Result<(u32, Arc<NamedRules>), LoadPolicyError> {
         if let Some(number) = loaded.numbers.get(compiled).copied()
             && let Some(entry) = loaded.policies.get_mut(&number)
         {
@@ -461,7 +461,7 @@ impl Policy {
             loaded.room.put_all(&ranges);
             return Err(no_room(error));
         }
-        let rules = Arc::new(Rules::of(compiled.clone()));
+        let rules = Arc::new(NamedRules::of(compiled.clone()));
         self.kept.name(number, &rules.names);
         loaded.numbers.insert(Arc::clone(&rules.compiled), number);
         let entry = SharedRules {

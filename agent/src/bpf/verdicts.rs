@@ -26,17 +26,14 @@ use crate::bpf::{Bpf, OpenBpfError, policy::open_ring};
 pub struct PacketVerdict {
     /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// The task.
     pub task: CgroupId,
     /// The direction of the packet.
     pub direction: Direction,
     /// The rule that decided.
     pub rule: String,
-    /// Whether it passed.
     pub allowed: bool,
     /// The number of the IP protocol.
     pub protocol: u8,
-    /// The other side.
     pub remote: IpAddr,
     /// Its port; 0 without ports.
     pub remote_port: u16,

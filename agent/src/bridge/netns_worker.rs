@@ -58,7 +58,6 @@ pub(super) enum NetnsRequest {
         namespaces: Vec<OwnedFd>,
         done: oneshot::Sender<Result<Option<AllocNetns>, BridgeError>>,
     },
-    /// Its end.
     Remove {
         host_veth: u32,
         address: Ipv4Addr,

@@ -11,7 +11,7 @@ use cgroups_rs::fs::cpu::CpuController;
 
 use crate::cgroup::Controller;
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::open_files::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::CpuStats;
 
@@ -134,7 +134,7 @@ fn quota_us(cores: f64) -> i64 {
 /// CPU time used, which each v2 group counts, and throttling, which the group at `limited` counts,
 /// as far as there is a `cpu` controller.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     limited: Option<GroupHierarchy>,
 ) -> Result<CpuStats, CgroupFileError> {
     let mut stats = of_v2(files.read(None, STAT)?);
@@ -160,7 +160,7 @@ pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
 
 /// How long processes had to wait for the quota's next period, in microseconds; `None` where nothing has a quota.
 pub(crate) fn throttled_us<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     limited: Option<GroupHierarchy>,
 ) -> Result<Option<u64>, CgroupFileError> {
     let Some(at) = limited else {

@@ -10,7 +10,6 @@ pub enum CgroupFileError {
     /// It could not be read.
     #[error("read {path}")]
     Read {
-        /// The file.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -19,9 +18,7 @@ pub enum CgroupFileError {
     /// It could not be written.
     #[error("write {value:?} to {path}")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// The value.
         value: String,
         /// The error of the kernel.
         #[source]
@@ -30,11 +27,9 @@ pub enum CgroupFileError {
     /// It does not say what it should.
     #[error("{path} reads {text:?}, which is not {expected}")]
     Format {
-        /// The file.
         path: PathBuf,
         /// The text that it reads.
         text: String,
-        /// The expected format.
         expected: &'static str,
     },
 }

@@ -26,9 +26,7 @@ pub enum Controller {
     Cpuset,
     /// Block I/O: `io` in v2, `blkio` in v1.
     Io,
-    /// Memory.
     Memory,
-    /// Number of processes.
     Pids,
 }
 
@@ -133,13 +131,11 @@ pub enum ProbeCgroupError {
     /// A file below /proc could not be read.
     #[error("read {path}; is /proc mounted?")]
     Read {
-        /// The file.
         path: &'static str,
         /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// Nothing is mounted.
     #[error("no cgroup hierarchy is mounted; mount one with: mount -t cgroup2 none /sys/fs/cgroup")]
     NoHierarchy,
 }

@@ -16,10 +16,7 @@ pub enum KillError {
     File(#[from] CgroupFileError),
     /// Processes fork faster than they can be killed one by one.
     #[error("processes in {dir} come back after {KILL_PASSES_MAX} rounds of SIGKILL")]
-    TooMany {
-        /// The group.
-        dir: PathBuf,
-    },
+    TooMany { dir: PathBuf },
 }
 
 /// SIGKILL for all in the v2 group `dir` and below, at once: no process can fork away from it.

@@ -7,7 +7,7 @@ use cgroups_rs::fs::memory::{MemController, SetMemory};
 
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
-use crate::cgroup::open_files::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::cgroup::stats::MemoryStats;
 use crate::cgroup::{Controller, Unenforced, oom};
@@ -265,7 +265,7 @@ pub(crate) fn current_name(v2: bool) -> &'static str {
 
 /// The memory use of the group at `at`. No file is read twice.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     if at.is_none() {
@@ -278,7 +278,7 @@ pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
 /// The kinds of memory use of the group at `at`, as one file has them; the other values are missing. v2 has swap in its
 /// own file, and v1 the kernel's memory.
 pub(crate) fn kinds<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let text = files.read(at, STAT)?;
@@ -315,7 +315,7 @@ pub(crate) fn kinds<D: Fn(GroupHierarchy) -> PathBuf>(
 }
 
 fn stats_v2<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let kinds = kinds(files, at)?;
@@ -334,7 +334,7 @@ fn stats_v2<D: Fn(GroupHierarchy) -> PathBuf>(
 }
 
 fn stats_v1<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<MemoryStats, CgroupFileError> {
     let kinds = kinds(files, at)?;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cgroup::file::{self, CgroupFileError};
-use crate::cgroup::open_files::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::cgroup::{memory, tree};
 
 /// Where v1 counts them.
@@ -42,7 +42,7 @@ pub(crate) fn count(dir: &Path, v2: bool) -> Result<OomCount, CgroupFileError> {
 
 /// The kills alone, of the v1 group at `at` and all below it.
 pub(crate) fn kills_v1<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<u64, CgroupFileError> {
     let kills = kills_in(files.read(at, CONTROL)?);

@@ -95,8 +95,11 @@ impl CgroupFileCache {
     }
 
     /// To read some of them, in the directories that `dir` tells. Another who reads waits.
-    pub(crate) fn reader<D: Fn(GroupHierarchy) -> PathBuf>(&self, dir: D) -> Reader<'_, D> {
-        Reader {
+    pub(crate) fn reader<D: Fn(GroupHierarchy) -> PathBuf>(
+        &self,
+        dir: D,
+    ) -> CgroupFileReader<'_, D> {
+        CgroupFileReader {
             held: self.locked(),
             room: self.room,
             dir,
@@ -128,14 +131,14 @@ impl CgroupFileCache {
 }
 
 /// Reads files of one task into one buffer.
-pub(crate) struct Reader<'a, D> {
+pub(crate) struct CgroupFileReader<'a, D> {
     held: MutexGuard<'a, OpenFiles>,
     room: &'static LazyLock<OpenFileBudget>,
     dir: D,
     text: Vec<u8>,
 }
 
-impl<D: Fn(GroupHierarchy) -> PathBuf> Reader<'_, D> {
+impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
     /// The whole of a file.
     pub(crate) fn read(
         &mut self,

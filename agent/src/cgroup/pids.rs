@@ -7,7 +7,7 @@ use cgroups_rs::fs::pid::PidController;
 
 use crate::cgroup::Controller;
 use crate::cgroup::file::CgroupFileError;
-use crate::cgroup::open_files::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::cgroup::resources::{ApplyLimitError, Limits, Setter};
 
 /// Sets the limit of the group `dir`. Both versions have the same file.
@@ -43,7 +43,7 @@ pub(crate) fn files() -> &'static [&'static str] {
 
 /// How many there are in the group at `at`.
 pub(crate) fn current<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
 ) -> Result<u64, CgroupFileError> {
     files.number(at, "pids.current")

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::open_files::{GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::cgroup::stats::{Pressure, PressureStats};
 use crate::cgroup::{NodeTree, TaskCgroup, file};
 
@@ -18,7 +18,7 @@ pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pres
 
 /// The pressure of the v2 group; `None` where this kernel keeps none.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
-    files: &mut Reader<'_, D>,
+    files: &mut CgroupFileReader<'_, D>,
 ) -> Option<PressureStats> {
     // A kernel with pressure switched off may have the files, and refuse to read them.
     let mut of = |name| parse(files.read(None, name).ok()?);
@@ -33,11 +33,8 @@ pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
 /// The resource that a task may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PressureResource {
-    /// Processor time.
     Cpu,
-    /// A disk.
     Io,
-    /// Memory.
     Memory,
 }
 

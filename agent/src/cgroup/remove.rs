@@ -16,7 +16,6 @@ pub enum RemoveCgroupError {
         "{dir} is busy with processes {pids:?}; kill the group first, or wait: those that remain are stuck in the kernel"
     )]
     Busy {
-        /// The group.
         dir: PathBuf,
         /// The processes in it or below.
         pids: Vec<u32>,
@@ -27,7 +26,6 @@ pub enum RemoveCgroupError {
     /// It could not be removed.
     #[error("remove {dir}")]
     Remove {
-        /// The group.
         dir: PathBuf,
         /// The error of the kernel.
         #[source]

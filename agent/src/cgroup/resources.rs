@@ -64,9 +64,7 @@ pub struct Unenforced {
 pub struct CorrectedLimit {
     /// The file that holds it.
     pub file: PathBuf,
-    /// The value before.
     pub found: String,
-    /// The value since.
     pub set: String,
 }
 
@@ -86,9 +84,7 @@ pub enum ApplyLimitError {
     Set {
         /// The controller of the limit.
         controller: Controller,
-        /// The file.
         file: PathBuf,
-        /// The value.
         wanted: String,
         /// The error of cgroups-rs or of the kernel.
         #[source]
@@ -99,7 +95,6 @@ pub enum ApplyLimitError {
     ReadBack {
         /// The controller of the limit.
         controller: Controller,
-        /// The file.
         file: PathBuf,
         /// The value that was set.
         wanted: String,
@@ -111,7 +106,6 @@ pub enum ApplyLimitError {
     Read {
         /// The controller of the limit.
         controller: Controller,
-        /// The cause.
         #[source]
         source: CgroupFileError,
     },

@@ -5,9 +5,7 @@
 pub struct CpuStats {
     /// All of it, in microseconds.
     pub usage_us: Option<u64>,
-    /// In user mode.
     pub user_us: Option<u64>,
-    /// In the kernel.
     pub system_us: Option<u64>,
     /// Quota periods that had work.
     pub periods: Option<u64>,
@@ -26,13 +24,11 @@ pub struct MemoryStats {
     pub peak_bytes: Option<u64>,
     /// The limit; `None` when there is none.
     pub limit_bytes: Option<u64>,
-    /// Anonymous memory.
     pub rss_bytes: Option<u64>,
     /// Page cache, [`shmem_bytes`](Self::shmem_bytes) included.
     pub cache_bytes: Option<u64>,
     /// The part of the page cache that no disk has: tmpfs and memory that processes share.
     pub shmem_bytes: Option<u64>,
-    /// Swap.
     pub swap_bytes: Option<u64>,
     /// Memory that the kernel needs for the group: stacks, tables of pages, socket buffers. Needs Linux 5.18, or v1.
     pub kernel_bytes: Option<u64>,
@@ -61,7 +57,6 @@ pub struct Pressure {
 pub struct PressureStats {
     /// Waits for a CPU.
     pub cpu: Pressure,
-    /// Waits for memory.
     pub memory: Pressure,
     /// Waits for reads from disk, or writes to it.
     pub io: Pressure,
@@ -72,19 +67,14 @@ pub struct PressureStats {
 pub struct StallStats {
     /// Time that processes had to wait for their quota's next period, in microseconds.
     pub throttled_us: Option<u64>,
-    /// Pressure.
     pub pressure: Option<PressureStats>,
 }
 
 /// The resources that a task uses; a part is `None` where this host has no controller for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStats {
-    /// CPU time.
     pub cpu: Option<CpuStats>,
-    /// Memory.
     pub memory: Option<MemoryStats>,
-    /// Processes and threads.
     pub pids: Option<u64>,
-    /// Pressure.
     pub pressure: Option<PressureStats>,
 }

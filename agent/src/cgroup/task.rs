@@ -15,7 +15,7 @@ use muster_ebpf_common::group::GroupRow;
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::cgroup::oom::{self, OomCount};
-use crate::cgroup::open_files::{CgroupFileCache, GroupHierarchy, Reader};
+use crate::cgroup::open_files::{CgroupFileCache, CgroupFileReader, GroupHierarchy};
 use crate::cgroup::remove::{self, RemoveCgroupError};
 use crate::cgroup::tree::{self, check_name};
 use crate::cgroup::{
@@ -93,7 +93,6 @@ pub enum CreateTaskCgroupError {
     /// A process runs in the group already.
     #[error("{dir} has processes {pids:?} already; the task was not stopped, or not adopted")]
     Occupied {
-        /// The group.
         dir: PathBuf,
         /// The processes in it.
         pids: Vec<u32>,
@@ -101,7 +100,6 @@ pub enum CreateTaskCgroupError {
     /// An empty group of that name could not be removed.
     #[error("remove the empty group {dir} of an earlier run")]
     Stale {
-        /// The group.
         dir: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -109,19 +107,14 @@ pub enum CreateTaskCgroupError {
     },
     /// There is no such group.
     #[error("{dir} is gone, and the task with it")]
-    Gone {
-        /// The group.
-        dir: PathBuf,
-    },
+    Gone { dir: PathBuf },
 }
 
 /// Why a task was not frozen or thawed.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
-    /// The kernel refused.
     #[error("ask {dir} to freeze or thaw")]
     Request {
-        /// The group.
         dir: PathBuf,
         /// The error of cgroups-rs or of the kernel.
         #[source]
@@ -133,7 +126,6 @@ pub enum FreezeError {
     /// A process is stuck in the kernel.
     #[error("{dir} did not freeze or thaw in {within:?}: a process is stuck in the kernel")]
     Late {
-        /// The group.
         dir: PathBuf,
         /// How long was waited.
         within: Duration,
@@ -556,7 +548,7 @@ impl TaskCgroup {
         ids.find_map(|(controller, id)| (*controller == wanted).then_some(*id))
     }
 
-    fn reader(&self) -> Reader<'_, impl Fn(GroupHierarchy) -> PathBuf> {
+    fn reader(&self) -> CgroupFileReader<'_, impl Fn(GroupHierarchy) -> PathBuf> {
         self.files.reader(|at| {
             let v1 = at.and_then(|controller| self.group(controller));
             v1.map_or_else(|| self.dir.to_path_buf(), |group| group.dir)

@@ -29,9 +29,7 @@ const LINKS_WITHOUT_CHILDREN: u64 = 2;
 /// A task as its groups name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskName {
-    /// The allocation's id.
     pub alloc: String,
-    /// The task's name.
     pub task: String,
 }
 
@@ -69,10 +67,7 @@ pub enum NodeTreeError {
     #[error(
         "cgroup name {name:?} is empty, too long, reserved, or has a character that no name has"
     )]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
     /// There is no v2 hierarchy.
     #[error(
         "no cgroup v2 hierarchy is mounted, and tasks are identified and killed by it; mount one with: mount -t cgroup2 none DIRECTORY"
@@ -81,7 +76,6 @@ pub enum NodeTreeError {
     /// A group could not be made.
     #[error("make cgroup {dir}; the agent must be root, or own this part of the hierarchy")]
     Make {
-        /// The group.
         dir: PathBuf,
         /// The error of the kernel.
         #[source]

@@ -135,7 +135,7 @@ impl PluginInvocation<'_> {
             program: self.program.to_owned(),
             source,
         })?;
-        let group = child.id().map(Group);
+        let group = child.id().map(ProcessGroup);
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let work = async {
@@ -174,9 +174,9 @@ impl PluginInvocation<'_> {
 
 /// A process group that is killed when this is dropped.
 #[derive(Debug)]
-struct Group(u32);
+struct ProcessGroup(u32);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.0)
             && let Err(error) = killpg(Pid::from_raw(pid), Signal::SIGKILL)

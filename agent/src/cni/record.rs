@@ -21,7 +21,6 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CniRecord {
     format: u32,
-    /// Directories of plugins.
     pub(super) path: Vec<PathBuf>,
     /// Text of the configuration with which ADD ran.
     pub(super) config: String,

@@ -86,7 +86,7 @@ fn refusal(error: &TaskError, driver: &str) -> String {
 }
 
 /// The data in flight in both directions.
-struct Windows {
+struct SessionWindows {
     input: Window,
     output: Window,
 }
@@ -97,7 +97,7 @@ async fn relay(
     mut sender: FrameSender,
     receiver: FrameReceiver,
 ) -> Result<(), SendFrameError> {
-    let windows = Windows {
+    let windows = SessionWindows {
         input: Window::new(EXEC_WINDOW_BYTES),
         output: Window::new(EXEC_WINDOW_BYTES),
     };
@@ -119,7 +119,7 @@ async fn relay(
 async fn take_input(
     mut receiver: FrameReceiver,
     to_feed: mpsc::Sender<ExecInput>,
-    windows: &Windows,
+    windows: &SessionWindows,
 ) {
     while let Ok(Some(input)) = receiver.recv::<ExecInput>().await {
         if let ExecInput::Taken { bytes } = input {
@@ -140,7 +140,7 @@ async fn feed(
     mut waiting: mpsc::Receiver<ExecInput>,
     to_driver: mpsc::Sender<DriverInput>,
     fed: mpsc::Sender<u64>,
-    windows: &Windows,
+    windows: &SessionWindows,
 ) {
     let mut taken = 0;
     while let Some(input) = waiting.recv().await {
@@ -170,7 +170,7 @@ async fn pass_output(
     mut output: ExecOutputStream,
     sender: &mut FrameSender,
     mut acknowledged: mpsc::Receiver<u64>,
-    windows: &Windows,
+    windows: &SessionWindows,
 ) -> Result<(), SendFrameError> {
     loop {
         let item = tokio::select! {
@@ -211,7 +211,7 @@ async fn send_output(
     sender: &mut FrameSender,
     stream: LogStream,
     bytes: &[u8],
-    windows: &Windows,
+    windows: &SessionWindows,
 ) -> Result<(), SendFrameError> {
     for chunk in bytes.chunks(EXEC_CHUNK_BYTES_MAX) {
         let data = chunk.to_vec();

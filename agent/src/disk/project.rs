@@ -14,7 +14,7 @@ use muster_driver::beneath;
 use rustix::fs::OFlags;
 
 use super::limits::{PROJECT_TRIES_MAX, PROJECTS};
-use super::{Amount, DiskLimit, carry};
+use super::{DiskAmount, DiskLimit, carry};
 use crate::sys;
 
 /// Why the file system of `dir` has no project quota; `None` if it has.
@@ -62,7 +62,7 @@ impl Projects {
 }
 
 /// Returns the amount charged for `dir` and its limit; `None` if it has no project of the agent.
-pub(crate) fn usage(dir: &Path) -> io::Result<Option<(Amount, DiskLimit)>> {
+pub(crate) fn usage(dir: &Path) -> io::Result<Option<(DiskAmount, DiskLimit)>> {
     of(dir)?.map(|project| quota(dir, project)).transpose()
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn carry(tree: OwnedFd, dir: &Path) -> io::Result<()> {
 }
 
 /// Returns the amount that the file system of `dir` charges to a project, and its limit.
-pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)> {
+pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(DiskAmount, DiskLimit)> {
     let sys::ProjectQuota {
         bytes_max,
         bytes,
@@ -91,7 +91,7 @@ pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(Amount, DiskLimit)>
         bytes: bytes_max,
         inodes: inodes_max,
     };
-    Ok((Amount { bytes, inodes }, limit))
+    Ok((DiskAmount { bytes, inodes }, limit))
 }
 
 /// Takes the limit of `dir` away, because the directory goes. What is in it stays charged until it is deleted.

@@ -17,8 +17,8 @@ fn limit(mb: u32) -> DiskLimit {
     DiskLimit::of(&group)
 }
 
-fn used(bytes: u64, inodes: u64) -> Amount {
-    Amount { bytes, inodes }
+fn used(bytes: u64, inodes: u64) -> DiskAmount {
+    DiskAmount { bytes, inodes }
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn one_off_task_without_disk_is_unlimited() {
     let limit = |disk_mb| {
         let mut definition = fixture::definition();
         definition.disk_mb = disk_mb;
-        let job = one_off::job("g", "d", &definition, one_off::Times::default());
+        let job = one_off::job("g", "d", &definition, one_off::OneOffTimings::default());
         let alloc_id = AllocId([1; 16]);
         DiskLimit::of_alloc(&fixture::desired(alloc_id, fixture::version(job))).unwrap()
     };
@@ -74,7 +74,7 @@ fn unchanged_usage_is_measured_less_often() {
 
 #[test]
 fn filesystem_growth_is_accumulated() {
-    let (mut space, begun) = (Space::default(), Instant::now());
+    let (mut space, begun) = (FilesystemUsage::default(), Instant::now());
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
     // Nobody knows what was there before.
@@ -154,7 +154,7 @@ fn those_that_are_due_longest_come_first() {
         quota: false,
         due: begun + MEASURE_INTERVAL_MIN * due,
         seen: None,
-        grown: Amount::default(),
+        grown: DiskAmount::default(),
         calm: 0,
         inbox: inbox.clone(),
     };

@@ -16,16 +16,16 @@ use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use super::Amount;
+use super::DiskAmount;
 use super::limits::{DEPTH_MAX, READ_BYTES};
 
 /// The measurement of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeUsage {
     /// All of it, with its root.
-    pub(crate) all: Amount,
+    pub(crate) all: DiskAmount,
     /// By the two first parts of the path.
-    pub(crate) by_place: BTreeMap<String, Amount>,
+    pub(crate) by_place: BTreeMap<String, DiskAmount>,
     /// There are directories below those that were measured.
     pub(crate) too_deep: bool,
 }
@@ -161,8 +161,8 @@ fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<rustix::fs::Statx, Errno> {
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
 }
 
-fn amount(found: &rustix::fs::Statx) -> Amount {
-    Amount {
+fn amount(found: &rustix::fs::Statx) -> DiskAmount {
+    DiskAmount {
         // Always counted in 512 bytes (`stat(2)`).
         bytes: found.stx_blocks.saturating_mul(512),
         inodes: 1,
@@ -205,7 +205,7 @@ mod tests {
         let measured = measured(temp.path());
 
         let bytes = files.iter().sum::<u64>() + blocks(&local.join("deep/er/file"));
-        assert_eq!(measured.all, Amount { bytes, inodes: 6 });
+        assert_eq!(measured.all, DiskAmount { bytes, inodes: 6 });
         assert_eq!(measured.by_place["web/local"].inodes, 4);
     }
 

@@ -10,7 +10,6 @@ const API_VERSION: &str = "v0.1.0";
 /// Why a driver that answers cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IntroduceError {
-    /// It failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// Its schema makes no sense.
@@ -21,7 +20,6 @@ pub(crate) enum IntroduceError {
         "driver {name} speaks versions {offered} of the drivers' interface, this agent speaks {API_VERSION}"
     )]
     ApiVersion {
-        /// Its name.
         name: String,
         /// The versions that it speaks.
         offered: String,

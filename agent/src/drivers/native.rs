@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::drivers::introduce::introduce;
-use crate::drivers::pause::Pause;
+use crate::drivers::pause::RestartBackoff;
 use crate::drivers::{DriverHealth, publish, unreachable, wait, watch_answers};
 use crate::limits::{
     DRIVER_PING_INTERVAL, DRIVER_START_DEADLINE, DRIVER_WATCH_INTERVAL, SOCKET_PATH_BYTES_MAX,
@@ -50,13 +50,7 @@ pub enum DriverConfigError {
         "{}: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes and this has {bytes}; give a shorter --data-dir",
         path.display()
     )]
-    SocketPath {
-        /// The path.
-        path: PathBuf,
-        /// Its length.
-        bytes: usize,
-    },
-    /// Nothing to start.
+    SocketPath { path: PathBuf, bytes: usize },
     #[error(
         "the command that starts the native driver is empty; this is a mistake in the program that embeds the agent"
     )]
@@ -168,7 +162,7 @@ pub(crate) async fn supervise(
     stop: CancellationToken,
 ) {
     let mut life = 0;
-    let mut pause = Pause::new();
+    let mut pause = RestartBackoff::new();
     while !stop.is_cancelled() {
         let lived = match introduced(&process, &client, &place, &stop).await {
             Ok(driver) => {

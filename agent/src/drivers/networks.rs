@@ -23,7 +23,6 @@ use crate::store::Write;
 /// A network that a driver makes, or made: as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DriverNetwork {
-    /// The driver.
     pub(crate) driver: String,
     /// The host's name in it.
     pub(crate) hostname: String,
@@ -51,16 +50,10 @@ pub enum DriverNetworkError {
     #[error(
         "drivers `{one}` and `{other}` of the group both make the network of their tasks: put the tasks into groups of their own"
     )]
-    TwoMakers {
-        /// One driver.
-        one: String,
-        /// Another.
-        other: String,
-    },
+    TwoMakers { one: String, other: String },
     /// A driver of the group cannot be asked what it can do.
     #[error("driver `{driver}` cannot be asked whether it makes networks: {reason}")]
     Ask {
-        /// The driver.
         driver: String,
         /// The reason given by the driver.
         reason: String,
@@ -68,9 +61,7 @@ pub enum DriverNetworkError {
     /// It does not make one.
     #[error("driver `{driver}` made no network for the allocation")]
     Create {
-        /// The driver.
         driver: String,
-        /// The driver's error.
         #[source]
         source: DriverError,
     },
@@ -79,7 +70,6 @@ pub enum DriverNetworkError {
         "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"
     )]
     Mode {
-        /// The driver.
         driver: String,
         /// The mode of the network.
         mode: NetworkMode,
@@ -89,7 +79,6 @@ pub enum DriverNetworkError {
         "driver `{driver}` says {bytes} bytes of the network that it made, and {DRIVER_NETWORK_BYTES_MAX} are kept"
     )]
     TooLarge {
-        /// The driver.
         driver: String,
         /// Size of the description, in bytes.
         bytes: usize,
@@ -97,9 +86,7 @@ pub enum DriverNetworkError {
     /// It does not take one back.
     #[error("driver `{driver}` does not take the allocation's network back; see the driver's log")]
     Destroy {
-        /// The driver.
         driver: String,
-        /// The driver's error.
         #[source]
         source: DriverError,
     },

@@ -6,11 +6,11 @@ use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_SETTLED};
 
 /// Pauses that grow while a driver dies young or does not come up at all.
 #[derive(Debug)]
-pub(super) struct Pause {
+pub(super) struct RestartBackoff {
     next: Duration,
 }
 
-impl Pause {
+impl RestartBackoff {
     pub(super) fn new() -> Self {
         Self {
             next: DRIVER_PAUSE_MIN,
@@ -37,7 +37,7 @@ mod tests {
     /// 50 ms, doubled nine times, are 25.6 s.
     #[test]
     fn early_driver_exits_double_backoff_to_max() {
-        let mut pause = Pause::new();
+        let mut pause = RestartBackoff::new();
 
         let pauses: Vec<Duration> = (0..1_000).map(|_| pause.after(DRIVER_SETTLED)).collect();
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn long_lived_driver_resets_restart_backoff() {
-        let mut pause = Pause::new();
+        let mut pause = RestartBackoff::new();
         let _crashes: Vec<Duration> = (0..20).map(|_| pause.after(MOMENT)).collect();
 
         let after_a_quiet_time = pause.after(DRIVER_SETTLED + MOMENT);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use muster_driver::plugin::{Client, FollowLog, Launch, discover};
+use muster_driver::plugin::{Client, FollowLog, PluginCommand, discover};
 use muster_driver::{ConfigFault, HostInfo};
 use muster_link::private;
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::introduce::{IntroduceError, introduce};
-use super::pause::Pause;
+use super::pause::RestartBackoff;
 use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait, watch_answers};
 use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::process::ProcessId;
@@ -54,9 +54,7 @@ pub enum PluginError {
     /// It cannot be read.
     #[error("plugin_dir {}: cannot be read", dir.display())]
     Dir {
-        /// The directory.
         dir: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -104,7 +102,7 @@ impl Record {
 /// An executable, and how to run it.
 #[derive(Clone, Debug)]
 struct Plugin {
-    launch: Launch,
+    launch: PluginCommand,
     client: Client,
     settings: PluginSettings,
     /// Name of the block that the settings are from.
@@ -135,7 +133,6 @@ pub(crate) struct SupervisorContext {
     pub(crate) place: CgroupPlacement,
     /// The health of the drivers.
     pub(crate) health: watch::Sender<DriverHealth>,
-    /// The agent stops.
     pub(crate) stop: CancellationToken,
 }
 
@@ -241,7 +238,7 @@ impl Plugin {
             .clone();
         let settings = settings.get(&block).cloned().unwrap_or_default();
         Self {
-            launch: Launch {
+            launch: PluginCommand {
                 program,
                 args: settings.args.iter().map(OsString::from).collect(),
                 env: environment(),
@@ -431,7 +428,7 @@ async fn supervise(
     let following = log.run(&name);
     let supervising = async {
         let mut life = 0;
-        let mut pause = Pause::new();
+        let mut pause = RestartBackoff::new();
         let mut next = first;
         while !around.stop.is_cancelled() {
             let lived = match plugin

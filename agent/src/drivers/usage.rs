@@ -28,7 +28,7 @@ use crate::limits::{
     DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
     DRIVER_USAGE_KEPT,
 };
-use crate::task::{Inputs, LiveTask, chain};
+use crate::task::{LiveTask, TaskInputSender, chain};
 
 /// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ struct UsageHistory {
 /// Has the task's driver tell what the task uses, through any number of its deaths, for as long as the task is in none
 /// of the agent's cgroups.
 /// Of one that an earlier agent started, `inputs` hear where its driver put it, which may not be known any more.
-pub(crate) async fn follow(live: &LiveTask, inputs: &Inputs) -> Infallible {
+pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infallible {
     let mut pause = DRIVER_PAUSE_MIN;
     // Of one that an earlier agent started, that one was told.
     let mut is_placed = live.usage.network().is_some();

@@ -32,9 +32,9 @@ pub(super) struct SampleTime {
 /// The counts of a task since it began. The order is: CPU time and waiting in nanoseconds, bytes of networks and disks,
 /// switches, retransmits, microseconds of being throttled and of pressure (CPU, memory, disks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts([u64; COUNTED]);
+pub(super) struct TaskCountValues([u64; COUNTED]);
 
-impl Counts {
+impl TaskCountValues {
     /// Nothing could be counted.
     pub(super) const NONE: Self = Self([ABSENT; COUNTED]);
     /// A task that has just begun.
@@ -145,16 +145,16 @@ pub(super) struct Series {
     /// The start that was looked at last, by its cgroup.
     cgroup_id: u64,
     /// The counts at that look.
-    counts: Counts,
+    counts: TaskCountValues,
     looked: SampleTime,
     points: VecDeque<Point>,
     /// Why values were absent at that look.
-    pub(super) absent: Reasons,
+    pub(super) absent: AbsenceReasons,
 }
 
 /// Why values are absent.
 #[derive(Debug, Default)]
-pub(super) struct Reasons {
+pub(super) struct AbsenceReasons {
     pub(super) memory: Option<Box<str>>,
     /// All that the programs count.
     pub(super) counts: Option<Box<str>>,
@@ -164,19 +164,19 @@ pub(super) struct Reasons {
 
 impl Series {
     /// The first look at a task, whose first point comes with the next look.
-    pub(super) fn begin(cgroup_id: u64, counts: Counts, looked: SampleTime) -> Self {
+    pub(super) fn begin(cgroup_id: u64, counts: TaskCountValues, looked: SampleTime) -> Self {
         Self {
             cgroup_id,
             counts,
             looked,
             points: VecDeque::new(),
-            absent: Reasons::default(),
+            absent: AbsenceReasons::default(),
         }
     }
 
     /// Whether CPU time was known at the newest look.
     pub(super) fn has_cpu(&self) -> bool {
-        let Counts([cpu, ..]) = self.counts;
+        let TaskCountValues([cpu, ..]) = self.counts;
         cpu != ABSENT
     }
 
@@ -186,7 +186,12 @@ impl Series {
     }
 
     /// Another start of the task, with what had been counted of it at `looked`.
-    pub(super) fn begin_again(&mut self, cgroup_id: u64, counts: Counts, looked: SampleTime) {
+    pub(super) fn begin_again(
+        &mut self,
+        cgroup_id: u64,
+        counts: TaskCountValues,
+        looked: SampleTime,
+    ) {
         self.cgroup_id = cgroup_id;
         self.counts = counts;
         self.looked = looked;
@@ -195,7 +200,7 @@ impl Series {
     /// Another look at the same start.
     pub(super) fn add_sample(
         &mut self,
-        counts: Counts,
+        counts: TaskCountValues,
         memory_bytes: Option<u64>,
         now: SampleTime,
     ) {

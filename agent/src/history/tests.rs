@@ -20,7 +20,7 @@ const HAS: AvailablePrograms = AvailablePrograms {
     retransmits: true,
 };
 
-fn key(task: &str) -> Key {
+fn key(task: &str) -> TaskKey {
     (AllocId([7; 16]), task.to_owned())
 }
 
@@ -33,10 +33,10 @@ fn sample(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
     };
     Sample {
         cgroup_id,
-        counts: Counts::new(&totals, HAS),
+        counts: TaskCountValues::new(&totals, HAS),
         began: Some(Duration::from_secs(began_s)),
         memory_bytes: Some(4_096),
-        absent: Reasons::default(),
+        absent: AbsenceReasons::default(),
     }
 }
 
@@ -125,7 +125,7 @@ fn a_look_that_failed_loses_nothing() {
 #[test]
 fn missing_counters_are_absent_not_zero() {
     let mut without = sample(1, 12, 0);
-    without.counts = Counts::NONE;
+    without.counts = TaskCountValues::NONE;
     without.memory_bytes = None;
     without.absent.memory = Some("no controller".into());
     let kept = kept([
@@ -183,7 +183,7 @@ fn waits_and_switches_are_those_of_the_span() {
             ..TaskTotals::default()
         };
         let mut look = sample(1, 10, 0);
-        look.counts = Counts::new(&totals, HAS).with_waits(waits(us));
+        look.counts = TaskCountValues::new(&totals, HAS).with_waits(waits(us));
         Some(look)
     };
     let kept = kept([

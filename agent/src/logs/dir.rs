@@ -20,7 +20,6 @@ pub enum OpenLogDirError {
     /// The directory could not be made.
     #[error("make log directory {path}; check the owner and mode of its parent")]
     Make {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -29,7 +28,6 @@ pub enum OpenLogDirError {
     /// The directory could not be opened, or its last component is a symbolic link.
     #[error("open log directory {path}; it must be a directory and not a symbolic link")]
     Open {
-        /// The directory.
         path: PathBuf,
         /// The error of the kernel.
         #[source]

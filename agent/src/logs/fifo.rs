@@ -19,10 +19,8 @@ use crate::logs::limits::{PIPE_BYTES, PIPE_BYTES_MIN};
 ///
 /// A task that opens `/dev/stdout` opens the FIFO again and needs the permission to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// User id.
+pub struct FifoOwner {
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
 }
 
@@ -40,7 +38,6 @@ pub enum OpenFifoError {
     /// It could not be made.
     #[error("make FIFO {path}")]
     Make {
-        /// The FIFO.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -49,7 +46,6 @@ pub enum OpenFifoError {
     /// It could not be opened, or the name is a symbolic link.
     #[error("open FIFO {path} without following a symbolic link")]
     Open {
-        /// The FIFO.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
@@ -58,7 +54,6 @@ pub enum OpenFifoError {
     /// Something else has its name.
     #[error("{path} is a {found} and not a FIFO; it was replaced, remove it and restart the task")]
     NotFifo {
-        /// The name.
         path: PathBuf,
         /// The kind of file that is there.
         found: String,
@@ -71,7 +66,11 @@ impl Fifo {
     /// # Errors
     ///
     /// [`OpenFifoError`]; whatever stands under the name is left as it is.
-    pub fn create(dir: &LogDir, name: &str, owner: Option<Owner>) -> Result<Self, OpenFifoError> {
+    pub fn create(
+        dir: &LogDir,
+        name: &str,
+        owner: Option<FifoOwner>,
+    ) -> Result<Self, OpenFifoError> {
         let path = dir.path().join(name);
         match rustix::fs::mkfifoat(dir, name, Mode::RUSR | Mode::WUSR) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
@@ -89,7 +88,7 @@ impl Fifo {
         };
         // The umask may have taken bits, and an adopted FIFO may have had others.
         rustix::fs::fchmod(&fifo.fd, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-        if let Some(Owner { uid, gid }) = owner {
+        if let Some(FifoOwner { uid, gid }) = owner {
             let (uid, gid) = (
                 rustix::fs::Uid::from_raw(uid),
                 rustix::fs::Gid::from_raw(gid),

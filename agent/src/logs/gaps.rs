@@ -227,7 +227,6 @@ pub(crate) enum OffsetContent {
         /// How many bytes there are at most up to the next gap; `None` if there is none.
         until_gap: Option<u64>,
     },
-    /// A gap.
     Gap {
         /// Bytes up to its end.
         left: u64,

@@ -30,7 +30,6 @@ pub struct LogFile {
     pub index: u64,
     /// Offset of its first byte.
     pub offset: u64,
-    /// Its length.
     pub bytes: u64,
 }
 
@@ -50,7 +49,6 @@ pub enum Chunk {
         offset: u64,
         /// Size of the gap, in bytes.
         bytes: u64,
-        /// The cause.
         cause: GapCause,
     },
 }
@@ -83,9 +81,7 @@ pub enum ReadLogError {
     /// A file or the directory could not be read.
     #[error("read log files {name}.N in {dir}")]
     Io {
-        /// The log directory.
         dir: PathBuf,
-        /// The stream's name.
         name: String,
         /// The error of the kernel.
         #[source]

@@ -46,16 +46,11 @@ pub enum OpenLogError {
     },
     /// The name is not one path component.
     #[error("log name {name:?} is empty, hidden or contains a slash or NUL")]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
     /// A file or the directory could not be read or opened.
     #[error("open log files {name}.N in {dir}")]
     Io {
-        /// The log directory.
         dir: PathBuf,
-        /// The stream's name.
         name: String,
         /// The error of the kernel.
         #[source]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use muster_domain::id::Timestamp;
 
 use crate::logs::{
-    Chunk, Fifo, LogDir, LogReader, OpenFifoError, OpenLogDirError, OpenLogError, Owner,
+    Chunk, Fifo, FifoOwner, LogDir, LogReader, OpenFifoError, OpenLogDirError, OpenLogError,
     RotateLimits, RotatingFile,
 };
 
@@ -884,7 +884,7 @@ fn fifo_is_private_roomy_and_adopted() {
     let uid = rustix::process::getuid().as_raw();
     let gid = rustix::process::getgid().as_raw();
 
-    let fifo = Fifo::create(&log_dir, "web.stdout", Some(Owner { uid, gid })).unwrap();
+    let fifo = Fifo::create(&log_dir, "web.stdout", Some(FifoOwner { uid, gid })).unwrap();
     rustix::io::write(&fifo, b"waits").unwrap();
     let again = Fifo::create(&log_dir, "web.stdout", None).unwrap();
 

@@ -41,7 +41,6 @@ enum FetchError {
     /// The answer ended too soon.
     #[error("the server's answer ended before all of it had come")]
     Cut,
-    /// Nothing came.
     #[error("nothing came for {FETCH_SILENCE_MAX:?}")]
     Silent,
     /// Not at this moment, somebody on the way says.

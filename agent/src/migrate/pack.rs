@@ -27,7 +27,6 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 /// Why the data were not read to their end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PackError {
-    /// There are none.
     #[error(
         "its directories are not on this node any more: they were collected, or moved to another allocation"
     )]
@@ -35,19 +34,13 @@ pub(super) enum PackError {
     /// Something cannot be read.
     #[error("{} cannot be read", path.display())]
     Read {
-        /// Where.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// There are directories that were not opened.
     #[error("{} has directories that are nested more than {DEPTH_MAX} times", path.display())]
-    TooDeep {
-        /// Where.
-        path: PathBuf,
-    },
-    /// Nobody wants them.
+    TooDeep { path: PathBuf },
     #[error("whoever asked has gone")]
     Unwanted,
 }
@@ -84,7 +77,7 @@ pub(super) fn pack(
         found = true;
         packer.push(DiskEntry::Place(place))?;
         let own = stat(dir.as_fd(), c"").map_err(|errno| read_error(alloc.join(&path), errno))?;
-        let mut walk = Walk {
+        let mut walk = DirWalk {
             packer: &mut packer,
             at: alloc.join(&path),
             names: Vec::new(),
@@ -167,7 +160,7 @@ impl Packer<'_, '_> {
 }
 
 /// The walk over one place.
-struct Walk<'a, 'b, 'c> {
+struct DirWalk<'a, 'b, 'c> {
     packer: &'a mut Packer<'b, 'c>,
     at: PathBuf,
     /// The way from the place to the directory that is read.
@@ -184,7 +177,7 @@ struct OpenDir {
     below: Vec<CString>,
 }
 
-impl Walk<'_, '_, '_> {
+impl DirWalk<'_, '_, '_> {
     fn run(&mut self, place: OwnedFd) -> Result<(), PackError> {
         let mut levels = vec![self.level(place)?];
         while let Some(level) = levels.last_mut() {

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid
 use rustix::io::Errno;
 
 use super::pack::MODE_BITS;
-use crate::disk::{Amount, DEPTH_MAX, DiskLimit};
+use crate::disk::{DEPTH_MAX, DiskAmount, DiskLimit};
 
 /// Bytes of a name that file systems take.
 const NAME_BYTES_MAX: usize = 255;
@@ -47,7 +47,6 @@ pub(super) enum UnpackError {
     Write {
         /// The name of the entry.
         name: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -58,7 +57,7 @@ pub(super) enum UnpackError {
 pub(super) struct Unpacker {
     staging: OwnedFd,
     limit: DiskLimit,
-    used: Amount,
+    used: DiskAmount,
     sum: DiskSum,
     /// Directories that are open, the place first; empty before the first place.
     open: Vec<Dir>,
@@ -95,7 +94,7 @@ impl Unpacker {
         Ok(Self {
             staging: beneath::open_top(staging, OFlags::RDONLY)?,
             limit,
-            used: Amount::default(),
+            used: DiskAmount::default(),
             sum: DiskSum::default(),
             open: Vec::new(),
             file: None,

@@ -8,7 +8,7 @@ use muster_agent_core::alloc::{
     AllocRunner, AllocSnapshot, Event as AllocEvent, MalformedAllocError,
 };
 use muster_agent_core::gc::{
-    Collector, GcConfig, GcReading, GcReason, GcSpace, KeptReason, Rounds,
+    Collector, GcConfig, GcReading, GcReason, GcRoundTracker, GcSpace, KeptReason,
 };
 use muster_agent_core::heartbeat_lease::HeartbeatLease;
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
@@ -29,7 +29,7 @@ use crate::context::{AgentContext, now};
 use crate::fingerprint::disk_usage;
 use crate::gc::{self, GcOutcome, GcRequests};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
-use crate::node::jobs::Jobs;
+use crate::node::jobs::JobVersionCache;
 use crate::store::{StoreContents, TaskRecord, Write};
 use crate::task::{MissingRecordMeaning, chain};
 
@@ -54,24 +54,19 @@ pub(crate) enum Event {
     CollectGarbage,
     /// The same; `done` is told when it is over, or at once what it would do.
     Collect {
-        /// Do nothing.
         dry_run: bool,
         /// Told what was done.
         done: oneshot::Sender<GcOutcome>,
     },
     /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
     Prepared {
-        /// The allocation.
         alloc_id: AllocId,
     },
     /// Drivers and the kernel have let go of an allocation that is to be destroyed.
     Released {
-        /// The allocation.
         alloc_id: AllocId,
     },
-    /// They have not.
     Refused {
-        /// The allocation.
         alloc_id: AllocId,
     },
     /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
@@ -82,14 +77,12 @@ pub(crate) enum Event {
     RulesChanged,
     /// Nothing of an allocation runs, and nothing will.
     Finished {
-        /// The allocation.
         alloc_id: AllocId,
         /// The time since which that is so.
         at: Timestamp,
     },
     /// Nothing of an allocation is left.
     Destroyed {
-        /// The allocation.
         alloc_id: AllocId,
     },
     /// Stop every task; `done` is told when none runs.
@@ -104,13 +97,13 @@ pub(crate) enum Event {
 /// An allocation that exists.
 #[derive(Debug)]
 struct AllocEntry {
-    runner: Runner,
+    runner: RunnerState,
     finished: bool,
 }
 
 /// The runner of an allocation.
 #[derive(Debug)]
-enum Runner {
+enum RunnerState {
     /// Nobody, until somebody has something to say: it had finished before this agent began. A node may hold
     /// tens of thousands of these.
     Asleep(Box<AllocTask>),
@@ -127,12 +120,12 @@ pub(super) struct Node {
     contact: HeartbeatLease,
     clock: ContactClock,
     allocs: BTreeMap<AllocId, AllocEntry>,
-    jobs: Jobs,
+    jobs: JobVersionCache,
     turns: StartDependencies,
     /// The heir that gets the data of an allocation, until it has them.
     heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
-    rounds: Rounds,
+    rounds: GcRoundTracker,
     asks: GcRequests,
     /// Allocations with cgroups that were there before this agent.
     found: BTreeSet<AllocId>,
@@ -161,11 +154,11 @@ impl Node {
             contact: HeartbeatLease::new(clock.began(), earlier),
             clock,
             allocs: BTreeMap::new(),
-            jobs: Jobs::default(),
+            jobs: JobVersionCache::default(),
             turns: StartDependencies::default(),
             heirs: BTreeMap::new(),
             collector: Collector::new(gc),
-            rounds: Rounds::default(),
+            rounds: GcRoundTracker::default(),
             asks: GcRequests::default(),
             found,
             swept: false,
@@ -450,7 +443,7 @@ impl Node {
 
     /// Tells every allocation of which something may run.
     fn tell_awake(&mut self, input: impl Fn() -> Input) {
-        let asleep = |known: &AllocEntry| matches!(known.runner, Runner::Asleep(_));
+        let asleep = |known: &AllocEntry| matches!(known.runner, RunnerState::Asleep(_));
         let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
         let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
         for alloc_id in all {
@@ -463,12 +456,12 @@ impl Node {
         let Some(known) = self.allocs.get_mut(&alloc_id) else {
             return;
         };
-        let inbox = if let Runner::Awake(inbox) = &known.runner {
+        let inbox = if let RunnerState::Awake(inbox) = &known.runner {
             inbox.clone()
         } else {
             let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
-            let slept = std::mem::replace(&mut known.runner, Runner::Awake(inbox.clone()));
-            if let Runner::Asleep(task) = slept {
+            let slept = std::mem::replace(&mut known.runner, RunnerState::Awake(inbox.clone()));
+            if let RunnerState::Asleep(task) = slept {
                 self.runners.spawn(task.run(inbox.clone(), inputs));
             }
             inbox
@@ -531,11 +524,11 @@ impl Node {
         });
         let runner = if let Some(at) = finished {
             self.collector.handle_finished(alloc_id, at);
-            Runner::Asleep(task)
+            RunnerState::Asleep(task)
         } else {
             let (inbox, inputs) = mpsc::channel(ALLOC_INBOX_MAX);
             self.runners.spawn(task.run(inbox.clone(), inputs));
-            Runner::Awake(inbox)
+            RunnerState::Awake(inbox)
         };
         let finished = finished.is_some();
         self.allocs

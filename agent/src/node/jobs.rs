@@ -13,13 +13,13 @@ const SWEEP_MIN: usize = 64;
 
 /// The newest version of each job that an allocation here has.
 #[derive(Debug, Default)]
-pub(super) struct Jobs {
+pub(super) struct JobVersionCache {
     known: BTreeMap<JobKey, Weak<JobVersion>>,
     /// How many may be known before the next sweep.
     sweep_at: usize,
 }
 
-impl Jobs {
+impl JobVersionCache {
     /// `job`, or the equal one that an allocation has already.
     pub(super) fn shared(&mut self, job: Arc<JobVersion>) -> Arc<JobVersion> {
         let key = job.spec.key();
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn equal_versions_are_one_and_others_are_not() {
-        let mut jobs = Jobs::default();
+        let mut jobs = JobVersionCache::default();
 
         let first = jobs.shared(job("web", 0));
 
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn versions_that_no_allocation_has_are_forgotten() {
-        let mut jobs = Jobs::default();
+        let mut jobs = JobVersionCache::default();
         let kept = jobs.shared(job("kept", 0));
 
         for number in 0..10 * SWEEP_MIN {

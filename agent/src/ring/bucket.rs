@@ -13,7 +13,6 @@ use crate::ring::limits::{LIMIT_BURST, LIMIT_BYTES_MIN, LIMIT_QUANTUM};
 pub(crate) enum Allowance {
     /// So many bytes, at least one.
     Bytes(u64),
-    /// None until then.
     NoneUntil(Duration),
 }
 

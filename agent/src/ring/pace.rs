@@ -14,7 +14,6 @@ use crate::ring::limits::{DELAY_MAX, DELAY_MIN, IDLE_AFTER};
 pub(crate) enum DrainStep {
     /// Drain again at once: the writer is fast.
     Again,
-    /// Let it fill.
     Pause(Duration),
 }
 

@@ -26,7 +26,6 @@ pub(crate) enum Readiness {
         /// The poll in flight.
         poll: Option<InFlightOneshot<Rc<OwnedFd>, Completion>>,
     },
-    /// Edge-triggered epoll.
     Epoll(AsyncFd<OwnedFd>),
 }
 

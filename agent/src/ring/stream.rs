@@ -41,11 +41,9 @@ pub(crate) struct StreamProgress {
 /// Whether a stream's files are open, and what was heard of it since the last sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
-    /// They are closed.
     AtRest,
     /// Bytes came.
     Spoke,
-    /// None came.
     Silent,
     /// None came for a whole time between two sweeps: they are closed as soon as the stream has looked once more.
     Closing,
@@ -74,7 +72,7 @@ pub(crate) struct Stream {
     fifo: Readiness,
     file: RotatingFile,
     on_full: OnFull,
-    limit: Option<Limit>,
+    limit: Option<RateState>,
     pace: StreamPace,
     seen: Rc<StreamProgress>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
@@ -89,7 +87,7 @@ pub(crate) struct Stream {
 }
 
 /// The rate limit of a stream, and when bytes last exceeded it.
-struct Limit {
+struct RateState {
     bucket: Bucket,
     on_limit: OnFull,
     /// When bytes were last found that might not be taken.
@@ -97,7 +95,7 @@ struct Limit {
 }
 
 /// The rules for taking bytes, given to [`Stream::new`].
-pub(crate) struct Rules {
+pub(crate) struct StreamRules {
     pub(crate) on_full: OnFull,
     pub(crate) rate: Option<RateLimit>,
     pub(crate) transfer: Transfer,
@@ -107,7 +105,6 @@ pub(crate) struct Rules {
 enum DrainOutcome {
     /// Took bytes; the FIFO may hold more.
     Some(u64),
-    /// There were none.
     Nothing,
     /// They cannot be written, and stay where they are.
     Blocked,
@@ -121,17 +118,17 @@ impl Stream {
     pub(crate) fn new(
         fifo: Readiness,
         mut file: RotatingFile,
-        rules: Rules,
+        rules: StreamRules,
         capacity: usize,
         epoch: Instant,
     ) -> Self {
-        let Rules {
+        let StreamRules {
             on_full,
             rate,
             transfer,
         } = rules;
         file.hold_times();
-        let limit = rate.map(|rate| Limit {
+        let limit = rate.map(|rate| RateState {
             bucket: Bucket::new(rate.bytes_per_second, epoch.elapsed()),
             on_limit: rate.on_limit,
             held_at: None,

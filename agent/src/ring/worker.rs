@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::logs::{LogDir, RotatingFile};
 use crate::ring::limits::{REST_MAX, REST_SWEEP, RING_ENTRIES, STREAMS_MAX};
 use crate::ring::readiness::Readiness;
-use crate::ring::stream::{Rules, Stream, StreamProgress, StreamRequest};
+use crate::ring::stream::{Stream, StreamProgress, StreamRequest, StreamRules};
 use crate::ring::{
     AttachError, DetachReport, Engine, EngineChoice, OnFull, RingConfig, StreamId, StreamSpec,
     StreamStats, Transfer,
@@ -88,10 +88,10 @@ fn send_start_result(started: &SyncSender<StartResult>, what: StartResult) {
 }
 
 /// A stream's directory and name.
-type Key = (PathBuf, String);
+type StreamKey = (PathBuf, String);
 
 struct AttachedStream {
-    key: Key,
+    key: StreamKey,
     orders: watch::Sender<StreamRequest>,
     seen: Rc<StreamProgress>,
     task: JoinHandle<DetachReport>,
@@ -103,10 +103,10 @@ struct Worker {
     epoch: Instant,
     streams: BTreeMap<StreamId, AttachedStream>,
     /// Those of `streams`: a node with thousands looks for each whether it is there.
-    keys: HashSet<Key>,
+    keys: HashSet<StreamKey>,
     next_id: u64,
     /// Streams told to finish, whose callers wait for them.
-    finishing: Vec<(Key, JoinHandle<()>)>,
+    finishing: Vec<(StreamKey, JoinHandle<()>)>,
 }
 
 impl Worker {
@@ -231,7 +231,7 @@ impl Worker {
                 name: key.1.clone(),
                 source,
             })?;
-        let rules = Rules {
+        let rules = StreamRules {
             on_full,
             rate,
             transfer: self.transfer,

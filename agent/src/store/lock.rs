@@ -50,7 +50,6 @@ pub enum LockDataDirError {
         path.display()
     )]
     Held {
-        /// The directory.
         path: PathBuf,
         /// The process id of that agent.
         pid: String,

@@ -78,7 +78,7 @@ impl WriteStoreError {
 }
 
 #[derive(Debug)]
-struct Job {
+struct WriteBatch {
     writes: Vec<Write>,
     done: oneshot::Sender<Result<(), WriteStoreError>>,
 }
@@ -86,7 +86,7 @@ struct Job {
 /// The way to the writing thread. The thread ends, and closes the database, when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Store {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<WriteBatch>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -120,7 +120,7 @@ impl Store {
     /// on disk before.
     pub(crate) async fn submit(&self, writes: Vec<Write>) -> Result<PendingWrite, WriteStoreError> {
         let (done, answer) = oneshot::channel();
-        let sent = self.jobs.send(Job { writes, done }).await;
+        let sent = self.jobs.send(WriteBatch { writes, done }).await;
         sent.map_err(|_closed| WriteStoreError::ended())?;
         Ok(PendingWrite { answer })
     }
@@ -143,9 +143,9 @@ impl PendingWrite {
 
 /// The key of a record that a write changes: its allocation, its table, its name. The removal of an allocation comes
 /// before what is written of it later.
-type Key = (Option<AllocId>, u8, String);
+type RecordKey = (Option<AllocId>, u8, String);
 
-fn key(write: &Write) -> Key {
+fn key(write: &Write) -> RecordKey {
     let of = |alloc_id: &AllocId, table, name: &str| (Some(*alloc_id), table, name.to_owned());
     match write {
         Write::Remove(alloc_id) => of(alloc_id, 0, ""),
@@ -165,7 +165,7 @@ fn key(write: &Write) -> Key {
 
 /// The newest write of each record, of those that are not on disk.
 #[derive(Debug, Default)]
-struct QueuedWrites(BTreeMap<Key, Write>);
+struct QueuedWrites(BTreeMap<RecordKey, Write>);
 
 impl QueuedWrites {
     fn add(&mut self, write: Write) {
@@ -200,7 +200,7 @@ impl Writer {
         }
     }
 
-    fn run(mut self, mut inbox: mpsc::Receiver<Job>) {
+    fn run(mut self, mut inbox: mpsc::Receiver<WriteBatch>) {
         let mut is_shared = false;
         while let Some(first) = self.next(&mut inbox) {
             if is_shared {
@@ -226,7 +226,7 @@ impl Writer {
     }
 
     /// The next job. While the store is unwell, it is tried again at its time.
-    fn next(&mut self, inbox: &mut mpsc::Receiver<Job>) -> Option<Job> {
+    fn next(&mut self, inbox: &mut mpsc::Receiver<WriteBatch>) -> Option<WriteBatch> {
         while let Some((_, at)) = &self.failed {
             if Instant::now() >= *at {
                 self.write_again();
@@ -241,7 +241,7 @@ impl Writer {
         inbox.blocking_recv()
     }
 
-    fn write(&mut self, jobs: &[Job]) -> Result<(), WriteStoreError> {
+    fn write(&mut self, jobs: &[WriteBatch]) -> Result<(), WriteStoreError> {
         let writes = || jobs.iter().flat_map(|job| &job.writes);
         if let Some((error, _)) = &self.failed {
             let error = error.clone();

@@ -24,7 +24,7 @@ use crate::drivers::usage::DriverUsage;
 use crate::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
 use crate::gc::{self, Leftover};
 use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
-use crate::logs::Owner;
+use crate::logs::FifoOwner;
 use crate::payload;
 use crate::store::{self, TaskRecord};
 use crate::task_env::{TaskEnv, TaskPaths, host_address};
@@ -42,7 +42,6 @@ const NULL_DEVICE: &str = "/dev/null";
 pub(crate) struct StartFailure {
     /// The reason, as text.
     pub(crate) reason: String,
-    /// The next step.
     pub(crate) next: StartRetry,
 }
 
@@ -51,7 +50,6 @@ pub(crate) struct StartFailure {
 pub(crate) enum StartRetry {
     /// The same start may succeed later.
     Retry,
-    /// It will not.
     GiveUp,
     /// There is nothing to take over.
     StartAnew,
@@ -421,7 +419,7 @@ async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, St
 async fn write_payload(
     task: &TaskRef,
     dirs: &AllocDirs,
-    owner: Option<Owner>,
+    owner: Option<FifoOwner>,
 ) -> Result<(), StartFailure> {
     let (spec, file) = (&task.desired.job.spec, task.task().payload_file.clone());
     let payload = spec.launched.as_ref().map(|launched| &launched.payload);

@@ -14,7 +14,7 @@ use muster_driver::{ExitResult, RecoverTaskError};
 use super::begin::{RETRY_PAUSE, chain, kill};
 use super::one_off::{self, ObservedExit};
 use super::streams::remove_fifos;
-use super::{Inputs, LiveTask, TaskRef, remote, root, store_record};
+use super::{LiveTask, TaskInputSender, TaskRef, remote, root, store_record};
 use crate::bpf::OomRecord;
 use crate::cgroup::{OomCount, TaskCgroup};
 use crate::context::{AgentContext, now};
@@ -30,7 +30,6 @@ pub(super) enum StartKnowledge {
     No(Vec<String>),
     /// Its runner; the driver has to recover it.
     ToRunner,
-    /// Runner and driver.
     ToRunnerAndDriver,
 }
 
@@ -40,7 +39,7 @@ pub(super) async fn end(
     task: &TaskRef,
     live: &LiveTask,
     known: StartKnowledge,
-    inputs: &Inputs,
+    inputs: &TaskInputSender,
 ) {
     let seen = tokio::select! {
         biased;
@@ -61,7 +60,7 @@ pub(super) async fn end(
             return;
         }
     };
-    let Memory {
+    let MemoryOutcome {
         exit,
         mut detail,
         oom,
@@ -180,7 +179,7 @@ async fn wait(
     context: &AgentContext,
     live: &LiveTask,
     mut known: StartKnowledge,
-    inputs: &Inputs,
+    inputs: &TaskInputSender,
 ) -> Result<ObservedExit, UnreachableTask> {
     let driver = &live.slot.driver;
     let mut pause = RETRY_PAUSE;
@@ -316,7 +315,7 @@ fn from_wait_status(status: i32) -> Exit {
 }
 
 /// The part of memory in the end of a task.
-struct Memory {
+struct MemoryOutcome {
     /// The end, as memory has it.
     exit: Exit,
     /// Details of the end, as text.
@@ -329,7 +328,12 @@ struct Memory {
 
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(context: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Exit) -> Memory {
+fn with_memory(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+    exit: Exit,
+) -> MemoryOutcome {
     let count = live
         .cgroup
         .as_ref()
@@ -344,7 +348,7 @@ fn with_memory(context: &AgentContext, task: &TaskRef, live: &LiveTask, exit: Ex
     let asked = resources.memory_limit().unwrap_or_default().bytes();
     let oom = one_off::oom(count, record.as_ref(), asked);
     let (exit, detail) = classify_memory(exit, count, record, asked);
-    Memory {
+    MemoryOutcome {
         exit,
         detail,
         oom: exit.oom_killed.then_some(oom),

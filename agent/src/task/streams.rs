@@ -8,7 +8,7 @@ use muster_wire::rpc::LogStream;
 
 use crate::allocdir::AllocDirs;
 use crate::limits::LOG_DRAIN_DEADLINE;
-use crate::logs::{Fifo, LogDir, OpenFifoError, OpenLogDirError, Owner, RotateLimits};
+use crate::logs::{Fifo, FifoOwner, LogDir, OpenFifoError, OpenLogDirError, RotateLimits};
 use crate::ring::{AttachError, LogRing, OnFull, RateLimit, StreamId, StreamSpec, StreamStats};
 
 const BOTH: [LogStream; 2] = [LogStream::Stdout, LogStream::Stderr];
@@ -49,7 +49,7 @@ impl Streams {
         ring: &LogRing,
         dirs: &AllocDirs,
         task: &str,
-        owner: Option<Owner>,
+        owner: Option<FifoOwner>,
         config: LogConfig,
         begins: bool,
     ) -> Result<Self, OpenStreamsError> {

@@ -29,7 +29,6 @@ use super::start_gate::{Deletion, StartGate};
 pub struct DeleteCounts {
     /// Files, links, FIFOs, sockets, devices.
     pub files: u64,
-    /// Directories.
     pub dirs: u64,
     /// Bytes on disk of files that had no other name.
     pub bytes: u64,
@@ -84,14 +83,12 @@ pub enum DeleteError {
         /// Where, as far as it fits.
         at: String,
     },
-    /// The kernel refuses.
     #[error(
         "{at}: {what}: {source}; the agent tries again, see `lsattr` and `mount` for what may be in the way"
     )]
     Refused {
         /// Where, as far as it fits.
         at: String,
-        /// The step.
         what: &'static str,
         /// The error of the kernel.
         #[source]
@@ -100,20 +97,20 @@ pub enum DeleteError {
 }
 
 /// A step that failed, before it is known where.
-struct Failure {
+struct StepError {
     what: &'static str,
     errno: Errno,
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure { what, errno }
+fn failed(what: &'static str) -> impl Fn(Errno) -> StepError {
+    move |errno| StepError { what, errno }
 }
 
 /// The name of the step that detaches a mount.
 const DETACH: &str = "detach";
 
 /// A directory on the way down.
-struct Frame {
+struct OpenDirFrame {
     fd: OwnedFd,
     name: CString,
     subdirs: Vec<CString>,
@@ -157,7 +154,7 @@ impl<'a> Deleter<'a> {
     }
 
     fn tree(&mut self, root: BorrowedFd<'_>, name: &CStr) -> Result<(), DeleteError> {
-        let mut stack: Vec<Frame> = Vec::with_capacity(DEPTH_MAX);
+        let mut stack: Vec<OpenDirFrame> = Vec::with_capacity(DEPTH_MAX);
         // The first failure is told; the rest of the tree is deleted all the same.
         let mut first = None;
         match self.enter(root, name) {
@@ -212,11 +209,15 @@ impl<'a> Deleter<'a> {
     }
 
     /// Opens a directory; anything else is unlinked. `None` if it is gone.
-    fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<Frame>, Failure> {
+    fn enter(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+    ) -> Result<Option<OpenDirFrame>, StepError> {
         for _mount in 0..=MOUNTS_MAX {
             match open_dir(parent, name) {
                 Ok(fd) => {
-                    return Ok(Some(Frame {
+                    return Ok(Some(OpenDirFrame {
                         fd,
                         name: name.to_owned(),
                         subdirs: Vec::new(),
@@ -239,7 +240,7 @@ impl<'a> Deleter<'a> {
     }
 
     /// Reads a directory on, deletes its files and remembers its directories.
-    fn read(&mut self, top: &mut Frame) -> Result<(), (CString, Failure)> {
+    fn read(&mut self, top: &mut OpenDirFrame) -> Result<(), (CString, StepError)> {
         let at = |errno| (c".".to_owned(), failed("read")(errno));
         rustix::fs::seek(&top.fd, SeekFrom::Start(0)).map_err(at)?;
         // Taken, so that what is deleted can be counted meanwhile.
@@ -257,8 +258,8 @@ impl<'a> Deleter<'a> {
     fn read_into(
         &mut self,
         buffer: &mut [MaybeUninit<u8>],
-        top: &mut Frame,
-    ) -> Result<(), (Option<CString>, Failure)> {
+        top: &mut OpenDirFrame,
+    ) -> Result<(), (Option<CString>, StepError)> {
         let mut entries = RawDir::new(top.fd.as_fd(), buffer);
         while let Some(entry) = entries.next() {
             let entry = match entry {
@@ -295,7 +296,7 @@ impl<'a> Deleter<'a> {
                     self.deleted.files += 1;
                     self.deleted.bytes += bytes;
                 }
-                Err(Failure {
+                Err(StepError {
                     errno: Errno::ISDIR,
                     ..
                 }) => top.subdirs.push(name.to_owned()),
@@ -314,8 +315,8 @@ impl<'a> Deleter<'a> {
     fn leave(
         &mut self,
         root: BorrowedFd<'_>,
-        stack: &mut Vec<Frame>,
-    ) -> Result<(), (CString, Failure)> {
+        stack: &mut Vec<OpenDirFrame>,
+    ) -> Result<(), (CString, StepError)> {
         let Some(mut top) = stack.pop() else {
             return Ok(());
         };
@@ -332,7 +333,7 @@ impl<'a> Deleter<'a> {
                 self.deleted.dirs += 1;
                 Ok(())
             }
-            Err(Failure {
+            Err(StepError {
                 errno: Errno::NOTEMPTY | Errno::EXIST,
                 ..
             }) if top.reads < READ_TRIES_MAX => {
@@ -350,7 +351,7 @@ impl<'a> Deleter<'a> {
         parent: BorrowedFd<'_>,
         name: &CStr,
         flags: AtFlags,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepError> {
         let mut cleared = false;
         for _mount in 0..=MOUNTS_MAX {
             match rustix::fs::unlinkat(parent, name, flags) {
@@ -372,7 +373,7 @@ impl<'a> Deleter<'a> {
         parent: BorrowedFd<'_>,
         name: &CStr,
         root: BorrowedFd<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepError> {
         let mut cleared = false;
         let mut mounts = 0;
         loop {
@@ -406,7 +407,7 @@ impl<'a> Deleter<'a> {
     }
 
     /// Takes a mount off `name`: processes that use it keep it, the tree is free of it.
-    fn detach(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Failure> {
+    fn detach(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), StepError> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         rustix::mount::unmount(path_of(parent, name), flags).map_err(failed(DETACH))?;
         self.deleted.mounts += 1;
@@ -468,7 +469,7 @@ fn bytes_of(parent: BorrowedFd<'_>, name: &CStr) -> u64 {
     }
 }
 
-fn located(stack: &[Frame], name: &CStr, failure: Failure) -> DeleteError {
+fn located(stack: &[OpenDirFrame], name: &CStr, failure: StepError) -> DeleteError {
     let mut at = String::new();
     let names = stack.iter().map(|frame| frame.name.as_c_str());
     for part in names.chain([name]) {
@@ -482,7 +483,7 @@ fn located(stack: &[Frame], name: &CStr, failure: Failure) -> DeleteError {
             break;
         }
     }
-    let Failure { what, errno } = failure;
+    let StepError { what, errno } = failure;
     match errno {
         _ if what == DETACH => DeleteError::Mounted { at, source: errno },
         Errno::NOTEMPTY | Errno::EXIST => DeleteError::Filled { at },

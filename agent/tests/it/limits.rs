@@ -230,11 +230,11 @@ async fn io_pressure_becomes_task_event() {
     let Some(node) = PressureNode::start(name, "io").await else {
         return;
     };
-    let Some(disk) = Loop::new(&node.machine.data().with_extension("disk")) else {
+    let Some(disk) = LoopDevice::new(&node.machine.data().with_extension("disk")) else {
         skipped(name, "no loop device; run: cargo xtask vm");
         return node.agent.end().await;
     };
-    let Loop(device) = &disk;
+    let LoopDevice(device) = &disk;
     let script = format!("while :; do dd if={device} of=/dev/null bs=64k iflag=direct; done");
     let limited = service(1, &script).raw().with(|spec, _| {
         let io = &mut spec.groups[0].tasks[0].resources.io;
@@ -301,9 +301,9 @@ impl PressureNode {
 }
 
 /// A loop device over a file, freed on drop.
-struct Loop(String);
+struct LoopDevice(String);
 
-impl Loop {
+impl LoopDevice {
     /// `None` where there is none.
     fn new(file: &Path) -> Option<Self> {
         std::fs::write(file, vec![0; 1 << 20]).unwrap();
@@ -321,7 +321,7 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let freed = Command::new("losetup").args(["-d", &self.0]).status();
         assert!(std::thread::panicking() || freed.unwrap().success());
@@ -330,14 +330,13 @@ impl Drop for Loop {
 
 /// The kernel's counts of a task's disk, in either version of the controller.
 struct DiskCounts {
-    /// The task's group.
     dir: PathBuf,
     v2: bool,
     number: String,
 }
 
 impl DiskCounts {
-    fn new(machine: &Machine, node: &NodeSpec, alloc_id: AllocId, disk: &Loop) -> Self {
+    fn new(machine: &Machine, node: &NodeSpec, alloc_id: AllocId, disk: &LoopDevice) -> Self {
         let v2 = node.attributes["cgroup.io"] == "v2";
         let v1_root = || {
             let record = tree_record(machine);
@@ -406,7 +405,7 @@ async fn a_disk_rate_follows_the_job() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let node = server.node(|node| node.has_driver("native")).await;
-    let disk = Loop::new(&machine.data().with_extension("disk"));
+    let disk = LoopDevice::new(&machine.data().with_extension("disk"));
     let Some(disk) = disk.filter(|_| node.attributes["cgroup.io"] != "absent") else {
         skipped(
             name,
@@ -473,7 +472,7 @@ async fn a_disk_that_comes_later_is_limited() {
     let alloc_id = server.place(limited.build()).await;
     server.status(alloc_id, ClientStatus::Running).await;
 
-    if let Some(disk) = Loop::new(&machine.data().with_extension("disk")) {
+    if let Some(disk) = LoopDevice::new(&machine.data().with_extension("disk")) {
         let of_disk = DiskCounts::new(&machine, &node, alloc_id, &disk);
         server
             .reported(alloc_id, "told of the disk", |task, _| {
@@ -504,12 +503,12 @@ async fn a_disk_rate_holds_in_v1() {
     let server = machine.server();
     let agent = machine.agent(&server).await;
     let node = server.node(|node| node.has_driver("native")).await;
-    let disk = Loop::new(&machine.data().with_extension("disk"));
+    let disk = LoopDevice::new(&machine.data().with_extension("disk"));
     let Some(disk) = disk.filter(|_| node.attributes["cgroup.io"] == "v1") else {
         skipped(name, "no loop device, or blkio is not bound to cgroup v1");
         return agent.end().await;
     };
-    let Loop(device) = &disk;
+    let LoopDevice(device) = &disk;
     let script = format!(
         "while :; do dd if=/dev/zero of={device} bs=64k count=16 oflag=direct conv=notrunc; done"
     );

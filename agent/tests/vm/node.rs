@@ -193,7 +193,6 @@ impl Node {
 /// One of the tree's cgroups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TestGroup {
-    /// The task's.
     Task,
     /// That of another task of the same allocation.
     Neighbour,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
-use muster_wire::api::exec::{ExitResult, Input, Output, Piece};
+use muster_wire::api::exec::{ExitResult, Input, Output, StreamPiece};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -25,7 +25,7 @@ use super::ExecArgs;
 use crate::client::{Client, escape, refusal};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::names;
-use escape::{Escape, FilteredInput};
+use escape::{EscapeFilter, FilteredInput};
 use terminal::RawMode;
 
 /// Bytes of input in one frame.
@@ -52,7 +52,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> CliResult {
     };
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     let tty = args.tty.unwrap_or(is_terminal && args.stdin);
-    let escaping = Escape::new(escape_character(args, tty)?);
+    let escaping = EscapeFilter::new(escape_character(args, tty)?);
     let command = serde_json::to_string(&args.command)
         .map_err(|error| CliError::new(Exit::Usage, format!("the command: {error}")))?;
     let path = format!(
@@ -94,7 +94,7 @@ struct Session<'a> {
     takes_input: bool,
     /// The user's terminal is the command's.
     raw: bool,
-    escaping: Escape,
+    escaping: EscapeFilter,
 }
 
 /// A session was ended on this side, by what was typed or by a signal.
@@ -230,7 +230,7 @@ fn print() -> (mpsc::Sender<CommandOutput>, Printer) {
 async fn send_all(
     mut server: SplitSink<Socket, Message>,
     mut typed: mpsc::Receiver<Vec<u8>>,
-    mut escaping: Escape,
+    mut escaping: EscapeFilter,
     raw: bool,
 ) -> Option<SessionClosed> {
     let mut resized = signal(SignalKind::window_change()).ok()?;
@@ -251,7 +251,7 @@ async fn send_all(
                 if hangs_up {
                     return Some(SessionClosed);
                 }
-                Input { stdin: Some(Piece { data, close }), ..Input::default() }
+                Input { stdin: Some(StreamPiece { data, close }), ..Input::default() }
             }
             Some(()) = resized.recv() => size(),
             _tick = alive.tick() => Input::default(),

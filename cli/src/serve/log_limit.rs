@@ -21,11 +21,11 @@ const PERIOD: Duration = Duration::from_secs(30);
 
 /// Lets a bounded number of messages of each place through.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LogLimit(Arc<Mutex<HashMap<Identifier, Counts>>>);
+pub(super) struct LogLimit(Arc<Mutex<HashMap<Identifier, CallsiteCounts>>>);
 
 /// The messages of one place in the current period.
 #[derive(Debug)]
-struct Counts {
+struct CallsiteCounts {
     metadata: &'static Metadata<'static>,
     since: Instant,
     written: u32,
@@ -62,7 +62,7 @@ impl LogLimit {
             return true;
         }
         let mut places = self.places();
-        let counts = places.entry(metadata.callsite()).or_insert(Counts {
+        let counts = places.entry(metadata.callsite()).or_insert(CallsiteCounts {
             metadata,
             since: now,
             written: 0,
@@ -91,7 +91,7 @@ impl LogLimit {
             .collect()
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<Identifier, Counts>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<Identifier, CallsiteCounts>> {
         // Counters only: a panic elsewhere leaves them usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

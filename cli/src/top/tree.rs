@@ -57,7 +57,7 @@ pub(super) struct Amount {
 
 /// The amounts in one line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Amounts {
+pub(super) struct RowAmounts {
     pub(super) cpu_percent: Amount,
     pub(super) wait_percent: Amount,
     pub(super) switches_per_s: Amount,
@@ -87,13 +87,13 @@ pub(super) struct TreeRow {
     pub(super) node: String,
     /// Percent of the task's limit that its memory is.
     pub(super) of_limit_percent: Option<f64>,
-    pub(super) amounts: Amounts,
+    pub(super) amounts: RowAmounts,
 }
 
 /// A line, and the lines below it.
-struct Branch {
+struct TreeNode {
     line: TreeRow,
-    below: Vec<Branch>,
+    below: Vec<TreeNode>,
 }
 
 impl Amount {
@@ -115,7 +115,7 @@ impl Amount {
     }
 }
 
-impl Amounts {
+impl RowAmounts {
     pub(super) fn of(row: &Row) -> Self {
         let count = |value: Option<u64>| Amount::of(value.map(|value| value as f64));
         Self {
@@ -193,9 +193,9 @@ impl Amounts {
 }
 
 /// The total of some rows.
-pub(super) fn total(rows: &[Row]) -> Amounts {
-    let amounts = rows.iter().map(Amounts::of);
-    amounts.reduce(Amounts::plus).unwrap_or_default()
+pub(super) fn total(rows: &[Row]) -> RowAmounts {
+    let amounts = rows.iter().map(RowAmounts::of);
+    amounts.reduce(RowAmounts::plus).unwrap_or_default()
 }
 
 /// The lines of `rows` down to `level`: below each job its groups, below each group its tasks.
@@ -208,7 +208,7 @@ pub(super) fn lines(rows: &[Row], sort: Sort, level: RowLevel) -> Vec<TreeRow> {
                 rows,
                 |row| row.group.clone(),
                 |group, rows| {
-                    let tasks = rows.iter().map(|row| Branch {
+                    let tasks = rows.iter().map(|row| TreeNode {
                         line: task(row),
                         below: Vec::new(),
                     });
@@ -227,15 +227,15 @@ pub(super) fn lines(rows: &[Row], sort: Sort, level: RowLevel) -> Vec<TreeRow> {
 fn branches(
     rows: &[Row],
     name: impl Fn(&Row) -> String,
-    make: impl Fn(String, &[Row]) -> Branch,
-) -> Vec<Branch> {
+    make: impl Fn(String, &[Row]) -> TreeNode,
+) -> Vec<TreeNode> {
     let mut rows = rows.to_vec();
     rows.sort_by_key(&name);
     let chunks = rows.chunk_by(|one, other| name(one) == name(other));
     chunks.map(|rows| make(name(&rows[0]), rows)).collect()
 }
 
-fn branch(level: RowLevel, name: String, rows: &[Row], below: Vec<Branch>) -> Branch {
+fn branch(level: RowLevel, name: String, rows: &[Row], below: Vec<TreeNode>) -> TreeNode {
     let line = TreeRow {
         level,
         name,
@@ -243,7 +243,7 @@ fn branch(level: RowLevel, name: String, rows: &[Row], below: Vec<Branch>) -> Br
         of_limit_percent: None,
         amounts: total(rows),
     };
-    Branch { line, below }
+    TreeNode { line, below }
 }
 
 fn task(row: &Row) -> TreeRow {
@@ -256,17 +256,17 @@ fn task(row: &Row) -> TreeRow {
         name: row.name.clone(),
         node: row.node.clone(),
         of_limit_percent,
-        amounts: Amounts::of(row),
+        amounts: RowAmounts::of(row),
     }
 }
 
-fn flatten(mut branches: Vec<Branch>, sort: Sort, level: RowLevel, lines: &mut Vec<TreeRow>) {
+fn flatten(mut branches: Vec<TreeNode>, sort: Sort, level: RowLevel, lines: &mut Vec<TreeRow>) {
     branches.sort_by(|a, b| {
-        let key = |branch: &Branch| branch.line.amounts.by(sort).unwrap_or(-1.0);
+        let key = |branch: &TreeNode| branch.line.amounts.by(sort).unwrap_or(-1.0);
         let most = key(b).total_cmp(&key(a));
         most.then_with(|| a.line.name.cmp(&b.line.name))
     });
-    for Branch { line, below } in branches {
+    for TreeNode { line, below } in branches {
         if line.level <= level {
             lines.push(line);
             flatten(below, sort, level, lines);

@@ -175,7 +175,7 @@ impl Clients {
                 .map(|address| Http::new(*address))
                 .collect();
             servers.rotate_left(number % addresses.len());
-            let worker = Worker {
+            let worker = TestClient {
                 servers,
                 recorder: Arc::clone(&clients.recorder),
                 values: Arc::clone(&clients.values),
@@ -237,14 +237,14 @@ impl Drop for Clients {
 }
 
 /// One client.
-struct Worker {
+struct TestClient {
     servers: Vec<Http>,
     recorder: Arc<Recorder>,
     values: Arc<AtomicU64>,
     dice: u64,
 }
 
-impl Worker {
+impl TestClient {
     fn run(mut self, stop: &AtomicBool) {
         let mut indexes = [0; limits::KEYS];
         while !stop.load(Ordering::Acquire) {

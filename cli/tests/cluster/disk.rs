@@ -12,9 +12,9 @@ use crate::cluster::{ClusterOptions, SERVERS, fill, http, until};
 use crate::shared::TestCluster;
 
 /// strace that does something to every `fdatasync` of a process; it lets go when dropped.
-struct Tracer(Child);
+struct FsyncTracer(Child);
 
-impl Tracer {
+impl FsyncTracer {
     /// `None` if processes cannot be traced here.
     fn start(pid: Pid, what: &str) -> Option<Self> {
         let inject = format!("inject=fdatasync:{what}");
@@ -56,7 +56,7 @@ fn is_traced(pid: Pid) -> bool {
     })
 }
 
-impl Drop for Tracer {
+impl Drop for FsyncTracer {
     fn drop(&mut self) {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(0));
         // On SIGINT it detaches; killed, it would leave the traced process stopped.
@@ -75,7 +75,7 @@ fn a_slow_disk_only_makes_it_slower() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
 
-    let Some(tracer) = Tracer::start(cluster.pid(leader), "delay_enter=300000") else {
+    let Some(tracer) = FsyncTracer::start(cluster.pid(leader), "delay_enter=300000") else {
         skipped(
             "a_slow_disk_only_makes_it_slower",
             "strace cannot trace here: cargo xtask setup",
@@ -150,7 +150,7 @@ fn a_failing_disk_ends_its_server() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
 
-    let Some(tracer) = Tracer::start(cluster.pid(leader), "error=EIO:when=5+") else {
+    let Some(tracer) = FsyncTracer::start(cluster.pid(leader), "error=EIO:when=5+") else {
         skipped(
             "a_failing_disk_ends_its_server",
             "strace cannot trace here: cargo xtask setup",

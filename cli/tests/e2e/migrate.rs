@@ -45,7 +45,7 @@ job "keeper" {
 
 /// An allocation that the servers want to run and that runs.
 #[derive(Clone, Debug)]
-struct Alloc {
+struct RunningAlloc {
     id: String,
     node: String,
 }
@@ -88,7 +88,7 @@ impl TwoAgents {
     }
 
     /// The job runs for the first time.
-    fn begin(&self) -> Alloc {
+    fn begin(&self) -> RunningAlloc {
         let file = job_file(self.dir(), JOB);
         self.done(&["job", "run", "--detach", file.to_str().unwrap()]);
         let first = until("the first allocation", || self.running());
@@ -99,32 +99,32 @@ impl TwoAgents {
         first
     }
 
-    fn running(&self) -> Option<Alloc> {
+    fn running(&self) -> Option<RunningAlloc> {
         let output = ask(&self.address, &["--json", "job", "status", "keeper"]);
         let job: Value = serde_json::from_slice(&output.stdout).ok()?;
         let allocs = job["Allocations"].as_array()?;
         let runs = |it: &&Value| it["DesiredStatus"] == "run" && it["ClientStatus"] == "running";
         let found = allocs.iter().find(runs)?;
         let text = |name: &str| found[name].as_str().map(str::to_owned);
-        Some(Alloc {
+        Some(RunningAlloc {
             id: text("ID")?,
             node: text("NodeName")?,
         })
     }
 
     /// The running allocation that replaces `former`.
-    fn replacement(&self, former: &Alloc) -> Alloc {
+    fn replacement(&self, former: &RunningAlloc) -> RunningAlloc {
         until("the replacement", || {
             self.running().filter(|new| new.id != former.id)
         })
     }
 
-    fn path(&self, alloc: &Alloc, file: &str) -> PathBuf {
+    fn path(&self, alloc: &RunningAlloc, file: &str) -> PathBuf {
         let allocs = self.dir().join(&alloc.node).join("alloc");
         allocs.join(&alloc.id).join(file)
     }
 
-    fn read(&self, alloc: &Alloc, file: &str) -> Option<String> {
+    fn read(&self, alloc: &RunningAlloc, file: &str) -> Option<String> {
         let text = fs::read_to_string(self.path(alloc, file)).ok()?;
         Some(text.trim().to_owned())
     }

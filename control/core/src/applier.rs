@@ -27,7 +27,6 @@ pub struct MergedPlans {
 /// The fate of evaluations once a merged command is applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvalOutcomes {
-    /// Done with.
     pub done: Vec<EvalId>,
     /// To be looked at again at once; whether something was placed.
     pub retry: Vec<(EvalId, bool)>,

@@ -65,8 +65,10 @@ enum EvalState {
     Delayed(Timestamp),
     /// Next when a worker asks.
     Ready,
-    /// With a worker.
-    Out { token: u64, deadline: Timestamp },
+    Out {
+        token: u64,
+        deadline: Timestamp,
+    },
 }
 
 #[derive(Debug)]
@@ -81,7 +83,6 @@ struct EvalEntry {
 /// The evaluations of one job.
 #[derive(Debug, Default)]
 struct JobQueue {
-    /// Ready or out.
     active: Option<EvalId>,
     queued: BTreeSet<(LogIndex, EvalId)>,
 }

@@ -49,11 +49,8 @@ pub fn revive_jobs(before: &State, after: &mut State) {
 /// A leader without its shell.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    /// The newest state.
     pub state: State,
-    /// The time.
     pub now: Timestamp,
-    /// The broker.
     pub broker: Broker,
     /// Whether invariants are checked after every command; costs as much as the state is large.
     pub unchecked: bool,

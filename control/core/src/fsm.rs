@@ -37,7 +37,7 @@ use muster_domain::job::{JobSpec, JobType, NetworkPolicy};
 use muster_domain::node::{
     DrainSpec, Eligibility, NodeCollected, NodeSpec, NodeStatus, NodeSubsystem,
 };
-use muster_domain::one_off::{OneOff, Times};
+use muster_domain::one_off::{OneOff, OneOffTimings};
 use muster_domain::plan::Plan;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,8 @@ pub(crate) use deployment::{is_late, next_deadline};
 pub use garbage::dry_run::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
 pub use garbage::forecast::GcForecast as GcOutlook;
 pub use garbage::{
-    Bounds as GcBounds, Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
+    Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
+    SliceLimits as GcBounds,
 };
 pub(crate) use job::is_unknown;
 pub use keyed::{UnkeyedCommand, WriteDedup};
@@ -69,14 +70,12 @@ pub const VERSION: u32 = 2;
 pub enum Command {
     /// An agent says what its machine is. A node not seen before begins as `Initializing`.
     RegisterNode {
-        /// The fingerprint.
         spec: Box<NodeSpec>,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// The heartbeats of a node began or ended.
     SetNodeStatus {
-        /// The node.
         node_id: NodeId,
         /// The status of the node to the control plane.
         status: NodeStatus,
@@ -85,9 +84,7 @@ pub enum Command {
     },
     /// An operator says whether a node takes new work.
     SetEligibility {
-        /// The node.
         node_id: NodeId,
-        /// Whether it does.
         eligibility: Eligibility,
         /// Time of the proposal.
         at: Timestamp,
@@ -95,7 +92,6 @@ pub enum Command {
     /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
     /// them is gone, the evaluation of the job places it.
     RegisterJob {
-        /// The job, validated.
         spec: Box<JobSpec>,
         /// The places of its instances, where the leader found them.
         places: Option<Box<JobPlacement>>,
@@ -106,14 +102,12 @@ pub enum Command {
     },
     /// A user stops a job.
     DeregisterJob {
-        /// The job.
         key: JobKey,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// A user wants a job looked at.
     EvaluateJob {
-        /// The job.
         key: JobKey,
         /// Replace instances that failed at once, under any policy.
         force_reschedule: bool,
@@ -134,7 +128,6 @@ pub enum Command {
     },
     /// Updates of evaluations that have no plan.
     UpdateEvals {
-        /// The updates.
         evals: Vec<EvalUpdate>,
         /// Time of the proposal.
         at: Timestamp,
@@ -156,7 +149,6 @@ pub enum Command {
     Keyed {
         /// The key of the write.
         once: WriteDedup,
-        /// The write.
         command: UnkeyedCommand,
     },
     /// Agents of one server report what became of allocations: one entry for many nodes.
@@ -168,7 +160,6 @@ pub enum Command {
     },
     /// An operator, or the duty that watches deployments, moves one on.
     ChangeDeployment {
-        /// The deployment.
         id: DeploymentId,
         /// The change to make.
         change: DeploymentChange,
@@ -177,7 +168,6 @@ pub enum Command {
     },
     /// An operator begins to empty a node, or stops that.
     DrainNode {
-        /// The node.
         node_id: NodeId,
         /// How to empty it. `None`: no longer.
         drain: Option<DrainSpec>,
@@ -188,23 +178,19 @@ pub enum Command {
     },
     /// A drained node is empty. It stays ineligible.
     CompleteDrain {
-        /// The node.
         node_id: NodeId,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// Allocations are to go elsewhere.
     MigrateAllocs {
-        /// The allocations.
         alloc_ids: Vec<AllocId>,
-        /// Why.
         trigger: Trigger,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// A user goes back to an older version of a job.
     RevertJob {
-        /// The job.
         key: JobKey,
         /// The version to go back to.
         version: u64,
@@ -215,18 +201,14 @@ pub enum Command {
     },
     /// A user says whether a version of a job is known to work.
     SetJobStable {
-        /// The job.
         key: JobKey,
-        /// The version.
         version: u64,
-        /// Whether it is.
         stable: bool,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// A user runs a parameterized job.
     DispatchJob {
-        /// The parameterized job.
         key: JobKey,
         /// The end of the new job's id, which tells this dispatch from others.
         suffix: String,
@@ -243,7 +225,6 @@ pub enum Command {
     },
     /// A periodic job is due, or a user does not want to wait.
     LaunchPeriodic {
-        /// The periodic job.
         key: JobKey,
         /// The time it is launched for.
         due: Timestamp,
@@ -254,7 +235,6 @@ pub enum Command {
     },
     /// An operator changes the scheduler's settings.
     SetSchedulerConfig {
-        /// The settings.
         config: SchedulerConfig,
         /// Refuse unless they were last changed by this entry.
         check_index: Option<LogIndex>,
@@ -279,7 +259,6 @@ pub enum Command {
     },
     /// A client says that what it knows of a domain is all there is to know.
     FreshenDomain {
-        /// The domain.
         domain: String,
         /// Until when that holds. `None`: for ever.
         until: Option<Timestamp>,
@@ -288,14 +267,12 @@ pub enum Command {
     },
     /// The leader is configured with other times than the last one.
     SetOneOffTimes {
-        /// The times.
-        times: Times,
+        times: OneOffTimings,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// An operator changes what tasks of every node may send and receive where neither job nor node says it.
     SetClusterPolicy {
-        /// The policy, validated.
         policy: Box<NetworkPolicy>,
         /// Refuse unless it was last changed by this entry.
         check_index: Option<LogIndex>,
@@ -304,9 +281,7 @@ pub enum Command {
     },
     /// A user gives a version of a job a name, or takes the name back.
     TagJobVersion {
-        /// The job.
         key: JobKey,
-        /// The name.
         name: String,
         /// The version that is to have the name; `None` takes the name back.
         given: Option<TagAssignment>,
@@ -323,14 +298,12 @@ pub enum Command {
     },
     /// A user stops a job and has it forgotten. The answer counts what went.
     PurgeJob {
-        /// The job.
         key: JobKey,
         /// Time of the proposal.
         at: Timestamp,
     },
     /// [`Self::AddNodeEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
     AddNodeEventV1 {
-        /// The node.
         node_id: NodeId,
         /// The part of Muster that it is about.
         subsystem: NodeSubsystem,
@@ -341,7 +314,6 @@ pub enum Command {
     },
     /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
     ScaleGroup {
-        /// The job.
         key: JobKey,
         /// The action or the event.
         scaling: Box<GroupScaling>,
@@ -352,13 +324,11 @@ pub enum Command {
     },
     /// Something happened to a node that its operator should see.
     AddNodeEvent {
-        /// The node.
         node_id: NodeId,
         /// The part of Muster that it is about.
         subsystem: NodeSubsystem,
         /// A sentence for the operator.
         message: String,
-        /// Facts for programs.
         details: BTreeMap<String, String>,
         /// Time of the proposal.
         at: Timestamp,
@@ -377,11 +347,9 @@ pub struct JobPlacement {
 /// A scaling action on a group, or an event of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupScaling {
-    /// The group.
     pub group: String,
     /// Instances; `None` records only the event.
     pub count: Option<u32>,
-    /// The scaling failed.
     pub error: bool,
     /// A message for the user.
     pub message: String,
@@ -407,15 +375,11 @@ pub enum DeploymentChange {
     Fail,
     /// No instance became healthy in time.
     MissedDeadline,
-    /// Stop for now.
     Pause,
-    /// Go on.
     Resume,
     /// Somebody says which instances are healthy.
     SetHealth {
-        /// These are.
         healthy: Vec<AllocId>,
-        /// These are not.
         unhealthy: Vec<AllocId>,
     },
 }
@@ -557,7 +521,6 @@ impl Command {
 /// A change of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalUpdate {
-    /// The evaluation.
     pub eval_id: EvalId,
     /// Its status from here on.
     pub status: EvalStatus,
@@ -576,7 +539,6 @@ pub struct EvalUpdate {
 /// The evaluation that goes on where one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NextEval {
-    /// None.
     Nothing,
     /// A blocked one, for what could not be placed.
     Blocked,
@@ -598,7 +560,6 @@ pub enum Response {
     JobRegistered {
         /// The evaluation that will place it; none for a job that only makes others.
         eval_id: Option<EvalId>,
-        /// Its current version.
         version: u64,
         /// The entry that registered that version.
         job_modify_index: LogIndex,
@@ -609,13 +570,9 @@ pub enum Response {
         eval_id: Option<EvalId>,
     },
     /// The job will be looked at.
-    EvalCreated {
-        /// The evaluation.
-        eval_id: EvalId,
-    },
+    EvalCreated { eval_id: EvalId },
     /// A job was made from another one.
     JobLaunched {
-        /// Its id.
         job_id: String,
         /// The evaluation that will place it; none if nothing was launched, because an earlier launch
         /// runs or because it was launched before.
@@ -638,21 +595,14 @@ pub enum Response {
         /// One for each plan, in order.
         outcomes: Vec<PlanOutcome>,
     },
-    /// Objects were forgotten.
     Collected {
-        /// Evaluations.
         evals: u32,
-        /// Allocations.
         allocs: u32,
-        /// Jobs.
         jobs: u32,
-        /// Nodes.
         nodes: u32,
-        /// Deployments.
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
-        /// One-off tasks.
         one_offs: u32,
         /// Objects that were looked at and stay, by reason.
         kept: BTreeMap<GcKept, u32>,
@@ -689,9 +639,7 @@ pub enum Response {
 /// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanOutcome {
-    /// Its evaluation.
     pub eval_id: EvalId,
-    /// Instances placed.
     pub placed: u32,
     /// Instances refused. If any, the evaluation is still open and must be looked at again.
     pub dropped: u32,
@@ -717,7 +665,6 @@ pub enum Rejection {
         actual.0, expected.0
     )]
     CheckIndex {
-        /// The job.
         key: JobKey,
         /// The index that the user saw.
         expected: LogIndex,
@@ -729,9 +676,7 @@ pub enum Rejection {
         "job {key} is of type {from} and cannot become {to}: purge it first or choose another id"
     )]
     JobTypeChanged {
-        /// The job.
         key: JobKey,
-        /// Its type.
         from: JobType,
         /// The type asked for.
         to: JobType,
@@ -741,20 +686,10 @@ pub enum Rejection {
     UnknownDeployment(DeploymentId),
     /// The deployment is over, or what was asked does not fit it.
     #[error("deployment {}: {why}", id.short())]
-    Deployment {
-        /// The deployment.
-        id: DeploymentId,
-        /// Why not.
-        why: String,
-    },
+    Deployment { id: DeploymentId, why: String },
     /// The request does not fit the job.
     #[error("job {key}: {why}")]
-    Job {
-        /// The job.
-        key: JobKey,
-        /// Why not.
-        why: String,
-    },
+    Job { key: JobKey, why: String },
     /// There is no such allocation.
     #[error("allocation {0} does not exist")]
     UnknownAlloc(AllocId),
@@ -766,7 +701,6 @@ pub enum Rejection {
     ConfigIndex {
         /// The index that the operator saw.
         expected: LogIndex,
-        /// The current index.
         actual: LogIndex,
     },
     /// An operator keeps new jobs out.
@@ -783,7 +717,6 @@ pub enum Rejection {
         "the idempotency key `{key}` was used for a different write, applied at index {}: choose a new key for each write", index.0
     )]
     KeyReused {
-        /// The key.
         key: WriteKey,
         /// The entry of that write.
         index: LogIndex,
@@ -819,10 +752,7 @@ pub enum Effect {
     /// Drop this evaluation: it has ended.
     ForgetEval(EvalId),
     /// Wake blocked evaluations that this node could help.
-    CapacityFreed {
-        /// The node.
-        node_id: NodeId,
-    },
+    CapacityFreed { node_id: NodeId },
     /// Wake every blocked evaluation: more is allowed than before.
     RulesEased,
     /// Push desired allocations to this node's agent. For every server, not only the leader.
@@ -846,17 +776,12 @@ pub enum Effect {
 /// A row that was written or removed: look it up in the state to see which.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangedRow {
-    /// A node.
     Node(NodeId),
     /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
     Job(Arc<JobKey>),
-    /// An evaluation.
     Eval(EvalId),
-    /// A deployment.
     Deployment(DeploymentId),
-    /// A one-off task.
     OneOff(Arc<str>),
-    /// An allocation.
     Alloc(AllocId),
     /// An allocation that was removed: there is nothing to look up.
     AllocGone(AllocId),

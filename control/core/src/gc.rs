@@ -22,15 +22,12 @@ pub struct GcConfig {
     pub batch_eval_threshold: Duration,
     /// Time between two looks at jobs.
     pub job_interval: Duration,
-    /// Age of jobs.
     pub job_threshold: Duration,
     /// Time between two looks at deployments.
     pub deployment_interval: Duration,
-    /// Age of deployments.
     pub deployment_threshold: Duration,
     /// Time between two looks at nodes.
     pub node_interval: Duration,
-    /// Age of nodes.
     pub node_threshold: Duration,
 }
 

@@ -16,7 +16,6 @@ use crate::state::State;
 pub enum DiskSource {
     /// The data are on this node, and nobody writes to them any more.
     At {
-        /// The node.
         node_id: NodeId,
         /// Tasks that both allocations have.
         tasks: Vec<String>,
@@ -43,7 +42,6 @@ pub enum NoDataError {
     /// It replaces another one, or none.
     #[error("allocation {alloc_id} does not replace allocation {previous}")]
     NotItsHeir {
-        /// It.
         alloc_id: AllocId,
         /// The allocation whose data were asked for.
         previous: AllocId,
@@ -63,7 +61,6 @@ pub enum NoDataError {
     /// The other's node is out of reach.
     #[error("node {node_id} of the former allocation is {}", status.as_str())]
     OutOfReach {
-        /// The node.
         node_id: NodeId,
         /// The known status of the node.
         status: NodeStatus,
@@ -71,12 +68,10 @@ pub enum NoDataError {
     /// The other was given up when its node was out of reach: it may have run since.
     #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.as_str())]
     GivenUp {
-        /// The other.
         previous: AllocId,
         /// The known status of the other allocation.
         status: ClientStatus,
     },
-    /// The other stays.
     #[error("allocation {0} runs on, with its data")]
     RunsOn(AllocId),
 }

@@ -72,11 +72,9 @@ impl ScheduleOutcome {
 pub struct DesiredUpdates {
     /// Left as they are.
     pub ignore: u32,
-    /// Placed.
     pub place: u32,
     /// Moved to another node.
     pub migrate: u32,
-    /// Stopped.
     pub stop: u32,
     /// Taken over by the new version as they are.
     pub in_place: u32,

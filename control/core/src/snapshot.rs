@@ -23,7 +23,7 @@ use muster_domain::id::{
 };
 use muster_domain::job::{JobStatus, JobVersion, ScalingEvent, VersionTag};
 use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus, NodeSubsystem};
-use muster_domain::one_off::{OneOff, Times};
+use muster_domain::one_off::{OneOff, OneOffTimings};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Answer, ClusterPolicy, Config, RowRecord, StateHash};
@@ -38,7 +38,6 @@ pub const VERSION: u32 = 1;
 /// One record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// The first.
     Header(Header),
     /// A version of a job. Numbered from 0 in the order of the stream.
     JobVersion(Arc<JobVersion>),
@@ -46,31 +45,25 @@ pub enum Record {
     Metrics(Arc<PlacementMetrics>),
     /// The data that some allocations share. Numbered from 0 in the order of the stream.
     Cohort(CohortRecord),
-    /// A node.
     Node(Box<NodeRecord>),
     /// A node that is gone and that allocations still mean by its number.
     Held(RemovedNodeRecord),
-    /// A job.
     Job(JobRecord),
-    /// An evaluation.
     Eval(Arc<Evaluation>),
     /// An allocation, packed as it lies in the state; its cohort by its place in the stream.
     Alloc(Box<RowRecord>),
-    /// A deployment.
     Deployment(Arc<Deployment>),
     /// The settings, unless they are the defaults.
     Config(Config),
     /// The answer to a keyed write.
     Answer(Arc<Answer>),
-    /// The last.
     End {
         /// Records before this one.
         records: u64,
     },
-    /// A one-off task.
     OneOff(Arc<OneOff>),
     /// The times of one-off tasks, unless they are the defaults.
-    OneOffTimes(Times),
+    OneOffTimes(OneOffTimings),
     /// A domain that is fresh.
     Domain(DomainRecord),
     /// The cluster's network policy, unless none was ever written.
@@ -269,7 +262,6 @@ pub struct TagsRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingRecord {
     key: JobKey,
-    /// Events by group.
     events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
 }
 

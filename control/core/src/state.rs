@@ -73,7 +73,6 @@ pub struct State {
 /// Allocations that were forgotten.
 #[derive(Debug)]
 pub(crate) struct RemovedAllocs {
-    /// Their keys, ascending.
     pub(crate) keys: Vec<u64>,
     /// Their jobs; one may be named more than once.
     pub(crate) jobs: Vec<Arc<JobKey>>,

@@ -25,7 +25,6 @@ pub use timing::Watcher;
 /// The commands to propose now, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueCommands {
-    /// In order.
     pub commands: Vec<Command>,
     /// `None`: not before something changes.
     pub next: Option<Timestamp>,

@@ -14,9 +14,7 @@ use crate::rng::SimRng;
 /// A write.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Term and vote.
     Vote {
-        /// The term.
         term: u64,
         /// The server that got the vote in it.
         voted: Option<usize>,
@@ -27,7 +25,6 @@ pub enum Op {
     Truncate(u64),
     /// A snapshot, and what the log may forget with it.
     Snapshot {
-        /// The snapshot.
         snapshot: Arc<Snapshot>,
         /// Forget up to here.
         base: Position,
@@ -41,9 +38,7 @@ pub struct Image {
     pub term: u64,
     /// The server that got the vote in it.
     pub voted: Option<usize>,
-    /// The log.
     pub log: Log,
-    /// The newest snapshot.
     pub snapshot: Option<Arc<Snapshot>>,
 }
 

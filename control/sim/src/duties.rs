@@ -41,7 +41,6 @@ pub enum ProposalReason {
     Watch,
     /// Callbacks are to be made.
     Claim(Vec<Arc<OneOff>>, Timestamp),
-    /// Callbacks were made.
     Called,
 }
 

@@ -19,36 +19,26 @@ use crate::rng::SimRng;
 /// Something that will happen.
 #[derive(Debug)]
 pub enum Event {
-    /// A message arrives.
     Deliver {
-        /// The sender.
         from: Endpoint,
-        /// The receiver.
         to: Endpoint,
-        /// The message.
         message: Box<Message>,
     },
     /// The next message on a stream arrives.
     Stream {
-        /// The sender.
         from: Endpoint,
-        /// The receiver.
         to: Endpoint,
     },
     /// A server's disk has written.
     Synced {
-        /// The server.
         server: usize,
-        /// The server's life.
         life: u64,
         /// The last write that is done.
         upto: u64,
     },
     /// A worker of a leader is done.
     WorkerDone {
-        /// The server.
         server: usize,
-        /// The leader's reign.
         reign: (u64, u64),
         /// The delivery that it was given.
         delivery: Delivery,
@@ -57,12 +47,9 @@ pub enum Event {
     },
     /// Something in a machine.
     Host {
-        /// The machine.
         host: usize,
-        /// The event.
         what: HostEvent,
     },
-    /// A server dies.
     ServerCrashes(usize),
     /// A server starts again.
     ServerStarts(usize),
@@ -70,7 +57,6 @@ pub enum Event {
     AgentStarts(usize),
     /// A client does something.
     Client(usize),
-    /// The weather changes.
     Weather,
 }
 
@@ -79,13 +65,11 @@ pub enum Event {
 pub struct Env {
     /// All that is random.
     pub dice: SimRng,
-    /// The time.
     pub now: Timestamp,
     /// Faults and users have stopped.
     pub calm: bool,
     /// The deliberate bug that is switched on.
     pub bug: Option<Bug>,
-    /// The links.
     pub network: Network,
     /// The checks of what must be true.
     pub oracle: Oracle,
@@ -228,7 +212,6 @@ impl Env {
 /// The events, one line each, and a digest of every event, also of those that have no line.
 #[derive(Debug, Default)]
 pub struct Trace {
-    /// The lines.
     pub text: String,
     digest: u64,
     events: u64,

@@ -21,45 +21,33 @@ pub type TaskKey = (AllocId, usize);
 pub enum HostEvent {
     /// The allocation's directories are made, or cannot be.
     Prepared {
-        /// The agent's life.
         life: u64,
-        /// The allocation.
         alloc_id: AllocId,
         /// Whether the directories cannot be made.
         failed: bool,
     },
     /// The agent has the driver start a task.
     Start {
-        /// The agent's life.
         life: u64,
-        /// The task.
         task: TaskKey,
         /// Counts the starts of the task.
         attempt: u32,
     },
     /// The agent looks for a task.
     Recover {
-        /// The agent's life.
         life: u64,
-        /// The task.
         task: TaskKey,
         /// The start looked for.
         attempt: u32,
     },
     /// The driver answers the agent.
     Answered {
-        /// The agent's life.
         life: u64,
-        /// The task.
         task: TaskKey,
-        /// The answer.
         input: muster_agent_core::task::TaskInput,
     },
-    /// A process ends.
     Ends {
-        /// The machine's boot.
         boot: u64,
-        /// The task.
         task: TaskKey,
         /// The number of the start.
         attempt: u32,
@@ -67,17 +55,9 @@ pub enum HostEvent {
         exit: Exit,
     },
     /// Everything of an allocation is removed.
-    Destroyed {
-        /// The agent's life.
-        life: u64,
-        /// The allocation.
-        alloc_id: AllocId,
-    },
+    Destroyed { life: u64, alloc_id: AllocId },
     /// Processes that nobody wants are ended.
-    Sweep {
-        /// The agent's life.
-        life: u64,
-    },
+    Sweep { life: u64 },
 }
 
 /// A process, or what is remembered of it.
@@ -100,7 +80,6 @@ pub struct Process {
 pub struct Store {
     /// Allocations: what is wanted, and where they are.
     pub allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
-    /// Starts of tasks.
     pub started: BTreeMap<TaskKey, Start>,
 }
 
@@ -118,17 +97,12 @@ pub struct Start {
 /// A machine.
 #[derive(Debug)]
 pub struct Host {
-    /// Its number.
     pub at: usize,
-    /// Its fingerprint.
     pub spec: NodeSpec,
-    /// Counts its boots.
     pub boot: u64,
-    /// Counts its agents.
     pub life: u64,
     /// Counts the agent's sessions, over all its lives.
     pub sessions: u64,
-    /// Its processes.
     pub processes: BTreeMap<TaskKey, Process>,
     /// The store on disk.
     pub stored: Store,

@@ -50,7 +50,6 @@ use world::World;
 /// The settings of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
-    /// Decides everything.
     pub seed: u64,
     /// Servers: 1, 3 or 5.
     pub servers: usize,
@@ -58,7 +57,6 @@ pub struct SimConfig {
     pub storm: Duration,
     /// Virtual time in which all must come to rest.
     pub calm: Duration,
-    /// A deliberate bug.
     pub bug: Option<Bug>,
 }
 
@@ -108,7 +106,6 @@ pub struct InterruptedCollections {
 /// Deployments by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollouts {
-    /// All of them.
     pub begun: u64,
     /// Their canaries were promoted.
     pub promoted: u64,
@@ -129,7 +126,6 @@ pub struct Report {
     pub trace: String,
     /// Entries in the log.
     pub entries: u64,
-    /// Instances placed.
     pub placed: u64,
     /// Objects that collections have freed.
     pub collected: u64,
@@ -139,21 +135,16 @@ pub struct Report {
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
     pub cut_short: InterruptedCollections,
-    /// Deployments.
     pub rollouts: Rollouts,
     /// One-off tasks that began.
     pub one_offs: usize,
     /// One-off tasks placed by the entry that made them.
     pub placed_at_once: u64,
-    /// Callbacks made.
     pub called: u64,
-    /// Elections won.
     pub terms: usize,
     /// Writes acknowledged to users.
     pub promises: usize,
-    /// Linearizable reads.
     pub reads: u64,
-    /// Events.
     pub events: u64,
     /// Virtual time from the end of the storm to rest.
     pub calm: Duration,

@@ -7,7 +7,6 @@ use muster_control_core::fsm::Command;
 /// An entry's index, and the term in which it was written. Ordered as elections compare logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The term.
     pub term: u64,
     /// The index, from 1; 0 is before the first entry.
     pub index: u64,
@@ -27,7 +26,6 @@ pub enum Payload {
 pub struct Entry {
     /// The position in the log.
     pub at: Position,
-    /// The content.
     pub payload: Payload,
 }
 

@@ -36,7 +36,7 @@ impl Args {
 
 /// Totals over the runs of many seeds.
 #[derive(Debug, Default)]
-struct Sum {
+struct RunTotals {
     seeds: u64,
     entries: u64,
     placed: u64,
@@ -55,7 +55,7 @@ struct Sum {
     longest_calm: std::time::Duration,
 }
 
-impl Sum {
+impl RunTotals {
     fn add(&mut self, report: &Report) {
         self.seeds += 1;
         self.entries += report.entries;
@@ -141,7 +141,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let mut sum = Sum::default();
+    let mut sum = RunTotals::default();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         // Before the run: a panic must not hide it.
         eprint!("\rseed {seed}    ");

@@ -17,11 +17,9 @@ use crate::machine::Snapshot;
 /// A sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Endpoint {
-    /// A server.
     Server(usize),
     /// A machine with an agent.
     Host(usize),
-    /// A user's program.
     Client(usize),
 }
 
@@ -53,7 +51,6 @@ pub enum Message {
     ReadIndexIs {
         /// The sender's number for it.
         read: u64,
-        /// The index.
         index: Option<u64>,
     },
     /// A server asks the leader to forget everything that is over.
@@ -61,7 +58,6 @@ pub enum Message {
         /// The sender's number for it.
         request: u64,
     },
-    /// The leader has.
     CollectDone {
         /// The sender's number for it.
         request: u64,
@@ -74,14 +70,12 @@ pub enum Message {
     FromAgent {
         /// The agent's number of the session.
         session: u64,
-        /// The agent's message.
         message: Box<FromAgent>,
     },
     /// A message of the server on an agent's session.
     ToAgent {
         /// The agent's number of the session.
         session: u64,
-        /// The server's message.
         message: Box<ToAgent>,
     },
     /// The server knows of no such session: the connection is reset.
@@ -89,18 +83,14 @@ pub enum Message {
         /// The agent's number of the session.
         session: u64,
     },
-    /// A client asks.
     Ask {
         /// The client's number of the request.
         request: u64,
-        /// The request itself.
         ask: Ask,
     },
-    /// The answer.
     Answer {
         /// The client's number of the request.
         request: u64,
-        /// The answer.
         answer: Answer,
     },
 }
@@ -108,7 +98,6 @@ pub enum Message {
 /// A heartbeat on its way to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedHeartbeat {
-    /// The node.
     pub node_id: NodeId,
     /// The machine it runs on.
     pub host: usize,
@@ -144,18 +133,15 @@ pub enum RaftMessage {
     },
     /// The answer to a request for a vote.
     VoteReply {
-        /// The voter's term.
         term: u64,
         /// Whether the receiver votes for the sender.
         granted: bool,
     },
     /// The leader sends entries that follow in its log.
     Append {
-        /// The leader's term.
         term: u64,
         /// The position that the entries follow.
         prev: Position,
-        /// The entries.
         entries: Vec<Arc<Entry>>,
         /// The leader's committed index.
         commit: u64,
@@ -164,18 +150,14 @@ pub enum RaftMessage {
     },
     /// A follower's answer to an append or a snapshot.
     AppendReply {
-        /// The follower's term.
         term: u64,
-        /// The round answered.
         round: u64,
         /// How far the logs agree.
         matched: LogMatch,
     },
     /// The leader sends the state up to an entry that is not in its log any more.
     Install {
-        /// The leader's term.
         term: u64,
-        /// The state.
         snapshot: Arc<Snapshot>,
         /// Counts the leader's rounds.
         round: u64,
@@ -202,12 +184,7 @@ pub enum LogMatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// A write under a key.
-    Write {
-        /// The key.
-        key: WriteKey,
-        /// The write.
-        wish: ClientRequest,
-    },
+    Write { key: WriteKey, wish: ClientRequest },
     /// A read that sees everything acknowledged before it.
     ReadLinearizable,
     /// Forget everything that is over, whatever its age, and say when that is done.
@@ -217,13 +194,9 @@ pub enum Ask {
 /// A change that a user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientRequest {
-    /// Run a job.
     Register(Box<JobSpec>),
-    /// Stop a job.
     Deregister {
-        /// The job.
         key: JobKey,
-        /// Forget it too.
         purge: bool,
     },
     /// Look at a job.
@@ -232,7 +205,6 @@ pub enum ClientRequest {
     Deployment(DeploymentId, DeploymentChange),
     /// Let a node take work, or not.
     SetEligibility {
-        /// The node.
         node_id: NodeId,
         /// Whether it takes work.
         eligibility: Eligibility,
@@ -257,7 +229,6 @@ pub enum Answer {
     Read {
         /// The newest entry seen.
         index: u64,
-        /// Deployments under way.
         deployments: Vec<DeploymentId>,
     },
     /// Everything that was over when it was asked for is forgotten.

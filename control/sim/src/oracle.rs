@@ -38,9 +38,7 @@ struct CommittedEntry {
 /// A job as users left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedJob {
-    /// Instances.
     pub count: u32,
-    /// It was stopped.
     pub stopped: bool,
     /// It is over when its instances are, and may be forgotten then.
     pub ends: bool,
@@ -70,9 +68,7 @@ pub struct Oracle {
     pub placed_at_once: u64,
     /// Callbacks under way, by task and the entry that made it: until when at most.
     calls: BTreeMap<(String, LogIndex), Timestamp>,
-    /// Callbacks made.
     pub called: u64,
-    /// Instances placed.
     pub placed: u64,
     /// Knowledge of the collections of garbage.
     pub collections: Collections,

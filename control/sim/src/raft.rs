@@ -60,7 +60,6 @@ pub struct Raft {
     servers: usize,
     life: u64,
     image: Image,
-    /// The disk.
     pub disk: Disk,
     role: Role,
     leader: Option<usize>,

@@ -47,7 +47,6 @@ pub struct Server {
     servers: usize,
     /// Counts its starts; what belongs to an older one is dropped.
     pub life: u64,
-    /// It runs.
     pub up: bool,
     /// It stands still until then.
     pub paused_until: Timestamp,

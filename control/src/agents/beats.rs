@@ -20,7 +20,7 @@ use crate::peers::message::{PeerReply, PeerRequest};
 
 /// The addresses and settings that a server offers its agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Service {
+pub(super) struct ServiceInfo {
     /// Addresses where agents reach the servers of the cluster.
     pub(super) servers: Vec<SocketAddr>,
     /// Addresses where servers listen for clients.
@@ -40,7 +40,7 @@ pub(super) struct PendingHeartbeat {
 /// Gathers until `stop`.
 pub(super) async fn gather(
     control: &Control,
-    service: &watch::Sender<Service>,
+    service: &watch::Sender<ServiceInfo>,
     stop: &CancellationToken,
 ) {
     let ttl = control.server_info().heartbeat_ttl;
@@ -131,7 +131,11 @@ fn answer_all(nodes: &Nodes, beats: &[PendingHeartbeat], lease: &Lease) {
     }
 }
 
-fn publish_service(control: &Control, service: &watch::Sender<Service>, unserved: Option<String>) {
+fn publish_service(
+    control: &Control,
+    service: &watch::Sender<ServiceInfo>,
+    unserved: Option<String>,
+) {
     let mut servers: Vec<SocketAddr> = control
         .peers()
         .servers()
@@ -145,7 +149,7 @@ fn publish_service(control: &Control, service: &watch::Sender<Service>, unserved
     servers.dedup();
     let apis = apis(control);
     service.send_if_modified(|service| {
-        let found = Service {
+        let found = ServiceInfo {
             servers,
             apis,
             unserved,

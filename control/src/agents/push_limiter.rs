@@ -21,7 +21,6 @@ pub(super) struct PushLimiter {
     cores: u32,
     /// Turns that may be taken at once.
     turns: Semaphore,
-    /// One was taken.
     taken: Notify,
     begun: Instant,
     /// When there was last something new to tell, in milliseconds since the beginning.

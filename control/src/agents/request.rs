@@ -21,7 +21,6 @@ pub enum NodeRequestError {
         if silent.is_empty() { String::new() } else { format!(" that answers ({} did not)", silent.join(", ")) }
     )]
     NotConnected {
-        /// The node.
         node_id: NodeId,
         /// Servers that did not say whether it is connected to them.
         silent: Vec<String>,
@@ -29,9 +28,7 @@ pub enum NodeRequestError {
     /// It is connected to another server, which cannot be asked.
     #[error("node {node_id} is connected to another server, and that one cannot be asked")]
     Server {
-        /// The node.
         node_id: NodeId,
-        /// The cause.
         #[source]
         source: PeerError,
     },
@@ -40,26 +37,20 @@ pub enum NodeRequestError {
         "node {node_id} took no further question within {waited:?}: end a log stream and try again"
     )]
     Busy {
-        /// The node.
         node_id: NodeId,
         /// How long it was waited for.
         waited: Duration,
     },
-    /// The connection broke.
     #[error("the connection to node {node_id} is lost")]
     Lost {
-        /// The node.
         node_id: NodeId,
-        /// The cause.
         #[source]
         source: ConnectionError,
     },
     /// The question was not sent.
     #[error("the question to node {node_id} was not sent")]
     Send {
-        /// The node.
         node_id: NodeId,
-        /// The cause.
         #[source]
         source: SendFrameError,
     },

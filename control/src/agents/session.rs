@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
 use super::SessionEntry;
-use super::beats::Service;
+use super::beats::ServiceInfo;
 use super::desired::SentDesired;
 use super::wake::{Wake, WakeReason};
 use super::{disk, reports};
@@ -50,22 +50,13 @@ pub(super) enum SessionError {
     },
     /// The agent broke the protocol.
     #[error("the agent broke the protocol: {what}")]
-    Protocol {
-        /// How.
-        what: String,
-    },
+    Protocol { what: String },
     /// The node is not taken.
     #[error("the node is refused: {reason}")]
-    Refused {
-        /// The cause.
-        reason: String,
-    },
+    Refused { reason: String },
     /// Another server can do more for the node.
     #[error("the node is sent to another server: {reason}")]
-    Elsewhere {
-        /// The cause.
-        reason: String,
-    },
+    Elsewhere { reason: String },
     /// The log takes no changes.
     #[error("the node's news cannot be written")]
     Propose(#[from] ProposeError),
@@ -330,7 +321,7 @@ struct Session<'a> {
     wanted: Mutex<NodeSpec>,
     /// Something about the registration may not be as it should.
     wants: Notify,
-    service: watch::Receiver<Service>,
+    service: watch::Receiver<ServiceInfo>,
     peer: IpAddr,
 }
 

@@ -30,19 +30,15 @@ pub enum BbsTlsError {
         path.display()
     )]
     File {
-        /// The file.
         path: PathBuf,
         /// The content that it should have.
         what: &'static str,
-        /// The cause.
         reason: String,
     },
     /// They do not fit together.
     #[error("the certificates in {} do not fit together", dir.display())]
     Unfit {
-        /// The directory.
         dir: PathBuf,
-        /// The cause.
         #[source]
         source: rustls::Error,
     },
@@ -50,12 +46,12 @@ pub enum BbsTlsError {
 
 /// The files in a directory and their state when they were last looked at.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct WatchedFiles {
     dir: PathBuf,
     seen: [FileStamp; 3],
 }
 
-impl Files {
+impl WatchedFiles {
     /// Opens the files in `dir`, and reads the TLS settings for handshakes from them.
     pub(super) fn open(dir: PathBuf) -> Result<(Self, Arc<ServerConfig>), BbsTlsError> {
         // Before they are read, or a change in between would go unseen.
@@ -282,7 +278,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn tls_files_replaced_before_follow_are_noticed() {
         let (dir, other) = (certificates(), certificates());
-        let (files, first) = Files::open(dir.path().to_owned()).unwrap();
+        let (files, first) = WatchedFiles::open(dir.path().to_owned()).unwrap();
         let shown = watch::Sender::new(Arc::clone(&first));
         let mut seen = shown.subscribe();
         for name in [AUTHORITY, CHAIN, KEY] {

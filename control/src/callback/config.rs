@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use muster_domain::id::Timestamp;
 use muster_domain::one_off::{
-    LOST_AFTER_MAX, LOST_AFTER_MIN, RETENTION_MAX, START_TIMEOUT_MAX, Times,
+    LOST_AFTER_MAX, LOST_AFTER_MIN, OneOffTimings, RETENTION_MAX, START_TIMEOUT_MAX,
 };
 
 use crate::limits;
@@ -59,8 +59,8 @@ impl Default for TasksConfig {
             start_timeout: Duration::from_mins(30),
             retention: Duration::from_mins(2),
             claim: Duration::from_secs(30),
-            lost_after: Times::default().lost_after,
-            callback_claim: Times::default().callback_claim,
+            lost_after: OneOffTimings::default().lost_after,
+            callback_claim: OneOffTimings::default().callback_claim,
             callback_wait: limits::CALLBACK_WAIT_MAX,
             callback_pause: Duration::from_secs(1),
             callback_pause_max: Duration::from_mins(5),
@@ -87,9 +87,7 @@ pub enum TasksConfigError {
         flag: &'static str,
         /// The value that was given.
         given: Duration,
-        /// The least.
         min: Duration,
-        /// The most.
         max: Duration,
     },
     /// There are too many redirects.
@@ -99,7 +97,6 @@ pub enum TasksConfigError {
     Redirects {
         /// The number that was given.
         given: u32,
-        /// The most.
         max: u32,
     },
     /// There are too many prefixes.
@@ -111,7 +108,6 @@ pub enum TasksConfigError {
         flag: &'static str,
         /// How many were given.
         given: usize,
-        /// The most.
         max: usize,
     },
 }
@@ -216,8 +212,8 @@ impl TasksConfig {
     }
 
     /// Times on which all servers must agree.
-    pub(crate) fn times(&self) -> Times {
-        Times {
+    pub(crate) fn times(&self) -> OneOffTimings {
+        OneOffTimings {
             lost_after: self.lost_after,
             callback_claim: self.callback_claim,
         }
@@ -273,17 +269,17 @@ mod tests {
         assert_eq!(config.next_try(0, from, earlier), Some(next));
     }
 
-    type Change = fn(&mut TasksConfig);
+    type ConfigChange = fn(&mut TasksConfig);
 
     #[test]
     fn each_setting_has_its_bounds() {
-        let with = |change: Change| {
+        let with = |change: ConfigChange| {
             let mut config = TasksConfig::default();
             change(&mut config);
             config.check().map_err(|error| error.to_string())
         };
         assert_eq!(with(|_| {}), Ok(()));
-        let table: [(Change, &str); 16] = [
+        let table: [(ConfigChange, &str); 16] = [
             (|it| it.lost_after = LOST_AFTER_MIN / 2, "--task-lost-after"),
             (|it| it.lost_after = LOST_AFTER_MAX * 2, "--task-lost-after"),
             (

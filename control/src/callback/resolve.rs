@@ -28,7 +28,6 @@ pub(super) struct FilteredResolver {
 pub(crate) struct ServerAddresses {
     /// The ports on which this server listens, on whichever address of its machine.
     pub(crate) own_ports: Vec<u16>,
-    /// The other servers.
     pub(crate) peers: Option<Peers>,
 }
 

@@ -19,7 +19,7 @@ fn hash(nodes: u64) -> StateHash {
 }
 
 /// Voters with these states; 0 gives none.
-fn comparison(states: &[u64]) -> Comparison {
+fn comparison(states: &[u64]) -> StateHashComparison {
     let testimonies = states
         .iter()
         .zip(1..)
@@ -34,7 +34,7 @@ fn comparison(states: &[u64]) -> Comparison {
                 state => Ok(hash(*state)),
             },
         });
-    Comparison {
+    StateHashComparison {
         index: LogIndex(7),
         testimonies: testimonies.collect(),
     }

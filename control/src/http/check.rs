@@ -14,7 +14,7 @@ use muster_wire::api::{duration, time};
 use super::Http;
 use super::query::Query;
 use super::status::ApiError;
-use crate::consistency_check::{Comparison, StateHashReport};
+use crate::consistency_check::{StateHashComparison, StateHashReport};
 use crate::handle::{Consistency, Control};
 use crate::limits;
 use crate::peers::message::{MemberRecord, PeerReply, PeerRequest, Troubles};
@@ -27,11 +27,11 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
     let read = http.control.read(Consistency::Leader).await?;
     let index = *http.control.applied().borrow();
     drop(read);
-    let comparison = Comparison::at(&http.control, index, members).await;
+    let comparison = StateHashComparison::at(&http.control, index, members).await;
     query.json(&shape(&comparison))
 }
 
-fn shape(comparison: &Comparison) -> StateCheck {
+fn shape(comparison: &StateHashComparison) -> StateCheck {
     let right = comparison.right();
     let differing = comparison.differing();
     let server = |one: &StateHashReport| {

@@ -146,10 +146,7 @@ pub(crate) enum CrossSiteError {
         "this server does not serve host `{host}`: use an address or the host name of its machine, or start it with \
          --http-allowed-host and that name"
     )]
-    Host {
-        /// The header.
-        host: String,
-    },
+    Host { host: String },
     /// A page from elsewhere.
     #[error(
         "a page from {origin} may not use this server: only pages from its own address may, and those of \
@@ -164,14 +161,10 @@ pub(crate) enum CrossSiteError {
         "a page of another site may not use this server (Sec-Fetch-Site: {site}): open the address by hand, or start \
          the server with --http-allowed-host and the name of that site"
     )]
-    FetchSite {
-        /// The header.
-        site: String,
-    },
+    FetchSite { site: String },
     /// A type that forms have.
     #[error("content type `{found}` is not accepted: use {}, or none", wanted[0])]
     ContentType {
-        /// The header.
         found: String,
         /// The types that are accepted.
         wanted: &'static [&'static str],

@@ -16,7 +16,7 @@ use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
 use muster_link::window::Window;
-use muster_wire::api::exec::{ExitResult, Input, Output, Piece};
+use muster_wire::api::exec::{ExitResult, Input, Output, StreamPiece};
 use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_WINDOW_BYTES};
 use muster_wire::rpc::{
     ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind, LogStream, NodeReply,
@@ -196,7 +196,7 @@ async fn pass_output(
 
 fn output(piece: ExecPiece) -> Output {
     let ExecPiece { stream, data } = piece;
-    let piece = Some(Piece { data, close: false });
+    let piece = Some(StreamPiece { data, close: false });
     match stream {
         LogStream::Stdout => Output {
             stdout: piece,
@@ -276,7 +276,7 @@ fn parts(frame: Input) -> Vec<ExecInput> {
             width: cells(size.width),
         });
     }
-    if let Some(Piece { data, close }) = stdin {
+    if let Some(StreamPiece { data, close }) = stdin {
         let chunks = data.chunks(EXEC_CHUNK_BYTES_MAX);
         parts.extend(chunks.map(|chunk| ExecInput::Stdin(chunk.to_vec())));
         if close {
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn a_frame_is_taken_apart_in_order() {
         let frame = Input {
-            stdin: Some(Piece {
+            stdin: Some(StreamPiece {
                 data: vec![7; EXEC_CHUNK_BYTES_MAX + 1],
                 close: true,
             }),

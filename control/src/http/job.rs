@@ -1,7 +1,7 @@
 //! Jobs: register, list, read, stop, validate. What else is done with them is in the files below.
 //!
 //! A job's id may contain slashes, escaped or not, so what follows `/v1/job/` is taken apart here: the last
-//! segment is what is asked for, if it is one of [`Aspect`]'s, and the rest is the id.
+//! segment is what is asked for, if it is one of [`JobSubresource`]'s, and the rest is the id.
 
 mod change;
 mod launch;
@@ -46,13 +46,15 @@ pub(super) fn routes(table: Table) -> Table {
     table.router = table.router.route("/v1/job/{*rest}", any(one));
     table.paths.push("/v1/job/{job_id}");
     table.paths.push("/v1/job/{job_id}/versions/{tag}/tag");
-    table.paths.extend(Aspect::ALL.map(Aspect::path));
+    table
+        .paths
+        .extend(JobSubresource::ALL.map(JobSubresource::path));
     table
 }
 
 /// A part of a job that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Aspect {
+enum JobSubresource {
     Actions,
     Allocations,
     Deployment,
@@ -71,7 +73,7 @@ enum Aspect {
     Why,
 }
 
-impl Aspect {
+impl JobSubresource {
     const ALL: [Self; 16] = [
         Self::Actions,
         Self::Allocations,
@@ -117,7 +119,7 @@ impl Aspect {
 const UNSUPPORTED: [&str; 2] = ["submission", "action"];
 
 /// The id and what is asked about it, from what follows `/v1/job/`.
-fn split_path(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
+fn split_path(rest: &str) -> Result<(String, Option<JobSubresource>), ApiError> {
     if let Some(what) = UNSUPPORTED
         .into_iter()
         .find(|what| ends_with(rest, what).is_some())
@@ -126,7 +128,7 @@ fn split_path(rest: &str) -> Result<(String, Option<Aspect>), ApiError> {
             what: format!("job {what}"),
         });
     }
-    let aspects = Aspect::ALL.into_iter();
+    let aspects = JobSubresource::ALL.into_iter();
     let mut found = aspects.filter_map(|aspect| {
         let (_, word) = aspect.path().split_once("{job_id}/")?;
         ends_with(rest, word).map(|id| (id, aspect))
@@ -438,33 +440,39 @@ async fn one(
         None if is_read => read_one(&http, &query, key).await,
         None if is_write => submit(&http, &query, body, Some(&job_id)).await,
         None if method == Method::DELETE => stop(&http, &query, key).await,
-        Some(Aspect::Dispatch) if is_write => launch::dispatch(&http, &query, key, body).await,
-        Some(Aspect::Evaluate) if is_write => change::evaluate(&http, &query, key, body).await,
-        Some(Aspect::ForceLaunch) if is_write => launch::force(&http, &query, key).await,
-        Some(Aspect::Plan) if is_write => plan::plan(&http, &query, &job_id, body).await,
-        Some(Aspect::Revert) if is_write => change::revert(&http, &query, key, body).await,
-        Some(Aspect::Scale) if is_write => change::scale(&http, &query, key, body).await,
-        Some(Aspect::Stable) if is_write => change::set_stable(&http, &query, key, body).await,
+        Some(JobSubresource::Dispatch) if is_write => {
+            launch::dispatch(&http, &query, key, body).await
+        }
+        Some(JobSubresource::Evaluate) if is_write => {
+            change::evaluate(&http, &query, key, body).await
+        }
+        Some(JobSubresource::ForceLaunch) if is_write => launch::force(&http, &query, key).await,
+        Some(JobSubresource::Plan) if is_write => plan::plan(&http, &query, &job_id, body).await,
+        Some(JobSubresource::Revert) if is_write => change::revert(&http, &query, key, body).await,
+        Some(JobSubresource::Scale) if is_write => change::scale(&http, &query, key, body).await,
+        Some(JobSubresource::Stable) if is_write => {
+            change::set_stable(&http, &query, key, body).await
+        }
         None
         | Some(
-            Aspect::Dispatch
-            | Aspect::Evaluate
-            | Aspect::ForceLaunch
-            | Aspect::Plan
-            | Aspect::Revert
-            | Aspect::Stable,
+            JobSubresource::Dispatch
+            | JobSubresource::Evaluate
+            | JobSubresource::ForceLaunch
+            | JobSubresource::Plan
+            | JobSubresource::Revert
+            | JobSubresource::Stable,
         ) => Err(ApiError::Method),
         Some(_) if !is_read => Err(ApiError::Method),
-        Some(Aspect::Allocations) => allocations(&http, &query, key).await,
-        Some(Aspect::Evaluations) => evaluations(&http, &query, key).await,
-        Some(Aspect::Scale) => change::read_scale(&http, &query, key).await,
-        Some(Aspect::Summary) => read_summary(&http, &query, key).await,
-        Some(Aspect::Versions) => version::versions(&http, &query, key).await,
-        Some(Aspect::Why) => why::why(&http, &query, key).await,
-        Some(Aspect::Deployment) => deployment::latest(&http, &query, key).await,
-        Some(Aspect::Deployments) => deployment::of_job(&http, &query, key).await,
+        Some(JobSubresource::Allocations) => allocations(&http, &query, key).await,
+        Some(JobSubresource::Evaluations) => evaluations(&http, &query, key).await,
+        Some(JobSubresource::Scale) => change::read_scale(&http, &query, key).await,
+        Some(JobSubresource::Summary) => read_summary(&http, &query, key).await,
+        Some(JobSubresource::Versions) => version::versions(&http, &query, key).await,
+        Some(JobSubresource::Why) => why::why(&http, &query, key).await,
+        Some(JobSubresource::Deployment) => deployment::latest(&http, &query, key).await,
+        Some(JobSubresource::Deployments) => deployment::of_job(&http, &query, key).await,
         // There are no services and actions yet: what a job without them answers.
-        Some(Aspect::Actions | Aspect::Services) => {
+        Some(JobSubresource::Actions | JobSubresource::Services) => {
             nothing(&http, &query, &key, serde_json::Value::Array(Vec::new())).await
         }
     }
@@ -629,13 +637,21 @@ mod tests {
             ("web", "web", None),
             ("a%2Fb", "a/b", None),
             ("a/b", "a/b", None),
-            ("a/b/summary", "a/b", Some(Aspect::Summary)),
+            ("a/b/summary", "a/b", Some(JobSubresource::Summary)),
             ("a%2Fsummary", "a/summary", None),
             ("summary", "summary", None),
-            ("summary/evaluate", "summary", Some(Aspect::Evaluate)),
-            ("a/periodic/force", "a", Some(Aspect::ForceLaunch)),
+            (
+                "summary/evaluate",
+                "summary",
+                Some(JobSubresource::Evaluate),
+            ),
+            ("a/periodic/force", "a", Some(JobSubresource::ForceLaunch)),
             ("a/periodic-1", "a/periodic-1", None),
-            ("a/periodic-1/plan", "a/periodic-1", Some(Aspect::Plan)),
+            (
+                "a/periodic-1/plan",
+                "a/periodic-1",
+                Some(JobSubresource::Plan),
+            ),
         ];
         for (rest, id, aspect) in cases {
             assert_eq!(split_path(rest).unwrap(), (id.to_owned(), aspect), "{rest}");

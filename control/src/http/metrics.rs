@@ -21,7 +21,6 @@ use crate::garbage;
 struct Sample {
     name: &'static str,
     help: &'static str,
-    /// Name and value.
     label: Option<(&'static str, String)>,
     value: f64,
 }

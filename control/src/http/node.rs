@@ -9,7 +9,7 @@ use muster_domain::id::NodeId;
 use muster_wire::api;
 use muster_wire::api::alloc::NodeRef;
 use muster_wire::api::node::{
-    DrainOrder, NodeListStub, NodeUpdateResponse, read_drain, read_eligibility,
+    DrainUpdate, NodeListStub, NodeUpdateResponse, read_drain, read_eligibility,
 };
 
 use super::body::RawBody;
@@ -130,7 +130,7 @@ async fn drain(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let DrainOrder {
+    let DrainUpdate {
         spec,
         mark_eligible,
         warnings,

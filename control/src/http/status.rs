@@ -48,10 +48,7 @@ pub(crate) enum ApiError {
     Invalid(Vec<Fault>),
     /// The body is too large.
     #[error("the request body is above the limit of {limit} bytes")]
-    TooLarge {
-        /// The limit.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
     /// The body did not arrive in time.
     #[error("the request body did not arrive within {waited:?}")]
     SlowBody {
@@ -60,10 +57,7 @@ pub(crate) enum ApiError {
     },
     /// Nomad has it, this version has not.
     #[error("{what} is not supported yet")]
-    Unsupported {
-        /// The unsupported part.
-        what: String,
-    },
+    Unsupported { what: String },
     /// The state machine refuses the change.
     #[error("{}", rejection(.0))]
     Rejected(#[from] Rejection),
@@ -95,14 +89,10 @@ pub(crate) enum ApiError {
     #[error(
         "the node was not done in time, and goes on: ask again, or see `muster node status {node_id}` for what is left"
     )]
-    NodeBusy {
-        /// The node's id.
-        node_id: NodeId,
-    },
+    NodeBusy { node_id: NodeId },
     /// The node says that it cannot.
     #[error("{reason}")]
     NodeFailed {
-        /// The cause.
         reason: String,
         /// The kind of failure.
         kind: FailureKind,

@@ -23,7 +23,7 @@ use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
 use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
 
 /// One number of each of several things.
-struct Family<T> {
+struct MetricFamily<T> {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
@@ -31,7 +31,7 @@ struct Family<T> {
 }
 
 /// Metrics of an allocation's ephemeral disk.
-const DISK_FAMILIES: &[Family<AllocDisk>] = &[
+const DISK_FAMILIES: &[MetricFamily<AllocDisk>] = &[
     gauge(
         "muster_alloc_disk_used_bytes",
         "Bytes of the ephemeral disk in use.",
@@ -55,7 +55,7 @@ const DISK_FAMILIES: &[Family<AllocDisk>] = &[
 ];
 
 /// Metrics of a node's collection of finished allocations.
-const COLLECTION_FAMILIES: &[Family<NodeCollection>] = &[
+const COLLECTION_FAMILIES: &[MetricFamily<NodeCollection>] = &[
     counter(
         "muster_node_gc_refusals_total",
         "Times that a driver or the kernel did not let go of an allocation; each is tried again, but where the driver is gone.",
@@ -122,8 +122,8 @@ const fn counter<T>(
     name: &'static str,
     help: &'static str,
     value: fn(&T) -> Option<f64>,
-) -> Family<T> {
-    Family {
+) -> MetricFamily<T> {
+    MetricFamily {
         name,
         kind: "counter",
         help,
@@ -136,8 +136,8 @@ const fn gauge<T>(
     name: &'static str,
     help: &'static str,
     value: fn(&T) -> Option<f64>,
-) -> Family<T> {
-    Family {
+) -> MetricFamily<T> {
+    MetricFamily {
         name,
         kind: "gauge",
         help,
@@ -146,7 +146,7 @@ const fn gauge<T>(
 }
 
 /// Metrics of a task.
-const FAMILIES: &[Family<TaskStats>] = &[
+const FAMILIES: &[MetricFamily<TaskStats>] = &[
     counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
         seconds(task.cpu)
     }),
@@ -480,7 +480,7 @@ fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
 /// The lines of a family, if any of `places` has that number.
 fn add_family<'a, T: 'a>(
     text: &mut String,
-    family: &Family<T>,
+    family: &MetricFamily<T>,
     places: impl Iterator<Item = (&'a TaskLabels, &'a T)>,
 ) {
     let samples = places.filter_map(|(place, of)| Some((place, (family.value)(of)?)));

@@ -3,7 +3,7 @@
 use muster_domain::id::LogIndex;
 use tokio::task::JoinSet;
 
-use crate::consistency_check::{self, Comparison};
+use crate::consistency_check::{self, StateHashComparison};
 use crate::handle::Control;
 use crate::limits;
 use crate::peers::message::PeerRequest;
@@ -14,7 +14,6 @@ pub(super) struct ComparisonDuty {
     control: Control,
     /// The last index that was compared, or given up.
     compared: LogIndex,
-    /// At most one.
     under_way: JoinSet<()>,
 }
 
@@ -50,7 +49,7 @@ impl ComparisonDuty {
 
 /// Compares all servers at `index`, and tells those that differ from most.
 pub(crate) async fn compare(control: Control, index: LogIndex) {
-    let comparison = Comparison::at(&control, index, control.known_peers()).await;
+    let comparison = StateHashComparison::at(&control, index, control.known_peers()).await;
     let tables = comparison.differing();
     if tables.is_empty() {
         tracing::debug!(index = index.0, "all servers have the same state");

@@ -23,11 +23,11 @@ type Reply = oneshot::Sender<Result<FreedCounts, ProposeError>>;
 pub(super) struct GcDuty {
     control: Control,
     core: Collector,
-    queue: VecDeque<Work>,
+    queue: VecDeque<GcStep>,
     /// The command under way; at most one.
     under_way: JoinSet<(Command, Duration, ProposeResult)>,
     /// The one that is under way.
-    round: Option<Round>,
+    round: Option<RoundTotals>,
     throttle: GcThrottle,
 }
 
@@ -54,13 +54,13 @@ impl GcThrottle {
 
 /// The results of a round so far.
 #[derive(Debug)]
-struct Round {
+struct RoundTotals {
     began: Timestamp,
     freed: FreedCounts,
     kept: KeptCounts,
 }
 
-impl Round {
+impl RoundTotals {
     fn begin(now: Timestamp) -> Self {
         Self {
             began: now,
@@ -71,7 +71,7 @@ impl Round {
 }
 
 #[derive(Debug)]
-enum Work {
+enum GcStep {
     /// A new round begins; later slices count for it.
     Begin,
     Propose(Command),
@@ -98,9 +98,9 @@ impl GcDuty {
     }
 
     fn queue_round(&mut self, commands: Vec<Command>, reply: Option<Reply>) {
-        self.queue.push_back(Work::Begin);
-        self.queue.extend(commands.into_iter().map(Work::Propose));
-        self.queue.push_back(Work::End(reply));
+        self.queue.push_back(GcStep::Begin);
+        self.queue.extend(commands.into_iter().map(GcStep::Propose));
+        self.queue.push_back(GcStep::End(reply));
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
@@ -122,19 +122,19 @@ impl GcDuty {
         }
         let others = others || (self.under_way.is_empty() && self.control.proposals() > 0);
         while self.under_way.is_empty() {
-            if let Some(Work::Propose(_)) = self.queue.front()
+            if let Some(GcStep::Propose(_)) = self.queue.front()
                 && !self.throttle.may_proceed(others, now)
             {
                 return;
             }
             match self.queue.pop_front() {
                 None => return,
-                Some(Work::Begin) => {
+                Some(GcStep::Begin) => {
                     self.control.gc_totals().begin();
-                    self.round = Some(Round::begin(now));
+                    self.round = Some(RoundTotals::begin(now));
                 }
-                Some(Work::End(reply)) => self.end(reply, now),
-                Some(Work::Propose(command)) => {
+                Some(GcStep::End(reply)) => self.end(reply, now),
+                Some(GcStep::Propose(command)) => {
                     let control = self.control.clone();
                     self.under_way.spawn(async move {
                         let begun = control.monotonic();
@@ -147,11 +147,11 @@ impl GcDuty {
     }
 
     fn end(&mut self, reply: Option<Reply>, now: Timestamp) {
-        let Round {
+        let RoundTotals {
             began,
             mut freed,
             kept,
-        } = self.round.take().unwrap_or_else(|| Round::begin(now));
+        } = self.round.take().unwrap_or_else(|| RoundTotals::begin(now));
         freed.took = now.since(began);
         self.control.gc_totals().end(freed.took, &kept);
         if freed.objects() > 0 || reply.is_some() {
@@ -184,7 +184,7 @@ impl GcDuty {
                 }
                 let next = Collector::next_slice(&command, &response, self.control.now());
                 if let Some(next) = next {
-                    self.queue.push_front(Work::Propose(next));
+                    self.queue.push_front(GcStep::Propose(next));
                 }
             }
             Some(Ok((_, _, Err(error)))) => self.give_up(error),
@@ -206,7 +206,7 @@ impl GcDuty {
         debug_assert_eq!(self.throttle.given_until, None);
         let mut error = Some(error);
         for work in self.queue.drain(..) {
-            if let Work::End(Some(reply)) = work {
+            if let GcStep::End(Some(reply)) = work {
                 let reason = error
                     .take()
                     .unwrap_or(ProposeError::NotLeader { leader: None });

@@ -23,7 +23,6 @@ use crate::raft::WriteError;
 /// Heartbeats that one server gathered from its nodes.
 #[derive(Debug)]
 pub(crate) struct ServerHeartbeats {
-    /// The server.
     pub(crate) server_id: u64,
     /// Nodes that were heard of.
     pub(crate) nodes: Vec<NodeId>,

@@ -26,7 +26,7 @@ use crate::limits;
 
 /// The duty for one-off tasks: the time of the next look, and what is under way.
 #[derive(Debug)]
-pub(super) struct OneOffs {
+pub(super) struct OneOffDuty {
     control: Control,
     /// `None`: callbacks are not made on this server.
     caller: Option<CallbackClient>,
@@ -38,7 +38,7 @@ pub(super) struct OneOffs {
     /// The change that passing time makes; at most one.
     converging: JoinSet<ProposeResult>,
     /// Callbacks being claimed; at most one entry.
-    claiming: JoinSet<(Claims, ProposeResult)>,
+    claiming: JoinSet<(CallbackClaims, ProposeResult)>,
     /// Callbacks that are claimed and not made yet.
     claimed: VecDeque<Arc<OneOff>>,
     calls: JoinSet<(CallbackCall, Delivery)>,
@@ -63,12 +63,12 @@ struct CallbackCall {
 
 /// Callbacks that are being claimed.
 #[derive(Debug)]
-struct Claims {
+struct CallbackClaims {
     rows: Vec<Arc<OneOff>>,
     until: Timestamp,
 }
 
-impl OneOffs {
+impl OneOffDuty {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let info = control.server_info();
         let own = [Some(info.http_addr), Some(info.quic_addr), info.bbs_addr];
@@ -285,7 +285,7 @@ impl OneOffs {
         let control = self.control.clone();
         self.claiming.spawn(async move {
             let command = Command::ChangeOneOffs { changes, at: wall };
-            let claims = Claims {
+            let claims = CallbackClaims {
                 rows: picked,
                 until,
             };
@@ -293,8 +293,8 @@ impl OneOffs {
         });
     }
 
-    fn claimed(&mut self, claims: Claims, proposed: ProposeResult) {
-        let Claims { rows, until } = claims;
+    fn claimed(&mut self, claims: CallbackClaims, proposed: ProposeResult) {
+        let CallbackClaims { rows, until } = claims;
         let is_in_time = until > self.latest();
         let (claim, outcomes) = match proposed {
             Ok((claim, Response::OneOffsChanged { outcomes })) => (claim, outcomes),

@@ -12,17 +12,16 @@ use crate::limits;
 
 /// The core, its commands in order, and when to look again.
 #[derive(Debug)]
-pub(super) struct Periodic {
+pub(super) struct PeriodicDuty {
     control: Control,
     core: PeriodicLaunches,
     queue: VecDeque<Command>,
     /// On the monotonic clock. `None`: nothing is due before something changes.
     due: Option<Timestamp>,
-    /// At most one.
     under_way: JoinSet<ProposeResult>,
 }
 
-impl Periodic {
+impl PeriodicDuty {
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         Self {
             control,

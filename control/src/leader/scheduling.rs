@@ -46,7 +46,6 @@ pub(super) struct SchedulingPipeline {
     suspects: BTreeMap<EvalId, u8>,
     /// Deliveries to be looked at alone.
     alone: VecDeque<Delivery>,
-    /// Requests for places.
     wanted: VecDeque<PlacementRequest>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,

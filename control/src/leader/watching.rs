@@ -12,7 +12,6 @@ use crate::handle::{Control, ProposeError};
 pub(super) struct WatchDuty {
     control: Control,
     watcher: Watcher,
-    /// At most one.
     under_way: JoinSet<Result<(), ProposeError>>,
 }
 

@@ -99,7 +99,7 @@ impl Request for OneOffChange {
 
 /// The queues for requests of both kinds.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RequestQueues {
     pub(super) desires: BatchQueue<NewOneOff>,
     pub(super) changes: BatchQueue<OneOffChange>,
 }
@@ -112,10 +112,10 @@ pub(crate) struct QueueReceivers {
 }
 
 /// A queue, from both its ends.
-pub(crate) fn channel() -> (Requests, QueueReceivers) {
+pub(crate) fn channel() -> (RequestQueues, QueueReceivers) {
     let (desires, desires_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
     let (changes, changes_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
-    let requests = Requests {
+    let requests = RequestQueues {
         desires: BatchQueue(desires),
         changes: BatchQueue(changes),
     };

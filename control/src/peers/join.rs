@@ -14,13 +14,13 @@ use crate::limits;
 
 /// Settings of the search for other servers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Search {
+pub(crate) struct JoinConfig {
     /// Addresses of other servers: hosts and ports.
     pub(crate) join: Vec<String>,
 }
 
 /// Runs until `shutdown`.
-pub(crate) async fn run(control: Control, search: Search, shutdown: CancellationToken) {
+pub(crate) async fn run(control: Control, search: JoinConfig, shutdown: CancellationToken) {
     let mut seeker = Joiner {
         control,
         search,
@@ -43,7 +43,7 @@ pub(crate) async fn run(control: Control, search: Search, shutdown: Cancellation
 #[derive(Debug)]
 struct Joiner {
     control: Control,
-    search: Search,
+    search: JoinConfig,
     /// The last message logged about each address, so that it is logged once.
     told: HashMap<String, String>,
     /// Whether this server has been a member in this run: if it is none any more, it was removed on purpose.

@@ -17,7 +17,7 @@ use crate::limits;
 
 /// The server at the other end of a lane.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct PeerTarget {
     /// The server's name in messages.
     pub(super) shown: String,
     /// A host and a port.
@@ -29,7 +29,7 @@ pub(super) struct Target {
 /// The connection to a server.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
-    target: Target,
+    target: PeerTarget,
     dialer: Arc<Dialer>,
     state: Arc<Mutex<State>>,
     /// Whether the log says that the server cannot be reached; `None` if another lane to it tells.
@@ -38,7 +38,6 @@ pub(super) struct PeerConnection {
 
 #[derive(Debug)]
 enum State {
-    /// There is none.
     Down {
         /// The pauses between attempts in a row that fail.
         failures: Backoff,
@@ -50,7 +49,6 @@ enum State {
         failures: Backoff,
         ended: watch::Receiver<()>,
     },
-    /// There is one.
     Up {
         connection: Connection,
         /// The pauses of attempts in a row that failed before.
@@ -69,7 +67,7 @@ struct LastReceived {
 
 impl PeerConnection {
     /// A connection that is not open yet. `is_told`: the log tells when the server goes out of reach and comes back.
-    pub(super) fn new(target: Target, dialer: Arc<Dialer>, is_told: bool) -> Self {
+    pub(super) fn new(target: PeerTarget, dialer: Arc<Dialer>, is_told: bool) -> Self {
         let state = State::Down {
             failures: Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
             pause: None,
@@ -82,7 +80,7 @@ impl PeerConnection {
         }
     }
 
-    pub(super) fn target(&self) -> &Target {
+    pub(super) fn target(&self) -> &PeerTarget {
         &self.target
     }
 
@@ -225,7 +223,7 @@ impl State {
 }
 
 /// Tells that the server is out of reach: once, however often it is tried.
-fn tell_lost(lost: Option<&AtomicBool>, target: &Target, reason: &str) {
+fn tell_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
     match lost {
         Some(lost) if !lost.swap(true, Ordering::Relaxed) => {
             tracing::warn!(
@@ -270,7 +268,7 @@ impl LastReceived {
     }
 }
 
-async fn dial(target: &Target, dialer: &Dialer) -> Result<Connection, String> {
+async fn dial(target: &PeerTarget, dialer: &Dialer) -> Result<Connection, String> {
     let mut addresses = tokio::net::lookup_host(&target.addr)
         .await
         .map_err(|error| format!("`{}` cannot be resolved: {error}", target.addr))?;

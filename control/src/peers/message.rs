@@ -45,7 +45,6 @@ pub(crate) struct StreamHeader {
     pub(crate) from: u64,
     /// The number of the server it is meant for, or [`ANYBODY`].
     pub(crate) to: u64,
-    /// The request.
     pub(crate) request: PeerRequest,
 }
 
@@ -60,7 +59,6 @@ pub(crate) enum PeerRequest {
     Raft {
         /// The kind of call.
         kind: RaftCall,
-        /// The message.
         body: Vec<u8>,
     },
     /// A stream of Raft's entries; goes on with frames of `raft::network`.
@@ -82,10 +80,7 @@ pub(crate) enum PeerRequest {
         quic_addr: String,
     },
     /// Wants the leader to remove a member: [`PeerReply::Done`], [`PeerReply::NotLeader`].
-    Remove {
-        /// The server's number.
-        server_id: u64,
-    },
+    Remove { server_id: u64 },
     /// Wants the leader to hand over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Transfer {
         /// The new leader; `None` picks the most up-to-date voter.
@@ -96,10 +91,7 @@ pub(crate) enum PeerRequest {
     /// All have promised: [`PeerReply::Done`].
     Found(BootstrapProposal),
     /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
-    Removed {
-        /// The server's number.
-        server_id: u64,
-    },
+    Removed { server_id: u64 },
     /// Tells the leader which nodes were heard of: [`PeerReply::Counted`], [`PeerReply::NotLeader`].
     Heartbeats {
         /// Nodes that were heard of.
@@ -108,15 +100,10 @@ pub(crate) enum PeerRequest {
         left: Vec<NodeId>,
     },
     /// Asks whether a node is connected: [`PeerReply::NodeHeard`].
-    NodeHeard {
-        /// The node.
-        node_id: NodeId,
-    },
+    NodeHeard { node_id: NodeId },
     /// Asks a node that is connected to the receiver; goes on with its answer, frames of `NodeReply`.
     AskNode {
-        /// The node.
         node_id: NodeId,
-        /// The question.
         request: NodeRequest,
     },
     /// Wants all nodes that are connected to destroy what is over: [`PeerReply::Done`].
@@ -124,10 +111,7 @@ pub(crate) enum PeerRequest {
     /// Wants the leader to forget everything that is over: [`PeerReply::Collected`], [`PeerReply::NotLeader`].
     CollectGarbage,
     /// Asks for the hash of the state after all entries up to an index: [`PeerReply::StateHash`].
-    StateHash {
-        /// The index.
-        index: LogIndex,
-    },
+    StateHash { index: LogIndex },
     /// Tells a server that its state differs from that of most: [`PeerReply::Done`].
     StateDiffers {
         /// The index at which it does.
@@ -148,7 +132,6 @@ pub(crate) enum PeerRequest {
 /// Records that need places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PlacementQuery {
-    /// One-off tasks.
     Tasks(Vec<NewOneOff>),
     /// All instances of a job.
     Job(Box<JobSpec>),
@@ -161,7 +144,6 @@ pub(crate) enum PlacementAnswer {
     Tasks {
         /// The place of each task, where there is one.
         places: Vec<Option<OneOffPlacement>>,
-        /// That state.
         seen: LogIndex,
     },
     /// Places for a job's instances, if there is one for each.
@@ -173,7 +155,6 @@ pub(crate) enum PlacementAnswer {
 pub(crate) enum RaftCall {
     /// A heartbeat, or entries outside of a stream.
     Append,
-    /// A vote.
     Vote,
     /// The question whether a vote would be granted.
     PreVote,
@@ -184,13 +165,11 @@ pub(crate) enum RaftCall {
 /// A server's introduction of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// The server itself.
     pub(crate) me: PeerInfo,
     /// How many servers it wants to found a cluster with; 0 if it founds none.
     pub(crate) expect: u32,
     /// Whether it belongs to a cluster.
     pub(crate) founded: bool,
-    /// Servers it knows.
     pub(crate) others: Vec<PeerInfo>,
     /// The members of its cluster by number; empty if it belongs to none.
     pub(crate) members: Vec<u64>,
@@ -212,7 +191,6 @@ pub(crate) struct BootstrapProposal {
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerReply {
-    /// It is done.
     Done,
     /// It will not be done.
     Refused {
@@ -227,7 +205,6 @@ pub(crate) enum PeerReply {
     Raft(Vec<u8>),
     /// A read that has applied this much is good.
     ReadIndex(LogIndex),
-    /// The members.
     Members(Vec<MemberRecord>),
     /// The leader has counted the heartbeats, and a quorum has confirmed since that it leads.
     Counted {
@@ -256,13 +233,11 @@ pub(crate) enum PeerReply {
 /// The leader's record of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// Its number.
     pub server_id: u64,
     /// Its name and addresses.
     pub node: ServerNode,
     /// Whether it votes; a learner does not.
     pub voter: bool,
-    /// Whether it leads.
     pub leader: bool,
     /// Milliseconds since the leader last heard of it; `None` if it never did. 0 for the leader itself.
     pub last_contact_ms: Option<u64>,

@@ -27,16 +27,12 @@ use crate::peers::{PeerChannel, Peers};
 pub(super) enum Outcome {
     /// It is committed and applied at the leader.
     Applied {
-        /// Its position.
         index: LogIndex,
-        /// Its answer.
         response: Response,
     },
     /// It was not proposed: the server that received it does not lead, or takes no changes now.
     NotLeader,
-    /// Nobody can tell.
     Unknown {
-        /// The cause.
         reason: String,
     },
 }

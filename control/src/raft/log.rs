@@ -51,9 +51,7 @@ pub enum OpenLogError {
     /// The directory or a file in it cannot be used.
     #[error("the log in {} cannot be opened", dir.display())]
     Io {
-        /// The log's directory.
         dir: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -63,9 +61,7 @@ pub enum OpenLogError {
         file.display()
     )]
     Newer {
-        /// The file.
         file: PathBuf,
-        /// Its format.
         found: u32,
         /// The newest format that is understood.
         known: u32,
@@ -80,13 +76,11 @@ pub enum OpenLogError {
         dir.display()
     )]
     Damaged {
-        /// The log's directory.
         dir: PathBuf,
         /// The damaged file; the directory if it is not known.
         file: PathBuf,
         /// The offset in the file at which its damaged record begins.
         offset: Option<u64>,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -95,7 +89,6 @@ pub enum OpenLogError {
 /// Whether the log has room to grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskHealth {
-    /// It has.
     Room,
     /// It has not: no new change may be acknowledged by this server.
     Full {

@@ -48,12 +48,8 @@ pub enum ChangeServersError {
         /// How long it was waited for.
         waited: Duration,
     },
-    /// Raft has stopped.
     #[error("raft has stopped: {reason}; see the server's messages, then start it again")]
-    Stopped {
-        /// The cause.
-        reason: String,
-    },
+    Stopped { reason: String },
 }
 
 /// Servers that lack entries, the last one that each has, and since when that is so.

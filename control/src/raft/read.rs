@@ -27,7 +27,6 @@ use crate::peers::message::{PeerReply, PeerRequest};
 pub(super) enum NoIndex {
     /// Nobody leads, or the former leader does not lead any more.
     NotLeader,
-    /// Raft has stopped.
     Stopped(String),
 }
 

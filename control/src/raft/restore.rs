@@ -60,7 +60,6 @@ pub(crate) struct ReceivedChunks {
 /// The work that a step leaves to the machine.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Nothing.
     Noted,
     /// The machine takes the state of these contents.
     Restore {
@@ -198,19 +197,13 @@ impl Read for Chunks<'_> {
 pub enum RestoreSnapshotError {
     /// It is too large.
     #[error("the snapshot has {bytes} bytes, a restore takes up to {BYTES_MAX}")]
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-    },
+    TooLarge { bytes: u64 },
     /// Its file cannot be read.
     #[error("the snapshot cannot be read")]
     Read(#[from] io::Error),
     /// The log does not take it.
     #[error("the restore was given up: {reason}; nothing has changed, try again")]
-    Write {
-        /// The cause.
-        reason: String,
-    },
+    Write { reason: String },
     /// Another restore began meanwhile, or leadership changed.
     #[error("another restore has taken the place of this one")]
     Void,

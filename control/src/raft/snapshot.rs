@@ -53,7 +53,6 @@ pub(crate) struct SnapshotFile {
 /// A snapshot read back.
 #[derive(Debug)]
 pub(crate) struct RestoredSnapshot {
-    /// The snapshot's contents.
     pub(crate) contents: Arc<Contents>,
     /// The file it came from.
     pub(crate) file: SnapshotFile,

@@ -39,7 +39,6 @@ pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 pub(crate) struct EncodedCommand {
     /// The lowest format whose readers understand `body`.
     pub(crate) format: u32,
-    /// The command.
     pub(crate) body: Arc<[u8]>,
 }
 

@@ -29,7 +29,6 @@ impl RemoteHandle {
 /// Data about the remote tasks of one allocation that its agent needs besides the order to run it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteAlloc {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Tasks that run already: what has not been started here is taken over, not started.
     pub take: Vec<RemoteHandle>,

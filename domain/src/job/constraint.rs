@@ -107,7 +107,6 @@ impl fmt::Display for Operand {
 pub struct Constraint {
     /// Left side, usually a reference.
     pub left: String,
-    /// The comparison.
     pub operand: Operand,
     /// Right side, usually a literal.
     pub right: String,
@@ -167,7 +166,6 @@ impl Spread {
 /// The part of the instances that one value should have.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpreadTarget {
-    /// The attribute's value.
     pub value: String,
     /// 0 to 100.
     pub percent: u8,

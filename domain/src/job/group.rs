@@ -36,7 +36,6 @@ pub struct TaskGroup {
     pub migrate: Option<MigrateStrategy>,
     /// Handling of instances whose node is out of reach.
     pub disconnect: Disconnect,
-    /// Bounds for scaling.
     pub scaling: Option<Scaling>,
     /// Host volumes by their name in the job.
     pub volumes: VolumeAsks,
@@ -46,9 +45,7 @@ pub struct TaskGroup {
     pub ephemeral_disk: EphemeralDisk,
     /// Network and ports; `None` means the host's network and no ports.
     pub network: Option<GroupNetwork>,
-    /// Free key-value pairs.
     pub meta: BTreeMap<String, String>,
-    /// At least one.
     pub tasks: Vec<Task>,
 }
 
@@ -257,7 +254,6 @@ impl NetworkMode {
 pub struct GroupNetwork {
     /// The way the group is connected.
     pub mode: NetworkMode,
-    /// Ports it needs.
     pub ports: Vec<PortAsk>,
     /// Rules for the traffic of the group's tasks, applied after the tasks' own rules.
     pub policy: Option<NetworkPolicy>,

@@ -25,11 +25,8 @@ pub const DISPATCH_LAUNCH_INFIX: &str = "/dispatch-";
 /// Whether a dispatch carries a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PayloadUse {
-    /// It may.
     Optional,
-    /// It must.
     Required,
-    /// It must not.
     Forbidden,
 }
 
@@ -81,9 +78,7 @@ pub struct LaunchOrigin {
 /// Bounds between which a group is scaled, and what a scaler wants to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// Least instances.
     pub min: u32,
-    /// Most instances.
     pub max: u32,
     /// Whether scalers should look at it.
     pub enabled: bool,

@@ -52,7 +52,7 @@ impl BitRate {
     /// The most: what no device of a machine has.
     pub const MAX: Self = Self(1_000_000_000_000);
 
-    const UNITS: rate::Units = [
+    const UNITS: rate::UnitTable = [
         ("gbit", 1_000_000_000),
         ("mbit", 1_000_000),
         ("kbit", 1_000),
@@ -74,7 +74,6 @@ impl std::fmt::Display for BitRate {
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyAction {
-    /// It passes.
     Allow,
     /// It is thrown away. A task that sends a datagram, or connects where no listener of its machine can be meant,
     /// is told `EPERM`; otherwise it hears nothing.
@@ -125,11 +124,8 @@ pub struct PolicyRule {
 /// The protocols that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyProtocol {
-    /// Every one.
     All,
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
     /// ICMP of IPv4.
     Icmp,

@@ -3,10 +3,10 @@
 use std::fmt;
 
 /// Names of units with what each is, the largest first.
-pub(super) type Units = [(&'static str, u64); 3];
+pub(super) type UnitTable = [(&'static str, u64); 3];
 
 /// Reads `100mbit`.
-pub(super) fn read(text: &str, units: &Units) -> Option<u64> {
+pub(super) fn read(text: &str, units: &UnitTable) -> Option<u64> {
     let text = text.trim();
     units.iter().find_map(|(unit, amount)| {
         let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
@@ -18,7 +18,7 @@ pub(super) fn read(text: &str, units: &Units) -> Option<u64> {
 pub(super) fn write(
     f: &mut fmt::Formatter<'_>,
     amount: u64,
-    units: &Units,
+    units: &UnitTable,
     ones: &str,
 ) -> fmt::Result {
     match units.iter().find(|(_, unit)| amount.is_multiple_of(*unit)) {

@@ -46,7 +46,6 @@ pub struct Task {
     pub kill_signal: String,
     /// Rotation of its output.
     pub logs: LogConfig,
-    /// Free key-value pairs.
     pub meta: BTreeMap<String, String>,
     /// Rules for the traffic of the task.
     pub policy: Option<NetworkPolicy>,
@@ -144,7 +143,7 @@ impl ByteRate {
     pub const MAX: Self = Self(1024 * 1024 * 1024);
 
     /// The megabyte is that of `max_file_size`.
-    const UNITS: rate::Units = [
+    const UNITS: rate::UnitTable = [
         ("gb", 1024 * 1024 * 1024),
         ("mb", 1024 * 1024),
         ("kb", 1024),

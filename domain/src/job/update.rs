@@ -12,9 +12,7 @@ use crate::id::Timestamp;
 pub enum HealthCheck {
     /// Its tasks run and its service checks pass.
     Checks,
-    /// Its tasks run.
     TaskStates,
-    /// Somebody says so.
     Manual,
 }
 
@@ -108,9 +106,7 @@ impl Default for MigrateStrategy {
 /// The growth of the delay before a replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DelayFunction {
-    /// Not at all.
     Constant,
-    /// It doubles.
     Exponential,
     /// It is the sum of the two before.
     Fibonacci,
@@ -152,7 +148,6 @@ pub struct ReschedulePolicy {
     pub delay_function: DelayFunction,
     /// Upper limit of the delay.
     pub max_delay: Duration,
-    /// Replace for ever.
     pub unlimited: bool,
 }
 
@@ -204,7 +199,6 @@ pub enum ReconcileStrategy {
     LongestRunning,
     /// The one that came back.
     KeepOriginal,
-    /// Its replacement.
     KeepReplacement,
 }
 

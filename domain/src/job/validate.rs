@@ -770,7 +770,12 @@ fn check_constraint_texts(at: &str, constraints: &[Constraint], faults: &mut Vec
     }
 }
 
-fn check_versions(at: &str, conditions: &str, rules: version::Rules, faults: &mut Vec<Fault>) {
+fn check_versions(
+    at: &str,
+    conditions: &str,
+    rules: version::VersionRules,
+    faults: &mut Vec<Fault>,
+) {
     // A reference is only known on a node.
     if !conditions.contains("${") && version::Conditions::parse(conditions, rules).is_none() {
         faults.push(Fault::new(
@@ -798,8 +803,8 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
                 ));
             }
         }
-        Operand::Version => check_versions(at, right, version::Rules::Version, faults),
-        Operand::Semver => check_versions(at, right, version::Rules::Semver, faults),
+        Operand::Version => check_versions(at, right, version::VersionRules::Version, faults),
+        Operand::Semver => check_versions(at, right, version::VersionRules::Semver, faults),
         Operand::SetContainsAll | Operand::SetContainsAny => {
             if right.is_empty() {
                 faults.push(Fault::new(

@@ -13,9 +13,7 @@ pub struct DeviceGroup {
     pub kind: String,
     /// Such as `1080ti`.
     pub name: String,
-    /// Facts about them.
     pub attributes: BTreeMap<String, String>,
-    /// The devices.
     pub instances: Vec<DeviceInstance>,
 }
 
@@ -64,7 +62,6 @@ pub struct HostVolume {
 pub struct HostAddress {
     /// The name of its host network.
     pub network: String,
-    /// The address.
     pub address: String,
     /// Ports that are kept from tasks on it, sorted.
     pub reserved_ports: Vec<u16>,

@@ -15,7 +15,6 @@ use super::EnvVar;
 pub enum Action {
     /// Fetch a file or an archive.
     Download(Download),
-    /// Send a file.
     Upload(Upload),
     /// Run a program to its end.
     Run(Run),
@@ -69,7 +68,6 @@ impl Action {
 pub struct Run {
     /// The program, as the task sees it.
     pub path: String,
-    /// Its arguments.
     #[serde(default)]
     pub args: Vec<String>,
     /// The working directory, as the task sees it; empty means the task's own.
@@ -160,7 +158,6 @@ pub struct Upload {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeout {
-    /// The bounded action.
     pub action: Box<Action>,
     /// Milliseconds.
     pub timeout_ms: i64,
@@ -181,9 +178,7 @@ impl Timeout {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmitProgress {
-    /// The watched action.
     pub action: Box<Action>,
-    /// Said before it.
     #[serde(default)]
     pub start_message: String,
     /// Said when it ended well.
@@ -212,7 +207,6 @@ pub struct Try {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Actions {
-    /// At least one.
     pub actions: Vec<Action>,
     /// The name on the actions' log lines.
     #[serde(default)]

@@ -9,9 +9,7 @@ use crate::job::DEFAULT_PRIORITY;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EnvVar {
-    /// Its name.
     pub name: String,
-    /// Its value.
     #[serde(default)]
     pub value: String,
 }
@@ -25,7 +23,6 @@ pub struct Condition {
     /// The comparison; default `=`.
     #[serde(default)]
     pub operator: String,
-    /// Right side.
     #[serde(default)]
     pub value: String,
 }
@@ -42,7 +39,6 @@ pub struct Definition {
     /// Environment of every process.
     #[serde(default)]
     pub env: Vec<EnvVar>,
-    /// The work.
     pub action: Action,
     /// Disk in MiB, counted in placement; 0 means no limit, counted as the least that a job may ask for.
     #[serde(default)]

@@ -12,9 +12,7 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortRange {
-    /// The first.
     pub start: u32,
-    /// The last.
     pub end: u32,
 }
 
@@ -51,7 +49,6 @@ pub struct EgressRule {
     /// Tell in the node's verdicts (`muster net`) what passes by this rule, if no rule before it lets the same pass.
     #[serde(default)]
     pub log: bool,
-    /// The client's own.
     #[serde(default)]
     pub annotations: Vec<String>,
 }
@@ -61,9 +58,7 @@ pub struct EgressRule {
 pub enum Reach {
     /// Nothing may go out: a network namespace of its own, with nothing in it.
     Nothing,
-    /// Everything may.
     Everything,
-    /// Something in between.
     Some,
 }
 

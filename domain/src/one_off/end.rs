@@ -10,7 +10,6 @@ use crate::id::Timestamp;
 /// The end of a one-off task's work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkEnd {
-    /// Whether it failed.
     pub failed: bool,
     /// Reason for the failure, in Diego's words where it has some; at most [`super::REASON_BYTES_MAX`]. Empty without a
     /// failure.
@@ -60,7 +59,6 @@ pub struct Oom {
 /// The resources that a task used. A value that could not be had is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time.
     pub cpu: Option<Duration>,
     /// The most memory, in bytes.
     pub memory_peak_bytes: Option<u64>,
@@ -75,11 +73,9 @@ pub struct TaskUsageTotals {
     pub forks: u64,
     /// Bytes of IP packets that it received.
     pub net_rx_bytes: u64,
-    /// Those packets.
     pub net_rx_packets: u64,
     /// Bytes of IP packets that it sent.
     pub net_tx_bytes: u64,
-    /// Those packets.
     pub net_tx_packets: u64,
     /// Bytes that block devices read and wrote for the task; absent if its node does not count them.
     pub block: Option<BlockBytes>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Definition, EgressRule, Reach, Times};
+use super::{Definition, EgressRule, OneOffTimings, Reach};
 use crate::job::{
     Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
     LogConfig, NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
@@ -34,7 +34,7 @@ pub const LOST_AFTER: Duration = Duration::from_mins(1);
 
 /// The source of a task's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Root {
+pub(super) enum RootSource {
     /// The node's own directories.
     Host,
     /// The root that the node knows by this name.
@@ -43,7 +43,7 @@ pub(super) enum Root {
     Directory(String),
 }
 
-impl Root {
+impl RootSource {
     pub(super) fn read(rootfs: &str) -> Result<Self, String> {
         let Some((scheme, rest)) = rootfs.split_once(':') else {
             return Err(format!(
@@ -73,7 +73,7 @@ impl Root {
 
 /// The job that runs the task.
 #[must_use]
-pub fn job(guid: &str, domain: &str, definition: &Definition, times: Times) -> JobSpec {
+pub fn job(guid: &str, domain: &str, definition: &Definition, times: OneOffTimings) -> JobSpec {
     JobSpec {
         namespace: NAMESPACE.to_owned(),
         id: guid.to_owned(),
@@ -126,7 +126,7 @@ fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
 }
 
 /// The group to place: once, and nowhere else afterwards.
-fn group(definition: &Definition, times: Times) -> TaskGroup {
+fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
     TaskGroup {
         name: GROUP.to_owned(),
         count: 1,
@@ -254,10 +254,10 @@ fn config(definition: &Definition) -> serde_json::Value {
     if definition.max_pids > 0 {
         config["pids_max"] = json!(definition.max_pids);
     }
-    match Root::read(&definition.rootfs) {
-        Ok(Root::Host) | Err(_) => {}
-        Ok(Root::Named(name)) => config["root"] = json!(format!("${{meta.rootfs.{name}}}")),
-        Ok(Root::Directory(path)) => config["root"] = json!(path),
+    match RootSource::read(&definition.rootfs) {
+        Ok(RootSource::Host) | Err(_) => {}
+        Ok(RootSource::Named(name)) => config["root"] = json!(format!("${{meta.rootfs.{name}}}")),
+        Ok(RootSource::Directory(path)) => config["root"] = json!(path),
     }
     config
 }
@@ -282,7 +282,7 @@ fn constraints(definition: &Definition) -> Vec<Constraint> {
     } else {
         condition(TAGS, Operand::Equal, tags.join(","))
     }];
-    if let Ok(Root::Named(name)) = Root::read(&definition.rootfs) {
+    if let Ok(RootSource::Named(name)) = RootSource::read(&definition.rootfs) {
         let left = format!("${{meta.rootfs.{name}}}");
         all.push(condition(&left, Operand::IsSet, String::new()));
     }

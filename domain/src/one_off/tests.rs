@@ -410,7 +410,7 @@ fn the_disk_of_a_task_bounds_its_transfers() {
     let config = |disk_mb| {
         let mut definition = definition();
         definition.disk_mb = disk_mb;
-        let job = job("g", "d", &definition, Times::default());
+        let job = job("g", "d", &definition, OneOffTimings::default());
         let config = &job.groups[0].tasks[0].config_json;
         serde_json::from_str::<Value>(config).unwrap()["disk_mb"].clone()
     };
@@ -478,7 +478,7 @@ fn zero_memory_and_disk_are_unlimited() {
         let mut definition = definition();
         (definition.memory_mb, definition.disk_mb) = (memory_mb, disk_mb);
         assert_eq!(check("g", "d", &definition), []);
-        let job = job("g", "d", &definition, Times::default());
+        let job = job("g", "d", &definition, OneOffTimings::default());
         let ask = job.groups[0].ask();
         let limit = job.groups[0].tasks[0].resources.memory_limit();
         let is_unlimited = has_unlimited_disk(&job);
@@ -505,7 +505,7 @@ fn egress_rules_choose_the_network() {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
         assert_eq!(check("g", "d", &definition), []);
-        job("g", "d", &definition, Times::default()).groups[0]
+        job("g", "d", &definition, OneOffTimings::default()).groups[0]
             .network
             .as_ref()
             .unwrap()
@@ -530,7 +530,7 @@ fn a_rule_for_everything_can_be_told() {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
         assert_eq!(check("g", "d", &definition), []);
-        let network = job("g", "d", &definition, Times::default()).groups[0]
+        let network = job("g", "d", &definition, OneOffTimings::default()).groups[0]
             .network
             .clone();
         network.unwrap().policy
@@ -564,7 +564,7 @@ fn client_task_labels_are_copied_to_meta() {
             value[name] = field.clone();
         }
         let definition: Definition = serde_json::from_value(value).unwrap();
-        let meta = job("g", "apps", &definition, Times::default()).meta;
+        let meta = job("g", "apps", &definition, OneOffTimings::default()).meta;
         meta.into_iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect::<Vec<_>>()
@@ -594,7 +594,7 @@ fn rules_for_some_destinations_become_a_policy() {
     .unwrap();
     assert_eq!(check("g", "d", &definition), []);
 
-    let job = job("g", "d", &definition, Times::default());
+    let job = job("g", "d", &definition, OneOffTimings::default());
 
     let network = job.groups[0].network.as_ref().unwrap();
     assert_eq!(network.mode, NetworkMode::Host);
@@ -635,7 +635,7 @@ fn tags_are_compared_as_a_set() {
     let constraint = |tags: &[&str]| {
         let mut definition = definition();
         definition.placement_tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-        job("g", "d", &definition, Times::default()).constraints[0].to_string()
+        job("g", "d", &definition, OneOffTimings::default()).constraints[0].to_string()
     };
     assert_eq!(constraint(&[]), "${meta.placement_tags} is_not_set ");
     assert_eq!(constraint(&["b", "a", "b"]), "${meta.placement_tags} = a,b");
@@ -648,7 +648,7 @@ fn empty_placement_tag_is_accepted() {
     definition.placement_tags = vec![String::new()];
 
     assert_eq!(check("g", "d", &definition), []);
-    let job = job("g", "d", &definition, Times::default());
+    let job = job("g", "d", &definition, OneOffTimings::default());
     assert_eq!(job.constraints[0].to_string(), "${meta.placement_tags} = ");
 }
 
@@ -687,9 +687,9 @@ fn a_long_reason_is_cut_and_says_so() {
 fn nobody_bears_more_than_the_servers_wait() {
     let definition = definition();
     for lost_after in [LOST_AFTER_MIN, LOST_AFTER, LOST_AFTER_MAX] {
-        let times = Times {
+        let times = OneOffTimings {
             lost_after,
-            ..Times::default()
+            ..OneOffTimings::default()
         };
         let disconnect = job("g", "d", &definition, times).groups[0].disconnect;
         let agent = disconnect.stop_on_client_after.unwrap();

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::job::LOST_AFTER;
 
-/// The shortest [`Times::lost_after`]: of less, nothing would be left of an agent's patience for an election.
+/// The shortest [`OneOffTimings::lost_after`]: of less, nothing would be left of an agent's patience for an election.
 pub const LOST_AFTER_MIN: Duration = Duration::from_secs(45);
 /// The longest: nobody learns of the end of a task on a lost node for so long.
 pub const LOST_AFTER_MAX: Duration = Duration::from_hours(24);
-/// The part of [`Times::lost_after`] in which an agent ends a task: [`super::GRACE`], force, and a busy machine.
+/// The part of [`OneOffTimings::lost_after`] in which an agent ends a task: [`super::GRACE`], force, and a busy machine.
 const ENDING: Duration = Duration::from_secs(30);
 
 /// Times that every server goes by alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
+pub struct OneOffTimings {
     /// The wait after a node was found gone until its task is taken for gone. A task that was desired before a change
     /// keeps the value of that time.
     pub lost_after: Duration,
@@ -23,7 +23,7 @@ pub struct Times {
     pub callback_claim: Duration,
 }
 
-impl Default for Times {
+impl Default for OneOffTimings {
     /// [`LOST_AFTER`], and Diego's time for a claim.
     fn default() -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Default for Times {
     }
 }
 
-impl Times {
+impl OneOffTimings {
     /// The time an agent lets a task run without a server. Within it, and no longer, the agent can end the task before
     /// it is taken for gone.
     #[must_use]

@@ -7,8 +7,8 @@ use crate::limits;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
-    Download, EgressRule, GUID_BYTES_MAX, LABEL_BYTES_MAX, PIDS_MAX, RETENTION_MAX,
-    START_TIMEOUT_MAX, TASK, Times, URL_BYTES_MAX, job, job::Root,
+    Download, EgressRule, GUID_BYTES_MAX, LABEL_BYTES_MAX, OneOffTimings, PIDS_MAX, RETENTION_MAX,
+    START_TIMEOUT_MAX, TASK, URL_BYTES_MAX, job, job::RootSource,
 };
 
 /// Whether `guid` may name a task: letters, digits, `-` and `_`.
@@ -47,7 +47,7 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     if faults.is_empty() {
         // The rest are conditions of every job: the length of a value, a metadata name. Stopping on a node without a
         // server and being waited for go together only where nothing is ever replaced.
-        let mut job = job(guid, domain, definition, Times::default());
+        let mut job = job(guid, domain, definition, OneOffTimings::default());
         // A guid may be longer than the id of a job, and a tree larger than the configuration of a driver.
         for name in [&mut job.id, &mut job.name] {
             TASK.clone_into(name);
@@ -83,7 +83,7 @@ fn check_root_and_limits(definition: &Definition, wrong: &mut impl FnMut(&str, S
         privileged,
         ..
     } = definition;
-    if let Err(reason) = Root::read(rootfs) {
+    if let Err(reason) = RootSource::read(rootfs) {
         wrong("rootfs", reason);
     }
     if let Some(name) = env.iter().find(|it| !is_env_name(&it.name)) {

@@ -19,9 +19,9 @@ use tracing::warn;
 use super::failure::{Failure, OUT_OF_MEMORY};
 use super::resume::ResumedProcess;
 use super::tree::{ActionExecutor, ActionStep, Output};
-use super::{ActionProcess, KILLED, Tree};
+use super::{ActionProcess, KILLED, RunningTree};
 use crate::cgroup::ActionCgroup;
-use crate::command::{Launch, ProcessKind, StartProcessError, Streams, start_beside};
+use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_beside};
 use crate::config::{HOME, NativeConfig};
 use crate::isolation::task_dir;
 use crate::node::{Node, chain};
@@ -36,7 +36,7 @@ const NOTE: &str = ".action";
 
 /// Carries out the leaves of a task's tree as processes beside its first one.
 pub(crate) struct NativeActionExecutor {
-    pub(super) work: Arc<Work>,
+    pub(super) work: Arc<ActionContext>,
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
@@ -46,21 +46,19 @@ pub(crate) struct NativeActionExecutor {
 
 /// The progress of an action under an earlier driver.
 enum ActionProgress {
-    /// All of it.
     Done,
-    /// It runs.
     Here(ResumedProcess),
     /// Nothing: it is this driver's to begin.
     Over,
 }
 
 /// Data that a start needs, also after its caller is gone.
-pub(super) struct Work {
+pub(super) struct ActionContext {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
     pub(super) node: Arc<Node>,
     life: Arc<TaskProcess>,
-    pub(super) tree: Arc<Tree>,
+    pub(super) tree: Arc<RunningTree>,
 }
 
 impl NativeActionExecutor {
@@ -68,7 +66,7 @@ impl NativeActionExecutor {
     pub(crate) fn new(
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
-        tree: Arc<Tree>,
+        tree: Arc<RunningTree>,
         spawns: &Arc<Semaphore>,
         resumed: Option<ResumedProcess>,
     ) -> Self {
@@ -82,7 +80,7 @@ impl NativeActionExecutor {
                 "stderr of the task",
                 &config.stderr_path,
             )),
-            work: Arc::new(Work {
+            work: Arc::new(ActionContext {
                 config: config.clone(),
                 native: native.clone(),
                 node: Arc::clone(&task.node),
@@ -200,7 +198,9 @@ impl NativeActionExecutor {
     pub(super) async fn begun(
         &self,
         stop: &CancellationToken,
-        begin: impl FnOnce(&Work) -> Result<Option<ActionProcess>, StartProcessError> + Send + 'static,
+        begin: impl FnOnce(&ActionContext) -> Result<Option<ActionProcess>, StartProcessError>
+        + Send
+        + 'static,
     ) -> Result<Option<ActionProcess>, String> {
         let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
         if permit.is_none() {
@@ -365,7 +365,7 @@ fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
     Sender::from_owned_fd(output.ok()?).ok()
 }
 
-impl Work {
+impl ActionContext {
     pub(super) fn out_of_memory(&self) -> bool {
         let cgroup = self.life.cgroup.as_ref();
         cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0)
@@ -411,7 +411,7 @@ impl Work {
         let action_cgroup =
             action_cgroup.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
         let action_cgroup = action_cgroup.transpose().map_err(StartProcessError::Look)?;
-        let launch = Launch {
+        let launch = ProcessConfig {
             config: &config,
             native: &native,
             node: &self.node,
@@ -437,7 +437,7 @@ impl Work {
     ) -> Result<Option<ActionProcess>, StartProcessError> {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         become_user(&mut config, &mut native, user);
-        let process = self.start_in_task(&Launch {
+        let process = self.start_in_task(&ProcessConfig {
             config: &config,
             native: &native,
             node: &self.node,
@@ -451,7 +451,7 @@ impl Work {
         Ok(self.tree.enter(process, None))
     }
 
-    fn start_in_task(&self, launch: &Launch<'_>) -> Result<Process, StartProcessError> {
+    fn start_in_task(&self, launch: &ProcessConfig<'_>) -> Result<Process, StartProcessError> {
         let spawned = start_beside(launch, &self.life.process, ProcessKind::Action)?;
         Process::started(&spawned).map_err(|error| {
             spawned.abandon();

@@ -17,7 +17,6 @@ pub(crate) enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
-    /// For the client.
     pub(crate) text: String,
     /// The action's place in the tree, such as `serial[1].timeout.run`.
     pub(crate) at: String,

@@ -17,7 +17,6 @@ use crate::paths::{self, PathError};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResultText {
     pub(crate) text: String,
-    /// There was more.
     pub(crate) truncated: bool,
 }
 

@@ -18,7 +18,7 @@ use super::{ActionProcess, KILLED};
 use crate::command::Streams;
 use crate::isolation::task_dir;
 use crate::node::chain;
-use crate::transfer::{self, Bounds, DeadlinePipe, FetchedFile, UnpackError, UploadFile};
+use crate::transfer::{self, ArchiveLimits, DeadlinePipe, FetchedFile, UnpackError, UploadFile};
 use crate::transfer_helper::{self, Direction};
 use crate::{limits, paths};
 
@@ -156,7 +156,7 @@ impl NativeActionExecutor {
                 stop,
             )
             .await?;
-        let bounds = Bounds {
+        let bounds = ArchiveLimits {
             entries: limits::UNPACKED_ENTRIES_MAX,
             bytes: self.disk_bytes().min(limits::UNPACKED_BYTES_MAX),
         };
@@ -241,7 +241,6 @@ impl NativeActionExecutor {
 /// A porter that works; killed when nobody waits for it.
 struct TransferHelper {
     entered: Option<ActionProcess>,
-    /// Never waits.
     report: OwnedFd,
 }
 

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::config::IsolationLevel;
-use crate::isolation::seccomp::{self, Files};
+use crate::isolation::seccomp::{self, CreatableFiles};
 use crate::isolation::{Confinement, capabilities::Capabilities};
 use crate::spawn::{IgnoreErrno, Script, SpawnStep};
 use crate::spawn_pool;
@@ -112,7 +112,7 @@ pub(crate) fn write(
     enter(script, seat);
     if contained {
         let files = if seat.is_own {
-            Files::Any
+            CreatableFiles::Any
         } else {
             confinement.files
         };

@@ -12,16 +12,16 @@ use crate::limits;
 
 /// Ranges that are in use.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranges(Arc<Mutex<BTreeSet<u32>>>);
+pub(crate) struct IdRanges(Arc<Mutex<BTreeSet<u32>>>);
 
 /// A range, for as long as its task is known.
 #[derive(Debug)]
 pub(crate) struct Range {
     ordinal: u32,
-    ranges: Ranges,
+    ranges: IdRanges,
 }
 
-impl Ranges {
+impl IdRanges {
     /// A free range for the task called `name`, the same for the same name if it can be. `None` when
     /// all are taken.
     pub(crate) fn take(&self, name: &str) -> Option<Range> {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn task_keeps_its_range_and_shares_none() {
-        let ranges = Ranges::default();
+        let ranges = IdRanges::default();
         let first = ranges.take("alloc/web").unwrap();
         let ordinal = first.ordinal();
 

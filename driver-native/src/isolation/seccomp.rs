@@ -56,7 +56,7 @@ const CREATING: u32 = 0o100 | 0o20_000_000;
 
 /// The kind of files that a task makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Files {
+pub(crate) enum CreatableFiles {
     /// Those that its user may make.
     Any,
     /// None that run as their owner, and no devices.
@@ -85,15 +85,15 @@ enum SyscallVerdict {
 }
 
 /// The compiled filter of most tasks.
-static FILTER: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(Files::Any));
+static FILTER: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(CreatableFiles::Any));
 /// That of tasks that write to directories of the host.
-static PLAIN_FILES: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(Files::Plain));
+static PLAIN_FILES: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(CreatableFiles::Plain));
 
 /// `struct sock_fprog` of seccomp(2): points into memory that is never freed.
-pub(crate) fn program(files: Files) -> Vec<u8> {
+pub(crate) fn program(files: CreatableFiles) -> Vec<u8> {
     let filter: &'static [sock_filter] = match files {
-        Files::Any => &FILTER,
-        Files::Plain => &PLAIN_FILES,
+        CreatableFiles::Any => &FILTER,
+        CreatableFiles::Plain => &PLAIN_FILES,
     };
     let length = filter.len() as u64;
     let address = filter.as_ptr().expose_provenance() as u64;
@@ -101,24 +101,25 @@ pub(crate) fn program(files: Files) -> Vec<u8> {
     [length.to_le_bytes(), address.to_le_bytes()].concat()
 }
 
-fn verdict(number: c_long, files: Files) -> SyscallVerdict {
+fn verdict(number: c_long, files: CreatableFiles) -> SyscallVerdict {
     match (files, number) {
-        (Files::Plain, libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod) => {
-            SyscallVerdict::Mode(OFFSET_ARG1)
-        }
-        (Files::Plain, libc::SYS_fchmodat | libc::SYS_fchmodat2 | libc::SYS_mknodat) => {
+        (
+            CreatableFiles::Plain,
+            libc::SYS_chmod | libc::SYS_fchmod | libc::SYS_creat | libc::SYS_mknod,
+        ) => SyscallVerdict::Mode(OFFSET_ARG1),
+        (CreatableFiles::Plain, libc::SYS_fchmodat | libc::SYS_fchmodat2 | libc::SYS_mknodat) => {
             SyscallVerdict::Mode(OFFSET_ARG2)
         }
-        (Files::Plain, libc::SYS_open) => SyscallVerdict::Open {
+        (CreatableFiles::Plain, libc::SYS_open) => SyscallVerdict::Open {
             flags: OFFSET_ARG1,
             mode: OFFSET_ARG2,
         },
-        (Files::Plain, libc::SYS_openat) => SyscallVerdict::Open {
+        (CreatableFiles::Plain, libc::SYS_openat) => SyscallVerdict::Open {
             flags: OFFSET_ARG2,
             mode: OFFSET_ARG3,
         },
-        (Files::Plain, libc::SYS_openat2) => SyscallVerdict::Unknown,
-        (Files::Plain | Files::Any, _) => verdict_on_any(number),
+        (CreatableFiles::Plain, libc::SYS_openat2) => SyscallVerdict::Unknown,
+        (CreatableFiles::Plain | CreatableFiles::Any, _) => verdict_on_any(number),
     }
 }
 
@@ -137,7 +138,7 @@ fn verdict_on_any(number: c_long) -> SyscallVerdict {
 
 /// A search tree over ranges of numbers with one verdict: some seven comparisons for any call, and a
 /// program so short that the kernel takes it in microseconds.
-fn compile(files: Files) -> Vec<sock_filter> {
+fn compile(files: CreatableFiles) -> Vec<sock_filter> {
     let mut ranges: Vec<(u32, SyscallVerdict)> = Vec::new();
     for number in 0..=NEWEST + 1 {
         let verdict = verdict(number, files);
@@ -406,7 +407,7 @@ mod tests {
     #[test]
     fn every_number_gets_its_verdict() {
         for number in 0..600 {
-            let expected = match verdict(number, Files::Any) {
+            let expected = match verdict(number, CreatableFiles::Any) {
                 SyscallVerdict::Refuse => EPERM,
                 SyscallVerdict::Unknown => ENOSYS,
                 // Harmless arguments.

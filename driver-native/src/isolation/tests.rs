@@ -109,8 +109,8 @@ fn dropping_all_leaves_what_was_added() {
 #[test]
 fn paths_of_the_host_become_the_tasks() {
     let task = task("");
-    let contained = Translation::of(&task, IsolationLevel::Contained);
-    let raw = Translation::of(&task, IsolationLevel::Raw);
+    let contained = PathTranslation::of(&task, IsolationLevel::Contained);
+    let raw = PathTranslation::of(&task, IsolationLevel::Raw);
 
     let host = "--dir=/data/alloc/0123/web/local/x:/data/alloc/0123/alloc";
     assert_eq!(contained.apply(host), "--dir=/local/x:/alloc");
@@ -128,8 +128,8 @@ fn raw_task_paths_are_translated_to_host() {
     task.env = [("NOMAD_TASK_DIR", "/local"), ("NOMAD_ALLOC_DIR", "/alloc")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
-    let raw = Translation::of(&task, IsolationLevel::Raw);
-    let contained = Translation::of(&task, IsolationLevel::Contained);
+    let raw = PathTranslation::of(&task, IsolationLevel::Raw);
+    let contained = PathTranslation::of(&task, IsolationLevel::Contained);
 
     for (told, there) in [
         ("/local", "/data/alloc/0123/web/local"),

@@ -83,7 +83,7 @@ pub(crate) struct ViewError {
 
 /// A mount that is attached nowhere yet.
 #[derive(Debug)]
-pub(crate) struct Attachment {
+pub(crate) struct DetachedMount {
     pub(crate) mount: OwnedFd,
     /// The place at which the task sees it.
     pub(crate) target: String,
@@ -98,9 +98,9 @@ pub(crate) struct TaskView {
     /// It is not to be written.
     pub(crate) readonly_root: bool,
     /// The task's directories, at places that the template has.
-    pub(crate) own: Vec<Attachment>,
+    pub(crate) own: Vec<DetachedMount>,
     /// The mounts that the job or the host asks for, anywhere.
-    pub(crate) mounts: Vec<Attachment>,
+    pub(crate) mounts: Vec<DetachedMount>,
     pub(crate) hostname: String,
     /// The host has all controllers in cgroup v2, so that a task's cgroup is worth seeing.
     pub(crate) shows_cgroup: bool,

@@ -46,7 +46,6 @@ pub(crate) enum IgnoreErrno {
     Absence,
     /// The kernel does not know what it asks for.
     Ignorance,
-    /// It goes without.
     Anything,
 }
 

@@ -37,7 +37,7 @@ fn raw() -> Confinement {
         no_new_privs: true,
         scoped: false,
         init: false,
-        files: crate::isolation::seccomp::Files::Any,
+        files: crate::isolation::seccomp::CreatableFiles::Any,
     }
 }
 
@@ -96,7 +96,7 @@ impl Request {
         let argv = strings(argv);
         spawn(&Spawn {
             script: &script,
-            program: Program::Paths(&argv[..1]),
+            program: ProgramLocation::Paths(&argv[..1]),
             argv: &argv,
             envp: &strings(&["ONLY=this"]),
             cgroup: None,

@@ -20,7 +20,7 @@ use crate::transfer_helper::{Name, Packer};
 
 /// How much an archive may hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ArchiveLimits {
     pub(crate) entries: u64,
     /// Of all files together.
     pub(crate) bytes: u64,
@@ -58,7 +58,7 @@ pub(crate) enum UnpackError {
 pub(crate) fn unpack(
     mut archive: File,
     name: Option<&Name>,
-    bounds: Bounds,
+    bounds: ArchiveLimits,
     stop: &CancellationToken,
     to: impl Write,
 ) -> Result<(), UnpackError> {
@@ -70,14 +70,14 @@ pub(crate) fn unpack(
         chunk: vec![0; limits::TRANSFER_CHUNK_BYTES],
     };
     match form(&mut archive).map_err(broken)? {
-        Form::Zip => zip::unpack(archive, &mut unpacking)?,
-        Form::Tar => tar::unpack(BufReader::new(archive), &mut unpacking)?,
-        Form::TarGz => {
+        ArchiveFormat::Zip => zip::unpack(archive, &mut unpacking)?,
+        ArchiveFormat::Tar => tar::unpack(BufReader::new(archive), &mut unpacking)?,
+        ArchiveFormat::TarGz => {
             let mut unpacked = MultiGzDecoder::new(BufReader::new(archive));
             tar::unpack(&mut unpacked, &mut unpacking)?;
             unpacking.finish(unpacked)?;
         }
-        Form::Plain => {
+        ArchiveFormat::Plain => {
             let name = name.ok_or(UnpackError::Nameless)?;
             let size = archive.metadata().map_err(UnpackError::Read)?.len();
             unpacking.file(name, 0o644, size, archive)?;
@@ -88,7 +88,7 @@ pub(crate) fn unpack(
 
 /// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum ArchiveFormat {
     Tar,
     TarGz,
     Zip,
@@ -96,22 +96,22 @@ enum Form {
 }
 
 /// Looks at the beginning of a file and goes back to it.
-fn form(file: &mut File) -> io::Result<Form> {
+fn form(file: &mut File) -> io::Result<ArchiveFormat> {
     let head = beginning(&mut *file)?;
     file.rewind()?;
     Ok(match head.as_slice() {
-        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => Form::Zip,
+        [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => ArchiveFormat::Zip,
         [0x1f, 0x8b, 8, ..] => {
             let unpacked = beginning(MultiGzDecoder::new(&mut *file))?;
             file.rewind()?;
             if tar::is_header(&unpacked) {
-                Form::TarGz
+                ArchiveFormat::TarGz
             } else {
-                Form::Plain
+                ArchiveFormat::Plain
             }
         }
-        head if tar::is_header(head) => Form::Tar,
-        _ => Form::Plain,
+        head if tar::is_header(head) => ArchiveFormat::Tar,
+        _ => ArchiveFormat::Plain,
     })
 }
 
@@ -125,8 +125,8 @@ fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
 /// An archive on its way to the porter.
 struct ArchiveUnpacker<'a, W> {
     packer: Packer<W>,
-    bounds: Bounds,
-    left: Bounds,
+    bounds: ArchiveLimits,
+    left: ArchiveLimits,
     stop: &'a CancellationToken,
     chunk: Vec<u8>,
 }

@@ -29,7 +29,7 @@ const HOST_NAME: &str = "judged";
 
 /// As whom, and how far from its node, a task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Setting {
+enum TaskSetting {
     /// The default: `contained`, nobody.
     Nobody,
     /// `contained`, uid 0, on a node that allows it.
@@ -38,7 +38,7 @@ enum Setting {
     Strict,
 }
 
-impl Setting {
+impl TaskSetting {
     fn name(self) -> &'static str {
         match self {
             Self::Nobody => "nobody",
@@ -93,7 +93,7 @@ fn default_audit_folder() -> PathBuf {
 
 /// Runs `script` as a task of `setting` that sees the judges' `folder`, and returns what it wrote.
 async fn run(
-    setting: Setting,
+    setting: TaskSetting,
     folder: &PathBuf,
     script: &str,
     files: &[(&str, &str)],

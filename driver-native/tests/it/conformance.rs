@@ -20,43 +20,43 @@ use tokio_util::sync::CancellationToken;
 use crate::fixture::{Cgroups, DEADLINE, allowing_driver, shell, skipped};
 
 mod raw {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::in_process("raw"));
+    muster_driver::driver_conformance!(NativeSubject::in_process("raw"));
 }
 
 mod contained {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::in_process("contained"));
+    muster_driver::driver_conformance!(NativeSubject::in_process("contained"));
 }
 
 mod strict {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::in_process("strict"));
+    muster_driver::driver_conformance!(NativeSubject::in_process("strict"));
 }
 
 mod over_socket {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::over_socket("contained"));
+    muster_driver::driver_conformance!(NativeSubject::over_socket("contained"));
 }
 
 mod raw_over_socket {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::over_socket("raw"));
+    muster_driver::driver_conformance!(NativeSubject::over_socket("raw"));
 }
 
 mod strict_over_socket {
-    use super::Native;
+    use super::NativeSubject;
 
-    muster_driver::driver_conformance!(Native::over_socket("strict"));
+    muster_driver::driver_conformance!(NativeSubject::over_socket("strict"));
 }
 
 /// The native driver, served or not, with a cgroup for each task or without, and a level of isolation.
-struct Native {
+struct NativeSubject {
     level: &'static str,
     dir: TempDir,
     cgroups: Option<Cgroups>,
@@ -66,7 +66,7 @@ struct Native {
     writers: Mutex<Vec<File>>,
 }
 
-impl Native {
+impl NativeSubject {
     /// Raw where the tests do not run as root, which says so.
     fn in_process(level: &'static str) -> Self {
         let root = nix::unistd::geteuid().is_root();
@@ -109,7 +109,7 @@ impl Native {
     }
 }
 
-impl DriverUnderTest for Native {
+impl DriverUnderTest for NativeSubject {
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async {
             let driver = Arc::new(allowing_driver().await);

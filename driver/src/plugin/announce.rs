@@ -21,15 +21,12 @@ pub enum AnnounceError {
         /// The protocol versions of the host.
         offered: String,
     },
-    /// The host encrypts.
     #[error("serve as a plugin: the host asks for encryption, which task drivers do not use")]
     Encryption,
     /// The socket cannot be made.
     #[error("serve as a plugin: listen at {}", path.display())]
     Listen {
-        /// The socket.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },

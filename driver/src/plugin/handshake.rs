@@ -31,20 +31,14 @@ pub(crate) const PLUGIN_VERSION: u32 = 2;
 pub enum HandshakeError {
     /// It has too few fields: the program is no plugin.
     #[error("it printed {line:?}, which is not the first line of a plugin: is it a driver plugin?")]
-    Malformed {
-        /// The line.
-        line: String,
-    },
+    Malformed { line: String },
     /// It speaks something else.
     #[error("its first line {line:?} has {what} {found:?}, this host speaks {supported:?}")]
     Unsupported {
-        /// The line.
         line: String,
-        /// Which field.
         what: &'static str,
         /// The text found there.
         found: String,
-        /// The supported values.
         supported: String,
     },
 }

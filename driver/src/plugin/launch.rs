@@ -28,10 +28,8 @@ const PORTS: [(&str, &str); 2] = [("PLUGIN_MIN_PORT", "10000"), ("PLUGIN_MAX_POR
 
 /// How to start a plugin.
 #[derive(Clone, Debug)]
-pub struct Launch {
-    /// The executable.
+pub struct PluginCommand {
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<OsString>,
     /// Its environment, besides what the protocol asks for.
     pub env: Vec<(OsString, OsString)>,
@@ -47,29 +45,21 @@ pub enum LaunchError {
     /// A file for its output cannot be made.
     #[error("start plugin {}: open {}", program.display(), path.display())]
     File {
-        /// The plugin.
         program: PathBuf,
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// The kernel refused.
     #[error("start plugin {}", program.display())]
     Spawn {
-        /// The plugin.
         program: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// It ended before it said where it listens.
     #[error("start plugin {}: it ended at once ({status}) and said: {}", program.display(), or_nothing(words))]
     Ended {
-        /// The plugin.
         program: PathBuf,
-        /// How it ended.
         status: ExitStatus,
         /// The end of what it printed.
         words: String,
@@ -77,17 +67,14 @@ pub enum LaunchError {
     /// It did not say where it listens.
     #[error("start plugin {}: it did not say where it listens within {after:?}; its log is {}", program.display(), log.display())]
     Silent {
-        /// The plugin.
         program: PathBuf,
         /// How long it had.
         after: Duration,
-        /// Where to look.
         log: PathBuf,
     },
     /// It said something else.
     #[error("start plugin {}: {reason}", program.display())]
     Handshake {
-        /// The plugin.
         program: PathBuf,
         /// The fault of the handshake.
         #[source]
@@ -102,7 +89,7 @@ fn or_nothing(words: &str) -> &str {
     }
 }
 
-impl Launch {
+impl PluginCommand {
     /// The file that its log goes to.
     pub fn log(&self) -> PathBuf {
         self.dir.join(format!("{}.log", self.name))
@@ -229,9 +216,7 @@ fn tail(path: &Path) -> String {
 /// A file of a plugin directory that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusedFile {
-    /// The file.
     pub path: PathBuf,
-    /// Why not.
     pub reason: String,
 }
 

@@ -38,7 +38,6 @@ use crate::task_driver::TaskDriver;
 /// Why a driver is served no longer.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// The transport failed.
     #[error("serve the driver protocol")]
     Transport(#[from] tonic::transport::Error),
 }

@@ -14,13 +14,9 @@ use super::{ConfigFault, whole};
 /// A type of HCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Type {
-    /// Anything.
     Any,
-    /// A truth value.
     Bool,
-    /// A number.
     Number,
-    /// A text.
     String,
     /// Any number of values of a type.
     List(Box<Type>),

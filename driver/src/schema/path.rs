@@ -7,7 +7,6 @@ use super::ConfigFault;
 /// A place, from the outside in: `config.mount[1].source`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Path<'a> {
-    /// The configuration itself.
     Root(&'a str),
     /// An entry of an object, or an attribute of a block.
     Field(&'a Path<'a>, &'a str),

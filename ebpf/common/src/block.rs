@@ -10,11 +10,9 @@ use crate::{CgroupId, Plain, histogram::Histogram};
 pub struct BlockCounters {
     /// Bytes read.
     pub read_bytes: u64,
-    /// Requests that read.
     pub reads: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Requests that wrote.
     pub writes: u64,
     /// From when a device was given a request until it was done with it.
     pub latency: Histogram,
@@ -44,7 +42,6 @@ unsafe impl Plain for BlockCounters {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct InFlightRequest {
-    /// Whose it is.
     pub task: CgroupId,
     /// When the device was given it, in nanoseconds of the monotonic clock.
     pub issued_ns: u64,
@@ -56,9 +53,7 @@ unsafe impl Plain for InFlightRequest {}
 /// The kind of a request, by its flags (`enum req_op` in the kernel's `blk_types.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It reads.
     Read,
-    /// It writes.
     Write,
     /// It carries no data: flushes, discards, the driver's own.
     Other,

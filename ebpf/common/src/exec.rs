@@ -10,9 +10,7 @@ use crate::Plain;
 pub struct ExecCounters {
     /// Processes born in the task's cgroup.
     pub forks: u64,
-    /// Programs started.
     pub execs: u64,
-    /// Processes that ended.
     pub exits: u64,
 }
 
@@ -53,7 +51,6 @@ pub enum Event {
     Fork = 0,
     /// A program was started.
     Exec = 1,
-    /// A process ended.
     Exit = 2,
 }
 
@@ -76,7 +73,6 @@ pub struct EventName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExitEntry {
-    /// The process.
     pub process: ProcessName,
     /// When it ended, in nanoseconds since boot.
     pub at_boottime_ns: u64,

@@ -26,7 +26,6 @@ pub struct GroupWalk {
     pub cut: u32,
     /// Whether the hierarchy is the v2 one: 0 or 1. Set by the agent.
     pub is_v2: u32,
-    /// Nothing.
     pub pad: u32,
 }
 
@@ -54,7 +53,6 @@ pub struct GroupRow {
     pub max_events: u64,
     /// Processes that were killed for want of memory, of all groups below as well.
     pub oom_kills: u64,
-    /// Processes and threads.
     pub pids: u64,
     /// Quota periods that had work.
     pub periods: u64,

@@ -22,7 +22,6 @@ pub struct HostVethEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct PublishedKey {
-    /// The machine's address.
     pub address: [u8; 4],
     /// The port, in the order of the machine.
     pub port: u16,
@@ -36,7 +35,6 @@ pub struct PublishedKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PublishedPort {
-    /// The allocation's address.
     pub address: [u8; 4],
     /// The number of its host veth's device.
     pub host_veth: u32,
@@ -54,13 +52,10 @@ pub struct PublishedPort {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NatKey {
-    /// The allocation's address.
     pub inside: [u8; 4],
     /// The address that it answers to.
     pub client: [u8; 4],
-    /// The allocation's port.
     pub inside_port: u16,
-    /// The client's.
     pub client_port: u16,
     /// The IP protocol's number.
     pub protocol: u8,
@@ -74,7 +69,6 @@ pub struct NatKey {
 pub struct NatEntry {
     /// The address that was called.
     pub address: [u8; 4],
-    /// The client's address.
     pub client: [u8; 4],
     /// The port that was called.
     pub port: u16,

@@ -13,11 +13,9 @@ use crate::{CgroupId, Plain};
 pub struct NetCounters {
     /// Bytes received.
     pub ingress_bytes: u64,
-    /// Packets received.
     pub ingress_packets: u64,
     /// Bytes sent.
     pub egress_bytes: u64,
-    /// Packets sent.
     pub egress_packets: u64,
     /// Packets to the task that its policy refused; they are in neither count above.
     pub ingress_denied: u64,
@@ -74,7 +72,6 @@ unsafe impl Plain for NetCounters {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Traffic {
-    /// Its counters.
     pub counters: NetCounters,
     /// The rule met last, by the [`Direction`](crate::policy::Direction) of its policy.
     pub met: [RuleHit; 2],

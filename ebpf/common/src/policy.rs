@@ -13,9 +13,7 @@ use crate::{CgroupId, Plain};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
-    /// To the task.
     Ingress = 0,
-    /// From the task.
     Egress = 1,
 }
 
@@ -179,7 +177,6 @@ pub const EGRESS_LIMITED: u64 = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct AddressKey4 {
-    /// The policy.
     pub policy: u32,
     /// The address, in the order of the network.
     pub address: [u8; 4],
@@ -189,7 +186,6 @@ pub struct AddressKey4 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct AddressKey6 {
-    /// The policy.
     pub policy: u32,
     /// The address, in the order of the network.
     pub address: [u8; 16],
@@ -204,7 +200,6 @@ pub const POLICY_BITS: u32 = 32;
 pub struct LeafKey4 {
     /// [`POLICY_BITS`] and those of the address.
     pub prefix_len: u32,
-    /// Policy and address.
     pub place: AddressKey4,
 }
 
@@ -214,7 +209,6 @@ pub struct LeafKey4 {
 pub struct LeafKey6 {
     /// [`POLICY_BITS`] and those of the address.
     pub prefix_len: u32,
-    /// Policy and address.
     pub place: AddressKey6,
 }
 
@@ -232,7 +226,6 @@ pub struct Leaf {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct Interval {
-    /// The first key.
     pub start: u32,
     /// The [`Verdict`].
     pub verdict: u32,
@@ -288,7 +281,6 @@ fn halve<const STEPS: u32>(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
-    /// The task.
     pub task: CgroupId,
     /// The other place, IPv4 mapped into IPv6.
     pub remote: [u8; 16],
@@ -310,7 +302,6 @@ pub struct FlowKey {
 pub struct PortKey {
     /// The task of an allocation that has the port.
     pub task: CgroupId,
-    /// The port.
     pub port: u64,
 }
 
@@ -318,9 +309,7 @@ pub struct PortKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct RuleKey {
-    /// The task.
     pub task: CgroupId,
-    /// The policy.
     pub policy: u32,
     /// The rule's number in it.
     pub rule: u32,
@@ -330,7 +319,6 @@ pub struct RuleKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct NameKey {
-    /// The policy.
     pub policy: u32,
     /// The rule's number in it.
     pub rule: u32,
@@ -340,7 +328,6 @@ pub struct NameKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct CarriedKey {
-    /// The task.
     pub task: CgroupId,
     /// The key of the rule's name.
     pub name: u64,
@@ -390,9 +377,7 @@ impl core::ops::AddAssign for RuleCounters {
 pub struct VerdictEvent {
     /// When, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// The task.
     pub task: CgroupId,
-    /// Its policy.
     pub policy: u32,
     /// The [`Verdict`].
     pub verdict: u32,
@@ -437,7 +422,6 @@ pub struct SocketState {
     pub policy: u32,
     /// The rule of it, or [`NO_RULE`].
     pub rule: u32,
-    /// The task.
     pub task: CgroupId,
     /// Its slot, or [`NO_SLOT`](crate::NO_SLOT).
     pub slot: u64,
@@ -458,7 +442,6 @@ pub struct CachedDatagram {
     pub addresses: u64,
     /// Their ports, as they stand in the header.
     pub ports: u32,
-    /// The device.
     pub device: u32,
     /// As in [`SocketState::valid`], or [`Self::WRITING`].
     pub valid: u64,

@@ -38,7 +38,6 @@ pub struct Rates {
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateVerdict {
-    /// It passes.
     Pass,
     /// It passes, and who sends had better slow down.
     Congested,

@@ -88,7 +88,6 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
 enum End {
     /// The packet is thrown away; who sends it is told `EPERM`.
     Refused = 0,
-    /// It goes on.
     Pass = 1,
     /// It came too fast and is thrown away; who sends it tries again.
     Over = 2,

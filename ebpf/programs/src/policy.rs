@@ -105,7 +105,6 @@ enum Peer {
     Own,
     /// Another allocation's task, with this cgroup.
     Task(CgroupId),
-    /// Neither, or nobody.
     Host,
 }
 
@@ -268,9 +267,7 @@ pub(crate) fn count_settled(
 /// The decision about a packet.
 #[derive(Clone, Copy)]
 pub(crate) enum PacketOutcome {
-    /// It is refused.
     Refused,
-    /// It passes.
     Passes,
     /// It passes if it does not come too fast.
     Limited,

@@ -152,7 +152,7 @@ fn fileset(args: &Args<'_>) -> Outcome {
         .split('/')
         .map(|part| part.chars().collect())
         .collect();
-    let mut walk = Walk {
+    let mut walk = GlobWalk {
         root: &dir,
         visited: 0,
         found: Vec::new(),
@@ -162,13 +162,13 @@ fn fileset(args: &Args<'_>) -> Outcome {
     Ok(Value::set(Type::Text, found))
 }
 
-struct Walk<'a> {
+struct GlobWalk<'a> {
     root: &'a Path,
     visited: usize,
     found: Vec<String>,
 }
 
-impl Walk<'_> {
+impl GlobWalk<'_> {
     /// Adds the files of the directory `below` that the rest of a pattern matches.
     fn enter(&mut self, below: &Path, parts: &[Vec<char>], depth: usize) -> Result<(), CallFault> {
         let Some((part, rest)) = parts.split_first() else {

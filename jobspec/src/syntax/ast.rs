@@ -7,7 +7,6 @@ use crate::number::Number;
 /// The contents of a file or of a block, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
-    /// Attributes and blocks.
     pub items: Vec<Structure>,
 }
 
@@ -41,7 +40,6 @@ pub enum Structure {
 /// A name or a label, without its quotes.
 #[derive(Clone, Debug)]
 pub struct Ident {
-    /// The text.
     pub name: String,
     /// Byte range in the file, with quotes.
     pub span: Range<usize>,
@@ -58,20 +56,15 @@ impl Ident {
 /// `key = value`
 #[derive(Clone, Debug)]
 pub struct Attribute {
-    /// The key.
     pub key: Ident,
-    /// The value.
     pub value: Expression,
 }
 
 /// `name "label" { … }`
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The name.
     pub ident: Ident,
-    /// The labels.
     pub labels: Vec<Ident>,
-    /// The contents.
     pub body: Body,
 }
 

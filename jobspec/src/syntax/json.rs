@@ -26,7 +26,6 @@ impl Node {
 pub(crate) enum NodeKind {
     Null,
     Bool(bool),
-    /// The digits.
     Number(String),
     Text(String),
     List(Vec<Node>),

@@ -37,7 +37,7 @@ enum Piece {
 
 /// A text in quotes, after its opening quote at `start`.
 pub(super) fn quoted(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<Expression> {
-    let pieces = Pieces::read(parser, start, TemplateEnd::Quote)?;
+    let pieces = PieceParser::read(parser, start, TemplateEnd::Quote)?;
     let span = parser.span(start..parser.at);
     finish(parser, pieces, span)
 }
@@ -50,7 +50,7 @@ pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> SyntaxResult<Exp
         None => (first.trim_start_matches('<'), false),
     };
     let end = TemplateEnd::Marker(marker.to_owned());
-    let mut pieces = Pieces::read(parser, open.span.start, end)?;
+    let mut pieces = PieceParser::read(parser, open.span.start, end)?;
     if is_indented {
         cut_indentation(&mut pieces);
     }
@@ -60,7 +60,7 @@ pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> SyntaxResult<Exp
 
 /// A whole text without quotes.
 pub(super) fn bare(parser: &mut Parser<'_>) -> SyntaxResult<Expression> {
-    let pieces = Pieces::read(parser, 0, TemplateEnd::Text)?;
+    let pieces = PieceParser::read(parser, 0, TemplateEnd::Text)?;
     let span = parser.span(0..parser.text.len());
     finish(parser, pieces, span)
 }
@@ -68,7 +68,7 @@ pub(super) fn bare(parser: &mut Parser<'_>) -> SyntaxResult<Expression> {
 /// A text in quotes without `${…}`, which begins at `start`; with the place behind it.
 pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<(String, usize)> {
     parser.at = start + 1;
-    let mut reader = Pieces::new(parser, start, TemplateEnd::Quote);
+    let mut reader = PieceParser::new(parser, start, TemplateEnd::Quote);
     let mut text = String::new();
     loop {
         if reader.at_end()? {
@@ -89,7 +89,7 @@ pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<(St
 }
 
 #[derive(Debug)]
-struct Pieces<'a, 'b> {
+struct PieceParser<'a, 'b> {
     parser: &'a mut Parser<'b>,
     start: usize,
     end: TemplateEnd,
@@ -98,7 +98,7 @@ struct Pieces<'a, 'b> {
     line_starts: bool,
 }
 
-impl<'a, 'b> Pieces<'a, 'b> {
+impl<'a, 'b> PieceParser<'a, 'b> {
     fn new(parser: &'a mut Parser<'b>, start: usize, end: TemplateEnd) -> Self {
         Self {
             parser,

@@ -32,9 +32,9 @@ use muster_domain::job::BitRate;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Metric, Tally};
+use crate::harness::{Context, Metric, MetricSet};
 use crate::subject;
-use work::Work;
+use work::Workload;
 
 pub(crate) use work::{CHILD, child};
 
@@ -75,7 +75,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 
 fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
     let place = BenchTree::new(dir)?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for _ in 0..context.rounds() {
         place.round(context, &mut tally)?;
     }
@@ -105,7 +105,7 @@ impl BenchTree {
         Ok(Self { config, task, tree })
     }
 
-    fn round(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+    fn round(&self, context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
         let mut without = Vec::new();
         for (name, work) in works(context) {
             without.push((name, self.time(work)?));
@@ -123,7 +123,7 @@ impl BenchTree {
         bpf: &Bpf,
         context: &Context,
         without: &[(&str, f64)],
-        tally: &mut Tally,
+        tally: &mut MetricSet,
     ) -> anyhow::Result<()> {
         let id = fs::metadata(&self.task)?.ino();
         bpf.watch(id)?;
@@ -167,7 +167,7 @@ impl BenchTree {
     fn sent(&self, mebibytes: u64) -> anyhow::Result<f64> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let kind = work::Transport::Send(listener.local_addr()?.port());
-        let mut child = self.start(Work {
+        let mut child = self.start(Workload {
             kind,
             times: mebibytes,
         })?;
@@ -180,7 +180,7 @@ impl BenchTree {
     }
 
     /// Microseconds of one exchange.
-    fn time(&self, work: Work) -> anyhow::Result<f64> {
+    fn time(&self, work: Workload) -> anyhow::Result<f64> {
         let output = self.start(work)?.wait_with_output()?;
         ensure!(
             output.status.success(),
@@ -192,7 +192,7 @@ impl BenchTree {
     }
 
     /// Returns the kernel's costs of the programs, and of empty ones, while the task works.
-    fn costs(&self, work: Work) -> anyhow::Result<Vec<ProgramCost>> {
+    fn costs(&self, work: Workload) -> anyhow::Result<Vec<ProgramCost>> {
         let _empty = EmptyPrograms::attach(self.tree.path())?;
         let mut child = self.start(work)?;
         let costs = measure_cost(WATCHED);
@@ -202,7 +202,7 @@ impl BenchTree {
     }
 
     /// Starts `work` as the task.
-    fn start(&self, work: Work) -> anyhow::Result<std::process::Child> {
+    fn start(&self, work: Workload) -> anyhow::Result<std::process::Child> {
         let words = work.words();
         let program = subject::child_command(CHILD, words.iter().map(AsRef::as_ref))?;
         let mut command = Command::new("sh");
@@ -227,8 +227,8 @@ impl Drop for BenchTree {
 }
 
 /// Returns the timed works, each with the name of its metric.
-fn works(context: &Context) -> [(&'static str, Work); 4] {
-    let of = |kind: work::Transport, times: u64| Work { kind, times };
+fn works(context: &Context) -> [(&'static str, Workload); 4] {
+    let of = |kind: work::Transport, times: u64| Workload { kind, times };
     [
         (
             "us_per_switches",
@@ -253,11 +253,11 @@ fn works(context: &Context) -> [(&'static str, Work); 4] {
 type ProgramMetric = (&'static str, &'static str);
 
 /// The work while programs are measured, these programs, and the empty one beside them.
-type WatchedWork = (Work, &'static [ProgramMetric], ProgramMetric);
+type WatchedWork = (Workload, &'static [ProgramMetric], ProgramMetric);
 
 const WATCHED_WORKS: &[WatchedWork] = &[
     (
-        Work {
+        Workload {
             kind: work::Transport::Pipe,
             times: u64::MAX,
         },
@@ -265,7 +265,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
         (EmptyPrograms::SWITCH, "ns_of_measuring_switches"),
     ),
     (
-        Work {
+        Workload {
             kind: work::Transport::Udp,
             times: u64::MAX,
         },
@@ -276,7 +276,7 @@ const WATCHED_WORKS: &[WatchedWork] = &[
         (EmptyPrograms::PACKET, "ns_of_measuring_datagrams"),
     ),
     (
-        Work {
+        Workload {
             kind: work::Transport::Tcp,
             times: u64::MAX,
         },

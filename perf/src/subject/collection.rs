@@ -25,7 +25,7 @@ use muster_agent::cgroup::{CgroupRows, Hierarchies, Limits, NodeTree, TaskCgroup
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 
 use crate::cgroup::Cgroup;
-use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use crate::subject::task_start::Sleeper;
 use rivals::{OpenFiles, ReopenedFiles, scan_processes};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         maximum,
     };
     setrlimit(Resource::Nofile, all)?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for count in [100, 1_000, 5_000] {
         let node = Node::start(context, count)?;
         let measured = node.measure(context, &mut tally);
@@ -55,7 +55,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 /// A node's tree, its tasks, and the programs that watch them.
 struct Node {
     tree: NodeTree,
-    tasks: Vec<rivals::Dirs>,
+    tasks: Vec<rivals::TaskGroupDirs>,
     cgroups: Vec<TaskCgroup>,
     /// The same as the programs know them.
     ids: Vec<u64>,
@@ -104,14 +104,14 @@ impl Node {
             )?;
             bpf.watch(task.id())?;
             self.ids.push(task.id());
-            self.tasks.push(rivals::Dirs::of(&task));
+            self.tasks.push(rivals::TaskGroupDirs::of(&task));
             sleeper.start(&Cgroup::at(task.dir()))?;
             self.cgroups.push(task);
         }
         Ok(())
     }
 
-    fn measure(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+    fn measure(&self, context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
         let count = self.tasks.len();
         let bpf = self.bpf.as_ref().context("the programs are loaded")?;
         let held = OpenFiles::open(&self.tasks, &rivals::FILES)?;

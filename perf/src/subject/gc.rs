@@ -37,7 +37,7 @@ use self::foreground::{Foreground, ForegroundLatency, HeartbeatingNode};
 use super::client::Client;
 use super::raft_cluster::Cluster;
 use super::state_memory::resident;
-use crate::harness::{Context, Metric, Tally};
+use crate::harness::{Context, Metric, MetricSet};
 use crate::subject::child_command;
 
 /// The name of the child process of this subject.
@@ -76,7 +76,7 @@ const OF_LIVING_JOBS: &str = "objects_of_living_jobs";
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let jobs = context.pick(10_000, 500).to_string();
     let dir = context.subdir()?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for _ in 0..context.rounds() {
         for (servers, suffix) in SIZES {
             let servers = servers.to_string();

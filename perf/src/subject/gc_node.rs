@@ -33,7 +33,7 @@ use muster_driver_native::NativeDriver;
 use muster_link::tls::{Identity, Role, ensure_cluster};
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::harness::{Context, Latencies, Metric, MetricSet};
 
 /// The rivals' names, as `budgets.toml` knows them.
 const BEST: &str = "best of threads and io_uring";
@@ -49,7 +49,7 @@ const STARTS_ROUNDS: usize = 3;
 
 /// The subject `gc_node`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     let files = context.pick(WIDE_FILES, WIDE_FILES / 10);
     for round in 0..context.rounds() {
         deletions(context, dirs(context), round, &mut tally)?;
@@ -64,7 +64,7 @@ fn dirs(context: &Context) -> usize {
 
 /// The subject `gc_node_starts`.
 pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     let starts = TaskStarter::new(context)?;
     for round in 0..STARTS_ROUNDS {
         for hurries in [false, true] {
@@ -76,7 +76,7 @@ pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
 
 /// The subject `gc_node_restart`. One round: the directories of its allocations are made, and deleted, one by one.
 pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     let took = TaskStarter::new(context)?.agent(context, context.pick(30_000, 3_000))?;
     tally.ours("agent_start_s", "s", took.as_secs_f64());
     Ok(tally.finish())
@@ -87,7 +87,7 @@ fn deletions(
     context: &Context,
     dirs: usize,
     round: usize,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let mut best = f64::NEG_INFINITY;
     let mut turns: Vec<usize> = (0..6).collect();
@@ -129,7 +129,7 @@ fn wide_directory(
     context: &Context,
     files: usize,
     round: usize,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let per_second = |took: Duration| files as f64 / took.as_secs_f64();
     let mut turns = [true, false];
@@ -266,7 +266,7 @@ impl TaskStarter {
         dirs: usize,
         round: usize,
         hurries: bool,
-        tally: &mut Tally,
+        tally: &mut MetricSet,
     ) -> anyhow::Result<()> {
         let suffix = if hurries { "_hurried" } else { "" };
         let place = context.subdir()?;

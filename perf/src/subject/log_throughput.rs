@@ -28,9 +28,9 @@ use muster_agent::ring::{Engine, EngineChoice, LogRing, OnFull, RingConfig, Stre
 
 use tempfile::TempDir;
 
-use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use cat::Cats;
-use writer::{Load, Writer};
+use writer::{Writer, WriterLoad};
 
 pub(crate) use writer::{CHILD, child};
 
@@ -56,17 +56,17 @@ const DETACH_WAIT: Duration = Duration::from_mins(1);
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let bytes: u64 = context.pick(1 << 30, 256 << 20);
-    let paced = Load {
+    let paced = WriterLoad {
         fifos: 1_000,
         lines: context.pick(600, 300),
         pace: Duration::from_millis(10),
         warm_up: WARM_UP_LINES,
     };
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     let mut left = Vec::new();
     for _ in 0..context.rounds() {
         for fifos in [1, 64, 1_000] {
-            let load = Load {
+            let load = WriterLoad {
                 fifos,
                 lines: bytes / fifos / lines::LINE_BYTES,
                 pace: Duration::ZERO,
@@ -82,9 +82,9 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 /// Everybody's turn; says which directories are left.
 fn round(
     context: &Context,
-    load: Load,
+    load: WriterLoad,
     case: &str,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<[TempDir; 5]> {
     let ours = LogFixture::new(context, load)?.with_ring(EngineChoice::Auto)?;
     let epoll = LogFixture::new(context, load)?.with_ring(EngineChoice::Epoll)?;
@@ -119,7 +119,7 @@ struct DrainResult {
 }
 
 impl DrainResult {
-    fn values(&self, load: Load, case: &str) -> Vec<(String, &'static str, f64)> {
+    fn values(&self, load: WriterLoad, case: &str) -> Vec<(String, &'static str, f64)> {
         let (wall, cpu) = (self.wall.as_secs_f64(), self.cpu.as_secs_f64());
         let lost = (format!("lines_lost_{case}"), "lines", self.lost as f64);
         if !load.pace.is_zero() {
@@ -151,7 +151,7 @@ impl DrainResult {
 }
 
 /// Clocks of the wall time and of the CPU time that this process spends on a load.
-struct Clocks {
+struct LoadClocks {
     begun: Instant,
     clock: CpuClock,
     wall: Duration,
@@ -159,7 +159,7 @@ struct Clocks {
     stopped: bool,
 }
 
-impl Clocks {
+impl LoadClocks {
     fn start() -> anyhow::Result<Self> {
         Ok(Self {
             begun: Instant::now(),
@@ -188,13 +188,13 @@ impl Clocks {
 
 /// FIFOs and log files of one load.
 struct LogFixture {
-    load: Load,
+    load: WriterLoad,
     dir: TempDir,
     fifos: Vec<Fifo>,
 }
 
 impl LogFixture {
-    fn new(context: &Context, load: Load) -> anyhow::Result<Self> {
+    fn new(context: &Context, load: WriterLoad) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let fifo_dir = LogDir::create(&dir.path().join("fifos"))?;
         LogDir::create(&dir.path().join(LOGS))?;
@@ -247,7 +247,7 @@ impl LogFixture {
             streams.push(runtime.block_on(ring.attach(spec))?);
         }
         let writer = self.writer()?;
-        let mut spent = Clocks::start()?;
+        let mut spent = LoadClocks::start()?;
         let delay = writer.run(|| spent.restart())?;
         if delay.is_some() {
             // All lines are in the files by now. Detaching is not part of a stream's steady state.
@@ -266,7 +266,7 @@ impl LogFixture {
     /// Drained by the bare loop.
     fn bare(self, by: bare::CopyMethod) -> anyhow::Result<DrainResult> {
         let writer = self.writer()?;
-        let mut spent = Clocks::start()?;
+        let mut spent = LoadClocks::start()?;
         let (fifos, logs, expected) = (&self.fifos, self.logs(), self.load.bytes());
         let (bytes, delay) = std::thread::scope(|scope| {
             let reader = scope.spawn(|| bare::drain(fifos, &logs, LIMITS, expected, by));

@@ -18,7 +18,7 @@ use muster_domain::fixture;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Metric, Tally};
+use crate::harness::{Context, Metric, MetricSet};
 
 /// Networks that are made at each count.
 const SOME: usize = 20;
@@ -76,7 +76,7 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
         task_level: 2,
     };
     let mut networks = Networks::open(&config).map_err(|error| anyhow!(error))?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     policies(&networks, context.rounds(), &mut tally).map_err(|error| anyhow!(error))?;
     let counts = context.pick([0, 500, 2_000], [0, 100, 500]);
     for count in counts {
@@ -92,7 +92,7 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
 
 type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
-fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(), SetupError> {
+fn round(networks: &mut Networks, count: usize, tally: &mut MetricSet) -> Result<(), SetupError> {
     let (mut ours, mut theirs) = (0.0, 0.0);
     for _ in 0..SOME {
         let start = Instant::now();
@@ -116,7 +116,7 @@ fn round(networks: &mut Networks, count: usize, tally: &mut Tally) -> Result<(),
     Ok(())
 }
 
-fn policies(networks: &Networks, rounds: usize, tally: &mut Tally) -> Result<(), SetupError> {
+fn policies(networks: &Networks, rounds: usize, tally: &mut MetricSet) -> Result<(), SetupError> {
     let group = fixture::group("g");
     let each = |from: u64| -> Result<f64, SetupError> {
         let start = Instant::now();

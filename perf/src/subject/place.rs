@@ -42,7 +42,7 @@ use muster_domain::node::NodeStatus;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::{self, Client};
-use crate::harness::{Context, CpuClock, Latencies, Metric, Tally};
+use crate::harness::{Context, CpuClock, Latencies, Metric, MetricSet};
 use crate::subject::child_command;
 
 pub(super) use agents::child;
@@ -70,7 +70,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     // Five thousand handshakes come before each.
     for _ in 0..context.pick(3, 1) {
         let server = Builder::new_multi_thread()
@@ -83,7 +83,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             .thread_name("clients")
             .build()?;
         let dir = context.subdir()?;
-        let round = Round::start(&server, &clients, dir.path())?;
+        let round = BenchServer::start(&server, &clients, dir.path())?;
         round.measure(context, &mut tally)?;
         round.end()?;
     }
@@ -91,7 +91,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// A server with nodes.
-struct Round<'a> {
+struct BenchServer<'a> {
     runtime: &'a Runtime,
     clients: &'a Runtime,
     dir: &'a Path,
@@ -129,14 +129,14 @@ impl Drop for Nodes {
 
 /// Jobs that are registered together.
 #[derive(Clone, Copy)]
-struct Load {
+struct JobLoad {
     name: &'static str,
     jobs: u32,
     count: u32,
     connections: u32,
 }
 
-impl<'a> Round<'a> {
+impl<'a> BenchServer<'a> {
     fn start(runtime: &'a Runtime, clients: &'a Runtime, dir: &'a Path) -> anyhow::Result<Self> {
         let mut config = ServerConfig::new(dir.join("server"));
         config.http_addr = ([127, 0, 0, 1], 0).into();
@@ -159,8 +159,8 @@ impl<'a> Round<'a> {
         Ok(round)
     }
 
-    fn measure(&self, context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
-        let live = Load {
+    fn measure(&self, context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
+        let live = JobLoad {
             name: "live",
             jobs: LIVE_JOBS,
             count: LARGE,
@@ -170,7 +170,7 @@ impl<'a> Round<'a> {
         self.settle()?;
         self.latency(context.pick(500, 200), tally)?;
         self.settle()?;
-        let ones = Load {
+        let ones = JobLoad {
             name: "one",
             jobs: context.pick(10_000, 2_000),
             count: 1,
@@ -179,7 +179,7 @@ impl<'a> Round<'a> {
         let placed = self.place(ones)?;
         placed.add_metrics(&format!("jobs_of_one_on_{NODES}"), tally);
         self.settle()?;
-        let large = Load {
+        let large = JobLoad {
             name: "large",
             jobs: context.pick(1_000, 200),
             count: LARGE,
@@ -215,7 +215,7 @@ impl<'a> Round<'a> {
     }
 
     /// Registers the jobs of `load` and waits until all their instances are committed.
-    fn place(&self, load: Load) -> anyhow::Result<PlacementResult> {
+    fn place(&self, load: JobLoad) -> anyhow::Result<PlacementResult> {
         let placements = load.jobs as usize * load.count as usize;
         let wanted = self.control().state().allocs().len() + placements;
         let addr = self.http();
@@ -285,7 +285,7 @@ impl<'a> Round<'a> {
     }
 
     /// One job after the other.
-    fn latency(&self, jobs: u32, tally: &mut Tally) -> anyhow::Result<()> {
+    fn latency(&self, jobs: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (mut ours, mut answered) = (Latencies::new()?, Latencies::new()?);
         let control = self.control().clone();
         let addr = self.http();
@@ -355,7 +355,7 @@ struct PlacementResult {
 }
 
 impl PlacementResult {
-    fn add_metrics(&self, name: &str, tally: &mut Tally) {
+    fn add_metrics(&self, name: &str, tally: &mut MetricSet) {
         let rate = self.placements / self.committed.as_secs_f64();
         tally.ours(&format!("commit_{name}"), "placements/s", rate);
         let rate = self.jobs / self.registered.as_secs_f64();
@@ -366,7 +366,7 @@ impl PlacementResult {
 }
 
 /// Registers every job of `load` that is this connection's.
-async fn register(addr: SocketAddr, load: Load, connection: u32) -> anyhow::Result<()> {
+async fn register(addr: SocketAddr, load: JobLoad, connection: u32) -> anyhow::Result<()> {
     let mut client = Client::connect(addr).await?;
     for number in (connection..load.jobs).step_by(load.connections as usize) {
         let id = format!("{}-{number}", load.name);

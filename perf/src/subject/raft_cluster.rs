@@ -24,7 +24,7 @@ use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject, Identity
 use muster_wire::codec;
 
 use super::raft_commit::{WriteRound, command, writes};
-use crate::harness::{Context, Latencies, TURNS, Tally};
+use crate::harness::{Context, Latencies, MetricSet, TURNS};
 use crate::subject::is_there;
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<crate::harness::Metri
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for (size, word) in SIZES {
         let dir = context.subdir()?;
         let cluster = runtime.block_on(Cluster::of(dir.path(), size, |_| {}))?;
@@ -75,7 +75,7 @@ async fn measure(
     context: &Context,
     cluster: &Cluster,
     word: &str,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let leader = cluster.leader().await?;
     let lasting = context.pick(Duration::from_secs(2), Duration::from_millis(700));
@@ -288,9 +288,9 @@ impl CommitFloor {
 }
 
 /// Processes that end with this.
-struct Processes(Vec<Child>);
+struct ChildProcesses(Vec<Child>);
 
-impl Drop for Processes {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             drop(child.kill());
@@ -309,7 +309,7 @@ fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
         .collect::<anyhow::Result<_>>()?;
     let member = |at: usize| format!("e{at}=http://127.0.0.1:{}", ports[at].1);
     let members = [member(0), member(1), member(2)].join(",");
-    let mut servers = Processes(Vec::new());
+    let mut servers = ChildProcesses(Vec::new());
     for (at, (client, peer)) in ports.iter().enumerate() {
         let (client, peer) = (
             format!("http://127.0.0.1:{client}"),

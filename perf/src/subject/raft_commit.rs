@@ -16,7 +16,7 @@ use muster_control_core::fsm::{Command, Response};
 use muster_domain::fixture;
 use muster_wire::codec;
 
-use crate::harness::{Context, Latencies, Metric, TURNS, Tally};
+use crate::harness::{Context, Latencies, Metric, MetricSet, TURNS};
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
 /// Bytes after which the rival begins its file again, as the log begins another.
@@ -36,7 +36,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 
     let lasting = context.pick(Duration::from_secs(2), Duration::from_millis(700));
     let bytes = codec::encode(&command(0, &control))?.len();
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     // Registers every writer's node once.
     let warm = Duration::from_millis(200);
     runtime.block_on(writes(&control, WRITERS[2], warm, &mut WriteRound::new()?))?;

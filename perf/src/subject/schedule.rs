@@ -31,18 +31,18 @@ use muster_domain::job::{Affinity, JobSpec, JobType, Operand, Spread};
 use muster_domain::node::NodeStatus;
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
-use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use crate::subject::node_of_nine_sizes;
 use scan::Scan;
 
 /// How many jobs, and how many instances each.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+struct JobCounts {
     jobs: u32,
     count: u32,
 }
 
-impl Shape {
+impl JobCounts {
     const fn of(jobs: u32, count: u32) -> Self {
         Self { jobs, count }
     }
@@ -57,17 +57,17 @@ impl Shape {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for JobCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.jobs, self.count)
     }
 }
 
 /// One large job, middling ones, and jobs of one.
-const SHAPES: [Shape; 3] = [
-    Shape::of(1, 10_000),
-    Shape::of(1_000, 10),
-    Shape::of(10_000, 1),
+const SHAPES: [JobCounts; 3] = [
+    JobCounts::of(1, 10_000),
+    JobCounts::of(1_000, 10),
+    JobCounts::of(10_000, 1),
 ];
 
 /// Fleets. The largest shape fills a third of the smallest.
@@ -116,7 +116,7 @@ impl JobShape {
     }
 
     /// The shapes in which it means something on a fleet of `nodes`.
-    fn shapes(self, nodes: u32) -> Vec<Shape> {
+    fn shapes(self, nodes: u32) -> Vec<JobCounts> {
         match self {
             Self::Pack | Self::Affinity => SHAPES.to_vec(),
             // One instance is spread already.
@@ -124,13 +124,16 @@ impl JobShape {
             // Two instances fit on the smallest node.
             Self::Preempt => {
                 let count = nodes.min(10_000);
-                vec![Shape::of(1, count), Shape::of((count / 10).min(500), 1)]
+                vec![
+                    JobCounts::of(1, count),
+                    JobCounts::of((count / 10).min(500), 1),
+                ]
             }
         }
     }
 
     /// The `number`-th job of `shape`.
-    fn job(self, shape: Shape, number: u32) -> JobSpec {
+    fn job(self, shape: JobCounts, number: u32) -> JobSpec {
         let (cpu_mhz, memory_mb) = match self {
             Self::Preempt => (LARGE_MHZ, MEMORY_MB),
             Self::Pack | Self::Spread | Self::Affinity => shape.ask(number),
@@ -165,7 +168,7 @@ impl JobShape {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     flavour: JobShape,
-    shape: Shape,
+    shape: JobCounts,
     nodes: u32,
 }
 
@@ -207,7 +210,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let sizes = context.pick(&NODES[..], &NODES_QUICK[..]);
     let fleets = sizes.iter().map(|nodes| NodeStates::of(*nodes));
     let fleets = fleets.collect::<anyhow::Result<Vec<_>>>()?;
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     let mut cases = Vec::new();
     let mut costs = Costs::new();
     for (flavour, fleet) in JobShape::ALL
@@ -254,7 +257,12 @@ const COST: &str = "ns/placement";
 type Costs = BTreeMap<(String, &'static str, u32), f64>;
 
 /// One round of one case.
-fn measure(base: &State, case: Case, costs: &mut Costs, tally: &mut Tally) -> anyhow::Result<()> {
+fn measure(
+    base: &State,
+    case: Case,
+    costs: &mut Costs,
+    tally: &mut MetricSet,
+) -> anyhow::Result<()> {
     let Case { flavour, shape, .. } = case;
     // One job alone is planned within a millisecond or two: too short to be one sample.
     let repeats = if shape.jobs == 1 { 5 } else { 1 };
@@ -275,7 +283,7 @@ fn add_metrics(
     ours: &CommitResult,
     repeats: u32,
     costs: &mut Costs,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let (word, shape, nodes) = (case.flavour.as_str(), case.shape(), case.nodes);
     let of_case = format!("{shape}_on_{nodes}");
@@ -309,7 +317,7 @@ fn rival(
     case: Case,
     ours: &CommitResult,
     repeats: u32,
-    tally: &mut Tally,
+    tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let Case { shape, nodes, .. } = case;
     let used = ours
@@ -354,7 +362,11 @@ impl CommitResult {
     }
 }
 
-fn plan_and_commit(base: &State, flavour: JobShape, shape: Shape) -> anyhow::Result<CommitResult> {
+fn plan_and_commit(
+    base: &State,
+    flavour: JobShape,
+    shape: JobCounts,
+) -> anyhow::Result<CommitResult> {
     let jobs = (0..shape.jobs).map(|number| flavour.job(shape, number));
     run_jobs(base, jobs)
 }

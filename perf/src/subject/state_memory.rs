@@ -25,7 +25,7 @@ use muster_domain::node::NodeStatus;
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 use muster_wire::codec;
 
-use crate::harness::{Context, CpuClock, Metric, Tally};
+use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use crate::subject::child_command;
 
 /// The name of the child process of this subject.
@@ -40,7 +40,7 @@ const WRITES: u32 = 2_000;
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let jobs = context.pick(100, 20).to_string();
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for _ in 0..context.rounds() {
         let output = child_command(CHILD, [jobs.as_ref()])?.output()?;
         ensure!(

@@ -40,7 +40,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::client::Client;
 use super::place::{print_progress, ready};
 use super::task_start::Sleepers;
-use crate::harness::{Context, Metric, Tally};
+use crate::harness::{Context, Metric, MetricSet};
 
 pub(super) use node::{CHILD, NodeProcess, child};
 
@@ -65,7 +65,7 @@ const SETTLE: Duration = Duration::from_secs(12);
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for _ in 0..context.pick(3, 1) {
         for (level, count) in [
             ("contained", 100),
@@ -73,7 +73,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             ("contained", 1_000),
             ("contained", MANY),
         ] {
-            let load = Load::new(level, count)?;
+            let load = TaskLoad::new(level, count)?;
             let runtime = Builder::new_multi_thread().enable_all().build()?;
             let mut fleet = Fleet::start(context, &runtime, load)?;
             fleet.measure(&mut tally)?;
@@ -84,7 +84,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// The requested tasks: a job for each node.
-struct Load {
+struct TaskLoad {
     level: &'static str,
     count: u32,
     /// The ending of the names of metrics.
@@ -92,7 +92,7 @@ struct Load {
     jobs: Vec<JobKey>,
 }
 
-impl Load {
+impl TaskLoad {
     fn new(level: &'static str, count: u32) -> anyhow::Result<Self> {
         let (_, files) = getrlimit(Resource::RLIMIT_NOFILE)?;
         let nodes = (u64::from(count) * FILES_PER_TASK).div_ceil(files);
@@ -150,12 +150,12 @@ struct Fleet<'a> {
     runtime: &'a Runtime,
     server: Server,
     nodes: Vec<NodeProcess>,
-    load: Load,
+    load: TaskLoad,
     dir: tempfile::TempDir,
 }
 
 impl<'a> Fleet<'a> {
-    fn start(context: &Context, runtime: &'a Runtime, load: Load) -> anyhow::Result<Self> {
+    fn start(context: &Context, runtime: &'a Runtime, load: TaskLoad) -> anyhow::Result<Self> {
         let dir = context.subdir()?;
         let mut config = ServerConfig::new(dir.path().join("server"));
         config.http_addr = ([127, 0, 0, 1], 0).into();
@@ -193,7 +193,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Started, looked at, taken over and stopped.
-    fn measure(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn measure(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (count, suffix) = (self.load.count, self.load.suffix.clone());
         let tasks = f64::from(count);
         self.ask_for(EARLIER)?;
@@ -259,7 +259,7 @@ impl<'a> Fleet<'a> {
         self.none_failed()
     }
 
-    fn adopt(&mut self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn adopt(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let begun = Instant::now();
         for node in &mut self.nodes {
             node.replace_agent(&self.server)?;
@@ -273,7 +273,7 @@ impl<'a> Fleet<'a> {
         print_progress("adopted", took)
     }
 
-    fn idle(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn idle(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (begun, before) = (Instant::now(), self.cpu()?);
         std::thread::sleep(SETTLE);
         let used = self.cpu()?.saturating_sub(before);
@@ -300,7 +300,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// As many by bare system calls, all living at once.
-    fn bare(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn bare(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let contained = self.load.level == "contained";
         let rival = if contained { BARE_SANDBOX } else { BARE };
         let took = Sleepers::new(self.dir.path())?.start(self.load.count, contained)?;

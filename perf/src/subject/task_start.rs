@@ -32,7 +32,7 @@ use muster_driver_native::NativeDriver;
 use tokio::runtime::Runtime;
 
 use crate::cgroup::CgroupDir;
-use crate::harness::{Context, Metric, TURNS, Tally};
+use crate::harness::{Context, Metric, MetricSet, TURNS};
 use crate::subject::driver_process::DriverProcess;
 
 pub(super) use sleepers::{Sleeper, Sleepers};
@@ -78,7 +78,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         plugged,
         starts: context.pick(200, 40),
     };
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     // Warms the page cache, the allocator and both sides of the socket.
     for level in ["raw", "contained", "strict"] {
         for driver in [&subject.in_process, &subject.plugged] {
@@ -118,7 +118,7 @@ impl StartBenchmark<'_> {
         timed.add(&self.runtime.block_on(self.runtime.spawn(cycles))??)
     }
 
-    fn raw(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn raw(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let [mut ours, mut plugin, mut bare, mut spawned] = StartTimings::several()?;
         let script = self.place.raw_script()?;
         for _ in 0..TURNS {
@@ -137,7 +137,7 @@ impl StartBenchmark<'_> {
         Ok(())
     }
 
-    fn raw_with_ballast(&self, tally: &mut Tally) -> anyhow::Result<()> {
+    fn raw_with_ballast(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let [mut light, mut heavy, mut bare, mut forked] = StartTimings::several()?;
         let script = self.place.raw_script()?;
         for _ in 0..TURNS {
@@ -160,7 +160,7 @@ impl StartBenchmark<'_> {
         &self,
         level: &'static str,
         bundle: &Bundle,
-        tally: &mut Tally,
+        tally: &mut MetricSet,
     ) -> anyhow::Result<()> {
         let [mut ours, mut plugin, mut bare, mut lean] = StartTimings::several()?;
         let mut runtimes = StartTimings::several::<2>()?;

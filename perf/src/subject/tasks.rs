@@ -45,7 +45,7 @@ use super::place::{Nodes, ready};
 use super::raft_cluster::Cluster;
 use super::state_memory::resident;
 use super::task_fleet::NodeProcess;
-use crate::harness::{Context, Latencies, Metric, Tally};
+use crate::harness::{Context, Latencies, Metric, MetricSet};
 
 /// Simulated nodes: room for a thousand tasks each.
 const NODES: u32 = 200;
@@ -61,7 +61,7 @@ const CALLS_WAITING_MAX: usize = 1;
 
 /// The subject `tasks`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     // First, and once: what the allocator keeps of other rounds would hide what the queue takes.
     with_server(context, |round| {
         round.queue(context.pick(100_000, 10_000), &mut tally)
@@ -89,7 +89,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 
 /// The subject `tasks_real`.
 pub(crate) fn real(context: &Context) -> anyhow::Result<Vec<Metric>> {
-    let mut tally = Tally::default();
+    let mut tally = MetricSet::default();
     for _ in 0..context.rounds() {
         real_processes(context, &mut tally)?;
     }
@@ -114,7 +114,7 @@ fn with_server(
 }
 
 /// One after the other and many at once, as processes of this machine.
-fn real_processes(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+fn real_processes(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
     let server = server(&runtime, dir.path())?;
@@ -148,7 +148,7 @@ fn configure(config: &mut ServerConfig) {
 }
 
 /// Many at once, with three servers.
-fn three_servers(context: &Context, tally: &mut Tally) -> anyhow::Result<()> {
+fn three_servers(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
     let cluster = runtime.block_on(Cluster::of(dir.path(), 3, configure))?;
@@ -204,7 +204,7 @@ impl<'a> Round<'a> {
     }
 
     /// One task after the other, until it runs.
-    fn latency(&self, suffix: &str, tally: &mut Tally) -> anyhow::Result<()> {
+    fn latency(&self, suffix: &str, tally: &mut MetricSet) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
         let mut begun_at = Vec::new();
         let control = self.control.clone();
@@ -262,7 +262,7 @@ impl<'a> Round<'a> {
     }
 
     /// One task after the other, from desire to deletion: what the log grows by.
-    fn alone(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+    fn alone(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let ends = [
             ("entries_alone", Resolution::Claimed),
             ("entries_alone_at_once", Resolution::AtOnce),
@@ -314,7 +314,7 @@ impl<'a> Round<'a> {
     }
 
     /// One task after the other, from its completion to its callback.
-    fn callbacks(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+    fn callbacks(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
         let control = self.control.clone();
         self.runtime.block_on(async {
@@ -356,7 +356,7 @@ impl<'a> Round<'a> {
         tasks: u32,
         suffix: &str,
         end: Resolution,
-        tally: &mut Tally,
+        tally: &mut MetricSet,
     ) -> anyhow::Result<()> {
         let before = self.control.last_log_index().0;
         let begun = Instant::now();
@@ -393,7 +393,7 @@ impl<'a> Round<'a> {
     }
 
     /// A queue of tasks that are larger than any node.
-    fn queue(&self, tasks: u32, tally: &mut Tally) -> anyhow::Result<()> {
+    fn queue(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let before = resident()?;
         self.each(tasks, ClientRequest::Wait)?;
         let is_blocked = |state: &State| {

@@ -22,7 +22,6 @@ pub use task::{TaskEvent, TaskState};
 /// The node of an allocation, as an answer shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRef {
-    /// The node's name.
     pub name: String,
     /// The address on which its ports are reached.
     pub ip: String,
@@ -326,7 +325,6 @@ impl DeploymentStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RescheduleTracker {
-    /// Oldest first.
     pub events: Vec<RescheduleEvent>,
 }
 

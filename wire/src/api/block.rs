@@ -16,7 +16,7 @@ use serde_json::{Map, Number, Value};
 
 use crate::api::duration;
 use crate::api::job::request::ReadJobError;
-use crate::api::job::unsupported::{Answer, Row};
+use crate::api::job::unsupported::{FieldTreatment, Row};
 use crate::limits;
 
 /// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
@@ -28,7 +28,7 @@ const SHOWN_CHARS: usize = 64;
 /// Faults and warnings found while reading. At most [`limits::FAULTS_MAX`] of each are kept. Further faults are only
 /// counted: a body of nothing but nonsense must not cost more than one of sense.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct ParseFindings {
     faults: Vec<Fault>,
     faults_more: usize,
     warnings: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Findings {
     kept: BTreeMap<String, String>,
 }
 
-impl Findings {
+impl ParseFindings {
     /// Adds a fault; its reason is only made if it is kept.
     fn fault(&mut self, at: String, reason: impl FnOnce() -> String) {
         if self.faults.len() < limits::FAULTS_MAX {
@@ -88,7 +88,6 @@ pub enum SyntaxError {
         line: usize,
         /// Its position, counted from 1.
         column: usize,
-        /// The reason.
         reason: String,
     },
 }
@@ -114,7 +113,7 @@ pub(super) fn read_with_warnings<T>(
     fields: impl FnOnce(&mut Block<'_>) -> Option<T>,
 ) -> Result<(T, Vec<String>), ReadJobError> {
     let value = parse(body)?;
-    let found = RefCell::new(Findings::default());
+    let found = RefCell::new(ParseFindings::default());
     let read = Block::new(String::new(), &value, &found).and_then(|mut block| {
         let read = fields(&mut block);
         block.finish(known);
@@ -133,7 +132,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, SyntaxError> {
         return Err(SyntaxError::Empty);
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    Unique
+    UniqueKeysVisitor
         .deserialize(&mut reader)
         .and_then(|value| reader.end().map(|()| value))
         .map_err(|error| {
@@ -148,9 +147,9 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, SyntaxError> {
 }
 
 /// Builds a [`Value`] and refuses duplicate keys. serde_json bounds the depth at 128.
-struct Unique;
+struct UniqueKeysVisitor;
 
-impl<'de> DeserializeSeed<'de> for Unique {
+impl<'de> DeserializeSeed<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -158,7 +157,7 @@ impl<'de> DeserializeSeed<'de> for Unique {
     }
 }
 
-impl<'de> Visitor<'de> for Unique {
+impl<'de> Visitor<'de> for UniqueKeysVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -221,7 +220,6 @@ pub(super) struct FieldNames {
     pub(super) derived: &'static [&'static str],
     /// Ignored with a warning that names it.
     pub(super) harmless: &'static [&'static str],
-    /// Refused unless empty.
     pub(super) unsupported: &'static [&'static str],
     /// Fields of jobs that have no effect.
     pub(super) rows: &'static [Row],
@@ -249,13 +247,17 @@ pub(super) struct Block<'v> {
     /// Its JSON pointer from the block that is kept: `/TaskGroups/0`.
     pointer: String,
     map: &'v Map<String, Value>,
-    found: &'v RefCell<Findings>,
+    found: &'v RefCell<ParseFindings>,
     asked: Vec<&'static str>,
 }
 
 impl<'v> Block<'v> {
     /// The object `value` at path `at`. Something else is a fault, and read as an empty object.
-    pub(super) fn new(at: String, value: &'v Value, found: &'v RefCell<Findings>) -> Option<Self> {
+    pub(super) fn new(
+        at: String,
+        value: &'v Value,
+        found: &'v RefCell<ParseFindings>,
+    ) -> Option<Self> {
         match value {
             Value::Object(map) => Some(Self {
                 at,
@@ -324,7 +326,7 @@ impl<'v> Block<'v> {
     /// Says what the row of the field `name` says, which the reader asks for.
     pub(super) fn warn_as_listed(&self, rows: &[Row], name: &str) {
         let row = rows.iter().find(|row| row.json == name);
-        if let Some(Answer::Warned(effect)) = row.map(|row| row.answer) {
+        if let Some(FieldTreatment::Warned(effect)) = row.map(|row| row.answer) {
             self.warn(name, effect);
         }
     }
@@ -555,14 +557,14 @@ impl<'v> Block<'v> {
                     continue;
                 }
                 match row.answer {
-                    Answer::Refused(instead) => {
+                    FieldTreatment::Refused(instead) => {
                         self.fault(name, format!("is not supported: {instead}"));
                     }
-                    Answer::Warned(effect) => {
+                    FieldTreatment::Warned(effect) => {
                         self.warn(name, effect);
                         self.keep(name, value);
                     }
-                    Answer::Stored => self.keep(name, value),
+                    FieldTreatment::Stored => self.keep(name, value),
                 }
             } else if known.harmless.contains(&name) {
                 if !is_empty(value) {

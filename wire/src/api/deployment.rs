@@ -28,7 +28,6 @@ pub struct Deployment {
     pub job_create_index: u64,
     /// Always false: there is one region.
     pub is_multiregion: bool,
-    /// By name.
     pub task_groups: BTreeMap<String, DeploymentState>,
     pub status: String,
     pub status_description: String,

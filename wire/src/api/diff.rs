@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use self::schema::{Items, Kind};
+use self::schema::{Kind, ListItems};
 use crate::api::null;
 
 pub use annotate::{annotate, annotate_updates};
@@ -312,7 +312,7 @@ impl Kind {
     }
 }
 
-impl Items {
+impl ListItems {
     fn compare(
         &self,
         name: &str,

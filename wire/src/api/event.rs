@@ -84,9 +84,7 @@ pub struct Event<P = Value> {
     /// The entry's effect, the same for all its events: `JobRegistered`, `PlanResult`, …
     #[serde(rename = "Type")]
     pub event_type: String,
-    /// The row's id.
     pub key: String,
-    /// Empty for nodes.
     pub namespace: String,
     /// Other names that `topic=Topic:name` finds it by: of allocations and evaluations the job and the
     /// deployment.

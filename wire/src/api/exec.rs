@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A piece of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Piece {
+pub struct StreamPiece {
     /// Bytes, in base64.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "super::logs::text")]
     pub data: Vec<u8>,
@@ -20,9 +20,7 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TtySize {
-    /// Lines.
     pub height: i32,
-    /// Columns.
     pub width: i32,
 }
 
@@ -32,7 +30,7 @@ pub struct TtySize {
 pub struct Input {
     /// For the command's standard input.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stdin: Option<Piece>,
+    pub stdin: Option<StreamPiece>,
     /// The terminal has this size now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tty_size: Option<TtySize>,
@@ -44,14 +42,13 @@ pub struct Input {
 pub struct Output {
     /// From the command's standard output, or its terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stdout: Option<Piece>,
+    pub stdout: Option<StreamPiece>,
     /// From its standard error.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stderr: Option<Piece>,
+    pub stderr: Option<StreamPiece>,
     /// It ended; the last frame.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exited: bool,
-    /// How.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<ExitResult>,
 }
@@ -104,7 +101,7 @@ mod tests {
     /// Frames to Nomad's command line have the fields that it reads.
     #[test]
     fn frames_to_a_client_have_its_names() {
-        let piece = Piece {
+        let piece = StreamPiece {
             data: b"hi\n".to_vec(),
             close: false,
         };

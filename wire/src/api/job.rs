@@ -576,7 +576,6 @@ pub struct ValidateResponse {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct VersionsResponse {
-    /// Newest first.
     pub versions: Vec<Job>,
     /// The changes of each version against the one before it, if they were asked for.
     #[serde(with = "null")]

@@ -498,7 +498,7 @@ impl From<DrainSpec> for DrainSpecRequest {
 
 /// The parsed body of `PUT /v1/node/:id/drain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DrainOrder {
+pub struct DrainUpdate {
     /// `None`: no longer.
     pub spec: Option<DrainSpec>,
     /// Without `spec`: the node takes work again.
@@ -512,7 +512,7 @@ pub struct DrainOrder {
 /// # Errors
 ///
 /// [`ReadJobError`] for malformed bodies.
-pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
+pub fn read_drain(body: &[u8], id: &str) -> Result<DrainUpdate, ReadJobError> {
     const KNOWN: FieldNames = FieldNames {
         derived: COMMON_FIELDS,
         harmless: &["Meta"],
@@ -541,13 +541,13 @@ pub fn read_drain(body: &[u8], id: &str) -> Result<DrainOrder, ReadJobError> {
         });
         // Nomad's command line says it with every drain it begins, where it means nothing.
         let mark_eligible = block.boolean("MarkEligible").unwrap_or_default() && spec.is_none();
-        Some(DrainOrder {
+        Some(DrainUpdate {
             spec,
             mark_eligible,
             warnings: Vec::new(),
         })
     });
-    read.map(|(order, warnings)| DrainOrder { warnings, ..order })
+    read.map(|(order, warnings)| DrainUpdate { warnings, ..order })
 }
 
 /// Reads the body of `PUT /v1/node/:id/eligibility`. It may repeat the id of the path.

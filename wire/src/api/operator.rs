@@ -79,7 +79,6 @@ pub struct OperatorHealth {
     pub servers: Vec<ServerHealth>,
     /// The leader's id; empty during an election.
     pub leader: String,
-    /// Ids.
     pub voters: Vec<String>,
 }
 
@@ -143,7 +142,6 @@ pub struct StateCheckServer {
     pub address: String,
     /// The hash of its state; empty if it gave none.
     pub hash: String,
-    /// Hashes by table.
     pub tables: BTreeMap<String, String>,
     /// Tables in which it differs from most servers.
     pub differing: Vec<String>,
@@ -344,7 +342,6 @@ pub struct GcNode {
     #[serde(rename = "NodeID")]
     pub node_id: String,
     pub name: String,
-    /// Allocations.
     pub freed: u64,
     /// Files and directories that were deleted meanwhile: inodes given back. 0 of a dry run, as bytes.
     pub inodes: u64,

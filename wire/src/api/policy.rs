@@ -36,7 +36,6 @@ pub struct PolicyRule {
     pub action: String,
     /// `tcp`, `udp`, `icmp`, `icmpv6` or `all`.
     pub protocol: String,
-    /// Prefixes of addresses.
     #[serde(with = "null")]
     pub peers: Vec<String>,
     /// Ports and ranges such as `8000-9000`.

@@ -244,7 +244,6 @@ pub struct Port {
     reason = "the shape is Nomad's: every task with null"
 )]
 pub struct AllocatedResources {
-    /// By task.
     pub tasks: BTreeMap<String, AllocatedTask>,
     /// By task; always `null`.
     pub task_lifecycles: BTreeMap<String, Null>,

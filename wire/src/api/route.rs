@@ -6,7 +6,6 @@ pub struct Route {
     /// The path. A segment in braces stands for one segment, or, where it is a job's id, for everything
     /// between its neighbours.
     pub path: &'static str,
-    /// Methods, upper case.
     pub methods: &'static [&'static str],
 }
 

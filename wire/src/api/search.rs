@@ -74,7 +74,6 @@ impl SearchRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SearchResponse {
-    /// Ids by kind.
     pub matches: BTreeMap<String, Option<Vec<String>>>,
     /// Whether there are more, by kind.
     pub truncations: BTreeMap<String, bool>,

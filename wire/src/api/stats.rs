@@ -31,7 +31,6 @@ pub struct NodeStats {
     pub memory: MemoryStats,
     /// Nanoseconds since the epoch.
     pub timestamp: u64,
-    /// Seconds.
     pub uptime: u64,
     pub muster: NodeCounters,
 }

@@ -23,7 +23,6 @@ pub struct DesireRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DesireResponse {
-    /// The task's name.
     pub task_guid: String,
     /// Whether the task is new. If not, the same task was desired before.
     pub created: bool,
@@ -55,7 +54,6 @@ pub struct TaskError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpsertDomainRequest {
-    /// Its name.
     pub domain: String,
     /// Seconds for which it is fresh; 0: for ever.
     #[serde(default)]
@@ -65,9 +63,7 @@ pub struct UpsertDomainRequest {
 /// A domain that has tasks or is fresh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Domain {
-    /// Its name.
     pub domain: String,
-    /// Tasks in it.
     pub tasks: u64,
     /// Whether a client called it fresh, and that holds.
     pub fresh: bool,
@@ -95,7 +91,6 @@ pub struct Task {
     reason = "each is a fact of its own, as JSON shows it"
 )]
 pub struct TaskStatus {
-    /// Its name.
     pub task_guid: String,
     /// The domain to which the client assigns it.
     pub domain: String,
@@ -122,7 +117,6 @@ pub struct TaskStatus {
     pub result_truncated: bool,
     /// The reason for an absent result that was asked for; empty without one.
     pub result_note: String,
-    /// Whether it failed.
     pub failed: bool,
     /// The reason for the failure.
     pub failure_reason: String,
@@ -154,11 +148,9 @@ pub struct TaskStatus {
     pub forks: Option<u64>,
     /// Bytes of IP packets it received, if they were counted.
     pub net_rx_bytes: Option<u64>,
-    /// Those packets.
     pub net_rx_packets: Option<u64>,
     /// Bytes of IP packets it sent, if they were counted.
     pub net_tx_bytes: Option<u64>,
-    /// Those packets.
     pub net_tx_packets: Option<u64>,
     /// Bytes that block devices read for it, if they were counted.
     pub block_read_bytes: Option<u64>,
@@ -183,9 +175,7 @@ pub struct TaskStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallbackBody {
-    /// Its name.
     pub task_guid: String,
-    /// Whether it failed.
     pub failed: bool,
     /// The reason for the failure.
     pub failure_reason: String,

@@ -29,7 +29,6 @@ pub struct WhyNode {
     pub fits: bool,
     /// Between -1 and 1, higher is better; `null` where it does not fit.
     pub score: Option<f64>,
-    /// By component.
     pub scores: std::collections::BTreeMap<String, f64>,
     /// Everything that keeps an instance from it.
     pub obstacles: Vec<Obstacle>,

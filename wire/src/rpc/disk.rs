@@ -36,21 +36,14 @@ pub enum AgentReply {
     /// All of the data were sent.
     DiskEnd(DiskSum),
     /// The data cannot be had at this moment.
-    Later {
-        /// The reason.
-        reason: String,
-    },
+    Later { reason: String },
     /// The data will never be had.
-    Gone {
-        /// The reason.
-        reason: String,
-    },
+    Gone { reason: String },
 }
 
 /// A request for the data of an allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRequest {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// The tasks whose `local` directories are wanted besides the group's `data`.
     pub tasks: Vec<String>,
@@ -88,7 +81,6 @@ pub enum DiskEntry {
     Place(DiskDir),
     /// A directory: what follows is in it, until it is left.
     Enter {
-        /// Its name.
         name: Vec<u8>,
         /// Its owner, permissions and age.
         meta: FileMeta,
@@ -97,7 +89,6 @@ pub enum DiskEntry {
     Leave,
     /// A file. Its bytes follow; what of them does not follow is a hole.
     File {
-        /// Its name.
         name: Vec<u8>,
         /// Its owner, permissions and age.
         meta: FileMeta,
@@ -111,9 +102,7 @@ pub enum DiskEntry {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A symbolic link.
     Link {
-        /// Its name.
         name: Vec<u8>,
         /// Its owner, permissions and age.
         meta: FileMeta,
@@ -122,7 +111,6 @@ pub enum DiskEntry {
     },
     /// One more name of a file that came before.
     Again {
-        /// The name.
         name: Vec<u8>,
         /// The former name, by the parts of its path in the same place.
         former: Vec<Vec<u8>>,

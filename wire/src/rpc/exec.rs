@@ -15,9 +15,7 @@ use super::LogStream;
 /// A command, and the task to run it in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSession {
-    /// The allocation.
     pub alloc_id: AllocId,
-    /// The task.
     pub task: String,
     /// Program and arguments; at most [`crate::limits::EXEC_COMMAND_BYTES_MAX`] together.
     pub command: Vec<String>,
@@ -33,12 +31,7 @@ pub enum ExecInput {
     /// Its standard input ends.
     StdinClosed,
     /// The terminal changed its size, in characters.
-    Resize {
-        /// Lines.
-        height: u16,
-        /// Columns.
-        width: u16,
-    },
+    Resize { height: u16, width: u16 },
     /// Output was passed on.
     Taken {
         /// Its [`ExecPiece::cost`], together.

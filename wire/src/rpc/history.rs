@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 /// Resources that an allocation used in the last minutes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocHistory {
-    /// The allocation.
     pub alloc_id: AllocId,
     /// Time from one look to the next.
     pub step: Duration,
@@ -34,7 +33,6 @@ pub struct TaskHistory {
 /// Resources that a task used in a span of time. A value that cannot be had is absent, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
-    /// The span's end.
     pub at: Timestamp,
     /// How long it was: about a step; less for a task that began in it, more after looks that failed.
     pub span: Duration,

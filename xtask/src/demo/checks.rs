@@ -6,13 +6,13 @@ use anyhow::bail;
 
 /// Counts what held and what did not.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub(crate) struct CheckCounts {
     held: usize,
     broken: Vec<String>,
     skipped: usize,
 }
 
-impl Checks {
+impl CheckCounts {
     /// Prints `promise` with what was `found`, and remembers whether it `held`.
     pub(crate) fn holds(&mut self, promise: &str, held: bool, found: &impl Display) {
         if held {

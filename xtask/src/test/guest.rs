@@ -102,7 +102,7 @@ pub(super) fn run(
         .map(|(number, series)| Guest::new(series, number > 0 && !options.long))
         .collect();
     let parts = parts(&guests, &binaries);
-    let context = Context {
+    let context = ShardContext {
         options,
         artifacts,
         folder,
@@ -180,7 +180,7 @@ fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<GuestShard> {
 }
 
 /// The inputs that all parts share.
-struct Context<'a> {
+struct ShardContext<'a> {
     options: &'a Options,
     artifacts: &'a [Artifact],
     folder: &'a Path,
@@ -190,7 +190,7 @@ struct Context<'a> {
 /// Runs the parts in turn. Their tests of rates need a whole processor each, and two machines at once were not proven
 /// on two.
 fn run_parts(
-    context: &Context<'_>,
+    context: &ShardContext<'_>,
     guests: &[Guest],
     parts: Vec<GuestShard>,
 ) -> anyhow::Result<Vec<(GuestShard, Attempt, Report)>> {
@@ -208,7 +208,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs one part, and once more in another machine if the first one hung.
 fn attempt(
-    context: &Context<'_>,
+    context: &ShardContext<'_>,
     guest: &Guest,
     part: &GuestShard,
     report: &mut Report,
@@ -232,12 +232,12 @@ fn attempt(
 }
 
 fn attempt_untimed(
-    context: &Context<'_>,
+    context: &ShardContext<'_>,
     guest: &Guest,
     part: &GuestShard,
     report: &mut Report,
 ) -> anyhow::Result<Attempt> {
-    let Context {
+    let ShardContext {
         options,
         artifacts,
         folder,

@@ -13,7 +13,7 @@ use crate::shell;
 
 /// A row of the table. Names are without `muster-`.
 #[derive(Debug)]
-struct Row {
+struct CrateRule {
     name: &'static str,
     /// Crates of ours that it may depend on.
     uses: &'static [&'static str],
@@ -47,54 +47,54 @@ const PURE: &[&str] = &[
     "aya", "mio", "openraft", "quinn", "rand", "socket2", "tokio",
 ];
 
-const ROWS: &[Row] = &[
-    Row {
+const ROWS: &[CrateRule] = &[
+    CrateRule {
         name: "domain",
         uses: &[],
         never: PURE,
     },
-    Row {
+    CrateRule {
         name: "wire",
         uses: &["domain"],
         never: PURE,
     },
-    Row {
+    CrateRule {
         name: "link",
         uses: &["domain", "wire"],
         never: &["aya", "axum", "openraft"],
     },
-    Row {
+    CrateRule {
         name: "driver",
         uses: &["domain"],
         never: &["aya", "openraft", "quinn"],
     },
-    Row {
+    CrateRule {
         name: "driver-native",
         uses: &["domain", "driver"],
         never: &["aya", "openraft", "quinn"],
     },
-    Row {
+    CrateRule {
         name: "control-core",
         uses: &["domain"],
         never: PURE,
     },
-    Row {
+    CrateRule {
         name: "agent-core",
         // The numbers that eBPF programs and user space share, without either.
         uses: &["domain", "ebpf-common"],
         never: PURE,
     },
-    Row {
+    CrateRule {
         name: "control-sim",
         uses: &["agent-core", "control-core", "domain", "wire"],
         never: &["aya", "mio", "openraft", "quinn", "socket2", "tokio"],
     },
-    Row {
+    CrateRule {
         name: "control",
         uses: &["control-core", "domain", "link", "wire"],
         never: &["aya"],
     },
-    Row {
+    CrateRule {
         name: "agent",
         uses: &[
             "agent-core",
@@ -106,43 +106,43 @@ const ROWS: &[Row] = &[
         ],
         never: &["openraft"],
     },
-    Row {
+    CrateRule {
         name: "ebpf-common",
         uses: &[],
         never: &["openraft", "quinn", "tokio"],
     },
-    Row {
+    CrateRule {
         name: "ebpf-programs",
         uses: &["ebpf-common"],
         never: &["openraft", "quinn", "tokio"],
     },
-    Row {
+    CrateRule {
         name: "jobspec",
         uses: &["domain", "wire"],
         never: PURE,
     },
-    Row {
+    CrateRule {
         name: "cli",
         uses: LIBRARIES,
         never: &[],
     },
-    Row {
+    CrateRule {
         // Each target's entry point uses the crate that has the target.
         name: "fuzz",
         uses: &["agent-core", "control", "driver", "jobspec", "wire"],
         never: &["aya"],
     },
-    Row {
+    CrateRule {
         name: "perf",
         uses: LIBRARIES,
         never: &[],
     },
-    Row {
+    CrateRule {
         name: "workspace-hack",
         uses: &["driver"],
         never: &[],
     },
-    Row {
+    CrateRule {
         name: "xtask",
         uses: &[],
         never: &["openraft", "quinn", "tokio"],

@@ -15,13 +15,13 @@ const ABBREVIATIONS: [&str; 3] = ["e.g.", "i.e.", "vs."];
 
 /// The files and folders of the tree.
 #[derive(Debug)]
-struct Tree<'a> {
+struct RepositoryTree<'a> {
     files: &'a [SourceFile],
     paths: BTreeSet<&'a str>,
     top_folders: BTreeSet<&'a str>,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> RepositoryTree<'a> {
     fn new(files: &'a [SourceFile]) -> Self {
         let mut paths = BTreeSet::new();
         let mut top_folders = BTreeSet::new();
@@ -57,7 +57,7 @@ impl<'a> Tree<'a> {
 
 /// The findings in all Markdown files of the tree.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
-    let tree = Tree::new(files);
+    let tree = RepositoryTree::new(files);
     files
         .iter()
         .filter(|file| is_markdown(&file.path))
@@ -75,7 +75,7 @@ fn is_document(path: &str) -> bool {
     !path.contains('/') || path.starts_with("docs/")
 }
 
-fn check_file(file: &SourceFile, tree: &Tree<'_>) -> Vec<Finding> {
+fn check_file(file: &SourceFile, tree: &RepositoryTree<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |line: usize, rule: &'static str, message: String| {
         findings.push(Finding {
@@ -136,7 +136,7 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The words of `text` that look like a path of the repository.
-fn paths_in<'a>(text: &'a str, tree: &Tree<'_>) -> Vec<&'a str> {
+fn paths_in<'a>(text: &'a str, tree: &RepositoryTree<'_>) -> Vec<&'a str> {
     text.split_whitespace()
         .map(|word| word.trim_matches(|c| matches!(c, '(' | ')' | ',' | ';' | ':' | '"' | '\'')))
         .map(|word| word.trim_end_matches('.'))
@@ -212,7 +212,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-fn resolves(file: &SourceFile, target: &str, tree: &Tree<'_>) -> bool {
+fn resolves(file: &SourceFile, target: &str, tree: &RepositoryTree<'_>) -> bool {
     if target.contains("://") || target.starts_with("mailto:") {
         return true;
     }

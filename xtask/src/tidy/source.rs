@@ -116,13 +116,13 @@ enum PieceKind {
     Literal,
 }
 
-struct Piece {
+struct SourcePiece {
     kind: PieceKind,
     end: usize,
 }
 
 /// The piece that begins at `at`: a comment, a literal, a word, or one character.
-fn piece(chars: &[char], at: usize) -> Piece {
+fn piece(chars: &[char], at: usize) -> SourcePiece {
     let rest = &chars[at..];
     let (kind, length) = match rest {
         ['/', '/', ..] => (PieceKind::Comment, length_until(rest, |c| c == '\n')),
@@ -142,7 +142,7 @@ fn piece(chars: &[char], at: usize) -> Piece {
         }
         _ => (PieceKind::Code, 1),
     };
-    Piece {
+    SourcePiece {
         kind,
         end: (at + length).min(chars.len()),
     }

@@ -12,7 +12,7 @@ use crate::limits::GC_NEWS_PAUSE;
 
 /// The one under way and the one that waits.
 #[derive(Debug, Default)]
-pub struct GcNews {
+pub struct GcReportQueue {
     waiting: Option<NodeCollected>,
     /// With the message it was in; `None` if that one's session is over.
     sent: Option<(NodeCollected, Option<u64>)>,
@@ -20,7 +20,7 @@ pub struct GcNews {
     not_before: Timestamp,
 }
 
-impl GcNews {
+impl GcReportQueue {
     /// A collection is over.
     pub fn handle_collected(&mut self, report: NodeCollected) {
         self.waiting = Some(match self.waiting.take() {
@@ -109,7 +109,7 @@ mod tests {
     /// The second and the third come while the first is under way.
     #[test]
     fn what_cannot_be_told_yet_is_added_up() {
-        let mut news = GcNews::default();
+        let mut news = GcReportQueue::default();
         let first = collected(1, GcReason::Disk);
         news.handle_collected(first.clone());
         assert_eq!(news.poll_report(1, START), Some(first));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_node_tells_once_in_a_while() {
-        let mut news = GcNews::default();
+        let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
         news.acknowledge(1);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_somebody_asked_for_is_told_at_once() {
-        let mut news = GcNews::default();
+        let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
         news.acknowledge(1);
@@ -169,7 +169,7 @@ mod tests {
     /// Its session broke before the answer came; something else ended meanwhile.
     #[test]
     fn uncommitted_gc_report_is_resent_unchanged() {
-        let mut news = GcNews::default();
+        let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         let first = news.poll_report(7, START);
         news.handle_collected(collected(2, GcReason::Disk));
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn backward_clock_jump_does_not_delay_gc_report() {
-        let mut news = GcNews::default();
+        let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
         news.acknowledge(1);

@@ -18,7 +18,6 @@ pub struct GcReading {
     pub inodes: u64,
     /// Bytes deleted with them.
     pub bytes: u64,
-    /// Deletions that failed.
     pub delete_failures: u64,
     /// Something that was destroyed is still being deleted.
     pub deleting: bool,
@@ -39,7 +38,7 @@ impl GcReading {
 
 /// The collection that goes on, and where it began to be counted.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct GcRoundTracker {
     open: Option<Timestamp>,
     last_began: Timestamp,
     /// The counts at the last report. Later deletions belong to the next report, so that the reports add up to all that
@@ -47,7 +46,7 @@ pub struct Rounds {
     told: GcReading,
 }
 
-impl Rounds {
+impl GcRoundTracker {
     /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in what
     /// stays, and the thresholds.
     pub fn handle_seen(&mut self, seen: GcReading, now: Timestamp) -> Option<NodeCollected> {
@@ -127,7 +126,7 @@ mod tests {
     /// Two are destroyed; the files of the second are deleted three seconds later.
     #[test]
     fn a_collection_ends_with_the_last_deletion() {
-        let mut rounds = Rounds::default();
+        let mut rounds = GcRoundTracker::default();
         let deleting = GcReading {
             deleting: true,
             ..seen(2, 0, 3)
@@ -151,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_collection_that_destroyed_nothing_is_not_told() {
-        let mut rounds = Rounds::default();
+        let mut rounds = GcRoundTracker::default();
 
         let told = [
             rounds.handle_seen(seen(0, 1, 0), after(0)),
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_without_anything_destroyed() {
-        let mut rounds = Rounds::default();
+        let mut rounds = GcRoundTracker::default();
         let mut refused = seen(0, 0, 0);
         refused.state.refusals = 1;
 
@@ -175,7 +174,7 @@ mod tests {
     /// Deletion of the first goes on for longer than a report may take; the rest of it is told with the second.
     #[test]
     fn reports_of_what_takes_long_add_up() {
-        let mut rounds = Rounds::default();
+        let mut rounds = GcRoundTracker::default();
         let deleting = |deleted| GcReading {
             deleting: true,
             ..seen(1, 0, deleted)
@@ -199,7 +198,7 @@ mod tests {
     /// The clock stands still, or is set back.
     #[test]
     fn no_two_collections_begin_at_the_same_time() {
-        let mut rounds = Rounds::default();
+        let mut rounds = GcRoundTracker::default();
 
         let first = rounds.handle_seen(seen(1, 0, 1), after(5)).unwrap();
         let second = rounds.handle_seen(seen(2, 0, 2), after(0)).unwrap();

@@ -99,7 +99,7 @@ pub fn packet_policy(data: &[u8]) {
     let default = default.unwrap_or(PolicyAction::Allow);
     let said = all.iter().flatten().flat_map(|policy| &policy.rules);
     let rules: Vec<&PolicyRule> = built_in.iter().chain(said).collect();
-    let Ok(compiled) = Layers::new(&built_in, all).compile("egress") else {
+    let Ok(compiled) = OrderedRules::new(&built_in, all).compile("egress") else {
         return;
     };
     for intervals in &compiled.lists {

@@ -98,7 +98,7 @@ proptest! {
     ) {
         let default = if allow { PolicyAction::Allow } else { PolicyAction::Deny };
         let direction = DirectionPolicy { default: Some(default), rules: rules.clone(), rate: None };
-        let compiled = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress").unwrap();
+        let compiled = OrderedRules::new(&[], [Some(&direction), None, None, None]).compile("egress").unwrap();
         let in_order: Vec<&PolicyRule> = rules.iter().collect();
         for question in questions {
             let verdict = found(&compiled, question);
@@ -247,7 +247,8 @@ fn prefixes_that_see_the_same_are_one() {
             rules,
             rate: None,
         };
-        let compiled = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress");
+        let compiled =
+            OrderedRules::new(&[], [Some(&direction), None, None, None]).compile("egress");
         let compiled = compiled.unwrap();
         (compiled.v4.len(), compiled.lists.len())
     };
@@ -288,7 +289,7 @@ fn a_policy_without_bounds_is_refused() {
         rate: None,
     };
 
-    let refused = Layers::new(&[], [Some(&direction), None, None, None]).compile("egress");
+    let refused = OrderedRules::new(&[], [Some(&direction), None, None, None]).compile("egress");
 
     let error = refused.unwrap_err().to_string();
     assert!(
@@ -311,7 +312,7 @@ fn range_that_ends_before_it_begins_is_empty() {
         rules: vec![rule],
         ..DirectionPolicy::default()
     };
-    let layers = Layers::new(&[], [Some(&direction), None, None, None]);
+    let layers = OrderedRules::new(&[], [Some(&direction), None, None, None]);
 
     let compiled = layers.compile("egress").unwrap();
 

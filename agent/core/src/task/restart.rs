@@ -13,18 +13,22 @@ pub struct RestartTracker {
 
 /// The decision about a task that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum RestartDecision {
     /// Start it again at `at`.
-    Restart { at: Timestamp, why: &'static str },
-    /// It has failed.
-    GiveUp { why: String },
+    Restart {
+        at: Timestamp,
+        why: &'static str,
+    },
+    GiveUp {
+        why: String,
+    },
 }
 
 impl RestartTracker {
     /// Counts one more end of the task and decides.
-    pub(crate) fn decide(&mut self, policy: &RestartPolicy, now: Timestamp) -> Decision {
+    pub(crate) fn decide(&mut self, policy: &RestartPolicy, now: Timestamp) -> RestartDecision {
         if policy.attempts == 0 {
-            return Decision::GiveUp {
+            return RestartDecision::GiveUp {
                 why: "the restart policy allows no restart".to_owned(),
             };
         }
@@ -38,17 +42,17 @@ impl RestartTracker {
         self.interval_start = Some(start);
         self.restarts = self.restarts.saturating_add(1);
         if self.restarts <= policy.attempts {
-            return Decision::Restart {
+            return RestartDecision::Restart {
                 at: now.plus(policy.delay),
                 why: "the restart policy allows it",
             };
         }
         match policy.mode {
-            RestartMode::Delay => Decision::Restart {
+            RestartMode::Delay => RestartDecision::Restart {
                 at: start.plus(policy.interval),
                 why: "restarts of this interval are used up; waiting for the next one",
             },
-            RestartMode::Fail => Decision::GiveUp {
+            RestartMode::Fail => RestartDecision::GiveUp {
                 why: format!(
                     "{} restarts within {:?} are used up",
                     policy.attempts, policy.interval

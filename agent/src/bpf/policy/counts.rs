@@ -31,7 +31,6 @@ const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 pub struct RuleCount {
     /// The direction of its policy.
     pub direction: Direction,
-    /// Its name.
     pub rule: String,
     /// Whether it lets packets pass.
     pub allows: bool,
@@ -42,17 +41,17 @@ pub struct RuleCount {
 }
 
 /// Packets and bytes.
-pub(super) type Sum = (u64, u64);
+pub(super) type PacketTotals = (u64, u64);
 
 /// Counts of a task's rules under its earlier policies, by direction and hash of the name. Only rules that its present
 /// policies have are here.
-pub(super) type CarriedOverCounters = BTreeMap<(u8, u64), Sum>;
+pub(super) type CarriedOverCounters = BTreeMap<(u8, u64), PacketTotals>;
 
 /// The rules' own counters, by policy and number.
-type RuleTotalsByPolicy = HashMap<(u32, u32), Sum>;
+type RuleTotalsByPolicy = HashMap<(u32, u32), PacketTotals>;
 
 /// Counts of rules, by direction and number.
-pub(super) type RuleTotals = HashMap<(u8, u32), Sum>;
+pub(super) type RuleTotals = HashMap<(u8, u32), PacketTotals>;
 
 /// The policies of a task by number and by the hashes of their rules' names, ingress and egress, and what was
 /// carried over to them.
@@ -108,7 +107,7 @@ impl Policy {
             let of_policy = named(&rules.compiled).zip(rules.names.iter().copied());
             let of_nobody = built_in(direction).map(|it| (it, name_hash(it.1)));
             for ((number, rule, allows), name) in of_policy.chain(of_nobody) {
-                let mut sum = Sum::default();
+                let mut sum = PacketTotals::default();
                 let met = counted.get(&(direction as u8, number));
                 // Of two rules of one name the first has what was carried over.
                 let earlier = carried.remove(&(direction as u8, name));
@@ -353,12 +352,12 @@ fn was_moved(before: &[[RuleHit; 2]], now: &[[RuleHit; 2]]) -> bool {
         })
 }
 
-fn add(sum: &mut Sum, other: Sum) {
+fn add(sum: &mut PacketTotals, other: PacketTotals) {
     sum.0 += other.0;
     sum.1 += other.1;
 }
 
-fn packets_and_bytes(counters: RuleCounters) -> Sum {
+fn packets_and_bytes(counters: RuleCounters) -> PacketTotals {
     (counters.packets, counters.bytes)
 }
 

@@ -366,7 +366,7 @@ fn mounts_are_detached_and_kept() {
 fn undeletable_entry_is_named_and_rest_is_deleted() {
     let place = TestTrash::new();
     let (stop, aside) = (AtomicBool::new(false), AtomicU64::new(0));
-    let stack = [c"entry", c"new\nline"].map(|name| Frame {
+    let stack = [c"entry", c"new\nline"].map(|name| OpenDirFrame {
         fd: rustix::fs::open(place.trash(), OFlags::RDONLY, Mode::empty()).unwrap(),
         name: name.to_owned(),
         subdirs: Vec::new(),
@@ -376,7 +376,7 @@ fn undeletable_entry_is_named_and_rest_is_deleted() {
     });
     let way = StartGate::new(Duration::ZERO);
     let _unused = Deleter::new(&stop, &aside, &way);
-    let failure = |what, errno| located(&stack, c"x", Failure { what, errno }).to_string();
+    let failure = |what, errno| located(&stack, c"x", StepError { what, errno }).to_string();
 
     assert_eq!(
         failure("remove", Errno::ROFS),

@@ -36,7 +36,7 @@ pub(crate) fn one_off(name: u32, definition: &Definition) -> AllocBuilder {
             &format!("task-{name}"),
             "it",
             definition,
-            muster_domain::one_off::Times::default(),
+            muster_domain::one_off::OneOffTimings::default(),
         ),
         holding: Holding::default(),
         deployment: None,

@@ -43,7 +43,6 @@ struct State {
     heartbeat_at: Option<Instant>,
     silence: Duration,
     mute: bool,
-    /// Counts no heartbeat.
     leaderless: bool,
     /// The cluster's servers, as it tells agents.
     servers: Vec<SocketAddr>,

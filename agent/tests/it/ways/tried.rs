@@ -76,7 +76,6 @@ enum EgressTarget {
     V4,
     /// An address of the way's own.
     V6,
-    /// Everybody's.
     Fixed(IpAddr),
     /// A group of the way's own that solicits a neighbour.
     Solicited,
@@ -134,8 +133,12 @@ pub(super) const WAYS: &[EgressAttempt] = &[
     v6("TCP over IPv6", |to, _| tcp(to, PORT)),
     v4("MPTCP", mptcp),
     v4("TCP fast open", fast_open),
-    v4("io_uring connect", |to, _| through_ring(to, Ring::Connect)),
-    v4("io_uring send", |to, _| through_ring(to, Ring::Send)),
+    v4("io_uring connect", |to, _| {
+        through_ring(to, RingOperation::Connect)
+    }),
+    v4("io_uring send", |to, _| {
+        through_ring(to, RingOperation::Send)
+    }),
     v4("UDP connected", udp_connected),
     v4("UDP", |to, _| udp(to, PORT)),
     v4("UDP to a mapped address", |to, _| udp(mapped(to), PORT)),
@@ -272,19 +275,19 @@ fn fast_open(to: IpAddr, _: &Reach) -> Attempt {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ring {
+enum RingOperation {
     Connect,
     Send,
 }
 
-fn through_ring(to: IpAddr, what: Ring) -> Attempt {
+fn through_ring(to: IpAddr, what: RingOperation) -> Attempt {
     // A library that starts a runtime on a ring cannot say that there is none.
     at("seccomp", io_uring::IoUring::new(2))?;
     let to = SocketAddr::from((to, PORT));
     let done = tokio_uring::start(async {
         match what {
-            Ring::Connect => tokio_uring::net::TcpStream::connect(to).await.map(drop),
-            Ring::Send => {
+            RingOperation::Connect => tokio_uring::net::TcpStream::connect(to).await.map(drop),
+            RingOperation::Send => {
                 let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                 let socket = tokio_uring::net::UdpSocket::bind(any).await?;
                 socket.send_to(b"hello".to_vec(), to).await.0.map(drop)

@@ -2,7 +2,7 @@
 
 /// Looks for the escape character at the begin of a line.
 #[derive(Debug)]
-pub(super) struct Escape {
+pub(super) struct EscapeFilter {
     character: Option<u8>,
     place: EscapeState,
 }
@@ -24,7 +24,7 @@ pub(super) struct FilteredInput {
     pub(super) hangs_up: bool,
 }
 
-impl Escape {
+impl EscapeFilter {
     /// With `character`; `None` looks for nothing.
     pub(super) fn new(character: Option<u8>) -> Self {
         Self {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn typed(parts: &[&str]) -> (String, bool) {
-        let mut escape = Escape::new(Some(b'~'));
+        let mut escape = EscapeFilter::new(Some(b'~'));
         let mut all = Vec::new();
         for part in parts {
             let FilteredInput { bytes, hangs_up } = escape.take(part.as_bytes().to_vec());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn nothing_is_looked_for_without_a_character() {
-        let typed = Escape::new(None).take(b"~.".to_vec());
+        let typed = EscapeFilter::new(None).take(b"~.".to_vec());
 
         assert_eq!(typed.bytes, b"~.");
         assert!(!typed.hangs_up);

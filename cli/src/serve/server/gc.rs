@@ -85,14 +85,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Program {
+    struct TestArgs {
         #[command(flatten)]
         gc: GcArgs,
     }
 
     #[test]
     fn the_defaults_are_the_servers() {
-        let given = Program::try_parse_from(["muster"]).unwrap();
+        let given = TestArgs::try_parse_from(["muster"]).unwrap();
 
         assert_eq!(given.gc.config(), GcConfig::default());
     }
@@ -112,7 +112,7 @@ mod tests {
         ];
         let args = flags.iter().zip(1..);
         let args = args.map(|(flag, seconds)| format!("--{flag}={seconds}s"));
-        let given = Program::try_parse_from(std::iter::once("muster".to_owned()).chain(args));
+        let given = TestArgs::try_parse_from(std::iter::once("muster".to_owned()).chain(args));
 
         let seconds = Duration::from_secs;
         assert_eq!(
@@ -133,6 +133,6 @@ mod tests {
 
     #[test]
     fn an_interval_of_nothing_is_refused() {
-        assert!(Program::try_parse_from(["muster", "--job-gc-interval=0"]).is_err());
+        assert!(TestArgs::try_parse_from(["muster", "--job-gc-interval=0"]).is_err());
     }
 }

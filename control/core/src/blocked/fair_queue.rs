@@ -29,11 +29,11 @@ struct PriorityBand {
     now: u64,
     waiting: usize,
     /// Of those that wait.
-    domains: BTreeMap<String, Domain>,
+    domains: BTreeMap<String, DomainQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Domain {
+struct DomainQueue {
     /// The last turn given.
     last: u64,
     waiting: usize,

@@ -14,9 +14,7 @@ use crate::state::{AllocView, RemainingCapacity, State};
 /// The part of a plan that holds.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// That part.
     pub(crate) plan: Plan,
-    /// Instances it places.
     pub(crate) placed: u32,
     /// Instances refused, and instances that were to go over in place and have no room for what they take more then.
     pub(crate) dropped: u32,

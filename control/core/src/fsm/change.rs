@@ -54,7 +54,6 @@ struct WrittenRows {
     evals: BTreeSet<EvalId>,
     deployments: BTreeSet<DeploymentId>,
     one_offs: BTreeSet<Arc<str>>,
-    /// By key.
     allocs: BTreeSet<u64>,
     /// Those that were removed, by key.
     forgotten: Vec<u64>,

@@ -39,7 +39,6 @@ pub enum GcRule {
     Evals,
     /// Jobs with everything below them.
     Jobs,
-    /// Nodes.
     Nodes,
     /// Deployments that are over.
     Deployments,
@@ -49,14 +48,14 @@ pub enum GcRule {
 
 /// How much one slice does at most. Every server must apply with the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct SliceLimits {
     /// Largest number of freed objects, counted in allocations by their cost.
     pub freed_max: usize,
     /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
     pub looked_at_max: usize,
 }
 
-impl Default for Bounds {
+impl Default for SliceLimits {
     fn default() -> Self {
         Self {
             freed_max: limits::GC_SLICE_MAX,
@@ -69,17 +68,10 @@ impl Default for Bounds {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
     /// After this deployment, in the order of their end.
-    Deployment {
-        /// When it ended.
-        at: Timestamp,
-        /// Its id.
-        id: DeploymentId,
-    },
+    Deployment { at: Timestamp, id: DeploymentId },
     /// At an evaluation of no batch job, in the order of their end.
     Eval {
-        /// When it ended.
         at: Timestamp,
-        /// Its id.
         eval_id: EvalId,
         /// Before its allocation of this key.
         alloc: u64,
@@ -88,7 +80,6 @@ pub enum GcCursor {
     Job {
         /// When it was submitted.
         at: Timestamp,
-        /// Its key.
         key: JobKey,
         /// How far it is.
         step: GcJobStep,
@@ -97,23 +88,14 @@ pub enum GcCursor {
     Node {
         /// When it went down.
         at: Timestamp,
-        /// Its id.
         node_id: NodeId,
     },
     /// At this one-off task, in the order in which time changes them.
-    OneOff {
-        /// When it does.
-        due: Timestamp,
-        /// Its name.
-        guid: String,
-    },
+    OneOff { due: Timestamp, guid: String },
     /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
     BatchEval {
-        /// The job.
         key: JobKey,
-        /// When it ended.
         at: Timestamp,
-        /// Its id.
         eval_id: EvalId,
         /// Before its allocation of this key.
         alloc: u64,
@@ -127,9 +109,7 @@ pub enum GcJobStep {
     Begin,
     /// Everything below it may go, before this evaluation and its allocation of this key.
     Look {
-        /// The evaluation.
         eval_id: EvalId,
-        /// The allocation.
         alloc: u64,
         /// The job had not changed since when this was begun.
         index: LogIndex,
@@ -137,12 +117,7 @@ pub enum GcJobStep {
     /// Its row is gone; what was below it is not, yet. Not written any more.
     Remove,
     /// Its row is gone; what was below it is not, yet, from this evaluation and its allocation of this key on.
-    RemoveFrom {
-        /// The evaluation.
-        eval_id: EvalId,
-        /// The allocation.
-        alloc: u64,
-    },
+    RemoveFrom { eval_id: EvalId, alloc: u64 },
 }
 
 /// At the first thing below a job.
@@ -161,7 +136,7 @@ impl GcJobStep {
 /// Counts of the objects that a slice forgot, left and looked at.
 #[derive(Debug, Default)]
 struct SliceProgress {
-    bounds: Bounds,
+    bounds: SliceLimits,
     looked_at: usize,
     /// Counted as its bound is.
     freed: usize,
@@ -185,7 +160,6 @@ struct SliceProgress {
 #[derive(Debug, Default)]
 struct JobRows {
     evals: Vec<EvalId>,
-    /// By key.
     allocs: Vec<u64>,
 }
 
@@ -288,7 +262,7 @@ impl SliceProgress {
 /// Forgets one slice.
 pub(super) fn collect(
     change: &mut Change<'_>,
-    bounds: Bounds,
+    bounds: SliceLimits,
     rule: GcRule,
     before: Timestamp,
     batch_before: Timestamp,
@@ -489,9 +463,9 @@ fn collect_eval(
     let goes = slice.going.len() - went_before;
     let is_empty = snapshot.allocs.count_of_eval(&eval.id) == goes;
     match extent {
-        rule::Extent::All if is_empty => slice.remove_eval(change, &eval.id),
-        rule::Extent::All => slice.keep(KeepReason::Needed),
-        rule::Extent::Earlier => slice.keep(KeepReason::Result),
+        rule::CollectableExtent::All if is_empty => slice.remove_eval(change, &eval.id),
+        rule::CollectableExtent::All => slice.keep(KeepReason::Needed),
+        rule::CollectableExtent::Earlier => slice.keep(KeepReason::Result),
     }
     Ok(())
 }
@@ -733,7 +707,7 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SlicePr
 
 /// Forgets the row of a job that is purged, its deployment under way, and as many other deployments as a slice may. The
 /// rest goes as the rest of any job that goes. Returns how many deployments went.
-pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: Bounds) -> u32 {
+pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: SliceLimits) -> u32 {
     let mut slice = SliceProgress {
         bounds,
         ..SliceProgress::default()

@@ -20,7 +20,7 @@ use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, T
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::{
-    self, Callback, Definition, OneOff, OneOffState, Phase, Times, WorkEnd, job_key,
+    self, Callback, Definition, OneOff, OneOffState, OneOffTimings, Phase, WorkEnd, job_key,
 };
 use muster_domain::plan::{PlacementDetail, PlacementRun};
 use muster_domain::resources::Holding;
@@ -33,7 +33,6 @@ use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_
 /// A task that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewOneOff {
-    /// Its name.
     pub guid: String,
     /// The domain to which the client assigns the task.
     pub domain: String,
@@ -46,7 +45,6 @@ pub struct NewOneOff {
 pub struct OneOffPlacement {
     /// The node that had this number in the state in which the place was found.
     pub node: NodeNumber,
-    /// The node's score.
     pub score: Score,
     /// The ports, cores and devices that the task takes of the node.
     pub holding: Holding,
@@ -68,7 +66,6 @@ pub struct DesiredOneOff {
 /// A change of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffChange {
-    /// The task.
     pub guid: String,
     /// The entry that made it, where an earlier or later task of the guid is not meant.
     pub generation: Option<LogIndex>,
@@ -146,7 +143,6 @@ pub enum OneOffRefusal {
     /// It is not in a state from which that goes.
     #[error("Cannot transition from {from} to {to}")]
     Transition {
-        /// The task's state.
         from: OneOffState,
         /// The state that was asked for.
         to: OneOffState,
@@ -154,7 +150,6 @@ pub enum OneOffRefusal {
     /// Its claim is not the one that was named, or is its callback's.
     #[error("task {guid} is claimed {}", if *by_callback { "by its callback, which is being made" } else { "by another client" })]
     Claimed {
-        /// The task.
         guid: String,
         /// Its callback is being made.
         by_callback: bool,
@@ -609,7 +604,7 @@ pub(super) fn freshen(
 }
 
 /// Sets the times with which tasks are desired, and their callbacks claimed, from here on.
-pub(super) fn set_times(change: &mut Change<'_>, times: Times) {
+pub(super) fn set_times(change: &mut Change<'_>, times: OneOffTimings) {
     change.state.one_offs.set_times(times);
     change.state.one_offs.set_index(change.index);
 }

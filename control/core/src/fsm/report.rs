@@ -39,17 +39,17 @@ pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollec
 }
 
 /// Jobs to look at, why and when, and the first node that was the reason.
-type RequestedEvals = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), Reason>;
+type RequestedEvals = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), EvalReason>;
 
 /// The reason why a job is looked at.
 #[derive(Debug)]
-struct Reason {
+struct EvalReason {
     node_id: NodeId,
     /// Allocations that wait for it, by key.
     waiting: Vec<u64>,
 }
 
-impl Reason {
+impl EvalReason {
     fn of(node_id: NodeId) -> Self {
         Self {
             node_id,
@@ -90,7 +90,7 @@ fn record_all(
             }
             if let Some(reason) = ask_for_evaluation(change, key, was_live) {
                 let waits = reason.2 > Timestamp(0);
-                let reason = asks.entry(reason).or_insert(Reason::of(node_id));
+                let reason = asks.entry(reason).or_insert(EvalReason::of(node_id));
                 reason.waiting.extend(waits.then_some(key));
             }
         }
@@ -100,7 +100,7 @@ fn record_all(
 
 fn create_evals(change: &mut Change<'_>, asks: RequestedEvals) {
     for ((key, trigger, wait_until), reason) in asks {
-        let Reason { node_id, waiting } = reason;
+        let EvalReason { node_id, waiting } = reason;
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
             continue;
         };
@@ -157,6 +157,6 @@ fn ask_because_it_came_back(
             Trigger::Reconnect,
             Timestamp(0),
         );
-        asks.entry(reason).or_insert(Reason::of(node_id));
+        asks.entry(reason).or_insert(EvalReason::of(node_id));
     }
 }

@@ -175,13 +175,13 @@ impl FeasibilityCheck {
 }
 
 /// A rule of feasibility.
-struct Rule {
+struct FeasibilityRule {
     /// Returns the reason why a node is refused, if it is.
     refuses: fn(&FeasibilityCheck, &NodeSpec) -> Option<String>,
 }
 
 /// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
-const RULES: [Rule; 5] = [
+const RULES: [FeasibilityRule; 5] = [
     constraint::RULE,
     driver::RULE,
     volume::RULE,
@@ -198,7 +198,6 @@ pub(super) enum Feasibility {
     OtherDatacenter,
     /// This rule refuses it.
     Filtered(String),
-    /// It may.
     Feasible,
 }
 
@@ -273,9 +272,9 @@ pub(super) struct ClassIndex(usize);
 
 /// The number of nodes with each verdict.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Vec<u32>);
+pub(super) struct FeasibilityCounts(Vec<u32>);
 
-impl Counts {
+impl FeasibilityCounts {
     pub(super) fn add(&mut self, ClassIndex(at): ClassIndex, nodes: u32) {
         if self.0.len() <= at {
             self.0.resize(at + 1, 0);
@@ -295,7 +294,6 @@ impl Counts {
 #[derive(Debug)]
 pub(super) struct ClassFeasibility {
     needs: FeasibilityCheck,
-    /// Verdict and datacenter.
     known: Vec<(Feasibility, String)>,
     by_class: BTreeMap<NodeClass, NodeFeasibility>,
     /// Neighbours are often of one class.

@@ -39,7 +39,7 @@ pub(super) struct ProjectedNodes<'a> {
 
 /// The ports, cores and devices that a group asks for.
 #[derive(Debug)]
-pub(super) struct Extras<'a> {
+pub(super) struct ExclusiveRequests<'a> {
     /// Ports of the group, then those of its tasks.
     ports: Vec<&'a PortAsk>,
     /// Cores, by the position of the task.
@@ -48,7 +48,7 @@ pub(super) struct Extras<'a> {
     devices: Vec<(u16, &'a DeviceAsk)>,
 }
 
-impl<'a> Extras<'a> {
+impl<'a> ExclusiveRequests<'a> {
     pub(super) fn of(group: &'a TaskGroup) -> Self {
         let tasks = || (0_u16..).zip(&group.tasks);
         let cores = tasks().map(|(at, task)| (at, task.resources.cores));
@@ -309,7 +309,7 @@ impl<'a> ProjectedNodes<'a> {
     pub(super) fn assign(
         &self,
         number: usize,
-        extras: &Extras<'_>,
+        extras: &ExclusiveRequests<'_>,
     ) -> Result<HoldingOffer, &'static str> {
         if extras.is_empty() {
             return Ok(HoldingOffer::default());
@@ -319,7 +319,7 @@ impl<'a> ProjectedNodes<'a> {
     }
 
     /// MHz that the cores of one instance are worth on node `number`.
-    pub(super) fn cores_mhz(&self, number: usize, extras: &Extras<'_>) -> u64 {
+    pub(super) fn cores_mhz(&self, number: usize, extras: &ExclusiveRequests<'_>) -> u64 {
         match extras.core_count() as u64 {
             0 => 0,
             cores => self
@@ -333,7 +333,7 @@ impl<'a> ProjectedNodes<'a> {
 pub(super) fn assign(
     spec: &NodeSpec,
     held: &NodeHoldings,
-    extras: &Extras<'_>,
+    extras: &ExclusiveRequests<'_>,
     seed: u64,
 ) -> Result<HoldingOffer, &'static str> {
     let (devices, device_score) = assign_devices(spec, held, extras)?;
@@ -454,7 +454,7 @@ type Devices = (Vec<HeldDevices>, Option<f64>);
 fn assign_devices(
     spec: &NodeSpec,
     held: &NodeHoldings,
-    extras: &Extras<'_>,
+    extras: &ExclusiveRequests<'_>,
 ) -> Result<Devices, &'static str> {
     let mut given: Vec<HeldDevices> = Vec::new();
     let (mut met, mut weights) = (0.0, 0.0);

@@ -14,14 +14,14 @@ use muster_domain::plan::{
 };
 
 use super::feasible::{self, Feasibility, FeasibilityCheck, GroupConstraints};
-use super::fleet::{Extras, ProjectedNodes};
+use super::fleet::{ExclusiveRequests, ProjectedNodes};
 use super::in_flight::InFlightPlans;
-use super::instances::{Changes, kill_timeout};
+use super::instances::{InstanceChanges, kill_timeout};
 use super::node_shapes::NodeShapes;
 use super::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 use super::reconciler::{
-    self, GroupInput, GroupSpec, GroupWork, Input, Instance, MIGRATING, NOT_NEEDED, Placement,
-    RESCHEDULED, Work,
+    self, GroupInput, GroupSpec, GroupWork, Input, Instance, JobWork, MIGRATING, NOT_NEEDED,
+    Placement, RESCHEDULED,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable};
 use crate::fsm::is_placed_one_off;
@@ -148,7 +148,7 @@ fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
 /// The groups of the current version, and those that only allocations have.
 fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<GroupInput<'a>> {
     let spec_groups: &[TaskGroup] = job.map_or(&[], |job| &job.current.spec.groups);
-    let mut changes = Changes::new(state);
+    let mut changes = InstanceChanges::new(state);
     let mut groups: Vec<GroupInput<'a>> = spec_groups
         .iter()
         .map(|group| GroupInput {
@@ -202,7 +202,7 @@ fn apply_all_deviations(
     job: Option<&Job>,
     key: &JobKey,
     names: &[&str],
-    work: &mut Work,
+    work: &mut JobWork,
     plan: &mut Plan,
 ) {
     for (name, work) in names.iter().zip(&mut work.groups) {
@@ -971,7 +971,7 @@ impl GroupPlacer<'_, '_, '_> {
     }
 
     fn place(&mut self, places: Vec<Placement>, plan: &mut Plan) {
-        let has_extras = !Extras::of(self.group).is_empty();
+        let has_extras = !ExclusiveRequests::of(self.group).is_empty();
         let is_special = |place: &Placement| {
             has_extras || place.previous.is_some() || place.canary || self.older.is_some()
         };

@@ -50,14 +50,14 @@ pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
 
 /// The changes that the current version of a job asks of instances of older ones. Many have the same answer.
 #[derive(Debug)]
-pub(super) struct Changes<'a> {
+pub(super) struct InstanceChanges<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
     verdicts: BTreeMap<&'a str, ClassFeasibility>,
     /// The room on nodes when the instances that were asked about before have taken their share.
     room: RemainingCapacity<'a>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> InstanceChanges<'a> {
     /// Nobody was asked about yet.
     pub(super) fn new(state: &'a State) -> Self {
         Self {

@@ -29,8 +29,8 @@ use super::feasible::{
 use super::rank::affinities;
 use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
-pub(super) use ask::{Factors, ScaledRequest, fit, sum};
-use block::{BLOCK, Block, BlockBounds, Row};
+pub(super) use ask::{RequestFactors, ScaledRequest, fit, sum};
+use block::{BLOCK, Block, BlockBounds, BlockNode};
 pub(super) use block::{NEAR, ShortfallCounts};
 
 /// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
@@ -141,7 +141,7 @@ impl NodeShape {
         self.len -= 1;
         let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
         self.blocks[slot / BLOCK].put(slot % BLOCK, last);
-        self.blocks[self.len / BLOCK].put(self.len % BLOCK, Row::NOBODY);
+        self.blocks[self.len / BLOCK].put(self.len % BLOCK, BlockNode::NOBODY);
         self.stale.extend([slot / BLOCK, self.len / BLOCK]);
         self.blocks.truncate(self.len.div_ceil(BLOCK));
     }
@@ -199,12 +199,12 @@ impl NodeShape {
 
     fn sort(&mut self) {
         (self.changes, self.touched, self.spared) = (0, 0, 0);
-        let mut rows: Vec<Row> = (0..self.len)
+        let mut rows: Vec<BlockNode> = (0..self.len)
             .map(|slot| self.blocks[slot / BLOCK].row(slot % BLOCK))
             .collect();
         // Most are in order.
         rows.sort_by(|one, other| {
-            let full = |row: &Row| row.powers[0] + row.powers[1];
+            let full = |row: &BlockNode| row.powers[0] + row.powers[1];
             let order = full(one).total_cmp(&full(other));
             order.then_with(|| one.number.cmp(&other.number))
         });
@@ -219,19 +219,19 @@ impl NodeShape {
 
 /// The place of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct BlockPosition {
     pub(super) kind: usize,
     pub(super) block: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Position {
+struct ShapePosition {
     kind: u32,
     at: u32,
 }
 
 /// In no kind.
-const NOWHERE: Position = Position {
+const NOWHERE: ShapePosition = ShapePosition {
     kind: u32::MAX,
     at: 0,
 };
@@ -303,7 +303,7 @@ impl FeasibilityCache {
 
 /// A class of nodes.
 #[derive(Clone, Copy, Debug)]
-struct Class {
+struct ShapeClass {
     group: usize,
     /// The last node that came to it.
     node: usize,
@@ -316,13 +316,13 @@ pub(super) struct NodeShapes {
     columns: Columns,
     kinds: Vec<NodeShape>,
     by_key: BTreeMap<(usize, [u64; 3]), usize>,
-    classes: BTreeMap<NodeClass, Class>,
+    classes: BTreeMap<NodeClass, ShapeClass>,
     /// Groups of classes are below this number.
     groups: usize,
     /// Goes up whenever a class is in another group.
     generation: u64,
     /// Positions of nodes by number.
-    positions: Vec<Position>,
+    positions: Vec<ShapePosition>,
     /// Written to by the plan under way.
     written: Vec<usize>,
     /// The verdicts for those who asked. A class says all that rules look at, so a verdict never grows old.
@@ -404,7 +404,7 @@ impl NodeShapes {
         if slot < self.kinds[kind].len {
             let number = self.kinds[kind].number(slot) as usize;
             let bounded = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-            self.positions[number] = Position {
+            self.positions[number] = ShapePosition {
                 kind: bounded(kind),
                 at: bounded(slot),
             };
@@ -431,7 +431,7 @@ impl NodeShapes {
     }
 
     fn kind_mut(&mut self, number: usize) -> Option<(&mut NodeShape, usize)> {
-        let Position { kind, at } = *self.positions.get(number)?;
+        let ShapePosition { kind, at } = *self.positions.get(number)?;
         Some((self.kinds.get_mut(kind as usize)?, at as usize))
     }
 
@@ -440,9 +440,9 @@ impl NodeShapes {
     }
 
     /// Returns the place of node `number`.
-    pub(super) fn slot(&self, number: usize) -> Option<Slot> {
-        let Position { kind, at } = *self.positions.get(number)?;
-        (kind != NOWHERE.kind).then_some(Slot {
+    pub(super) fn slot(&self, number: usize) -> Option<BlockPosition> {
+        let ShapePosition { kind, at } = *self.positions.get(number)?;
+        (kind != NOWHERE.kind).then_some(BlockPosition {
             kind: kind as usize,
             block: at as usize / BLOCK,
         })
@@ -489,7 +489,7 @@ impl NodeShapes {
             known.node = node;
             return known.group;
         }
-        self.classes.insert(class, Class { group: 0, node });
+        self.classes.insert(class, ShapeClass { group: 0, node });
         self.groups = self.groups.max(1);
         self.generation += 1;
         0
@@ -533,7 +533,7 @@ impl NodeShapes {
         }
         let columns = self.columns.clone();
         // A class that no node has any more is new when one comes back to it.
-        self.classes.retain(|class, Class { node, .. }| {
+        self.classes.retain(|class, ShapeClass { node, .. }| {
             if judged.by_class.contains_key(class) {
                 return true;
             }
@@ -560,7 +560,7 @@ impl NodeShapes {
             self.summarise();
         }
         judged.views = vec![None; self.groups];
-        for (class, Class { group, .. }) in &self.classes {
+        for (class, ShapeClass { group, .. }) in &self.classes {
             if let Some(view) = judged.by_class.get(class) {
                 judged.views[*group] = Some(*view);
             }

@@ -24,7 +24,6 @@ const PARALLEL_PENALTY: f64 = 50.0;
 /// An allocation that may go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
-    /// Its id.
     pub(super) id: AllocId,
     /// The priority of its job.
     pub(super) priority: u8,

@@ -40,13 +40,14 @@ use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
 use super::feasible::{
-    ClassFeasibility, Condition, Counts, Feasibility, FeasibilityCheck, GroupConstraints, value_of,
+    ClassFeasibility, Condition, Feasibility, FeasibilityCheck, FeasibilityCounts,
+    GroupConstraints, value_of,
 };
-use super::fleet::{Extras, HoldingOffer, ProjectedNodes, numbered};
+use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
 use crate::limits;
 use crate::state::AllocView;
 use by_class::ByClass;
-use distinct::{Hosts, Property};
+use distinct::{HostRule, PropertyRule};
 use evict::Evictions;
 use grouped::{GroupedCandidates, OwnScore};
 pub(super) use scan::{Scan, ScanOutcome};
@@ -108,11 +109,11 @@ enum CandidateTree {
 pub(super) struct Ranking<'a> {
     job: JobKey,
     ask: Amount,
-    extras: Extras<'a>,
+    extras: ExclusiveRequests<'a>,
     count: u32,
     algorithm: Algorithm,
-    hosts: Hosts,
-    properties: Vec<Property<'a>>,
+    hosts: HostRule,
+    properties: Vec<PropertyRule<'a>>,
     spreads: Vec<CandidateSpread>,
     candidates: Vec<Candidate>,
     /// The affinity score of each candidate; empty if there are no affinities.
@@ -154,10 +155,10 @@ impl<'a> Ranking<'a> {
         let mut ranking = Self {
             job: job.key(),
             ask: group.ask(),
-            extras: Extras::of(group),
+            extras: ExclusiveRequests::of(group),
             count: group.count,
             algorithm: fleet.state().config().scheduler.algorithm,
-            hosts: Hosts::of(job, group),
+            hosts: HostRule::of(job, group),
             properties: distinct::properties(job, group),
             spreads: Vec::new(),
             affinities: Affinities::of(job, group).of_each(fleet, &candidates),
@@ -200,14 +201,14 @@ impl<'a> Ranking<'a> {
                     values.push(&of.attribute, candidate.class, spec);
                 }
                 for property in &mut self.properties {
-                    let Property {
+                    let PropertyRule {
                         attribute, values, ..
                     } = property;
                     values.push(attribute, candidate.class, spec);
                 }
             }
         }
-        self.properties.iter_mut().for_each(Property::ready);
+        self.properties.iter_mut().for_each(PropertyRule::ready);
         let present = present.filter_map(|alloc| {
             let of_group = alloc.group().name == group.name;
             fleet.number_of(alloc).map(|number| (number, of_group))
@@ -592,7 +593,7 @@ impl<'a> Ranking<'a> {
                 let on_it = fleet.state().allocs().on(node_number);
                 let any = on_it
                     .filter(|alloc| !alloc.is_terminal())
-                    .any(|alloc| **alloc.job_key() == self.job && self.hosts != Hosts::Shared);
+                    .any(|alloc| **alloc.job_key() == self.job && self.hosts != HostRule::Shared);
                 any.then_some(distinct::HOSTS)
             }
         }
@@ -662,7 +663,6 @@ type Components = [Option<(&'static str, f64)>; 5];
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ScoreTerms {
     total: Amount,
-    /// With the instance.
     used: Amount,
     /// Instances of the group that are on it.
     collisions: u32,
@@ -819,7 +819,7 @@ impl FilterCounts {
         let nodes = fleet.state().nodes();
         let mut verdicts = ClassFeasibility::new(needs);
         let mut candidates = Vec::with_capacity(fleet.columns().len());
-        let mut counts = Counts::default();
+        let mut counts = FeasibilityCounts::default();
         for (number, column) in fleet.columns().iter().enumerate() {
             if !column.takes_work {
                 continue;
@@ -842,7 +842,7 @@ impl FilterCounts {
     }
 
     /// Counts nodes by the verdict on them.
-    fn count_all(&mut self, verdicts: &ClassFeasibility, counts: &Counts) {
+    fn count_all(&mut self, verdicts: &ClassFeasibility, counts: &FeasibilityCounts) {
         for (class_at, count) in counts.iter() {
             let datacenter = verdicts.datacenter(class_at);
             self.count(verdicts.verdict(class_at), datacenter, count);

@@ -44,7 +44,6 @@ pub(super) struct Input<'a> {
     pub(super) batch: bool,
     /// The job is gone or was told to stop.
     pub(super) stopped: bool,
-    /// Its newest deployment.
     pub(super) deployment: Option<&'a Deployment>,
     /// Whether that deployment is of the current version.
     pub(super) deployment_is_current: bool,
@@ -59,18 +58,15 @@ pub(super) struct Input<'a> {
 /// A group and its allocations.
 #[derive(Debug)]
 pub(super) struct GroupInput<'a> {
-    /// Its name.
     pub(super) name: &'a str,
     /// The group in the current version; `None`: it has no such group.
     pub(super) spec: Option<GroupSpec<'a>>,
-    /// Its allocations.
     pub(super) instances: Vec<Instance>,
 }
 
 /// The wanted state of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupSpec<'a> {
-    /// Instances.
     pub(super) count: u32,
     /// The way to a new version. `None`: all at once, without a deployment.
     pub(super) update: Option<&'a UpdateStrategy>,
@@ -84,7 +80,7 @@ pub(super) struct GroupSpec<'a> {
 
 /// The work for all groups of a job.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct JobWork {
     /// Per group, in the order given.
     pub(super) groups: Vec<GroupWork>,
     /// A deployment to begin, without ids and times.
@@ -145,7 +141,6 @@ pub(super) struct Counts {
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
-    /// Its number.
     pub(super) name_index: u32,
     /// It stands beside the older ones until it is promoted.
     pub(super) canary: bool,
@@ -196,7 +191,7 @@ struct Deployments<'a> {
     has_failed: bool,
 }
 
-impl Work {
+impl JobWork {
     /// Ends the deployment there is if every group is healthy and has nothing left to do.
     pub(super) fn end_deployment(&mut self) {
         let mut groups = self.groups.iter();
@@ -232,8 +227,8 @@ impl GroupWork {
 }
 
 /// Compares.
-pub(super) fn reconcile(input: &Input<'_>) -> Work {
-    let mut work = Work::default();
+pub(super) fn reconcile(input: &Input<'_>) -> JobWork {
+    let mut work = JobWork::default();
     let mut deployments = deployments(input, &mut work);
     if input.stopped {
         for group in &input.groups {
@@ -278,7 +273,7 @@ fn slice(input: &Input<'_>) -> u32 {
 }
 
 /// Finds the deployment that counts; one that is needless is cancelled.
-fn deployments<'a>(input: &Input<'a>, work: &mut Work) -> Deployments<'a> {
+fn deployments<'a>(input: &Input<'a>, work: &mut JobWork) -> Deployments<'a> {
     let mut deployments = Deployments::default();
     let Some(deployment) = input.deployment else {
         return deployments;

@@ -15,7 +15,7 @@ use muster_domain::plan::{
 
 use self::deployment::{GroupChange, GroupProgress, JobDeployment};
 use super::fleet::ProjectedNodes;
-use super::instances::{Changes, is_of_type, taint};
+use super::instances::{InstanceChanges, is_of_type, taint};
 use super::rank::{RankedNode, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::update::Change;
@@ -54,7 +54,7 @@ pub(super) fn schedule(
         deployment,
         job: running,
         now,
-        changes: Changes::new(state),
+        changes: InstanceChanges::new(state),
         plan: &mut plan,
     };
     for alloc in state.allocs().of_job(&eval.job) {
@@ -104,7 +104,7 @@ struct SystemReconciler<'a, 'p> {
     /// The job, if it is there and wanted.
     job: Option<&'a Job>,
     now: Timestamp,
-    changes: Changes<'a>,
+    changes: InstanceChanges<'a>,
     plan: &'p mut Plan,
 }
 

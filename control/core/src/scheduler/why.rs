@@ -10,7 +10,7 @@ use muster_domain::node::{Eligibility, Node, NodeStatus};
 use muster_domain::resources::Amount;
 
 use super::feasible::{self, FeasibilityCheck, GroupConstraints};
-use super::fleet::{Extras, ProjectedNodes, free_cores};
+use super::fleet::{ExclusiveRequests, ProjectedNodes, free_cores};
 use super::rank::Ranking;
 use crate::state::{AllocView, State};
 
@@ -23,19 +23,9 @@ pub enum Obstacle {
         state: &'static str,
     },
     /// It is in another pool than the job asks for.
-    Pool {
-        /// Asked for.
-        wanted: String,
-        /// The node's.
-        is: String,
-    },
+    Pool { wanted: String, is: String },
     /// It is in another datacenter than the job asks for.
-    Datacenter {
-        /// Asked for.
-        wanted: Vec<String>,
-        /// The node's.
-        is: String,
-    },
+    Datacenter { wanted: Vec<String>, is: String },
     /// It does not meet a constraint.
     Constraint {
         /// The constraint as the job says it.
@@ -46,10 +36,7 @@ pub enum Obstacle {
         right: Option<String>,
     },
     /// A driver, volume, host network or kind of device is missing: which.
-    Missing {
-        /// In words.
-        what: String,
-    },
+    Missing { what: String },
     /// There is too little of something.
     Short {
         /// `cpu` (MHz), `memory` or `disk` (MiB), `cores`.
@@ -61,7 +48,6 @@ pub enum Obstacle {
     },
     /// A port that it asks for is taken.
     Port {
-        /// The port.
         port: u16,
         /// The allocation that holds it; `None`: it is kept from tasks.
         by: Option<AllocId>,
@@ -81,7 +67,6 @@ pub enum Obstacle {
 /// The obstacles and the score of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNode {
-    /// The node.
     pub node_id: NodeId,
     /// Everything that keeps an instance from it; none: it fits.
     pub obstacles: Vec<Obstacle>,
@@ -92,7 +77,6 @@ pub struct WhyNode {
 /// The outlook of one more instance of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
-    /// The group.
     pub group: String,
     /// Instances of it that are wanted and are not there.
     pub missing: u32,
@@ -132,7 +116,7 @@ fn why_group(state: &State, fleet: &ProjectedNodes<'_>, spec: &JobSpec, group: &
     let mut nodes = Vec::new();
     let ranking = Ranking::new(fleet, spec, group, live(), std::iter::empty());
     let needs = FeasibilityCheck::new(GroupConstraints::of(spec, group));
-    let extras = Extras::of(group);
+    let extras = ExclusiveRequests::of(group);
     for node in state.nodes().iter() {
         let Some(number) = fleet.number(&node.spec.id) else {
             continue;
@@ -214,7 +198,7 @@ fn room(
     fleet: &ProjectedNodes<'_>,
     number: usize,
     ranking: &Ranking<'_>,
-    extras: &Extras<'_>,
+    extras: &ExclusiveRequests<'_>,
     obstacles: &mut Vec<Obstacle>,
 ) {
     let column = fleet.column(number);

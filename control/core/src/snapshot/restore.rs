@@ -25,7 +25,6 @@ pub enum RestoreError<E> {
     Read {
         /// Its place in the stream.
         at: u64,
-        /// The cause.
         #[source]
         source: E,
     },
@@ -33,18 +32,10 @@ pub enum RestoreError<E> {
     #[error(
         "the snapshot has format {found}, this version reads up to {VERSION}: start a newer muster"
     )]
-    Version {
-        /// Its format.
-        found: u32,
-    },
+    Version { found: u32 },
     /// It does not begin with a header, or ends early.
     #[error("the snapshot is cut: {records} records, and no proper {missing}")]
-    Cut {
-        /// Records read.
-        records: u64,
-        /// The missing record.
-        missing: &'static str,
-    },
+    Cut { records: u64, missing: &'static str },
     /// A record refers to one that was not before it.
     #[error("record {at} of the snapshot refers to a {what} that is not there")]
     Dangling {
@@ -61,7 +52,6 @@ pub enum RestoreError<E> {
     NodeNumber {
         /// Its place in the stream.
         at: u64,
-        /// The number.
         number: u32,
     },
     /// Its rows are not those that it was made of.

@@ -9,7 +9,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{ClusterTag, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
-use muster_domain::one_off::{OneOff, Times};
+use muster_domain::one_off::{OneOff, OneOffTimings};
 
 use super::{
     CohortRecord, DomainRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord,
@@ -54,7 +54,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .held()
         .map(|(node_id, number)| Item::Held(node_id, number));
     let cluster = Some(state.cluster()).filter(|cluster| *cluster != ClusterTag::default());
-    let times = Some(one_offs.times()).filter(|times| *times != Times::default());
+    let times = Some(one_offs.times()).filter(|times| *times != OneOffTimings::default());
     let source = nodes_rows
         .chain(held)
         .chain(jobs.rows().map(|(_, row)| Item::Job(row)))
@@ -89,7 +89,7 @@ enum Item<'a> {
     Network(&'a ClusterPolicy),
     Answer(&'a Arc<Answer>),
     OneOff(&'a Arc<OneOff>),
-    OneOffTimes(Times),
+    OneOffTimes(OneOffTimings),
     Domain((&'a str, Option<Timestamp>)),
 }
 

@@ -38,7 +38,7 @@ fn one_offs(cluster: &mut Cluster) {
         });
     }
     cluster.apply(crate::fsm::Command::SetOneOffTimes {
-        times: Times {
+        times: OneOffTimings {
             callback_claim: Duration::from_mins(1),
             ..Default::default()
         },

@@ -42,17 +42,12 @@ pub use view::{AllocView, SavedAlloc};
 /// Allocations of a group by client status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupCounts {
-    /// Not started yet.
     pub pending: u32,
-    /// Running.
     pub running: u32,
-    /// Ended well.
     pub complete: u32,
-    /// Failed for good.
     pub failed: u32,
     /// Lost with their node.
     pub lost: u32,
-    /// Out of reach.
     pub unknown: u32,
 }
 
@@ -186,7 +181,6 @@ impl NodeAllocs {
 /// The allocations that an evaluation placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EvalAllocs {
-    /// At least one.
     keys: Runs,
     terminal: u32,
 }
@@ -258,7 +252,6 @@ impl PreviousRow {
 /// The effect of an update on the use of its node.
 #[derive(Debug)]
 pub(super) struct UpdateEffect<'a> {
-    /// The row afterwards.
     pub(super) view: AllocView<'a>,
     /// The amounts that the allocation took of its node before, if it was live.
     pub(super) took: Option<Amount>,
@@ -269,9 +262,7 @@ pub(super) struct UpdateEffect<'a> {
 /// The effects on other tables when rows were forgotten.
 #[derive(Debug, Default)]
 pub(super) struct RemovalEffect {
-    /// Their keys, ascending.
     pub(super) keys: Vec<u64>,
-    /// Their jobs.
     pub(super) jobs: Vec<Arc<JobKey>>,
     /// Their nodes, and whether that was the last row of each.
     pub(super) nodes: Vec<(NodeId, bool)>,

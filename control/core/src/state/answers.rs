@@ -15,7 +15,6 @@ use crate::limits;
 /// The first answer that a key was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The key.
     pub key: WriteKey,
     /// The write it was given to; see [`crate::fsm::WriteDedup`].
     pub fingerprint: u64,
@@ -23,7 +22,6 @@ pub struct Answer {
     pub index: LogIndex,
     /// Time of the proposal.
     pub at: Timestamp,
-    /// The answer.
     pub response: Response,
 }
 

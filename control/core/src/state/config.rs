@@ -8,7 +8,6 @@ use super::digest::Digest;
 /// The settings and who wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Config {
-    /// The scheduler's.
     pub scheduler: SchedulerConfig,
     /// The entry that first wrote them; 0 while they are the defaults.
     pub create_index: LogIndex,

@@ -19,21 +19,16 @@ pub(super) const ENCODING: u32 = 2;
 pub struct StateHash {
     /// The encoding of the hashed rows. Hashes of different encodings say nothing about each other.
     pub encoding: u32,
-    /// The nodes.
     pub nodes: u64,
     /// The jobs and their versions.
     pub jobs: u64,
-    /// The allocations.
     pub allocs: u64,
-    /// The evaluations.
     pub evals: u64,
-    /// The deployments.
     pub deployments: u64,
     /// The settings, and the cluster's network policy.
     pub config: u64,
     /// The answers kept for repeated writes.
     pub answers: u64,
-    /// The one-off tasks.
     pub one_offs: u64,
 }
 

@@ -15,7 +15,6 @@ use super::digest::Digest;
 /// A job and what the API does not show of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobRow {
-    /// The job.
     pub(crate) job: Arc<Job>,
     /// Versions before the current one, newest first.
     pub(crate) older: Vec<Arc<JobVersion>>,

@@ -10,7 +10,6 @@ use super::digest::Digest;
 /// The cluster's network policy and who wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClusterPolicy {
-    /// The policy.
     pub policy: Arc<NetworkPolicy>,
     /// The entry that first wrote one; 0 while none was.
     pub create_index: LogIndex,

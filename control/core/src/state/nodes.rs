@@ -102,7 +102,6 @@ pub struct Column {
     pub class: NodeClass,
     /// Whether a node has this number.
     pub occupied: bool,
-    /// Ready and eligible.
     pub takes_work: bool,
     /// The entry that gave the number to this node. A plan from before means another node.
     pub since: LogIndex,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 use muster_domain::id::{LogIndex, Timestamp};
-use muster_domain::one_off::{Callback, OneOff, OneOffState, Phase, Times};
+use muster_domain::one_off::{Callback, OneOff, OneOffState, OneOffTimings, Phase};
 
 use super::digest::Digest;
 use super::sets::take_out;
@@ -20,7 +20,6 @@ pub use place::place_of;
 pub struct OneOffs {
     /// With the hash of each.
     rows: OrdMap<Arc<str>, (Arc<OneOff>, u64)>,
-    /// Guids by domain.
     domains: OrdMap<Arc<str>, OrdSet<Arc<str>>>,
     /// Tasks by the time at which time alone changes them: see [`due_at`].
     due: OrdSet<(Timestamp, Arc<str>)>,
@@ -30,7 +29,7 @@ pub struct OneOffs {
     /// Number of claimed callbacks, by the place they go to.
     delivering: OrdMap<Arc<str>, usize>,
     /// The times that all servers use alike.
-    times: Times,
+    times: OneOffTimings,
     /// Domains that clients called fresh, until when; `None` means for ever. Some may be over.
     fresh: OrdMap<Arc<str>, Option<Timestamp>>,
     index: LogIndex,
@@ -127,7 +126,7 @@ impl OneOffs {
 
     /// Returns the times that all servers use alike.
     #[must_use]
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> OneOffTimings {
         self.times
     }
 
@@ -143,10 +142,10 @@ impl OneOffs {
         self.fresh.iter().map(|(domain, until)| (&**domain, *until))
     }
 
-    pub(crate) fn set_times(&mut self, times: Times) {
+    pub(crate) fn set_times(&mut self, times: OneOffTimings) {
         // Snapshots have no row for the defaults, and so the hash leaves them out.
-        let hash = |times: Times| {
-            let told = Some(times).filter(|times| *times != Times::default());
+        let hash = |times: OneOffTimings| {
+            let told = Some(times).filter(|times| *times != OneOffTimings::default());
             told.map_or(0, |times| Digest::of(&times))
         };
         self.hash = self.hash.wrapping_sub(hash(self.times));

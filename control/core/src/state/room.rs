@@ -14,7 +14,6 @@ use super::{AllocView, State};
 pub(crate) enum NoCapacity {
     /// The node is unknown, not ready or not eligible, or the number has another node than was meant.
     NotTaking,
-    /// This ran out.
     Exhausted(&'static str),
 }
 

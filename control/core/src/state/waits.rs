@@ -15,7 +15,6 @@ use super::State;
 pub enum BlockingEvent {
     /// The scheduler looks at the job, not before the given time.
     Evaluation {
-        /// The pending evaluation.
         eval_id: EvalId,
         /// The start of its work; 0 for at once.
         not_before: Timestamp,
@@ -23,25 +22,13 @@ pub enum BlockingEvent {
     /// An operator resumes the deployment.
     Resume,
     /// An operator promotes the canaries of a group.
-    Promotion {
-        /// The group.
-        group: String,
-    },
+    Promotion { group: String },
     /// An agent reports the health of an allocation.
-    Health {
-        /// The allocation.
-        alloc_id: AllocId,
-    },
+    Health { alloc_id: AllocId },
     /// The progress deadline of a group passes.
-    Deadline {
-        /// The group.
-        group: String,
-        /// The deadline.
-        at: Timestamp,
-    },
+    Deadline { group: String, at: Timestamp },
     /// A node gets room for instances of a group.
     Capacity {
-        /// The group.
         group: String,
         /// The number of instances.
         count: u32,

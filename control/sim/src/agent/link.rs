@@ -17,9 +17,13 @@ use crate::message::{Endpoint, Message};
 #[derive(Debug)]
 enum Stage {
     /// The next attempt is at `at`.
-    Idle { at: Timestamp },
-    /// Registered nowhere yet.
-    Opening { session: u64, until: Timestamp },
+    Idle {
+        at: Timestamp,
+    },
+    Opening {
+        session: u64,
+        until: Timestamp,
+    },
     /// A session is held.
     Live(LiveSession),
 }

@@ -24,7 +24,6 @@ use crate::{InterruptedCollections, duties};
 /// Knowledge of collections.
 #[derive(Debug, Default)]
 pub struct Collections {
-    /// Objects freed.
     pub freed: u64,
     /// Collections that users asked for and were told of.
     pub forced: u64,

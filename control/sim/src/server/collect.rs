@@ -18,14 +18,11 @@ use crate::message::{Answer, Endpoint, Message};
 pub enum Waiter {
     /// A client of the leader.
     Client {
-        /// The client's number.
         client: usize,
         /// The client's number of the request.
         request: u64,
     },
-    /// Another server.
     Server {
-        /// The server's number.
         server: usize,
         /// The server's number of the wish.
         request: u64,

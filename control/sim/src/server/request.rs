@@ -14,18 +14,13 @@ use crate::message::{Answer, Ask, ClientRequest, Endpoint, ForwardedHeartbeat, M
 /// The party that asked for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOrigin {
-    /// A client.
     Client {
-        /// The client's number.
         client: usize,
         /// The client's number of the request.
         request: u64,
     },
-    /// An agent's session.
     Session {
-        /// The machine.
         host: usize,
-        /// The session.
         session: u64,
         /// The purpose of the write.
         what: SessionWrite,
@@ -40,10 +35,7 @@ pub enum SessionWrite {
     /// The fingerprint, or that the node is ready.
     Register,
     /// Reports up to this message.
-    Reports {
-        /// The message.
-        sequence: u64,
-    },
+    Reports { sequence: u64 },
 }
 
 /// How far a write is.
@@ -81,12 +73,19 @@ impl Request {
 /// The party that asked for the index of a read.
 #[derive(Clone, Debug)]
 pub(super) enum Reader {
-    /// A client.
-    Client { client: usize, request: u64 },
-    /// Another server.
-    Server { server: usize, read: u64 },
+    Client {
+        client: usize,
+        request: u64,
+    },
+    Server {
+        server: usize,
+        read: u64,
+    },
     /// A session, before it tells a node for the first time what to run.
-    Session { host: usize, session: u64 },
+    Session {
+        host: usize,
+        session: u64,
+    },
     /// Heartbeats that this leader counted.
     Beats {
         server: usize,

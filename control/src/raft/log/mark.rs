@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 8;
 
 /// The votes and entries that were on disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Mark {
+pub(super) struct DurabilityMark {
     pub(super) vote: Option<Vote>,
     pub(super) last: Option<LogId>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Mark {
 pub(super) struct MarkFile {
     file: File,
     path: PathBuf,
-    written: Mark,
+    written: DurabilityMark,
     /// An end that was acknowledged and is not in the log: the mark keeps it until the log reaches it again.
     lost: Option<LogId>,
 }
@@ -40,7 +40,7 @@ pub(super) struct MarkFile {
 impl MarkFile {
     /// Opens the mark in `dir`, whose log ends with `last`. Also gives what was written there; a mark that cannot be read
     /// says nothing.
-    pub(super) fn open(dir: &Path, last: Option<LogId>) -> io::Result<(Self, Mark)> {
+    pub(super) fn open(dir: &Path, last: Option<LogId>) -> io::Result<(Self, DurabilityMark)> {
         let path = dir.join(FILE);
         let mut options = private::options();
         let options = options.read(true).write(true).create(true).truncate(false);
@@ -65,7 +65,7 @@ impl MarkFile {
     /// Notes what is on disk.
     pub(super) fn note(&mut self, vote: Option<Vote>, last: Option<LogId>) {
         self.lost = self.lost.filter(|lost| Some(*lost) > last);
-        let mark = Mark {
+        let mark = DurabilityMark {
             vote,
             last: self.lost.or(last),
         };
@@ -80,7 +80,7 @@ impl MarkFile {
     }
 }
 
-fn encode(mark: &Mark) -> io::Result<Vec<u8>> {
+fn encode(mark: &DurabilityMark) -> io::Result<Vec<u8>> {
     let body = codec::encode(mark).map_err(io::Error::other)?;
     let length = u32::try_from(body.len()).map_err(io::Error::other)?;
     let mut bytes = length.to_le_bytes().to_vec();
@@ -89,7 +89,7 @@ fn encode(mark: &Mark) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read(bytes: &[u8]) -> Option<Mark> {
+fn read(bytes: &[u8]) -> Option<DurabilityMark> {
     let (head, body) = bytes.split_at_checked(HEAD_BYTES)?;
     let (length, checksum) = head.split_first_chunk::<4>()?;
     let body = body.get(..u32::from_le_bytes(*length) as usize)?;

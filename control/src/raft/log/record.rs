@@ -39,9 +39,7 @@ const SECTOR_BYTES: usize = 512;
 pub(super) enum Record {
     /// The sum of all earlier files. It is the first record of each file, and stands only there.
     Checkpoint(Checkpoint),
-    /// A vote.
     Vote(Vote),
-    /// An entry.
     Entry(Entry),
     /// A position known to be committed.
     Committed(LogId),
@@ -121,12 +119,7 @@ pub(super) enum ScannedFrame {
         end: usize,
     },
     /// Something that was safe is wrong.
-    Damaged {
-        /// The offset.
-        offset: usize,
-        /// The cause.
-        reason: &'static str,
-    },
+    Damaged { offset: usize, reason: &'static str },
 }
 
 /// Looks at `offset` of the file `bytes` of number `segment`.

@@ -85,7 +85,7 @@ impl RecordLocation {
 
 /// One entry that is in memory, or not on disk yet.
 #[derive(Debug)]
-struct Slot {
+struct LogSlot {
     entry: Entry,
     /// `None` until it is on disk.
     place: Option<RecordLocation>,
@@ -109,7 +109,7 @@ pub(super) struct Entries {
     /// The oldest, which are only on disk.
     cold: ColdEntries,
     /// All others: they follow on those.
-    slots: VecDeque<Slot>,
+    slots: VecDeque<LogSlot>,
     cached_bytes: usize,
     cached_bytes_max: usize,
     total: u64,
@@ -147,7 +147,7 @@ impl Entries {
         self.total += bytes as u64;
         self.cached_bytes += bytes;
         self.positions.last = Some(entry.log_id());
-        self.slots.push_back(Slot {
+        self.slots.push_back(LogSlot {
             entry,
             place,
             bytes,

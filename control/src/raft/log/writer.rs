@@ -25,7 +25,6 @@ use crate::raft::types::{LogId, TypeConfig};
 
 /// The party that waits for a request.
 pub(super) enum Completion {
-    /// Raft.
     Entries(IOFlushed<TypeConfig>),
     /// One of our functions.
     Other(oneshot::Sender<io::Result<()>>),
@@ -182,12 +181,12 @@ impl Writer {
     pub(super) fn run(mut self) {
         let error = loop {
             let batch = match self.next_batch() {
-                Wake::Batch(batch) => batch,
-                Wake::Look => {
+                WriterWake::Batch(batch) => batch,
+                WriterWake::Look => {
                     self.prepare();
                     continue;
                 }
-                Wake::Close => break None,
+                WriterWake::Close => break None,
             };
             let written = self.write(&batch);
             let result = written.as_ref().map(|_| ());
@@ -211,12 +210,12 @@ impl Writer {
     }
 
     /// Everything that waits, up to a bound.
-    fn next_batch(&mut self) -> Wake {
+    fn next_batch(&mut self) -> WriterWake {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
         while inner.queue.is_empty() {
             if inner.closing {
-                return Wake::Close;
+                return WriterWake::Close;
             }
             inner = if self.spare.is_some() {
                 shared
@@ -228,7 +227,7 @@ impl Writer {
                     .wait_timeout(inner, limits::DISK_FULL_PROBE)
                     .unwrap_or_else(PoisonError::into_inner);
                 if waited.timed_out() {
-                    return Wake::Look;
+                    return WriterWake::Look;
                 }
                 inner
             };
@@ -242,7 +241,7 @@ impl Writer {
             bytes += request.bytes.len();
             batch.push(request);
         }
-        Wake::Batch(batch)
+        WriterWake::Batch(batch)
     }
 
     /// Writes `batch` as one frame; returns where its first record lies.
@@ -470,7 +469,7 @@ impl Writer {
     }
 }
 
-enum Wake {
+enum WriterWake {
     Batch(Vec<Request>),
     /// Time to look for room again.
     Look,

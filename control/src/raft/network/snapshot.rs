@@ -91,9 +91,7 @@ pub(crate) enum ReceiveSnapshotError {
     /// The file cannot be written.
     #[error("the snapshot {} cannot be written", path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -116,10 +114,7 @@ pub(crate) enum ReceiveSnapshotError {
     Send(#[from] SendFrameError),
     /// Raft does not take it.
     #[error("the snapshot was not installed: {reason}")]
-    Install {
-        /// The cause.
-        reason: String,
-    },
+    Install { reason: String },
 }
 
 /// Sends `snapshot` to `server_id` and waits until it is installed there.

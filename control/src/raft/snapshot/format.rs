@@ -60,7 +60,6 @@ pub struct SnapshotInfo {
     pub term: u64,
     /// Number, name and voice (whether it votes) of the servers.
     pub members: Vec<(u64, String, bool)>,
-    /// Its tables.
     pub tables: Vec<TableInfo>,
     /// Bytes of the file.
     pub bytes: u64,
@@ -69,11 +68,9 @@ pub struct SnapshotInfo {
 /// One table of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
-    /// Its name.
     pub name: String,
     /// The version of its rows.
     pub version: u32,
-    /// Rows.
     pub rows: u64,
     /// Bytes of the rows before they are compressed.
     pub bytes: u64,
@@ -85,20 +82,13 @@ pub enum ReadSnapshotError {
     /// The file cannot be read.
     #[error("snapshot {} cannot be read", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A newer server wrote it.
     #[error("snapshot {} has format {found}; this server understands up to {FORMAT}: start the newer version that wrote it", path.display())]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-    },
+    Newer { path: PathBuf, found: u32 },
     /// A newer server wrote a table of it.
     #[error(
         "snapshot {}: table `{table}` has version {found}, {}: start the newer version that wrote it",
@@ -109,23 +99,15 @@ pub enum ReadSnapshotError {
         )
     )]
     NewerTable {
-        /// The file.
         path: PathBuf,
-        /// The table.
         table: String,
-        /// Its version.
         found: u32,
         /// The newest version that is understood; `None` if the table is not known.
         known: Option<u32>,
     },
     /// It is not what was written.
     #[error("snapshot {} is damaged: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        reason: String,
-    },
+    Damaged { path: PathBuf, reason: String },
 }
 
 /// Passes bytes on and keeps their checksum.

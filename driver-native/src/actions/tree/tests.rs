@@ -10,12 +10,12 @@ use super::*;
 
 /// Runs programs that are their names: `3 ok` ends well after three seconds, `1 fail 7` with code 7 after one,
 /// `deaf` does not heed a stop, `stuck` not even a kill.
-struct Actor {
+struct FakeExecutor {
     began: Instant,
     log: Mutex<Vec<String>>,
 }
 
-impl Actor {
+impl FakeExecutor {
     fn write(&self, what: &str) {
         let at = self.began.elapsed().as_secs();
         self.log.lock().unwrap().push(format!("{at} {what}"));
@@ -56,7 +56,7 @@ impl Actor {
     }
 }
 
-impl ActionExecutor for Actor {
+impl ActionExecutor for FakeExecutor {
     fn run<'a>(
         &'a self,
         run: &'a Run,
@@ -118,7 +118,7 @@ struct TreeOutcome {
 
 async fn run_tree(tree: Value, stop_after: Option<u64>) -> TreeOutcome {
     let tree: Action = serde_json::from_value(tree).unwrap();
-    let actor = Actor {
+    let actor = FakeExecutor {
         began: Instant::now(),
         log: Mutex::default(),
     };

@@ -9,13 +9,16 @@ use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::*;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: ArchiveLimits = ArchiveLimits {
     entries: 10,
     bytes: 10_000,
 };
 
 /// Returns the messages to a porter, one a line, and the result.
-fn unpacked_within(archive: &[u8], bounds: Bounds) -> (Vec<String>, Result<(), UnpackError>) {
+fn unpacked_within(
+    archive: &[u8],
+    bounds: ArchiveLimits,
+) -> (Vec<String>, Result<(), UnpackError>) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(archive).unwrap();
     file.rewind().unwrap();

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fixture::skipped;
-use crate::isolation_audits::{PLACE, Setting, judge, run};
+use crate::isolation_audits::{PLACE, TaskSetting, judge, run};
 
 const LIST: &str = include_str!("../../../testdata/escape-findings.md");
 
@@ -135,7 +135,7 @@ fn flatten(path: &str, value: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// Findings against the rows of the list that `concern` what was looked for.
-fn compare(setting: Setting, found: &BTreeSet<String>, concern: impl Fn(&str) -> bool) {
+fn compare(setting: TaskSetting, found: &BTreeSet<String>, concern: impl Fn(&str) -> bool) {
     let rows: Vec<ExpectedFinding> = listed()
         .into_iter()
         .filter(|row| concern(&row.finding) && row.settings.contains(setting.name()))
@@ -156,7 +156,7 @@ fn is_technique(finding: &str) -> bool {
 }
 
 /// Returns the output of the script in a task.
-async fn posture(test: &str, setting: Setting) -> Option<String> {
+async fn posture(test: &str, setting: TaskSetting) -> Option<String> {
     let folder = judge(test, "cepheus-enum.sh")?;
     let script = format!("exec /bin/sh {PLACE}/cepheus-enum.sh 2>/dev/null");
     let said = run(setting, &folder, &script, &[]).await;
@@ -164,7 +164,7 @@ async fn posture(test: &str, setting: Setting) -> Option<String> {
     Some(said.text)
 }
 
-async fn enumerate(test: &str, setting: Setting) {
+async fn enumerate(test: &str, setting: TaskSetting) {
     let Some(posture) = posture(test, setting).await else {
         return;
     };
@@ -174,7 +174,7 @@ async fn enumerate(test: &str, setting: Setting) {
     compare(setting, &found, |finding| !is_technique(finding));
 }
 
-async fn match_techniques(test: &str, setting: Setting) {
+async fn match_techniques(test: &str, setting: TaskSetting) {
     if !Path::new("/usr/bin/python3").exists() {
         let reason =
             "the engine needs /usr/bin/python3, which a guest has not; run: cargo xtask setup";
@@ -190,7 +190,7 @@ async fn match_techniques(test: &str, setting: Setting) {
 
     let script = format!("PYTHONPATH={PLACE}/python exec /usr/bin/python3 -S -B /local/engine.py");
     let files = [("engine.py", ENGINE), ("posture.json", &posture)];
-    let said = run(Setting::Nobody, &folder, &script, &files).await;
+    let said = run(TaskSetting::Nobody, &folder, &script, &files).await;
 
     assert!(said.result.successful(), "{said:?}");
     let found = said.text.lines().map(str::to_owned).collect();
@@ -200,35 +200,35 @@ async fn match_techniques(test: &str, setting: Setting) {
 #[tokio::test]
 async fn script_findings_match_list_in_contained_task() {
     let test = "isolation_audits::escape::script_findings_match_list_in_contained_task";
-    enumerate(test, Setting::Nobody).await;
+    enumerate(test, TaskSetting::Nobody).await;
 }
 
 #[tokio::test]
 async fn script_findings_match_list_in_contained_root_task() {
     let test = "isolation_audits::escape::script_findings_match_list_in_contained_root_task";
-    enumerate(test, Setting::Root).await;
+    enumerate(test, TaskSetting::Root).await;
 }
 
 #[tokio::test]
 async fn script_findings_match_list_in_strict_task() {
     let test = "isolation_audits::escape::script_findings_match_list_in_strict_task";
-    enumerate(test, Setting::Strict).await;
+    enumerate(test, TaskSetting::Strict).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_contained_task() {
     let test = "isolation_audits::escape::engine_finds_no_escape_from_contained_task";
-    match_techniques(test, Setting::Nobody).await;
+    match_techniques(test, TaskSetting::Nobody).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_contained_root_task() {
     let test = "isolation_audits::escape::engine_finds_no_escape_from_contained_root_task";
-    match_techniques(test, Setting::Root).await;
+    match_techniques(test, TaskSetting::Root).await;
 }
 
 #[tokio::test]
 async fn engine_finds_no_escape_from_strict_task() {
     let test = "isolation_audits::escape::engine_finds_no_escape_from_strict_task";
-    match_techniques(test, Setting::Strict).await;
+    match_techniques(test, TaskSetting::Strict).await;
 }

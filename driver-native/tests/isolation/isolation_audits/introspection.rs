@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use crate::isolation_audits::{Setting, judge, run};
+use crate::isolation_audits::{TaskSetting, judge, run};
 
 const ARGUMENTS: &str = "/opt/judges/procenv --format=crumb --capabilities --namespaces --misc";
 
@@ -51,7 +51,7 @@ fn namespaces() -> BTreeMap<String, String> {
         .collect()
 }
 
-async fn compare(test: &str, setting: Setting, golden: &str) {
+async fn compare(test: &str, setting: TaskSetting, golden: &str) {
     let Some(folder) = judge(test, "procenv") else {
         return;
     };
@@ -78,19 +78,19 @@ async fn compare(test: &str, setting: Setting, golden: &str) {
 async fn contained_task_is_what_the_golden_answer_says() {
     let test = "isolation_audits::introspection::contained_task_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/nobody");
-    compare(test, Setting::Nobody, golden).await;
+    compare(test, TaskSetting::Nobody, golden).await;
 }
 
 #[tokio::test]
 async fn contained_root_is_what_the_golden_answer_says() {
     let test = "isolation_audits::introspection::contained_root_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/root");
-    compare(test, Setting::Root, golden).await;
+    compare(test, TaskSetting::Root, golden).await;
 }
 
 #[tokio::test]
 async fn strict_task_is_what_the_golden_answer_says() {
     let test = "isolation_audits::introspection::strict_task_is_what_the_golden_answer_says";
     let golden = include_str!("../../../testdata/procenv/strict");
-    compare(test, Setting::Strict, golden).await;
+    compare(test, TaskSetting::Strict, golden).await;
 }

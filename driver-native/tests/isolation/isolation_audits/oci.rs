@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::isolation_audits::{HOST_NAME, PLACE, Setting, judge, run};
+use crate::isolation_audits::{HOST_NAME, PLACE, TaskSetting, judge, run};
 
 /// Capabilities that root keeps: the set that Docker gives, less raw sockets.
 const ROOT_KEEPS: [&str; 13] = [
@@ -75,20 +75,20 @@ const PASSED_MIN: usize = 290;
 
 /// Where our contract is another one on purpose: a check that fails and is not here, or is here and does not fail,
 /// fails the test.
-fn deviations(setting: Setting) -> BTreeSet<String> {
+fn deviations(setting: TaskSetting) -> BTreeSet<String> {
     let devices = DEVICES.iter().zip(0..).flat_map(|((path, ..), at)| {
         let check = |id| format!("\"{path}\" (linux.devices[{at}]) has the expected {id} ID");
         [check("user"), check("group")]
     });
     match setting {
-        Setting::Nobody | Setting::Root => BTreeSet::new(),
+        TaskSetting::Nobody | TaskSetting::Root => BTreeSet::new(),
         // They are the host's root's, who has no id in the task's user namespace, so that nobody in it is their owner.
-        Setting::Strict => devices.collect(),
+        TaskSetting::Strict => devices.collect(),
     }
 }
 
 /// Returns the checks that the statement leaves open.
-fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> {
+fn not_looked_at(setting: TaskSetting, said: &BTreeSet<String>) -> BTreeSet<String> {
     let open = [
         "linux.mountlabel not set",
         "linux.rootfsPropagation not set",
@@ -97,10 +97,10 @@ fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> 
         "process.ApparmorProfile not set",
     ];
     let ids = match setting {
-        Setting::Nobody | Setting::Root => {
+        TaskSetting::Nobody | TaskSetting::Root => {
             &["linux.uidMappings not set", "linux.gidMappings not set"][..]
         }
-        Setting::Strict => &[],
+        TaskSetting::Strict => &[],
     };
     // Every device is looked at twice: as one of the specification, without owner and permissions, and as one of ours.
     let again = said
@@ -111,10 +111,10 @@ fn not_looked_at(setting: Setting, said: &BTreeSet<String>) -> BTreeSet<String> 
 }
 
 /// Returns the promise to a task of `setting`. `first_id` is the host's id of a strict task's 0.
-fn promised(setting: Setting, arguments: &[&str], first_id: Option<u64>) -> Value {
+fn promised(setting: TaskSetting, arguments: &[&str], first_id: Option<u64>) -> Value {
     let (uid, kept): (u32, &[&str]) = match setting {
-        Setting::Nobody | Setting::Strict => (65_534, &[]),
-        Setting::Root => (0, &ROOT_KEEPS),
+        TaskSetting::Nobody | TaskSetting::Strict => (65_534, &[]),
+        TaskSetting::Root => (0, &ROOT_KEEPS),
     };
     let devices = DEVICES.map(|(path, major, minor)| {
         json!({"path": path, "type": "c", "major": major, "minor": minor, "fileMode": 0o666,
@@ -169,7 +169,13 @@ fn kernel_lists_mounts_by_age() -> bool {
 /// The host's id of a strict task's 0, by what a task of the same name is told: the same at every start, a whole
 /// number of ranges above the first.
 async fn first_strict_id(folder: &PathBuf) -> u64 {
-    let said = run(Setting::Strict, folder, "exec cat /proc/self/uid_map", &[]).await;
+    let said = run(
+        TaskSetting::Strict,
+        folder,
+        "exec cat /proc/self/uid_map",
+        &[],
+    )
+    .await;
     let map: Vec<u64> = said
         .text
         .split_whitespace()
@@ -219,13 +225,13 @@ fn description(rest: &str) -> &str {
         .map_or("", |(_number, rest)| rest.trim_start_matches("- "))
 }
 
-async fn run_audit(test: &str, setting: Setting) {
+async fn run_audit(test: &str, setting: TaskSetting) {
     let Some(folder) = judge(test, "runtimetest") else {
         return;
     };
     let first_id = match setting {
-        Setting::Nobody | Setting::Root => None,
-        Setting::Strict => Some(first_strict_id(&folder).await),
+        TaskSetting::Nobody | TaskSetting::Root => None,
+        TaskSetting::Strict => Some(first_strict_id(&folder).await),
     };
     let program = format!("{PLACE}/runtimetest");
     let arguments = [program.as_str(), "--compliance-level", "may"];
@@ -248,17 +254,17 @@ async fn run_audit(test: &str, setting: Setting) {
 #[tokio::test]
 async fn contained_task_passes_runtimetest() {
     let test = "isolation_audits::oci::contained_task_passes_runtimetest";
-    run_audit(test, Setting::Nobody).await;
+    run_audit(test, TaskSetting::Nobody).await;
 }
 
 #[tokio::test]
 async fn contained_root_passes_runtimetest() {
     let test = "isolation_audits::oci::contained_root_passes_runtimetest";
-    run_audit(test, Setting::Root).await;
+    run_audit(test, TaskSetting::Root).await;
 }
 
 #[tokio::test]
 async fn strict_task_passes_runtimetest() {
     let test = "isolation_audits::oci::strict_task_passes_runtimetest";
-    run_audit(test, Setting::Strict).await;
+    run_audit(test, TaskSetting::Strict).await;
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Launch, LaunchError, discover};
+use super::{LaunchError, PluginCommand, discover};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-fn script(dir: &TempDir, body: &str) -> Launch {
+fn script(dir: &TempDir, body: &str) -> PluginCommand {
     let program = dir.path().join("plugin.sh");
     fs::write(&program, format!("#!/bin/sh\n{body}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    Launch {
+    PluginCommand {
         program,
         args: vec!["one".into()],
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
@@ -22,7 +22,7 @@ fn script(dir: &TempDir, body: &str) -> Launch {
     }
 }
 
-async fn handshake(launch: &Launch, deadline: Duration) -> Result<PathBuf, LaunchError> {
+async fn handshake(launch: &PluginCommand, deadline: Duration) -> Result<PathBuf, LaunchError> {
     let mut child = launch.spawn().unwrap();
     let answer = launch.handshake(&mut child, deadline).await;
     drop(child.kill().await);

@@ -19,7 +19,7 @@ use super::DEADLINE;
 use crate::conformance::{self, DriverUnderTest};
 use crate::fixture::skipped;
 use crate::go::{self, BuildGoError};
-use crate::plugin::{Client, Launch};
+use crate::plugin::{Client, PluginCommand};
 use crate::schema::Schema;
 use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
@@ -53,7 +53,7 @@ impl GoDriver {
 
     async fn launch(&self) -> Client {
         let ordinal = self.next.fetch_add(1, Ordering::Relaxed);
-        let launch = Launch {
+        let launch = PluginCommand {
             program: self.program.clone(),
             args: Vec::new(),
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],

@@ -32,12 +32,12 @@ pub(super) enum Transport {
 
 /// So many of these.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
+pub(super) struct Workload {
     pub(super) kind: Transport,
     pub(super) times: u64,
 }
 
-impl Work {
+impl Workload {
     /// As the words of a command.
     pub(super) fn words(self) -> [OsString; 2] {
         let kind = match self.kind {
@@ -69,7 +69,7 @@ impl Work {
 
 /// Does what `words` say, and writes how many nanoseconds it took.
 pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
-    let work = Work::read(words)?;
+    let work = Workload::read(words)?;
     if matches!(work.kind, Transport::Pipe | Transport::Udp | Transport::Tcp) {
         stay()?;
     }

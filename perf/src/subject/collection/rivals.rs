@@ -35,9 +35,9 @@ const OTHER_DESCRIPTORS: u64 = 1_000;
 const AGENTS_PART: u64 = 4;
 
 /// The directories of a task's groups.
-pub(super) struct Dirs(Vec<PathBuf>);
+pub(super) struct TaskGroupDirs(Vec<PathBuf>);
 
-impl Dirs {
+impl TaskGroupDirs {
     pub(super) fn of(task: &TaskCgroup) -> Self {
         let v1 = task.joins().into_iter();
         let v1 = v1.filter_map(|procs| procs.parent().map(Path::to_owned));
@@ -59,14 +59,14 @@ pub(super) struct OpenFiles(Vec<Vec<File>>);
 
 impl OpenFiles {
     /// A file of each kind that is `wanted`.
-    pub(super) fn open(tasks: &[Dirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
+    pub(super) fn open(tasks: &[TaskGroupDirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         // Two of these live at a time.
         let descriptors = descriptors - descriptors / AGENTS_PART;
         let room =
             descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() + STEP.len()) as u64;
         let room = usize::try_from(room).unwrap_or(usize::MAX);
-        let open = |dirs: &Dirs| dirs.files(wanted).iter().map(File::open).collect();
+        let open = |dirs: &TaskGroupDirs| dirs.files(wanted).iter().map(File::open).collect();
         let held = tasks.iter().take(room).map(open);
         Ok(Self(held.collect::<Result<_, _>>()?))
     }
@@ -85,7 +85,7 @@ impl OpenFiles {
 pub(super) struct ReopenedFiles(Vec<Vec<PathBuf>>);
 
 impl ReopenedFiles {
-    pub(super) fn new(tasks: &[Dirs]) -> Self {
+    pub(super) fn new(tasks: &[TaskGroupDirs]) -> Self {
         Self(tasks.iter().map(|dirs| dirs.files(&FILES)).collect())
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::lines;
-use super::writer::Load;
+use super::writer::WriterLoad;
 use crate::harness::Latencies;
 
 /// Streams that are watched.
@@ -30,8 +30,8 @@ pub(super) struct WriteTimes {
 
 impl WriteTimes {
     /// For the lines of a load.
-    pub(super) fn new(load: Load) -> Self {
-        let Load {
+    pub(super) fn new(load: WriterLoad) -> Self {
+        let WriterLoad {
             fifos,
             lines,
             warm_up,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-use super::Load;
+use super::WriterLoad;
 
 /// Bytes of a line, its end included.
 pub(super) const LINE_BYTES: u64 = WIDTH as u64 + 1;
@@ -32,7 +32,7 @@ pub(super) fn append(buffer: &mut Vec<u8>, number: u64) {
 
 /// How many lines are missing, or out of their place, in the files below `logs`. Rotation may have
 /// taken the first ones of a stream; the last must be there.
-pub(super) fn lost(logs: &Path, load: Load) -> anyhow::Result<u64> {
+pub(super) fn lost(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
     let mut files = vec![Vec::new(); usize::try_from(load.fifos)?];
     for entry in fs::read_dir(logs)? {
         let path = entry?.path();

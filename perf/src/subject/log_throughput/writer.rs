@@ -23,7 +23,7 @@ const THREADS: usize = 4;
 
 /// The lines that are written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
+pub(super) struct WriterLoad {
     pub(super) fifos: u64,
     /// For each FIFO.
     pub(super) lines: u64,
@@ -33,7 +33,7 @@ pub(super) struct Load {
     pub(super) warm_up: u64,
 }
 
-impl Load {
+impl WriterLoad {
     pub(super) fn bytes(self) -> u64 {
         self.fifos * self.lines * lines::LINE_BYTES
     }
@@ -42,7 +42,7 @@ impl Load {
 /// The writing process, waiting for a sign.
 #[derive(Debug)]
 pub(super) struct Writer {
-    load: Load,
+    load: WriterLoad,
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: Option<ChildStdout>,
@@ -50,7 +50,7 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts the process and waits until it holds every FIFO of `dir`.
-    pub(super) fn start(dir: &Path, load: Load) -> anyhow::Result<Self> {
+    pub(super) fn start(dir: &Path, load: WriterLoad) -> anyhow::Result<Self> {
         let numbers = [
             load.fifos,
             load.lines,
@@ -128,7 +128,7 @@ pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let [fifos, lines, pace_us, warm_up] = numbers[..] else {
         anyhow::bail!("four numbers")
     };
-    let load = Load {
+    let load = WriterLoad {
         fifos,
         lines,
         pace: Duration::from_micros(pace_us),
@@ -161,7 +161,7 @@ pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
 }
 
 /// As fast as the FIFOs are drained, a page to each in turn.
-fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
+fn write_all(files: &mut [File], load: WriterLoad) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     let mut number = 0;
     while number < load.lines {
@@ -180,7 +180,7 @@ fn write_all(files: &mut [File], load: Load) -> anyhow::Result<()> {
 
 /// A line to each FIFO in turn, then a rest until the next is due; meanwhile it is watched when they are in the
 /// files, which are beside the FIFOs. Says the delay in microseconds.
-fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<()> {
+fn write_paced(files: &mut [File], load: WriterLoad, fifos: &Path) -> anyhow::Result<()> {
     let logs = fifos.with_file_name(super::LOGS);
     let written = WriteTimes::new(load);
     let delays = std::thread::scope(|scope| {
@@ -194,7 +194,7 @@ fn write_paced(files: &mut [File], load: Load, fifos: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-fn write_in_turn(files: &mut [File], load: Load, written: &WriteTimes) -> anyhow::Result<()> {
+fn write_in_turn(files: &mut [File], load: WriterLoad, written: &WriteTimes) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut due = Duration::ZERO;
     let mut buffer = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::harness::{Latencies, Tally};
+use crate::harness::{Latencies, MetricSet};
 
 /// Durations of a turn, or of a round.
 pub(super) struct StartTimings {
@@ -67,13 +67,13 @@ impl StartTimings {
         ]
     }
 
-    pub(super) fn add_metrics(&self, tally: &mut Tally, suffix: &str) {
+    pub(super) fn add_metrics(&self, tally: &mut MetricSet, suffix: &str) {
         for (name, unit, value) in self.values() {
             tally.ours(&format!("{name}{suffix}"), unit, value);
         }
     }
 
-    pub(super) fn add_baseline_metrics(&self, tally: &mut Tally, suffix: &str, rival: &str) {
+    pub(super) fn add_baseline_metrics(&self, tally: &mut MetricSet, suffix: &str, rival: &str) {
         for (name, unit, value) in self.values() {
             tally.rival(&format!("{name}{suffix}"), unit, rival, value);
         }

@@ -19,7 +19,6 @@ pub struct Metric {
     pub nodes_filtered: u32,
     pub nodes_in_pool: u32,
     pub node_pool: String,
-    /// By datacenter.
     #[serde(with = "null")]
     pub nodes_available: BTreeMap<String, u32>,
     pub class_filtered: Null,
@@ -108,7 +107,6 @@ impl Metric {
 pub struct NodeScoreMeta {
     #[serde(rename = "NodeID")]
     pub node_id: String,
-    /// By component.
     pub scores: BTreeMap<String, f64>,
     pub norm_score: f64,
 }

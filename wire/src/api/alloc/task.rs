@@ -23,7 +23,6 @@ pub struct TaskState {
     pub last_restart: Option<Rfc3339>,
     pub started_at: Option<Rfc3339>,
     pub finished_at: Option<Rfc3339>,
-    /// Oldest first.
     pub events: Vec<TaskEvent>,
     pub task_handle: Null,
     /// Beyond Nomad: where the task is reached while it runs, if its driver put it on a network of the driver's own.

@@ -14,14 +14,14 @@ pub(super) struct Kind {
     /// Blocks within: key, name, kind.
     pub(super) blocks: &'static [(&'static str, &'static str, &'static Kind)],
     /// Lists within: key, name, items.
-    pub(super) lists: &'static [(&'static str, &'static str, Items)],
+    pub(super) lists: &'static [(&'static str, &'static str, ListItems)],
     /// Objects of blocks within: key, name, kind.
     pub(super) maps_of_blocks: &'static [(&'static str, &'static str, &'static Kind)],
 }
 
 /// How the items of a list are compared.
 #[derive(Debug)]
-pub(super) enum Items {
+pub(super) enum ListItems {
     /// Texts, as a set.
     Texts,
     /// Texts, as a set, listed in context even if nothing of it changed.
@@ -79,10 +79,10 @@ pub(super) static JOB: Kind = Kind {
         ("Periodic", "Periodic", &PLAIN_BLOCK),
     ],
     lists: &[
-        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
-        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
-        ("Datacenters", "Datacenters", Items::Texts),
-        ("Spreads", "Spread", Items::Set(&SPREAD)),
+        ("Affinities", "Affinity", ListItems::Set(&PLAIN_BLOCK)),
+        ("Constraints", "Constraint", ListItems::Set(&PLAIN_BLOCK)),
+        ("Datacenters", "Datacenters", ListItems::Texts),
+        ("Spreads", "Spread", ListItems::Set(&SPREAD)),
     ],
     ..PLAIN
 };
@@ -117,11 +117,11 @@ pub(super) static GROUP: Kind = Kind {
         ("Update", "Update", &UPDATE),
     ],
     lists: &[
-        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
-        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
-        ("Networks", "Network", Items::Set(&NETWORK)),
-        ("Services", "Service", Items::ByName(&SERVICE)),
-        ("Spreads", "Spread", Items::Set(&SPREAD)),
+        ("Affinities", "Affinity", ListItems::Set(&PLAIN_BLOCK)),
+        ("Constraints", "Constraint", ListItems::Set(&PLAIN_BLOCK)),
+        ("Networks", "Network", ListItems::Set(&NETWORK)),
+        ("Services", "Service", ListItems::ByName(&SERVICE)),
+        ("Spreads", "Spread", ListItems::Set(&SPREAD)),
     ],
     maps_of_blocks: &[("Volumes", "Volume", &VOLUME)],
     ..PLAIN
@@ -158,12 +158,12 @@ pub(super) static TASK: Kind = Kind {
         ("Vault", "Vault", &VAULT),
     ],
     lists: &[
-        ("Affinities", "Affinity", Items::Set(&PLAIN_BLOCK)),
-        ("Artifacts", "Artifact", Items::Set(&ARTIFACT)),
-        ("Constraints", "Constraint", Items::Set(&PLAIN_BLOCK)),
-        ("Services", "Service", Items::ByName(&SERVICE)),
-        ("Templates", "Template", Items::Set(&PLAIN_BLOCK)),
-        ("VolumeMounts", "VolumeMount", Items::Set(&PLAIN_BLOCK)),
+        ("Affinities", "Affinity", ListItems::Set(&PLAIN_BLOCK)),
+        ("Artifacts", "Artifact", ListItems::Set(&ARTIFACT)),
+        ("Constraints", "Constraint", ListItems::Set(&PLAIN_BLOCK)),
+        ("Services", "Service", ListItems::ByName(&SERVICE)),
+        ("Templates", "Template", ListItems::Set(&PLAIN_BLOCK)),
+        ("VolumeMounts", "VolumeMount", ListItems::Set(&PLAIN_BLOCK)),
     ],
     ..PLAIN
 };
@@ -187,27 +187,27 @@ static SCALING: Kind = Kind {
 };
 
 static SPREAD: Kind = Kind {
-    lists: &[("SpreadTarget", "SpreadTarget", Items::Set(&PLAIN_BLOCK))],
+    lists: &[("SpreadTarget", "SpreadTarget", ListItems::Set(&PLAIN_BLOCK))],
     ..PLAIN
 };
 
 static PARAMETERIZED: Kind = Kind {
     lists: &[
-        ("MetaOptional", "MetaOptional", Items::Texts),
-        ("MetaRequired", "MetaRequired", Items::Texts),
+        ("MetaOptional", "MetaOptional", ListItems::Texts),
+        ("MetaRequired", "MetaRequired", ListItems::Texts),
     ],
     ..PLAIN
 };
 
 static MULTIREGION: Kind = Kind {
     blocks: &[("Strategy", "Strategy", &PLAIN_BLOCK)],
-    lists: &[("Regions", "Region", Items::ByName(&REGION))],
+    lists: &[("Regions", "Region", ListItems::ByName(&REGION))],
     ..PLAIN
 };
 
 static REGION: Kind = Kind {
     maps: &["Meta"],
-    lists: &[("Datacenters", "Datacenters", Items::Texts)],
+    lists: &[("Datacenters", "Datacenters", ListItems::Texts)],
     ..PLAIN
 };
 
@@ -220,8 +220,12 @@ static NETWORK: Kind = Kind {
         ("Policy", "Policy", &POLICY),
     ],
     lists: &[
-        ("DynamicPorts", "Dynamic Port", Items::Set(&DYNAMIC_PORT)),
-        ("ReservedPorts", "Static Port", Items::Set(&PLAIN_BLOCK)),
+        (
+            "DynamicPorts",
+            "Dynamic Port",
+            ListItems::Set(&DYNAMIC_PORT),
+        ),
+        ("ReservedPorts", "Static Port", ListItems::Set(&PLAIN_BLOCK)),
     ],
     ..PLAIN
 };
@@ -235,14 +239,14 @@ static POLICY: Kind = Kind {
 };
 
 static POLICY_DIRECTION: Kind = Kind {
-    lists: &[("Rules", "Rule", Items::ByName(&POLICY_RULE))],
+    lists: &[("Rules", "Rule", ListItems::ByName(&POLICY_RULE))],
     ..PLAIN
 };
 
 static POLICY_RULE: Kind = Kind {
     lists: &[
-        ("Peers", "Peers", Items::Texts),
-        ("Ports", "Ports", Items::Texts),
+        ("Peers", "Peers", ListItems::Texts),
+        ("Ports", "Ports", ListItems::Texts),
     ],
     ..PLAIN
 };
@@ -259,9 +263,9 @@ static CNI: Kind = Kind {
 
 static DNS: Kind = Kind {
     lists: &[
-        ("Options", "Options", Items::Texts),
-        ("Searches", "Searches", Items::Texts),
-        ("Servers", "Servers", Items::Texts),
+        ("Options", "Options", ListItems::Texts),
+        ("Searches", "Searches", ListItems::Texts),
+        ("Servers", "Servers", ListItems::Texts),
     ],
     ..PLAIN
 };
@@ -269,8 +273,8 @@ static DNS: Kind = Kind {
 static RESOURCES: Kind = Kind {
     blocks: &[("IO", "IO", &PLAIN_BLOCK)],
     lists: &[
-        ("Devices", "Device", Items::Set(&PLAIN_BLOCK)),
-        ("Networks", "Network", Items::Set(&NETWORK)),
+        ("Devices", "Device", ListItems::Set(&PLAIN_BLOCK)),
+        ("Networks", "Network", ListItems::Set(&NETWORK)),
     ],
     ..PLAIN
 };
@@ -281,7 +285,7 @@ static ARTIFACT: Kind = Kind {
 };
 
 static VAULT: Kind = Kind {
-    lists: &[("Policies", "Policies", Items::Texts)],
+    lists: &[("Policies", "Policies", ListItems::Texts)],
     ..PLAIN
 };
 
@@ -291,7 +295,7 @@ static VOLUME: Kind = Kind {
 };
 
 static MOUNT_OPTIONS: Kind = Kind {
-    lists: &[("MountFlags", "MountFlags", Items::Texts)],
+    lists: &[("MountFlags", "MountFlags", ListItems::Texts)],
     ..PLAIN
 };
 
@@ -300,9 +304,9 @@ static SERVICE: Kind = Kind {
     maps: &["CanaryMeta", "Meta"],
     blocks: &[("Connect", "ConsulConnect", &CONNECT)],
     lists: &[
-        ("CanaryTags", "CanaryTags", Items::TextsInContext),
-        ("Checks", "Check", Items::ByName(&CHECK)),
-        ("Tags", "Tags", Items::TextsInContext),
+        ("CanaryTags", "CanaryTags", ListItems::TextsInContext),
+        ("Checks", "Check", ListItems::ByName(&CHECK)),
+        ("Tags", "Tags", ListItems::TextsInContext),
     ],
     ..PLAIN
 };
@@ -327,6 +331,6 @@ static CONNECT: Kind = Kind {
 
 static SIDECAR_SERVICE: Kind = Kind {
     blocks: &[("Proxy", "ConsulProxy", &FREE)],
-    lists: &[("Tags", "Tags", Items::Texts)],
+    lists: &[("Tags", "Tags", ListItems::Texts)],
     ..PLAIN
 };

@@ -100,7 +100,6 @@ pub struct ScaleStatus {
     pub job_create_index: u64,
     pub job_modify_index: u64,
     pub job_stopped: bool,
-    /// By name.
     pub task_groups: BTreeMap<String, GroupScaleStatus>,
 }
 
@@ -113,7 +112,6 @@ pub struct GroupScaleStatus {
     pub running: u32,
     pub healthy: u32,
     pub unhealthy: u32,
-    /// Newest first.
     pub events: Vec<ScalingEvent>,
 }
 

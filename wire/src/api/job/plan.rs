@@ -17,7 +17,6 @@ use crate::api::time::Rfc3339;
 #[serde(rename_all = "PascalCase", default)]
 pub struct PlanResponse {
     pub annotations: PlanAnnotations,
-    /// By group.
     #[serde(rename = "FailedTGAllocs", with = "null")]
     pub failed_tg_allocs: BTreeMap<String, Metric>,
     /// The index to send along when registering, so that it fails if the job changed meanwhile; 0 for an absent job.
@@ -37,7 +36,6 @@ pub struct PlanResponse {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PlanAnnotations {
-    /// By group.
     #[serde(rename = "DesiredTGUpdates")]
     pub desired_tg_updates: BTreeMap<String, DesiredUpdates>,
     /// Allocations of less important jobs that would have to go.

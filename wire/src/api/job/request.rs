@@ -20,7 +20,7 @@ use muster_domain::region;
 use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
-use crate::api::block::{self, Block, FieldNames, Findings};
+use crate::api::block::{self, Block, FieldNames, ParseFindings};
 use crate::api::job::{unsupported, written};
 use crate::limits::FAULTS_MAX;
 
@@ -126,7 +126,7 @@ pub fn lines(faults: &[Fault]) -> String {
 /// [`ReadJobError`]; all faults, each with its path in the body.
 pub fn read(body: &[u8]) -> Result<ReadJob, ReadJobError> {
     let value = block::parse(body)?;
-    let found = RefCell::new(Findings::default());
+    let found = RefCell::new(ParseFindings::default());
     let read = read_body(&value, &found);
     let (faults, warnings) = found.into_inner().into_parts();
     match read {
@@ -135,7 +135,7 @@ pub fn read(body: &[u8]) -> Result<ReadJob, ReadJobError> {
     }
 }
 
-fn read_body(value: &Value, found: &RefCell<Findings>) -> Option<ReadJob> {
+fn read_body(value: &Value, found: &RefCell<ParseFindings>) -> Option<ReadJob> {
     let mut body = Block::new(String::new(), value, found)?;
     let enforce = body.boolean("EnforceIndex").unwrap_or(false);
     let index = body.number("JobModifyIndex", u64::MAX).unwrap_or(0);

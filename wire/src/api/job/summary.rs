@@ -79,7 +79,6 @@ pub struct JobSummary {
     #[serde(rename = "JobID")]
     pub job_id: String,
     pub namespace: String,
-    /// By group.
     pub summary: BTreeMap<String, GroupSummary>,
     pub children: Children,
     pub create_index: u64,

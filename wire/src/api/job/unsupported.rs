@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum FieldTreatment {
     /// The job is refused; the text says what to use instead.
     Refused(&'static str),
     /// The job is taken with a warning; the text says what happens without the field.
@@ -24,14 +24,14 @@ pub struct Row {
     /// Its name in the API; empty if the API has no such field.
     pub json: &'static str,
     /// The treatment of the field.
-    pub answer: Answer,
+    pub answer: FieldTreatment,
 }
 
 const fn refused(file: &'static str, json: &'static str, instead: &'static str) -> Row {
     Row {
         file,
         json,
-        answer: Answer::Refused(instead),
+        answer: FieldTreatment::Refused(instead),
     }
 }
 
@@ -39,7 +39,7 @@ const fn warned(file: &'static str, json: &'static str, effect: &'static str) ->
     Row {
         file,
         json,
-        answer: Answer::Warned(effect),
+        answer: FieldTreatment::Warned(effect),
     }
 }
 
@@ -47,7 +47,7 @@ const fn stored(file: &'static str, json: &'static str) -> Row {
     Row {
         file,
         json,
-        answer: Answer::Stored,
+        answer: FieldTreatment::Stored,
     }
 }
 
@@ -237,9 +237,9 @@ pub fn table() -> String {
     for (block, rows) in BLOCKS {
         for Row { file, json, answer } in rows {
             let answer = match answer {
-                Answer::Refused(instead) => format!("Refused: {instead}."),
-                Answer::Warned(effect) => format!("Warned of: it {effect}."),
-                Answer::Stored => "Stored; it has no effect.".to_owned(),
+                FieldTreatment::Refused(instead) => format!("Refused: {instead}."),
+                FieldTreatment::Warned(effect) => format!("Warned of: it {effect}."),
+                FieldTreatment::Stored => "Stored; it has no effect.".to_owned(),
             };
             writeln!(
                 text,

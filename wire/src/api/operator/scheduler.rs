@@ -26,7 +26,6 @@ pub struct SchedulerConfig {
     pub scheduler_algorithm: String,
     pub preemption_config: PreemptionConfig,
     pub memory_oversubscription_enabled: bool,
-    /// Refuse jobs.
     pub reject_job_registration: bool,
     /// Look at no evaluations.
     pub pause_eval_broker: bool,

@@ -12,15 +12,10 @@ use crate::state::State;
 /// A kind of object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
-    /// Jobs.
     Jobs,
-    /// Evaluations.
     Evals,
-    /// Allocations.
     Allocs,
-    /// Deployments.
     Deployments,
-    /// Nodes.
     Nodes,
     /// One-off tasks. Their allocations count for themselves, too.
     OneOffs,
@@ -54,7 +49,6 @@ impl ObjectKind {
 /// The objects of one kind that a collection would free and keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// They go.
     pub freed: u64,
     /// They stay, by reason.
     pub kept: BTreeMap<KeepReason, u64>,
@@ -177,9 +171,9 @@ impl GcDryRun {
         let verdict = match extent {
             _ if goes_with_job => Ok(()),
             Err(why) => Err(why),
-            Ok(rule::Extent::Earlier) => Err(KeepReason::Result),
-            Ok(rule::Extent::All) if all_go => Ok(()),
-            Ok(rule::Extent::All) => Err(KeepReason::Needed),
+            Ok(rule::CollectableExtent::Earlier) => Err(KeepReason::Result),
+            Ok(rule::CollectableExtent::All) if all_go => Ok(()),
+            Ok(rule::CollectableExtent::All) => Err(KeepReason::Needed),
         };
         self.add(ObjectKind::Evals, verdict);
     }

@@ -39,9 +39,7 @@ pub struct Cutoffs {
     pub evals: Timestamp,
     /// Evaluations and allocations of batch jobs.
     pub batch_evals: Timestamp,
-    /// Deployments.
     pub deployments: Timestamp,
-    /// Nodes.
     pub nodes: Timestamp,
     /// One-off tasks. By age none goes here: how long each is kept is its own, and `converge` sees to it.
     pub one_offs: Timestamp,
@@ -149,7 +147,7 @@ impl KeepReason {
 
 /// The part of an evaluation that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum CollectableExtent {
     /// It and its allocations.
     All,
     /// Only allocations of an earlier job of the same name: its job is there and keeps its results.
@@ -172,12 +170,12 @@ pub(super) fn eval(
     eval: &Evaluation,
     job: Option<&Job>,
     before: Timestamp,
-) -> Result<Extent, KeepReason> {
+) -> Result<CollectableExtent, KeepReason> {
     ended(eval, before)?;
     if eval.job_type.is_batch() && job.is_some_and(keeps_results) {
-        Ok(Extent::Earlier)
+        Ok(CollectableExtent::Earlier)
     } else {
-        Ok(Extent::All)
+        Ok(CollectableExtent::All)
     }
 }
 
@@ -192,16 +190,18 @@ pub(super) fn keeps_all(job: Option<&Job>, oldest: LogIndex) -> bool {
 }
 
 /// Whether looking at an evaluation's allocations can free any: those of a job's own evaluations are its own.
-pub(super) fn may_free(extent: Extent, eval: &Evaluation, job: Option<&Job>) -> bool {
+pub(super) fn may_free(extent: CollectableExtent, eval: &Evaluation, job: Option<&Job>) -> bool {
     match extent {
-        Extent::All => true,
-        Extent::Earlier => job.is_some_and(|job| eval.create_index < job.current.create_index),
+        CollectableExtent::All => true,
+        CollectableExtent::Earlier => {
+            job.is_some_and(|job| eval.create_index < job.current.create_index)
+        }
     }
 }
 
 /// Whether an allocation goes with, or without, its evaluation, of which `extent` may go.
 pub(super) fn alloc_of(
-    extent: Extent,
+    extent: CollectableExtent,
     state: &State,
     view: AllocView<'_>,
     job: Option<&Job>,
@@ -209,9 +209,9 @@ pub(super) fn alloc_of(
     at: Timestamp,
 ) -> Result<(), KeepReason> {
     match extent {
-        Extent::All => alloc(state, view, job, before, at),
-        Extent::Earlier if !view.is_terminal() => Err(KeepReason::Live),
-        Extent::Earlier => {
+        CollectableExtent::All => alloc(state, view, job, before, at),
+        CollectableExtent::Earlier if !view.is_terminal() => Err(KeepReason::Live),
+        CollectableExtent::Earlier => {
             let is_earlier =
                 job.is_some_and(|job| view.job().create_index < job.current.create_index);
             if is_earlier {

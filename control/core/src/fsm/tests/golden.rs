@@ -346,7 +346,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         (
             "set_one_off_times",
             Command::SetOneOffTimes {
-                times: Times::default(),
+                times: OneOffTimings::default(),
                 at: AT,
             },
         ),

@@ -266,9 +266,9 @@ impl History {
                 self.apply(Command::FreshenDomain { domain, until, at });
             }
             ClusterEvent::Times { seconds } => {
-                let times = Times {
+                let times = OneOffTimings {
                     lost_after: Duration::from_secs(seconds),
-                    ..Times::default()
+                    ..OneOffTimings::default()
                 };
                 self.apply(Command::SetOneOffTimes { times, at });
             }

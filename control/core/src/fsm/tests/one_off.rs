@@ -3,7 +3,8 @@
 use muster_domain::fixture::definition;
 use muster_domain::id::AllocId;
 use muster_domain::one_off::{
-    CANCELLED, Definition, NODE_GONE, NOT_STARTED, OneOff, OneOffState, Phase, Times, WorkEnd,
+    CANCELLED, Definition, NODE_GONE, NOT_STARTED, OneOff, OneOffState, OneOffTimings, Phase,
+    WorkEnd,
 };
 
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
@@ -549,7 +550,10 @@ fn an_end_claims_its_callback() {
         (row.state, row.phase),
         (OneOffState::Resolving, Phase::Delivering)
     );
-    let until = fixture.cluster.now.plus(Times::default().callback_claim);
+    let until = fixture
+        .cluster
+        .now
+        .plus(OneOffTimings::default().callback_claim);
     assert_eq!(row.until, Some(until));
     let claimed = Effect::CallbackClaimed(fixture.alloc());
     assert!(fixture.cluster.effects.contains(&claimed));
@@ -559,7 +563,9 @@ fn an_end_claims_its_callback() {
     assert_eq!(completed.state, OneOffState::Completed);
     assert_eq!((&completed.end, completed.until), (&row.end, None));
     // Nobody has made it: it can be claimed again.
-    fixture.cluster.advance(Times::default().callback_claim);
+    fixture
+        .cluster
+        .advance(OneOffTimings::default().callback_claim);
     fixture.converge();
     assert_eq!(fixture.row().phase, Phase::Completed);
     assert_eq!(
@@ -673,7 +679,7 @@ fn domains_are_fresh_until_their_time_and_bounded() {
 #[test]
 fn one_off_times_come_from_raft_log() {
     let mut fixture = Fixture::new();
-    let times = Times {
+    let times = OneOffTimings {
         lost_after: Duration::from_secs(100),
         callback_claim: Duration::from_secs(70),
     };
@@ -687,7 +693,7 @@ fn one_off_times_come_from_raft_log() {
     assert_eq!(disconnect.lost_after, Some(times.lost_after));
     let patience = Duration::from_secs(70);
     assert_eq!(disconnect.stop_on_client_after, Some(patience));
-    let default = Times::default();
+    let default = OneOffTimings::default();
     let at = fixture.cluster.now;
     fixture
         .cluster

@@ -14,9 +14,9 @@ use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::pattern::Pattern;
 use muster_domain::version;
 
-use super::{FeasibilityCheck, Rule};
+use super::{FeasibilityCheck, FeasibilityRule};
 
-pub(super) const RULE: Rule = Rule { refuses };
+pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 
 fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     needs
@@ -50,8 +50,8 @@ impl RightOperand {
     fn of(operand: Operand, text: &str) -> Option<Self> {
         match operand {
             Operand::Regexp => Some(Pattern::new(text).map_or(Self::Invalid, Self::Pattern)),
-            Operand::Version => Some(Self::conditions(text, version::Rules::Version)),
-            Operand::Semver => Some(Self::conditions(text, version::Rules::Semver)),
+            Operand::Version => Some(Self::conditions(text, version::VersionRules::Version)),
+            Operand::Semver => Some(Self::conditions(text, version::VersionRules::Semver)),
             Operand::SetContainsAll | Operand::SetContainsAny => {
                 Some(Self::Set(items(text).map(str::to_owned).collect()))
             }
@@ -68,7 +68,7 @@ impl RightOperand {
         }
     }
 
-    fn conditions(text: &str, rules: version::Rules) -> Self {
+    fn conditions(text: &str, rules: version::VersionRules) -> Self {
         version::Conditions::parse(text, rules).map_or(Self::Invalid, Self::Version)
     }
 

@@ -5,9 +5,9 @@ use muster_domain::job::Constraint;
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::DeviceAsk;
 
-use super::{Condition, FeasibilityCheck, Rule};
+use super::{Condition, FeasibilityCheck, FeasibilityRule};
 
-pub(super) const RULE: Rule = Rule { refuses };
+pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 
 fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     let (missing, _) = needs.asks.devices.iter().find(|(name, constraints)| {

@@ -2,9 +2,9 @@
 
 use muster_domain::node::NodeSpec;
 
-use super::{FeasibilityCheck, Rule};
+use super::{FeasibilityCheck, FeasibilityRule};
 
-pub(super) const RULE: Rule = Rule { refuses };
+pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 
 fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     let mut drivers = needs.asks.drivers.iter();

@@ -2,9 +2,9 @@
 
 use muster_domain::node::{NETWORK_BRIDGE, NodeSpec, cni_network_attribute};
 
-use super::{FeasibilityCheck, Rule};
+use super::{FeasibilityCheck, FeasibilityRule};
 
-pub(super) const RULE: Rule = Rule { refuses };
+pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 
 fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     if needs.asks.bridge && !node.attributes.contains_key(NETWORK_BRIDGE) {

@@ -18,7 +18,7 @@ pub(in crate::scheduler) struct ScaledRequest {
 
 /// One instance, for kinds of all sizes.
 #[derive(Debug)]
-pub(in crate::scheduler) struct Factors {
+pub(in crate::scheduler) struct RequestFactors {
     ask: Amount,
     /// `None`: it is beyond what blocks can tell.
     amounts: Option<[i32; 3]>,
@@ -34,7 +34,7 @@ struct FactorCache {
     next: usize,
 }
 
-impl Factors {
+impl RequestFactors {
     pub(in crate::scheduler) fn new(ask: Amount, algorithm: Algorithm) -> Self {
         let bounded = |amount: u64| i32::try_from(amount).ok();
         let amounts = || {

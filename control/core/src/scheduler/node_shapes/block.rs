@@ -282,8 +282,8 @@ impl Block {
         }
     }
 
-    pub(super) fn row(&self, slot: usize) -> Row {
-        Row {
+    pub(super) fn row(&self, slot: usize) -> BlockNode {
+        BlockNode {
             number: self.numbers[slot],
             free: [self.cpu[slot], self.memory[slot], self.disk[slot]],
             powers: [self.cpu_power[slot], self.memory_power[slot]],
@@ -291,7 +291,7 @@ impl Block {
         }
     }
 
-    pub(super) fn put(&mut self, slot: usize, row: Row) {
+    pub(super) fn put(&mut self, slot: usize, row: BlockNode) {
         self.numbers[slot] = row.number;
         [self.cpu[slot], self.memory[slot], self.disk[slot]] = row.free;
         [self.cpu_power[slot], self.memory_power[slot]] = row.powers;
@@ -327,14 +327,14 @@ impl Block {
 
 /// One node of a block.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Row {
+pub(super) struct BlockNode {
     pub(super) number: u32,
     free: [i32; 3],
     pub(super) powers: [f32; 2],
     is_open: bool,
 }
 
-impl Row {
+impl BlockNode {
     pub(super) const NOBODY: Self = Self {
         number: u32::MAX,
         free: [-1; 3],

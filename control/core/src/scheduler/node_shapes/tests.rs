@@ -33,7 +33,7 @@ fn check(kinds: &NodeShapes, columns: &Columns) {
     }
     assert_eq!(seen, columns.len());
     for (number, column) in columns.iter().enumerate() {
-        let Position { kind, at } = kinds.positions[number];
+        let ShapePosition { kind, at } = kinds.positions[number];
         let (kind, at) = (&kinds.kinds[kind as usize], at as usize);
         let mut alone = Block::EMPTY;
         alone.write(0, u32::try_from(number).unwrap(), column);

@@ -11,8 +11,7 @@ pub(super) const PROPERTY: &str = "distinct_property";
 
 /// Whether instances keep to nodes of their own, and from whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hosts {
-    /// They need not.
+pub(super) enum HostRule {
     Shared,
     /// From others of their group.
     OwnInGroup,
@@ -20,7 +19,7 @@ pub(super) enum Hosts {
     OwnInJob,
 }
 
-impl Hosts {
+impl HostRule {
     pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
         // `distinct_hosts = false` takes it back.
         let wants = |constraint: &Constraint| {
@@ -52,7 +51,7 @@ fn of_group(group: &TaskGroup) -> impl Iterator<Item = &Constraint> {
 
 /// At most so many instances on nodes with the same value.
 #[derive(Debug)]
-pub(super) struct Property<'a> {
+pub(super) struct PropertyRule<'a> {
     pub(super) attribute: &'a str,
     /// Whether the rule holds for the whole job, not for the group.
     pub(super) of_job: bool,
@@ -62,13 +61,13 @@ pub(super) struct Property<'a> {
 }
 
 /// The properties that instances of `group` must not share.
-pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<Property<'a>> {
+pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<PropertyRule<'a>> {
     let of_job = job.constraints.iter().map(|constraint| (constraint, true));
     let of_group = of_group(group).map(|constraint| (constraint, false));
-    let mut properties: Vec<Property<'_>> = Vec::new();
+    let mut properties: Vec<PropertyRule<'_>> = Vec::new();
     for (constraint, of_job) in of_job.chain(of_group) {
         if constraint.operand == Operand::DistinctProperty {
-            properties.push(Property {
+            properties.push(PropertyRule {
                 attribute: &constraint.left,
                 of_job,
                 max: constraint.right.parse().unwrap_or(1),
@@ -80,7 +79,7 @@ pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<Prop
     properties
 }
 
-impl Property<'_> {
+impl PropertyRule<'_> {
     /// The candidates are known: nothing is used yet.
     pub(super) fn ready(&mut self) {
         self.used = vec![0; self.values.names.len()];

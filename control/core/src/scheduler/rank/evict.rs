@@ -19,7 +19,7 @@ use muster_domain::scheduling::{Algorithm, may_evict};
 use super::grouped::{GroupedCandidates, OwnScore};
 use super::{FULL, Ranking, ScoreTerms, has_capacity};
 use crate::scheduler::feasible::device_matches;
-use crate::scheduler::fleet::{self, Extras, ProjectedNodes};
+use crate::scheduler::fleet::{self, ExclusiveRequests, ProjectedNodes};
 use crate::scheduler::preempt::{self, Candidate, NodeUsage, PreemptionCost};
 use crate::state::{AllocView, NodeHoldings};
 
@@ -41,7 +41,7 @@ pub(super) struct Evictions {
 const ROUNDED: f64 = 1e-12;
 
 /// The allocations that go, and the candidate's score after that.
-struct Choice<'a> {
+struct EvictionChoice<'a> {
     /// The own part of the score.
     own: OwnScore,
     victims: Vec<AllocView<'a>>,
@@ -49,7 +49,7 @@ struct Choice<'a> {
     sways: bool,
 }
 
-impl Choice<'_> {
+impl EvictionChoice<'_> {
     fn ids(&self) -> Vec<AllocId> {
         self.victims.iter().map(|alloc| alloc.id()).collect()
     }
@@ -151,7 +151,7 @@ fn choice<'a>(
     at: usize,
     job: &JobKey,
     priority: u8,
-) -> Option<Choice<'a>> {
+) -> Option<EvictionChoice<'a>> {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
     ranking.is_allowed(at).ok()?;
@@ -164,7 +164,7 @@ fn choice<'a>(
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
     let used = column.used.minus(freed);
     let terms = ranking.terms(fleet, at, used, None, false);
-    Some(Choice {
+    Some(EvictionChoice {
         own: own_of(ranking, terms, &victims),
         victims,
         sways,
@@ -254,7 +254,7 @@ pub(super) fn is_spared(fleet: &ProjectedNodes<'_>, alloc: AllocView<'_>) -> boo
 
 /// A node on which somebody has to go.
 struct PreemptionCandidate<'r, 'a> {
-    extras: &'r Extras<'r>,
+    extras: &'r ExclusiveRequests<'r>,
     fleet: &'r ProjectedNodes<'a>,
     number: usize,
     room: NodeUsage,

@@ -72,7 +72,7 @@ impl LevelBest {
 
 /// Candidates with the same values.
 #[derive(Debug, Default)]
-struct Group {
+struct SpreadGroup {
     members: Vec<u32>,
     levels: [Option<ComponentLevel>; LEVELS],
 }
@@ -80,7 +80,7 @@ struct Group {
 /// All candidates.
 #[derive(Debug, Default)]
 pub(super) struct GroupedCandidates {
-    groups: Vec<Group>,
+    groups: Vec<SpreadGroup>,
     /// Group and place in it of each candidate.
     places: Vec<(u32, u32)>,
     /// The best of every level that there is, side by side.
@@ -93,8 +93,8 @@ impl GroupedCandidates {
     /// at `first`, or next after it, goes first.
     pub(super) fn new(group_of: &[u32], owns: &[OwnScore], first: usize) -> Self {
         let count = group_of.iter().max().map_or(0, |last| *last as usize + 1);
-        let mut groups: Vec<Group> = Vec::new();
-        groups.resize_with(count, Group::default);
+        let mut groups: Vec<SpreadGroup> = Vec::new();
+        groups.resize_with(count, SpreadGroup::default);
         let mut places = Vec::with_capacity(group_of.len());
         for (at, group) in (0..).zip(group_of) {
             let members = &mut groups[*group as usize].members;
@@ -134,7 +134,7 @@ impl GroupedCandidates {
     pub(super) fn update(&mut self, at: usize, own: OwnScore) {
         let (group, place) = self.places[at];
         let group = group as usize;
-        let Group { members, levels } = &mut self.groups[group];
+        let SpreadGroup { members, levels } = &mut self.groups[group];
         for (number, slot) in levels.iter_mut().enumerate() {
             let is_here = own.components == number + 1 && own.sum > f64::NEG_INFINITY;
             let level = match slot {

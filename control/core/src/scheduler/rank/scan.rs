@@ -15,17 +15,17 @@ use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
-use super::distinct::{self, Hosts};
+use super::distinct::{self, HostRule};
 use super::{
     Affinities, FULL, FilterCounts, NamedScores, OwnScore, RankedNode, ScoreTerms, has_capacity,
     named, numbered, together,
 };
 use crate::limits;
-use crate::scheduler::feasible::Counts;
-use crate::scheduler::fleet::{Extras, HoldingOffer, ProjectedNodes};
+use crate::scheduler::feasible::FeasibilityCounts;
+use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes};
 use crate::scheduler::node_shapes::{
-    self, ClassView, Factors, FeasibilityCache, GroupRequirements, NEAR, NodeShape, ScaledRequest,
-    ShortfallCounts,
+    self, ClassView, FeasibilityCache, GroupRequirements, NEAR, NodeShape, RequestFactors,
+    ScaledRequest, ShortfallCounts,
 };
 use crate::state::AllocView;
 
@@ -38,7 +38,6 @@ const WORTH_A_RANKING: usize = 256;
 /// The result of looking for a place.
 #[derive(Debug)]
 pub(in crate::scheduler) enum ScanOutcome {
-    /// The best.
     Place(RankedNode),
     /// No node has room.
     Nothing,
@@ -160,10 +159,10 @@ type Rank = (u64, (bool, usize));
 #[derive(Debug)]
 pub(in crate::scheduler) struct Scan<'a> {
     ask: Amount,
-    extras: Extras<'a>,
+    extras: ExclusiveRequests<'a>,
     count: u32,
     algorithm: Algorithm,
-    hosts: Hosts,
+    hosts: HostRule,
     usable: Vec<FeasibleShape>,
     /// Position in `usable` by kind.
     usable_of: Vec<Option<usize>>,
@@ -194,7 +193,7 @@ impl<'a> Scan<'a> {
         if wanted.saturating_mul(RANKED_FROM) > fleet.columns().len().max(WORTH_A_RANKING) {
             return None;
         }
-        let extras = Extras::of(group);
+        let extras = ExclusiveRequests::of(group);
         let affinities = Affinities::of(job, group);
         if !job.spreads.is_empty()
             || !group.spreads.is_empty()
@@ -214,7 +213,7 @@ impl<'a> Scan<'a> {
             extras,
             count: group.count,
             algorithm: fleet.state().config().scheduler.algorithm,
-            hosts: Hosts::of(job, group),
+            hosts: HostRule::of(job, group),
             usable: Vec::new(),
             usable_of: Vec::new(),
             aside: BTreeMap::new(),
@@ -281,8 +280,8 @@ impl<'a> Scan<'a> {
             .kinds_mut()
             .agree(&mut judged, state, |spec| affinities.score(spec));
         let mut is_too_large = false;
-        let mut factors = Factors::new(self.ask, self.algorithm);
-        let mut counts = Counts::default();
+        let mut factors = RequestFactors::new(self.ask, self.algorithm);
+        let mut counts = FeasibilityCounts::default();
         let kinds = fleet.kinds().all().len();
         self.usable_of = vec![None; kinds];
         self.usable = Vec::with_capacity(kinds);

@@ -22,18 +22,18 @@ pub(in crate::scheduler) struct SpreadUse {
     pub(in crate::scheduler) attribute: String,
     goal: SpreadGoal,
     /// Instances by value. A value that was emptied stays.
-    used: BTreeMap<String, Instances>,
+    used: BTreeMap<String, InstanceCounts>,
 }
 
 /// Instances on nodes with one value.
 #[derive(Clone, Copy, Debug, Default)]
-struct Instances {
+struct InstanceCounts {
     running: u32,
     planned: u32,
     stopped: u32,
 }
 
-impl Instances {
+impl InstanceCounts {
     fn count(self) -> u32 {
         let Self {
             running,
@@ -118,9 +118,10 @@ impl SpreadUse {
         self.instances(value).stopped += 1;
     }
 
-    fn instances(&mut self, value: &str) -> &mut Instances {
+    fn instances(&mut self, value: &str) -> &mut InstanceCounts {
         if !self.used.contains_key(value) {
-            self.used.insert(value.to_owned(), Instances::default());
+            self.used
+                .insert(value.to_owned(), InstanceCounts::default());
         }
         self.used
             .get_mut(value)
@@ -130,7 +131,7 @@ impl SpreadUse {
     /// Returns the same spread over values that are numbered: `values[number]` is the value.
     pub(super) fn numbered(&self, values: &[String]) -> NumberedSpread {
         let number = |value: &String| values.iter().position(|known| known == value);
-        let mut used = vec![Instances::default(); values.len()];
+        let mut used = vec![InstanceCounts::default(); values.len()];
         let mut elsewhere = Vec::new();
         for (value, instances) in &self.used {
             match number(value) {
@@ -216,8 +217,8 @@ pub(super) struct NumberedSpread {
     /// This spread's part of the score, and how many each value should have; `None`: all the same.
     wanted: Option<(f64, Vec<Option<f64>>)>,
     is_touched: bool,
-    used: Vec<Instances>,
-    elsewhere: Vec<Instances>,
+    used: Vec<InstanceCounts>,
+    elsewhere: Vec<InstanceCounts>,
 }
 
 impl NumberedSpread {

@@ -10,15 +10,14 @@ use crate::scheduler::feasible::{names_one_node, value_of};
 /// The value of each candidate.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// By number.
     pub(super) names: Vec<String>,
     /// The number of each candidate's value; `None`: it has none.
     pub(super) of: Vec<Option<u32>>,
-    numbers: Numbers,
+    numbers: ValueNumbers,
     by_class: ByClass<Option<u32>>,
 }
 
-type Numbers = BTreeMap<String, u32>;
+type ValueNumbers = BTreeMap<String, u32>;
 
 impl Values {
     /// Of nobody so far.
@@ -26,7 +25,7 @@ impl Values {
         Self {
             names: Vec::new(),
             of: Vec::new(),
-            numbers: Numbers::new(),
+            numbers: ValueNumbers::new(),
             by_class: ByClass::new(names_one_node(attribute)),
         }
     }
@@ -58,7 +57,7 @@ fn number_of(
     attribute: &str,
     node: &NodeSpec,
     names: &mut Vec<String>,
-    numbers: &mut Numbers,
+    numbers: &mut ValueNumbers,
 ) -> Option<u32> {
     let value = value_of(attribute, node)?;
     if let Some(number) = numbers.get(&*value) {

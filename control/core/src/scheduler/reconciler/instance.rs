@@ -65,7 +65,6 @@ pub(in crate::scheduler) struct Instance {
     /// `None`: not known yet.
     pub(in crate::scheduler) healthy: Option<bool>,
     pub(in crate::scheduler) canary: bool,
-    /// It was replaced.
     pub(in crate::scheduler) has_next: bool,
     /// The evaluation that goes on with it.
     pub(in crate::scheduler) follow_up: Option<EvalId>,
@@ -74,7 +73,6 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) ended_at: Timestamp,
     /// Time at which it was marked lost.
     pub(in crate::scheduler) lost_at: Option<Timestamp>,
-    /// Oldest first.
     pub(in crate::scheduler) events: Vec<RescheduleEvent>,
     /// The facts that count if it was out of reach.
     pub(in crate::scheduler) comeback: ReconnectFacts,

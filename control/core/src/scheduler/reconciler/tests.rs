@@ -198,7 +198,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
 }
 
 /// Returns the decisions, in one form for both sides.
-fn ours(work: &Work, names: &[&str]) -> BTreeSet<String> {
+fn ours(work: &JobWork, names: &[&str]) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for (group, name) in work.groups.iter().zip(names) {
         let counts = group.counts;

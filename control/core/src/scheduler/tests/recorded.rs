@@ -10,7 +10,7 @@ use muster_domain::resources::{AllocatedPort, Holding};
 use muster_wire::api::job::request;
 use serde_json::{Map, Value, json};
 
-use super::super::fleet::{self, Extras};
+use super::super::fleet::{self, ExclusiveRequests};
 use super::super::update::{self, Change};
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
 use crate::state::NodeHoldings;
@@ -272,7 +272,7 @@ fn compare_ports(case: &Value) -> Outcome {
     };
     let (node, held) = port_holder(case);
     let ours: Option<Vec<Offer>> = asks_ports(case)
-        .and_then(|group| fleet::assign(&node, &held, &Extras::of(&group), 4_711).ok())
+        .and_then(|group| fleet::assign(&node, &held, &ExclusiveRequests::of(&group), 4_711).ok())
         .map(|assigned| is_offered(assigned.holding.ports));
     let recorded = array(&case["offers"]).map(|offer| {
         let value = offer["value"].as_u64();

@@ -11,7 +11,7 @@ use muster_domain::limits;
 use serde_json::Value;
 
 use super::PLAIN;
-use crate::api::block::{Block, Findings};
+use crate::api::block::{Block, ParseFindings};
 
 /// The policy in a value on its own, by the rules for jobs.
 ///
@@ -19,7 +19,7 @@ use crate::api::block::{Block, Findings};
 ///
 /// All faults, each with its path in the value.
 pub fn read(value: &Value) -> Result<NetworkPolicy, Vec<Fault>> {
-    let found = RefCell::new(Findings::default());
+    let found = RefCell::new(ParseFindings::default());
     let read = Block::new(String::new(), value, &found).map(read_block);
     let (mut faults, _warnings) = found.into_inner().into_parts();
     if let Some(policy) = &read {
